@@ -1,0 +1,76 @@
+"""Every setting and its default, and the shape of a checkpoint. Knows no file format and no tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SAMPLE_RATE = 24_000  # Hz, what the codec writes
+FRAME_SAMPLES = 960  # samples a codec frame
+FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second
+CODEBOOK_SIZE = 1024  # real codes 0..1023
+BOC = 1024  # begin of codebook: fills a codebook before its first code
+EOC = 1025  # end of codebook: fills it after its last code
+CODE_VOCAB = 1026  # real codes and the two specials
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What is fixed when the engine opens."""
+
+    model: str  # folder of the checkpoint
+    codec: str | None = None  # folder of the codec where the checkpoint holds none
+    device: str = "auto"  # "auto", "cpu", "cuda:0", ...
+    dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
+    context: int = 4096  # positions in the cache: prompt, reference and frames together
+    batch: int = 1  # rows that decode together
+    runner: str = "auto"  # "eager", "traced" or "auto"
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """What may change from call to call."""
+
+    seed: int = 0
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 0.95  # 1 keeps all
+    top_k: int = 50  # 0 keeps all
+    max_frames: int = 2048  # 81.9 s; the limit for one chunk of text
+    ban_specials: bool = True  # no stray begin/end codes inside speech
+    ras_window: int = 7  # v2 only: frames looked back on for repeats; 0 switches it off
+    ras_repeats: int = 2  # v2 only: repeats in the window that make a code be drawn again
+    chunk_seconds: float = 30.0  # longer text is split at sentence ends into chunks of about this length; 0 never splits
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary embedding. `factor` 1 is plain RoPE; otherwise Llama 3's scaling."""
+
+    theta: float
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 1.0
+    original_context: int = 0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a talker, as its config.json says."""
+
+    family: str  # "v3" (Qwen3, tied code embedding) or "v2" (Llama with DualFFN)
+    layout: str  # "v3", "v2" (transformers keys) or "v2-boson"
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    norm_eps: float
+    rope: RopeConfig
+    text_vocab: int
+    codebooks: int = 8
+    code_vocab: int = CODE_VOCAB
+    max_context: int = 8192
+
+    @property
+    def is_v2(self) -> bool:
+        return self.family == "v2"

@@ -1,0 +1,5 @@
+"""The one exception the pack raises on purpose. Its text is read by users: it names the value and the remedy."""
+
+
+class HiggsError(Exception):
+    """What went wrong, with the file or value that caused it and what to do about it."""
