@@ -1,0 +1,15 @@
+"""Rotary position embedding into a given buffer, half-split (neox) rotation."""
+
+import torch
+
+
+def rotate(x, cos, sin, out):
+    """out = x * cos + rotate_half(x) * sin.
+
+    x, out: [R, heads, D], not the same tensor; cos, sin: [R, D] of the rows' positions.
+    """
+    half = x.shape[-1] // 2
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    torch.mul(x, cos, out=out)
+    out[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1.0)
+    out[..., half:].addcmul_(x[..., :half], sin[..., half:])
