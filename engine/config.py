@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .errors import HiggsError
+
 SAMPLE_RATE = 24_000  # Hz, what the codec writes
 FRAME_SAMPLES = 960  # samples a codec frame
 FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second
@@ -11,6 +13,19 @@ CODEBOOK_SIZE = 1024  # real codes 0..1023
 BOC = 1024  # begin of codebook: fills a codebook before its first code
 EOC = 1025  # end of codebook: fills it after its last code
 CODE_VOCAB = 1026  # real codes and the two specials
+RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
+DTYPES = ("auto", "bf16", "fp32")
+RUNNERS = ("auto", "eager", "traced")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]):
+    if value not in allowed:
+        raise HiggsError(f"{name} is '{value}'. Choose one of: {', '.join(allowed)}.")
+
+
+def _within(name: str, value: float, low: float, high: float):
+    if not low <= value <= high:
+        raise HiggsError(f"{name} is {value}. It must lie between {low} and {high}.")
 
 
 @dataclass(frozen=True)
@@ -25,6 +40,12 @@ class EngineConfig:
     batch: int = 1  # rows that decode together
     runner: str = "auto"  # "eager", "traced" or "auto"
 
+    def __post_init__(self):
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("runner", self.runner, RUNNERS)
+        _within("context", self.context, 64, 32768)
+        _within("batch", self.batch, 1, 256)
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -36,9 +57,11 @@ class SamplingParams:
     top_k: int = 50  # 0 keeps all
     max_frames: int = 2048  # 81.9 s; the limit for one chunk of text
     ban_specials: bool = True  # no stray begin/end codes inside speech
-    ras_window: int = 7  # v2 only: frames looked back on for repeats; 0 switches it off
+    ras_window: int = RAS_WINDOW  # v2 only: frames looked back on for repeats; 0 switches it off
     ras_repeats: int = 2  # v2 only: repeats in the window that make a code be drawn again
-    chunk_seconds: float = 30.0  # longer text is split at sentence ends into chunks of about this length; 0 never splits
+    chunk_seconds: float = (
+        30.0  # longer text is split at sentence ends into chunks of about this length; 0 never splits
+    )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def apply_v3(codes: torch.Tensor) -> torch.Tensor:
 
 
 def apply_v2(codes: torch.Tensor) -> torch.Tensor:
-    """Delays a clip as v2 was trained, with a BOC row before and an EOC row after: codes [T, N] -> rows [T + N + 1, N]."""
+    """Delays a clip as v2 was trained, a BOC row before and an EOC row after: codes [T, N] -> rows [T + N + 1, N]."""
     books = codes.shape[1]
     edge = torch.ones((1, books), dtype=torch.int64)
     return apply_v3(torch.cat([edge * BOC, codes.cpu(), edge * EOC]))

@@ -1,0 +1,68 @@
+"""Runs the step's Python once and replays its ops on the same buffers ever after: a CUDA graph's rules, on any device.
+
+What a graph cannot hold, the tape refuses while it records, so a machine without a GPU can prove that a step may be
+captured.
+"""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..step import decode_step
+
+_SYNCS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2"}
+
+
+class StepError(RuntimeError):
+    """The step did something that a captured step may not do."""
+
+
+class Tape(TorchDispatchMode):
+    """Records ops while they run and refuses new storage, host syncs, data-dependent shapes and host constants.
+
+    `known` are the only tensors the step may touch; views of them are theirs.
+    """
+
+    def __init__(self, known):
+        super().__init__()
+        self.calls = []
+        self._known = {t.untyped_storage()._cdata for t in known}
+        self._kept = list(known)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func.overloadpacket.__name__ in _SYNCS:
+            raise StepError(f"{func} waits for the device or has a shape that depends on data")
+        self._check((args, kwargs), func, "reads a tensor that is neither a weight nor in the state")
+        result = func(*args, **kwargs)
+        self._check(result, func, "allocates its result")
+        if not func.is_view:
+            self.calls.append((func, args, kwargs))
+        return result
+
+    def _check(self, values, func, complaint):
+        for value in tree_leaves(values):
+            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in self._known:
+                raise StepError(f"{func} {complaint}")
+
+
+class TracedRunner:
+    """Records the first step as it runs and replays the tape from then on."""
+
+    name = "traced"
+
+    def __init__(self, talker, state):
+        self._talker, self._state = talker, state
+        self._calls = None
+
+    def step(self):
+        if self._calls is None:
+            with Tape(self._talker.tensors() + self._state.tensors()) as tape:
+                decode_step(self._talker, self._state)
+            self._calls = tape.calls
+            return
+        for func, args, kwargs in self._calls:
+            func(*args, **kwargs)
+
+    def close(self):
+        self._talker = self._state = self._calls = None

@@ -1,0 +1,39 @@
+"""What `speak` gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .config import FRAME_RATE
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Speech and how it came about."""
+
+    wav: torch.Tensor  # [T] float32, 24 kHz, host
+    codes: torch.Tensor  # [frames, N] int64, host
+    elapsed: float  # seconds of work, model already open
+    chunks: int  # pieces the text was split into
+    stopped: str  # why it ended, in plain words
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def frames(self) -> int:
+        return len(self.codes)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of audio."""
+        return self.frames / FRAME_RATE
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.frames / self.elapsed if self.elapsed else 0.0
+
+    @property
+    def rtf(self) -> float:
+        """Seconds of work a second of audio; below 1 is faster than real time."""
+        return self.elapsed / self.seconds if self.frames else 0.0
