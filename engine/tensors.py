@@ -32,6 +32,8 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+# What PyTorch's reader raises over bytes that are no checkpoint.
+_UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError)
 _HALF = "The download is not complete: download it again, it goes on where it stopped."
 
 
@@ -195,9 +197,8 @@ def _place(path: Path, name: str, entry: dict, start: int) -> _Place:
 def _pickled(path: Path) -> dict[str, _Place]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise HiggsError(f"{path} cannot be read as plain weights ({reason}). Download it again.") from error
+    except (*_UNREADABLE, pickle.UnpicklingError) as error:
+        raise HiggsError(f"{path} is damaged, cut short, or no file of plain weights. Download it again.") from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise HiggsError(f"{path} is not a plain table of tensors. Use the file that the model's publisher offers.")
     return {name: _Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}
