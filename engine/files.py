@@ -1,0 +1,295 @@
+"""Which folders hold a checkpoint, here or to be downloaded. Reads names and config.json, never a tensor."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import constants, errors
+from tqdm.std import tqdm
+
+from .errors import HiggsError
+from .tensors import weight_files
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+CODEC_SUBFOLDER = "audio_tokenizer"
+_DEPTH = 3  # levels of folders below a root that are looked into
+_UNFINISHED = ("*.incomplete", "*.part", "*.aria2", "*.crdownload")
+
+
+@dataclass(frozen=True)
+class Repo:
+    """A published repository, pinned: the files behind its main branch have been replaced in place before."""
+
+    id: str
+    revision: str
+    patterns: tuple[str, ...]  # the files that are of use
+    former: tuple[str, ...] = ()  # names it had, or has as well
+    size: int = 0  # bytes of those files, about
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it may lie under in a cache."""
+        return (self.id, *self.former)
+
+
+@dataclass(frozen=True)
+class Download:
+    """What one choice of the download list fetches."""
+
+    folder: str  # made under the folder the user chose
+    family: str
+    talker: Repo
+    codec: Repo | None = None  # None: the codec is inside the talker's file
+
+    @property
+    def size(self) -> int:
+        """Bytes to download, about."""
+        return self.talker.size + (self.codec.size if self.codec else 0)
+
+
+_TALKER_FILES = ("*.json", "*.safetensors", "LICENSE*")
+CODEC_V2 = Repo(
+    "bosonai/higgs-audio-v2-tokenizer",
+    "9d4988fbd4ad07b4cac3a5fa462741a41810dbec",
+    ("config.json", "model.pth", "LICENSE*"),
+    former=("eustlb/higgs-audio-v2-tokenizer",),
+    size=810_000_000,
+)
+DOWNLOADS: dict[str, Download] = {
+    "Higgs TTS 3 (4B)": Download(
+        "higgs-tts-3-4b",
+        "v3",
+        Repo(
+            "bosonai/higgs-tts-3-4b",
+            "7556c17e05201fccd9c8cc120bc216dcc7b5d561",
+            _TALKER_FILES,
+            former=("bosonai/higgs-audio-v3-tts-4b",),
+            size=9_320_000_000,
+        ),
+    ),
+    "Higgs Audio v2 (3B)": Download(
+        "higgs-audio-v2-generation-3B-base",
+        "v2",
+        Repo(
+            "bosonai/higgs-audio-v2-generation-3B-base",
+            "10840182ca4ad5d9d9113b60b9bb3c1ef1ba3f84",
+            _TALKER_FILES,
+            former=("bosonai/higgs-tts-2-3b-base",),
+            size=11_560_000_000,
+        ),
+        CODEC_V2,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A folder that is, or should become, a checkpoint."""
+
+    name: str  # for a list
+    path: Path
+    family: str  # "v3" or "v2"; empty where config.json is missing
+    complete: bool
+    note: str = ""  # what is missing, and what to do
+
+
+def read_json(path: Path) -> dict:
+    """The object in `path`. Raises HiggsError where the file is missing or is no JSON object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error.strerror}). Download the model folder whole.") from error
+    except ValueError as error:
+        raise HiggsError(f"{path} is no JSON ({error}). Download it again.") from error
+    if not isinstance(value, dict):
+        raise HiggsError(f"{path} holds no settings. Download it again.")
+    return value
+
+
+def family_of(config: dict) -> str | None:
+    """The family a config.json speaks of: "v3", "v2" (in either spelling), or None for another model."""
+    kind, text = config.get("model_type"), config.get("text_config")
+    if kind == "higgs_multimodal_qwen3":
+        return "v3"
+    if kind == "higgs_audio_v2" or (kind == "higgs_audio" and "audio_num_codebooks" in config):
+        return "v2"
+    if kind is None and isinstance(text, dict):
+        if text.get("model_type") == "qwen3" and "audio_encoder_config" in config:
+            return "v3"
+        if "audio_adapter_type" in config:
+            return "v2"
+    return None
+
+
+def missing_parts(folder: Path) -> list[str]:
+    """What a talker's folder lacks, each in a sentence; empty when it has all its files. Reads no weights."""
+    lacks = [f"{name} is missing." for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    try:
+        if not weight_files(folder):
+            lacks.append("There is no .safetensors file in it.")
+    except HiggsError as error:
+        lacks.append(str(error))
+    if lacks:
+        lacks += [f"{path.name} is a download that has not ended." for path in _unfinished(folder)]
+    return lacks
+
+
+def find_checkpoints(roots: Sequence[Path | str]) -> list[Found]:
+    """Checkpoints in the folders `roots` and a few levels below, in order of name. Quick enough for a drop-down."""
+    found: dict[Path, Found] = {}
+    for root in map(Path, roots):
+        for checkpoint in _search(root, root, _DEPTH):
+            found.setdefault(checkpoint.path, checkpoint)
+    named: dict[str, Found] = {}
+    for checkpoint in found.values():
+        if checkpoint.name in named:  # the same folder name under two roots
+            checkpoint = replace(checkpoint, name=str(checkpoint.path))
+        named[checkpoint.name] = checkpoint
+    return sorted(named.values(), key=lambda checkpoint: checkpoint.name.lower())
+
+
+def find_in_hf_cache() -> list[Found]:
+    """The published checkpoints that lie in Hugging Face's cache, pinned revisions first. No network."""
+    found = []
+    for download in DOWNLOADS.values():
+        for folder in cached_snapshots(download.talker):
+            repo = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+            checkpoint = _recognise(folder, f"{repo}@{folder.name[:7]}")
+            if checkpoint:
+                found.append(checkpoint)
+    return found
+
+
+def cached_snapshots(repo: Repo) -> list[Path]:
+    """Folders of `repo` in Hugging Face's cache: the pinned revision first, then the newest."""
+    snapshots = []
+    for name in repo.names:
+        here = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "snapshots"
+        if here.is_dir():
+            snapshots += [folder for folder in here.iterdir() if folder.is_dir()]
+    return sorted(snapshots, key=lambda folder: (folder.name != repo.revision, -folder.stat().st_mtime))
+
+
+def download_checkpoint(
+    label: str, target_root: Path | str, on_progress: Callable[[float, str], None] | None = None
+) -> Path:
+    """Fetch `DOWNLOADS[label]` into a folder of its own under `target_root`; goes on where an earlier try stopped.
+
+    `on_progress(fraction, text)` is called from the downloading threads; what it raises ends the download.
+    Returns the folder. Raises HiggsError when there is no network, no room, or files are missing afterwards.
+    """
+    if label not in DOWNLOADS:
+        raise HiggsError(f"There is no download {label!r}. Choose one of: {', '.join(DOWNLOADS)}.")
+    download = DOWNLOADS[label]
+    folder = Path(target_root) / download.folder
+    if constants.HF_HUB_OFFLINE:
+        raise HiggsError(
+            f"{label} cannot be downloaded: HF_HUB_OFFLINE is set. Unset it, or put {download.talker.id} into {folder}."
+        )
+    report = _Reporter(download.size, on_progress)
+    _fetch(download.talker, folder, report)
+    if download.codec:
+        _fetch(download.codec, folder / CODEC_SUBFOLDER, report)
+    lacks = missing_parts(folder)
+    if lacks:
+        raise HiggsError(f"{folder} is not complete. {' '.join(lacks)} Start the download again, it goes on from here.")
+    return folder
+
+
+def _fetch(repo: Repo, folder: Path, report: _Reporter) -> None:
+    try:
+        huggingface_hub.snapshot_download(
+            repo.id,
+            revision=repo.revision,
+            local_dir=str(folder),
+            allow_patterns=list(repo.patterns),
+            tqdm_class=report.bar_class(),
+        )
+    except (OSError, ValueError, RuntimeError, errors.HTTPError) as error:
+        raise HiggsError(
+            f"{repo.id} could not be downloaded into {folder} ({error}). "
+            "Check the network and the free space, then start again: it goes on where it stopped."
+        ) from error
+
+
+@dataclass
+class _Reporter:
+    """Adds up what huggingface_hub tells its progress bars, over the repositories of one download."""
+
+    size: int
+    on_progress: Callable[[float, str], None] | None
+    bytes_done: int = 0
+    files: dict[int, tuple[float, float]] = field(default_factory=dict)  # bar -> files done, files in all
+
+    def bar_class(self) -> type[tqdm]:
+        """A tqdm class that reports here. huggingface_hub counts files with it and, from 1.0 on, bytes too."""
+        report = self
+
+        class Bar(tqdm):
+            def update(self, n=1):
+                shown = super().update(n)
+                if self.unit != "B":
+                    report.files[id(self)] = (report.files.get(id(self), (0, 0))[0] + n, self.total or 0)
+                elif not str(self.desc).startswith("Downloading"):  # the bytes that reach the disk, not the wire's
+                    report.bytes_done += int(n)
+                report.tell()
+                return shown
+
+        return Bar
+
+    def tell(self) -> None:
+        """Call `on_progress` with the finest figure there is."""
+        if self.on_progress is None:
+            return
+        if self.bytes_done:
+            size = max(self.size, self.bytes_done)
+            self.on_progress(self.bytes_done / size, f"{self.bytes_done / 1e9:.1f} of {size / 1e9:.1f} GB")
+            return
+        done, total = (sum(column) for column in zip(*self.files.values(), strict=True))
+        if total:
+            self.on_progress(done / total, f"{done:.0f} of {total:.0f} files")
+
+
+def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
+    """Checkpoints in `folder` and `depth` levels below it; hidden folders and those inside a checkpoint left out."""
+    checkpoint = _recognise(folder, folder.relative_to(root).as_posix() if folder != root else root.name)
+    if checkpoint:
+        yield checkpoint
+    if depth == 0 or (checkpoint and checkpoint.family) or not folder.is_dir():
+        return
+    try:
+        with os.scandir(folder) as entries:
+            below = sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:  # a folder that may not be listed holds nothing to offer
+        return
+    for path in below:
+        yield from _search(root, Path(path), depth - 1)
+
+
+def _recognise(folder: Path, name: str) -> Found | None:
+    if not (folder / CONFIG).is_file():
+        lowered = folder.name.lower()
+        if "higgs" not in lowered or "tokenizer" in lowered:
+            return None
+        if not any(folder.glob("model*.safetensors")) and not _unfinished(folder):
+            return None
+        return Found(name, folder, "", False, " ".join(missing_parts(folder)))
+    try:
+        family = family_of(read_json(folder / CONFIG))
+    except HiggsError as error:
+        return Found(name, folder, "", False, str(error)) if "higgs" in folder.name.lower() else None
+    if family is None:
+        return None
+    lacks = missing_parts(folder)
+    return Found(name, folder, family, not lacks, " ".join(lacks))
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    places = (folder, folder / ".cache" / "huggingface" / "download")
+    return [path for place in places for pattern in _UNFINISHED for path in sorted(place.glob(pattern))]
