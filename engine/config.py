@@ -59,9 +59,17 @@ class SamplingParams:
     ban_specials: bool = True  # no stray begin/end codes inside speech
     ras_window: int = RAS_WINDOW  # v2 only: frames looked back on for repeats; 0 switches it off
     ras_repeats: int = 2  # v2 only: repeats in the window that make a code be drawn again
-    chunk_seconds: float = (
-        30.0  # longer text is split at sentence ends into chunks of about this length; 0 never splits
-    )
+    chunk_seconds: float = 30.0  # longer text is split at sentence ends into chunks about this long; 0 never splits
+
+    def __post_init__(self):
+        _within("seed", self.seed, 0, 2**64 - 1)
+        _within("temperature", self.temperature, 0.0, 10.0)
+        _within("top_p", self.top_p, 0.001, 1.0)
+        _within("top_k", self.top_k, 0, CODE_VOCAB)
+        _within("max_frames", self.max_frames, 1, 32768)
+        _within("ras_window", self.ras_window, 0, RAS_WINDOW)
+        _within("ras_repeats", self.ras_repeats, 1, RAS_WINDOW + 1)
+        _within("chunk_seconds", self.chunk_seconds, 0.0, 600.0)
 
 
 @dataclass(frozen=True)

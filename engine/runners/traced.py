@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..step import decode_step
 
-_SYNCS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2"}
+_SYNCS = {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2"}
 
 
 class StepError(RuntimeError):

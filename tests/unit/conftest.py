@@ -1,0 +1,125 @@
+"""Small random talkers and prompts, made without any file."""
+
+import types
+
+import pytest
+import torch
+from higgs_tts.engine.config import BOC, ModelConfig, RopeConfig
+from higgs_tts.engine.delay import apply_v2, apply_v3
+from higgs_tts.engine.runners import make_runner
+from higgs_tts.engine.state import DecodeState
+from higgs_tts.engine.step import prefill
+from higgs_tts.engine.talker import build_talker
+
+CPU = torch.device("cpu")
+TEXT_VOCAB = 300
+ROPES = {"v3": RopeConfig(1e6), "v2": RopeConfig(500000.0, 32.0, 0.125, 0.5, 1024)}
+
+
+def small_config(family: str) -> ModelConfig:
+    return ModelConfig(
+        family=family,
+        layout=family,
+        hidden=64,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        intermediate=96,
+        norm_eps=1e-6 if family == "v3" else 1e-5,
+        rope=ROPES[family],
+        text_vocab=TEXT_VOCAB,
+    )
+
+
+def small_tensors(config: ModelConfig, seed: int = 0) -> dict:
+    """Canonical tensors with a lively residual stream; special codes get faint heads, so greedy never picks them."""
+    g = torch.Generator().manual_seed(seed)
+    hidden, inner, dim = config.hidden, config.intermediate, config.head_dim
+
+    def matrix(*shape):
+        return torch.randn(*shape, generator=g) / shape[-1] ** 0.5
+
+    def norm(size):
+        return 1 + 0.1 * torch.randn(size, generator=g)
+
+    codes = config.codebooks * config.code_vocab
+    tensors = {
+        "embed_text": torch.randn(config.text_vocab, hidden, generator=g),
+        "embed_codes": torch.randn(codes, hidden, generator=g) * 0.35,
+        "norm": norm(hidden),
+    }
+    head = torch.randn(codes, hidden, generator=g) * 0.5
+    head.view(config.codebooks, config.code_vocab, hidden)[:, BOC:] *= 0.02
+    tensors["head_codes"] = head
+    for index in range(config.layers):
+        layer = {
+            "qkv": matrix((config.heads + 2 * config.kv_heads) * dim, hidden),
+            "o": matrix(hidden, config.heads * dim),
+            "attn_norm": norm(hidden),
+            "mlp_norm": norm(hidden),
+            "gate_up": matrix(2 * inner, hidden),
+            "down": matrix(hidden, inner),
+        }
+        if config.family == "v3":
+            layer |= {"q_norm": norm(dim), "k_norm": norm(dim)}
+        else:
+            layer |= {
+                "audio_attn_norm": norm(hidden),
+                "audio_mlp_norm": norm(hidden),
+                "audio_gate_up": matrix(2 * inner, hidden),
+                "audio_down": matrix(hidden, inner),
+            }
+        tensors |= {f"layers.{index}.{name}": value for name, value in layer.items()}
+    return tensors
+
+
+def small_prompt(config: ModelConfig, seed: int = 0, frames: int = 6):
+    """A prompt with a reference in the middle, as prompt.py would build it."""
+    g = torch.Generator().manual_seed(seed)
+    text = torch.randint(0, config.text_vocab - 4, (9,), generator=g).tolist()
+    codes = torch.randint(0, 1024, (frames, config.codebooks), generator=g)
+    rows = apply_v3(codes) if config.family == "v3" else apply_v2(codes)
+    ids = text[:4] + [0] * len(rows) + text[4:]
+    spans = [(4, rows)]
+    if config.family == "v2":
+        spans.append((len(ids), torch.full((1, config.codebooks), BOC)))
+        ids = [*ids, 0]
+    return types.SimpleNamespace(ids=ids, audio=tuple(spans), warnings=())
+
+
+class Bench:
+    """A talker, its state and a runner; `start` prefills rows, `run` returns the emitted rows [B, steps, N]."""
+
+    def __init__(self, family, batch=1, context=512, runner="eager", dtype=torch.float32, seed=0):
+        self.config = small_config(family)
+        self.tensors = {k: v.to(dtype) for k, v in small_tensors(self.config, seed).items()}
+        self.talker = build_talker(self.config, self.tensors, context)
+        self.state = DecodeState(self.config, batch, context, CPU, dtype)
+        self.runner = make_runner(runner, self.talker, self.state)
+
+    def start(self, params, prompts=None, lines=None):
+        for b in range(self.state.batch):
+            prompt = prompts[b] if prompts else small_prompt(self.config)
+            prefill(self.talker, self.state, b, prompt, lines[b] if lines else 0, params)
+
+    def run(self, steps):
+        for _ in range(steps):
+            self.runner.step()
+        return self.state.rows[:, :steps].clone()
+
+
+@pytest.fixture(autouse=True)
+def _inference():
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture
+def bench():
+    return Bench
+
+
+@pytest.fixture
+def small():
+    return types.SimpleNamespace(config=small_config, tensors=small_tensors, prompt=small_prompt)

@@ -1,0 +1,80 @@
+"""The step under the tape's rules, and traced against eager."""
+
+import pytest
+import torch
+from higgs_tts.engine import sampling, step
+from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.runners.traced import StepError, Tape
+
+
+def tape_over(room):
+    return Tape(room.talker.tensors() + room.state.tensors())
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_step_allocates_nothing_and_waits_for_nothing(bench, family, dtype):
+    room = bench(family, batch=3, dtype=dtype)
+    room.start(SamplingParams())
+    with tape_over(room) as tape:
+        step.decode_step(room.talker, room.state)
+    assert len(tape.calls) > 100
+
+
+FOREIGN = torch.ones(3, dtype=torch.int64)
+PLANTS = {
+    "a temporary": lambda state: state.logits + 1.0,
+    "a boolean mask": lambda state: state.logits[state.logits > 0],
+    "item": lambda state: state.written[0].item(),
+    "a branch on data": lambda state: bool(state.done.all()),
+    "a host constant": lambda state: state.written.copy_(torch.tensor([1, 2, 3])),
+    "a host scalar": lambda state: state.written.add_(torch.tensor(1)),
+    "a foreign tensor": lambda state: state.written.add_(FOREIGN),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
+def test_the_tape_refuses_what_a_graph_cannot_hold(bench, plant, monkeypatch):
+    room = bench("v3", batch=3)
+    room.start(SamplingParams())
+
+    def planted(state):
+        plant(state)
+        sampling.sample(state)
+
+    monkeypatch.setattr(step, "sample", planted)
+    with pytest.raises(StepError), tape_over(room):
+        step.decode_step(room.talker, room.state)
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_traced_equals_eager_over_two_utterances(bench, small, family, batch):
+    eager, traced = bench(family, batch=batch), bench(family, batch=batch, runner="traced")
+    for seed in (11, 12):
+        prompts = [small.prompt(eager.config, seed=10 * seed + b, frames=4 + b) for b in range(batch)]
+        said = []
+        for room in (eager, traced):
+            room.start(SamplingParams(seed=seed), prompts, lines=list(range(batch)))
+            rows = room.run(210)
+            said.append((rows, room.state.logits.clone()))
+        assert torch.equal(said[0][0], said[1][0])
+        assert torch.equal(said[0][1], said[1][1])
+        assert len(said[0][0][0, :, 0].unique()) > 50
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_the_same_seed_gives_the_same_codes_in_any_row_and_any_company(bench, small, family):
+    config = small.config(family)
+    mine = small.prompt(config, seed=1)
+    params = SamplingParams(seed=9)
+    alone = bench(family)
+    alone.start(params, [mine], lines=[3])
+    expected = alone.run(150)[0]
+    for place in range(4):
+        room = bench(family, batch=4)
+        prompts = [small.prompt(config, seed=20 + b, frames=3 + b) for b in range(4)]
+        lines = [b + 10 for b in range(4)]
+        prompts[place], lines[place] = mine, 3
+        room.start(params, prompts, lines)
+        assert torch.equal(room.run(150)[place], expected)
