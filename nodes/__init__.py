@@ -1,0 +1,33 @@
+"""The one list of nodes, and the check that this ComfyUI is new enough for them. Knows nothing of what they do."""
+
+from __future__ import annotations
+
+import logging
+
+from comfy_api.latest import ComfyExtension, io
+
+log = logging.getLogger("higgs_tts")
+
+
+def is_new_enough() -> bool:
+    """Whether this ComfyUI has what came with 0.14. Asked of the interface: forks number themselves as they like."""
+    return hasattr(io, "NodeReplace")
+
+
+class HiggsExtension(ComfyExtension):
+    """What ComfyUI asks for our nodes."""
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        if not is_new_enough():
+            log.error("Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated.")
+            return []
+        from .load import HiggsTTSLoadModel
+        from .speak import HiggsTTSSpeak
+        from .voice import HiggsTTSVoice
+        from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
+
+        return [HiggsTTSLoadModel, HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice, HiggsTTSSpeak]
+
+
+def make_extension() -> HiggsExtension:
+    return HiggsExtension()

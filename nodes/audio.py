@@ -1,0 +1,33 @@
+"""ComfyUI's AUDIO and the engine's clips, one into the other; the only file that spells the keys. Judges no sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import soundfile
+
+from ..engine import SAMPLE_RATE, HiggsError, Speech
+
+
+def to_clip(audio: dict | None) -> tuple:
+    """(wave [C, S], Hz) of an AUDIO. Raises HiggsError where it does not hold exactly one clip."""
+    if audio is None:
+        raise HiggsError("the audio input is empty (a video without a sound track, perhaps). Connect a sound clip.")
+    wave, rate = audio["waveform"], audio["sample_rate"]
+    if wave.dim() != 3 or wave.shape[0] != 1:
+        raise HiggsError(f"the audio input has shape {list(wave.shape)}; one clip at a time, please: [1, channels, n].")
+    return wave[0], int(rate)
+
+
+def read_clip(path: Path) -> tuple:
+    """(wave [C, S] float32, Hz) of a sound file. Raises HiggsError if it cannot be read."""
+    try:
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)  # [S, C]
+    except (OSError, soundfile.LibsndfileError) as error:
+        raise HiggsError(f"{path} cannot be read as sound ({error}). Save it as .wav or .flac.") from error
+    return samples.T, rate
+
+
+def from_speech(speech: Speech) -> dict:
+    """AUDIO of what the engine spoke: one clip, one channel."""
+    return {"waveform": speech.wav.detach().float().cpu()[None, None], "sample_rate": SAMPLE_RATE}

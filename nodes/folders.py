@@ -1,0 +1,127 @@
+"""ComfyUI's folders of checkpoints and voices, and the names under which workflows keep them. Opens no file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import folder_paths
+
+from ..engine import DOWNLOADS, HiggsError, find_checkpoints, find_in_hf_cache
+
+HOME = "higgs_tts"  # our folder below models/, and our key in extra_model_paths.yaml
+OTHER_HOMES = ("TTS", "tts", "higgsv3tts", "higgs_audio")  # where other packs keep the same checkpoints
+VOICES = "voices"
+DOWNLOAD = "download: "  # a choice that begins so is fetched when it runs
+SAVED = ".safetensors"  # a saved voice
+CLIPS = (".wav", ".flac", ".mp3", ".ogg")
+TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip, the first that is there
+
+
+def register() -> None:
+    """Make our folders known to ComfyUI. What extra_model_paths.yaml said of them stays first."""
+    for name, extensions in ((HOME, {SAVED, ".pth"}), (VOICES, {SAVED, *CLIPS})):
+        folder_paths.add_model_folder_path(name, os.path.join(folder_paths.models_dir, name))
+        paths, known = folder_paths.folder_names_and_paths[name]
+        # ComfyUI takes an empty set for "any file", and sets one for every key it reads from the yaml.
+        folder_paths.folder_names_and_paths[name] = (paths, set(known) | extensions)
+
+
+def model_roots() -> list[Path]:
+    """Folders that are searched for checkpoints: ours first; each once, also where TTS and tts are one folder."""
+    places = list(folder_paths.get_folder_paths(HOME))
+    for name in OTHER_HOMES:
+        places += folder_paths.folder_names_and_paths.get(name, ([], ()))[0]
+        places.append(os.path.join(folder_paths.models_dir, name))
+    roots: list[Path] = []
+    for place in map(Path, places):
+        if place.is_dir() and not any(place.samefile(root) for root in roots):
+            roots.append(place)
+    return roots
+
+
+def checkpoints() -> dict:
+    """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, then Hugging Face's cache."""
+    return {found.name: found for found in [*find_in_hf_cache(), *find_checkpoints(model_roots())][::-1]}
+
+
+def choices() -> list[str]:
+    """The loader's list: what is here, then what can be fetched."""
+    return [*checkpoints(), *(DOWNLOAD + label for label in DOWNLOADS)]
+
+
+def find(name: str) -> Path:
+    """The folder of the checkpoint a workflow calls `name`, which may have lain in another folder when it was saved.
+
+    Raises HiggsError if there is none, or files are missing in it.
+    """
+    found = checkpoints()
+    match = found.get(name) or next((found[other] for other in found if _last(other) == _last(name)), None)
+    if match is None:
+        here = ", ".join(found) or "none yet"
+        raise HiggsError(
+            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {here}). Put its folder into "
+            f"models/{HOME}, or choose a '{DOWNLOAD}' entry of the list; press R to read the folders again."
+        )
+    if not match.complete:
+        raise HiggsError(f"{match.path} is not complete. {match.note}")
+    return match.path
+
+
+def download_root() -> Path:
+    return Path(folder_paths.get_folder_paths(HOME)[0])
+
+
+def stamp(folder: Path) -> list[list]:
+    """[name, bytes, time] of each file of a checkpoint: another value means that it must be loaded anew."""
+    files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
+    return [[path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+
+
+def voices() -> dict[str, Path]:
+    """Name -> file of every saved voice and every clip in the voice folders, clips without a transcript too."""
+    files: dict[str, Path] = {}
+    for root in map(Path, folder_paths.get_folder_paths(VOICES)):
+        for path in sorted(root.rglob("*")):
+            if path.suffix.lower() in (SAVED, *CLIPS) and path.is_file():
+                files.setdefault(path.relative_to(root).as_posix(), path)
+    return dict(sorted(files.items(), key=lambda item: item[0].lower()))
+
+
+def find_voice(name: str) -> Path:
+    """The file of the voice a workflow calls `name`, found by its last part when folders differ. Raises HiggsError."""
+    files = voices()
+    match = files.get(name) or next((files[other] for other in files if _last(other) == _last(name)), None)
+    if match is None:
+        raise HiggsError(
+            f"there is no voice {name!r} in models/{VOICES}. Put a clip there or save one with Higgs Save Voice, "
+            "then press R to read the folder again."
+        )
+    return match
+
+
+def voice_target(name: str) -> Path:
+    """Where a voice of this name is saved. Raises HiggsError for a name that leads out of the folder."""
+    root = Path(folder_paths.get_folder_paths(VOICES)[0])
+    plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
+    parts = plain.split("/")
+    if not plain or any(part in ("", ".", "..") or set(part) & set('<>:"|?*\0') for part in parts):
+        raise HiggsError(f"{name!r} cannot be a voice's name. Use letters and digits, with / for a folder.")
+    return root.joinpath(*parts[:-1], parts[-1] + SAVED)
+
+
+def transcript_of(clip: Path) -> tuple[str, str]:
+    """(What is said in a clip, name of the file that says so); both empty when no text file lies beside it."""
+    for suffix in TRANSCRIPTS:
+        path = clip.with_suffix(suffix)
+        if path.is_file():
+            return path.read_text(encoding="utf-8-sig", errors="replace").strip(), path.name
+    return "", ""
+
+
+def _last(name: str) -> str:
+    """The last part of a saved name, without the revision of a cached repository."""
+    return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1].split("@")[0].lower()
+
+
+register()

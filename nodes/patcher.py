@@ -1,0 +1,137 @@
+"""Where an engine lives and when it leaves: the only file that knows ComfyUI's memory management. No audio, no text."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+import weakref
+from contextlib import contextmanager
+
+import comfy.model_management as mm
+import torch
+from comfy.model_patcher import ModelPatcher
+
+from ..engine import Engine, HiggsError
+
+log = logging.getLogger("higgs_tts")
+
+
+class HiggsModel(torch.nn.Module):
+    """What ComfyUI takes for the model: no parameter of its own, so none of ComfyUI's movers has anything to move."""
+
+    def __init__(self, engine: Engine):
+        super().__init__()
+        self.engine = engine
+        # Evicted outputs are dropped without a word; whoever held this last, the weights leave with it.
+        weakref.finalize(self, close_quietly, engine).atexit = False
+
+
+class HiggsPatcher(ModelPatcher):
+    """Keeps an engine on one device, whole or not at all: graphs hold its addresses, so nothing may move piecewise.
+
+    ComfyUI calls every method but `partially_load` from places where an exception ends its worker thread for good.
+    """
+
+    @property
+    def engine(self) -> Engine:
+        return self.model.engine
+
+    def is_dynamic(self) -> bool:
+        return False
+
+    def loaded_size(self) -> int:
+        return self.size if self.engine.opened else 0
+
+    def current_loaded_device(self) -> torch.device:
+        return self.load_device if self.engine.opened else self.offload_device
+
+    def partially_load(self, device_to, extra_memory=0, force_patch_weights=False) -> int:
+        """Open the engine whatever the budget, and return the bytes newly taken. May raise: a node is running."""
+        if self.engine.opened:
+            return 0
+        try:
+            self.engine.open()
+        finally:
+            if not self.engine.opened:
+                close_quietly(self.engine)
+        return self.size
+
+    def partially_unload(self, device_to, memory_to_free=0, force_patch_weights=False) -> int:
+        return 0  # ComfyUI then asks for all of it, by detach(True)
+
+    def detach(self, unpatch_all=True):
+        """Close the engine, but only for True: False is said at the start of every load of a model already loaded."""
+        if unpatch_all:
+            close_quietly(self.engine)
+        return self.model
+
+    def load(self, *args, **kwargs) -> None:
+        """Nothing: weights come with `partially_load`."""
+
+    def patch_model(self, *args, **kwargs):
+        return self.model
+
+    def unpatch_model(self, *args, **kwargs) -> None:
+        """Nothing: weights go with `detach`."""
+
+
+def close_quietly(engine: Engine) -> None:
+    """Close `engine` and never raise: an exception here would stop ComfyUI's worker for good."""
+    try:
+        engine.close()
+    except Exception:
+        log.exception("Higgs TTS could not free its memory wholly. Restart ComfyUI if memory stays in use.")
+
+
+def make_patcher(engine: Engine) -> HiggsPatcher:
+    """`engine` in ComfyUI's hands. Takes no memory on the device."""
+    return HiggsPatcher(HiggsModel(engine), engine.device, torch.device("cpu"), size=engine.planned_bytes)
+
+
+def load(patcher: HiggsPatcher) -> Engine:
+    """The open engine, with other models moved out of its way. Once per node: each call has its price for others."""
+    mm.load_models_gpu([patcher])
+    return patcher.engine
+
+
+def make_room(size: int, device: torch.device) -> None:
+    """Free `size` bytes and what running takes besides. Like ComfyUI's own loads, it leaves the CPU alone."""
+    if device.type != "cpu":
+        mm.free_memory(size + mm.minimum_inference_memory(), device)
+
+
+def device_names() -> list[str]:
+    """What the loader offers as devices. Asks no device anything: torch has counted them before packs are loaded."""
+    if mm.get_torch_device().type != "cuda":
+        return ["auto", "cpu"]
+    return ["auto", *(f"cuda:{index}" for index in range(torch.cuda.device_count())), "cpu"]
+
+
+def device_of(name: str) -> str:
+    """The device behind "auto", with its index: one without is never asked to leave."""
+    return str(mm.get_torch_device()) if name == "auto" else name
+
+
+def check_interrupt() -> None:
+    """Raise ComfyUI's own exception if the user pressed stop."""
+    mm.throw_exception_if_processing_interrupted()
+
+
+def is_interrupted() -> bool:
+    """Whether the user pressed stop. Unlike the above it leaves the request standing, so every thread sees it."""
+    return mm.processing_interrupted()
+
+
+@contextmanager
+def told_by(node: str):
+    """Errors raised inside begin with the node's name; out of memory becomes a sentence, and ComfyUI still frees."""
+    try:
+        yield
+    except HiggsError as error:
+        raise HiggsError(f"{node}: {error}") from error
+    except torch.cuda.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # their tensors would outlive the unloading that follows
+        raise torch.cuda.OutOfMemoryError(
+            f"{node}: the device is out of memory. Choose a smaller context in Higgs Load Model, or close what "
+            f"else uses the device. ({str(error).splitlines()[0]})"
+        ) from error

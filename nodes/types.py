@@ -1,0 +1,9 @@
+"""The pack's own socket types. Knows nothing of what travels through them."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+Model = io.Custom("HIGGS_TTS_MODEL")  # a HiggsPatcher
+Voice = io.Custom("HIGGS_TTS_VOICE")  # an engine Voice
+CATEGORY = "audio/tts/Higgs"

@@ -1,0 +1,47 @@
+"""HiggsTTSVoice: a reference clip and what is said in it become a HIGGS_TTS_VOICE. Knows no file."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..engine import Voice
+from . import audio as clips
+from . import patcher, types
+
+NAME = "Higgs Voice"
+TRANSCRIPT_TIP = "What is said in the clip, word for word. Without it the voice is copied less well."
+
+
+class HiggsTTSVoice(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSVoice",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Makes a voice from a clip, once, for any number of Higgs Speak nodes.",
+            search_aliases=["voice clone", "clone voice", "reference audio", "higgs audio", "tts"],
+            inputs=[
+                types.Model.Input("model", tooltip="From Higgs Load Model. Its audio encoder reads the clip."),
+                io.Audio.Input(
+                    "audio",
+                    tooltip="One speaker, 1 to 30 seconds, little noise; 5 to 15 seconds do best. Any sample rate; "
+                    "stereo is mixed down.",
+                ),
+                io.String.Input("transcript", multiline=True, optional=True, default="", tooltip=TRANSCRIPT_TIP),
+            ],
+            outputs=[types.Voice.Output(display_name="voice", tooltip="For Higgs Speak and Higgs Save Voice.")],
+        )
+
+    @classmethod
+    def execute(cls, model, audio, transcript: str = "") -> io.NodeOutput:
+        with patcher.told_by(NAME):
+            return io.NodeOutput(encode(model, *clips.to_clip(audio), transcript=transcript))
+
+
+def encode(model: patcher.HiggsPatcher, wav, rate: int, transcript: str, name: str = "") -> Voice:
+    """The voice of a clip [C, S]. The encoder is on the device for this call only; the talker need not be."""
+    engine = model.engine
+    patcher.make_room(engine.encoder_bytes, engine.device)
+    patcher.check_interrupt()
+    return engine.encode_voice(wav, rate, transcript=transcript.strip() or None, name=name)

@@ -1,0 +1,121 @@
+"""HiggsTTSSaveVoice and HiggsTTSLoadVoice: voices to and from models/voices. Knows no layout of a saved voice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from comfy_api.latest import io, ui
+
+from ..engine import HiggsError, Voice
+from . import audio as clips
+from . import folders, patcher, types, voice
+
+SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
+NOTHING = "(models/voices is empty)"  # a list without entries could not be queued, not even to be told so
+
+
+class HiggsTTSSaveVoice(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSSaveVoice",
+            display_name=SAVE_NAME,
+            category=types.CATEGORY,
+            description="Saves a voice into models/voices, for Higgs Load Voice.",
+            search_aliases=["save voice", "voice library", "higgs audio", "tts"],
+            is_output_node=True,
+            inputs=[
+                types.Voice.Input("voice", tooltip="From Higgs Voice."),
+                io.String.Input("name", default="my voice", tooltip="The file's name; a / makes a folder."),
+                io.Boolean.Input(
+                    "overwrite",
+                    default=False,
+                    optional=True,
+                    tooltip="Whether another voice that has this name already may be lost.",
+                ),
+            ],
+            outputs=[types.Voice.Output(display_name="voice", tooltip="The same voice, to go on with.")],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str, **others) -> list:
+        """Saves again when the file has gone meanwhile."""
+        path = folders.voice_target(name)
+        return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
+
+    @classmethod
+    def execute(cls, voice: Voice, name: str, overwrite: bool = False) -> io.NodeOutput:
+        with patcher.told_by(SAVE_NAME):
+            path = folders.voice_target(name)
+            if path.exists() and not overwrite and not _is_same(Voice.load(path), voice):
+                raise HiggsError(f"{path} holds another voice. Choose another name, or switch overwrite on.")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            voice.save(path)
+        return io.NodeOutput(voice, ui=ui.PreviewText(f"Saved as {path.name} in {path.parent}"))
+
+
+class HiggsTTSLoadVoice(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSLoadVoice",
+            display_name=LOAD_NAME,
+            category=types.CATEGORY,
+            description="Loads a saved voice, or makes one from a clip in models/voices.",
+            search_aliases=["load voice", "voice library", "narrator", "higgs audio", "tts"],
+            inputs=[
+                io.Combo.Input(
+                    "voice",
+                    options=list(folders.voices()) or [NOTHING],
+                    tooltip="Saved voices (.safetensors) and clips (.wav, .flac, .mp3, .ogg) in models/voices. What is "
+                    "said in name.wav belongs into name.txt or name.reference.txt beside it; a clip without one "
+                    "works too, less well.",
+                ),
+                types.Model.Input(
+                    "model", optional=True, tooltip="Needed for clips only: its audio encoder reads them."
+                ),
+            ],
+            outputs=[
+                types.Voice.Output(display_name="voice", tooltip="For Higgs Speak."),
+                io.String.Output(display_name="info", tooltip="The voice's length, and what is said in it."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, voice: str) -> bool | str:
+        """Also what makes ComfyUI accept a name saved on another machine."""
+        try:
+            folders.find_voice(voice)
+        except HiggsError as error:
+            return f"{LOAD_NAME}: {error}"
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, voice: str, **others) -> list:
+        path = folders.find_voice(voice)
+        return [path.stat().st_size, path.stat().st_mtime_ns, *folders.transcript_of(path)]
+
+    @classmethod
+    def execute(cls, voice: str, model=None) -> io.NodeOutput:
+        with patcher.told_by(LOAD_NAME):
+            path = folders.find_voice(voice)
+            loaded = Voice.load(path) if path.suffix.lower() == folders.SAVED else _from_clip(path, model)
+        return io.NodeOutput(loaded, _describe(path, loaded))
+
+
+def _from_clip(path: Path, model) -> Voice:
+    if model is None:
+        raise HiggsError(f"{path.name} is a sound clip, and reading it takes a model. Connect Higgs Load Model.")
+    transcript, _ = folders.transcript_of(path)
+    return voice.encode(model, *clips.read_clip(path), transcript=transcript, name=path.stem)
+
+
+def _describe(path: Path, loaded: Voice) -> str:
+    if loaded.transcript:
+        return f"{path.name}: {loaded.seconds:.1f} s, {loaded.transcript!r}"
+    hint = "" if path.suffix.lower() == folders.SAVED else f" Write what is said into {path.stem}.txt beside it."
+    return f"{path.name}: {loaded.seconds:.1f} s, without a transcript, so the voice is copied less well.{hint}"
+
+
+def _is_same(one: Voice, other: Voice) -> bool:
+    return one.transcript == other.transcript and one.codes.equal(other.codes)
