@@ -1,0 +1,265 @@
+"""Waveform to codes and back, whole or in a stream. Knows no file format and nothing of who makes the codes.
+
+Always in fp32: lower precision changes which code is nearest, and the transposed convolutions are unstable in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .codec_blocks import (
+    CODEBOOKS,
+    SEMANTIC_BLOCKS,
+    SEMANTIC_RATE,
+    SEMANTIC_UNITS,
+    CodecConfig,
+    ResidualQuantizer,
+    SemanticEncoder,
+    acoustic_decoder,
+    acoustic_encoder,
+    semantic_model,
+)
+from .config import CODEBOOK_SIZE, FRAME_SAMPLES, SAMPLE_RATE
+from .errors import HiggsError
+
+if TYPE_CHECKING:
+    from .codec_layout import CodecWeights
+
+CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
+WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
+EMIT_FRAMES = 25  # frames a stream waits for before it decodes a window
+_SEMANTIC_PAD = 160  # samples HuBERT's input gets on each side
+_SEMANTIC_STEP = 2  # HuBERT states a codec frame
+
+
+class CodecDecoder(nn.Module):
+    """Codes to waveform. Holds the quantizer's way out, one projection and the DAC decoder, nothing else."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.codebook_size = config.codebook_size
+        self.quantizer = ResidualQuantizer(config, encodes=False)
+        self.fc2 = nn.Linear(config.hidden, config.acoustic_hidden)
+        self.acoustic_decoder = acoustic_decoder(config)
+
+    def forward(self, codes: torch.Tensor) -> torch.Tensor:  # [B, N, T] -> [B, 960 * T]
+        codes = torch.where((codes >= 0) & (codes < self.codebook_size), codes, 0)
+        return self.acoustic_decoder(self.fc2(self.quantizer.decode(codes)).transpose(1, 2))[:, 0]
+
+    @torch.no_grad()
+    def decode_span(self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES) -> torch.Tensor:
+        """The waveform of frames `start` to `stop` of `codes`, as it is in the decode of all of them.
+
+        codes: [B, N, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
+        count as 0. With less than 10 frames of context the edges are approximate.
+        """
+        left, right = max(0, start - context), min(codes.shape[2], stop + context)
+        wav = self(codes[:, :, left:right].to(self.fc2.weight.device))
+        return wav[:, (start - left) * FRAME_SAMPLES : (stop - left) * FRAME_SAMPLES]
+
+    @torch.no_grad()
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:
+        """codes [B, N, T] int64 -> wav [B, 960 * T] fp32, 24 kHz, on the device of `codes`.
+
+        Codes outside 0..1023 count as 0. Long clips go in exact windows, so their length costs no working memory.
+        """
+        batch, books, frames = codes.shape
+        assert books == CODEBOOKS
+        wav = torch.empty(batch, frames * FRAME_SAMPLES, device=codes.device)
+        for start in range(0, frames, WINDOW_FRAMES):
+            stop = min(frames, start + WINDOW_FRAMES)
+            wav[:, start * FRAME_SAMPLES : stop * FRAME_SAMPLES] = self.decode_span(codes, start, stop)
+        return wav
+
+
+class CodecEncoder(nn.Module):
+    """Waveform to codes. Four times the decoder's size: built for a call, then dropped."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.acoustic_encoder = acoustic_encoder(config)
+        self.semantic_model = semantic_model(config)
+        self.encoder_semantic = SemanticEncoder(config)
+        self.fc = nn.Linear(config.hidden, config.hidden)
+        self.quantizer = ResidualQuantizer(config, encodes=True)
+
+    @torch.no_grad()
+    def encode(self, wav: torch.Tensor) -> torch.Tensor:
+        """One clip: wav [S] fp32 mono 24 kHz -> codes [ceil(S / 960), N] int64, both on the device of `wav`.
+
+        The clip is padded with silence to whole frames. Raises HiggsError for a clip without samples.
+        """
+        (samples,) = wav.shape
+        if not samples:
+            raise HiggsError("The reference clip has 0 samples. Load a clip with a few seconds of speech.")
+        device = self.fc.weight.device
+        padded = F.pad(wav.to(device, torch.float32), (0, -samples % FRAME_SAMPLES))[None]
+        acoustic = self.acoustic_encoder(padded[:, None])
+        semantic = self.encoder_semantic(self._semantic(padded).transpose(1, 2))
+        both = torch.cat([acoustic, semantic], dim=1).transpose(1, 2)  # [1, T, hidden]
+        return self.quantizer.encode(self.fc(both))[0].T.contiguous().to(wav.device)
+
+    def _semantic(self, wav: torch.Tensor) -> torch.Tensor:  # [1, S] -> [1, T, semantic_hidden]
+        # Imported here: only encoding needs it, and a broken torchaudio need not keep the pack from loading.
+        from torchaudio.functional import resample
+
+        heard = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
+        states = self.semantic_model(heard, output_hidden_states=True, return_dict=True).hidden_states
+        return torch.stack(states, dim=1).mean(dim=1)[:, ::_SEMANTIC_STEP]
+
+
+class StreamDecoder:
+    """Decodes codes as they come, sample for sample as one decode of them all would.
+
+    Holds the frames still to be heard and `context` frames before them, never the history. `emit` is the least
+    number of frames worth a window: each window also decodes `context` frames on both sides.
+    """
+
+    def __init__(self, decoder: CodecDecoder, context: int = CONTEXT_FRAMES, emit: int = EMIT_FRAMES):
+        assert context >= 0 and emit >= 1
+        self.decoder = decoder
+        self.context = context
+        self.emit = emit
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the stream; the next push begins a new one."""
+        self._codes: torch.Tensor | None = None  # [heard + waiting, N]
+        self._heard = 0  # frames of _codes already given out, kept as left context
+
+    def push(self, codes: torch.Tensor) -> torch.Tensor:
+        """codes [k, N] int64, k >= 0 -> wav [960 * frames that became final], fp32 on the device of `codes`."""
+        self._codes = codes.clone() if self._codes is None else torch.cat([self._codes, codes])
+        chunks = [codes.new_empty(0, dtype=torch.float32)]
+        while (ready := len(self._codes) - self._heard - self.context) >= self.emit:
+            chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
+        return torch.cat(chunks)
+
+    def finish(self) -> torch.Tensor:
+        """The rest of the stream -> wav [960 * frames not yet given], then forgets it."""
+        chunks = [torch.empty(0) if self._codes is None else self._codes.new_empty(0, dtype=torch.float32)]
+        while self._codes is not None and (ready := len(self._codes) - self._heard) > 0:
+            chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
+        self.reset()
+        return torch.cat(chunks)
+
+    def _give(self, frames: int) -> torch.Tensor:
+        stop = self._heard + frames
+        wav = self.decoder.decode_span(self._codes.T[None], self._heard, stop, self.context)[0]
+        self._heard = min(stop, self.context)
+        self._codes = self._codes[stop - self._heard :].clone()
+        return wav.to(self._codes.device)
+
+
+TINY = CodecConfig(
+    codebook_size=CODEBOOK_SIZE,
+    codebook_dim=8,
+    acoustic_hidden=16,
+    encoder_hidden=2,
+    decoder_hidden=64,
+    semantic_hidden=64,
+    semantic_ffn=64,
+    semantic_layers=2,
+    pos_kernel=16,
+    pos_groups=4,
+    ratios=(8, 5, 4, 2, 3),
+    conv_dims=(8,) * 7,
+    conv_kernels=(10, 3, 3, 3, 3, 2, 2),
+)
+
+
+_TINY_LOUDNESS = 0.12  # root mean square of what the tiny codec decodes to
+
+
+def tiny_codec(seed: int = 0) -> dict[str, torch.Tensor]:
+    """A small codec of random weights: every tensor a published one has, under canonical names; it decodes to noise."""
+    random = torch.Generator().manual_seed(seed)
+    shapes = {**encoder_shapes(TINY), **decoder_shapes(TINY), **unused_shapes(TINY)}
+    del shapes["semantic_model.masked_spec_embed"]
+    tensors = {name: _random(name, shape, random) for name, shape in shapes.items()}
+    for name in [name for name in tensors if name.endswith(".embed")]:
+        tensors[f"{name}_avg"] = tensors[name] * 4.5  # as published: whoever reads it instead of embed gets noise
+    decoder = _place(_empty(CodecDecoder, TINY), {name: tensors[name] for name in decoder_shapes(TINY)})
+    wav = decoder.decode(torch.randint(CODEBOOK_SIZE, (1, CODEBOOKS, 100), generator=random))
+    out, scale = "acoustic_decoder.conv2", _TINY_LOUDNESS / wav.std()
+    tensors[f"{out}.bias"] = (tensors[f"{out}.bias"] - wav.mean()) * scale
+    tensors[f"{out}.weight"] = tensors[f"{out}.weight"] * scale
+    return tensors
+
+
+def _random(name: str, shape: tuple[int, ...], random: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(shape, generator=random)
+    module, _, leaf = name.rpartition(".")
+    if leaf == "alpha" or (leaf == "weight" and module.endswith("layer_norm")):
+        return 1 + 0.1 * noise
+    if leaf in ("cluster_size", "inited"):
+        return torch.ones(shape)
+    if leaf in ("weight", "original1"):
+        # Small additions keep residual sums level; the rest keeps the scale of what it is given.
+        gain = 0.3 if "project_out" in name or ("res_unit" in name and module.endswith("conv2")) else 1.0
+        return noise * gain / math.prod(shape[1:]) ** 0.5
+    return {"bias": 0.05 * noise, "original0": noise.abs()}.get(leaf, noise)
+
+
+def build_decoder(weights: CodecWeights, device: torch.device | str) -> CodecDecoder:
+    """The decoder with its weights read straight onto `device`. Raises HiggsError where they do not fit."""
+    return _place(_empty(CodecDecoder, weights.config), weights.read("decoder", device))
+
+
+def build_encoder(weights: CodecWeights, device: torch.device | str) -> CodecEncoder:
+    """The encoder with its weights read straight onto `device`. Raises HiggsError where they do not fit."""
+    return _place(_empty(CodecEncoder, weights.config), weights.read("encoder", device))
+
+
+@functools.lru_cache(maxsize=4)
+def decoder_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
+    """Tensor name -> shape of everything `CodecDecoder` holds."""
+    return _shapes(_empty(CodecDecoder, config))
+
+
+@functools.lru_cache(maxsize=4)
+def encoder_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
+    """Tensor name -> shape of everything `CodecEncoder` holds."""
+    return _shapes(_empty(CodecEncoder, config))
+
+
+def unused_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
+    """Tensor name -> shape of what published codecs hold for training alone: accepted in a file, never read."""
+    width = config.semantic_hidden
+    shapes = {
+        "semantic_model.masked_spec_embed": (width,),
+        "fc1.weight": (width, config.hidden),
+        "fc1.bias": (width,),
+        "decoder_semantic.conv1.weight": (width, width, 3),
+        "decoder_semantic.conv2.weight": (width, width, 3),
+    }
+    for block in (f"decoder_semantic.conv_blocks.{i}" for i in range(SEMANTIC_BLOCKS)):
+        shapes |= {f"{block}.conv.weight": (width, width, 3), f"{block}.conv.bias": (width,)}
+        for unit in (f"{block}.res_units.{i}" for i in range(SEMANTIC_UNITS)):
+            shapes |= {f"{unit}.conv1.weight": (width, width, 3), f"{unit}.conv2.weight": (width, width, 1)}
+    for book in (f"quantizer.quantizers.{i}.codebook" for i in range(CODEBOOKS)):
+        table = (config.codebook_size, config.codebook_dim)
+        shapes |= {f"{book}.inited": (1,), f"{book}.cluster_size": table[:1], f"{book}.embed_avg": table}
+    return shapes
+
+
+def _empty(kind: type[nn.Module], config: CodecConfig) -> nn.Module:
+    with torch.device("meta"):
+        return kind(config)
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def _place(module: nn.Module, tensors: dict[str, torch.Tensor]) -> nn.Module:
+    module.load_state_dict(tensors, strict=True, assign=True)
+    # A buffer that transformers keeps out of its files would still be empty here.
+    assert not any(t.is_meta for t in (*module.parameters(), *module.buffers()))
+    return module.requires_grad_(False).eval()
