@@ -1,1 +1,23 @@
 """The engine's door. `nodes/` and the terminal import from here and from nowhere deeper."""
+
+from .config import FRAME_RATE, SAMPLE_RATE, EngineConfig, SamplingParams
+from .engine import Engine
+from .errors import HiggsError
+from .files import DOWNLOADS, download_checkpoint, find_checkpoints, find_in_hf_cache
+from .speech import Speech
+from .voice import Voice
+
+__all__ = [
+    "DOWNLOADS",
+    "FRAME_RATE",
+    "SAMPLE_RATE",
+    "Engine",
+    "EngineConfig",
+    "HiggsError",
+    "SamplingParams",
+    "Speech",
+    "Voice",
+    "download_checkpoint",
+    "find_checkpoints",
+    "find_in_hf_cache",
+]

@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+FLOOR := .floor
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.ready
+	@mkdir -p output
+	$(PY) -m engine say "Hello. This is Higgs, speaking from your own machine." --max-frames 250 --out output/demo.wav
+
+test: lint $(FLOOR)/.ready
+	$(PY) -m pytest
+	PYTHONPATH=$(FLOOR) $(PY) -m pytest
+
+lint: $(VENV)/.ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+$(VENV)/.ready: requirements.txt Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet torch==2.11.0 torchaudio==2.11.0
+	$(PY) -m pip install --quiet --upgrade --upgrade-strategy only-if-needed -r requirements.txt pytest ruff
+	@touch $@
+
+# transformers 4.50.3 is the oldest that ComfyUI accepts; it lies ahead on the path, so one environment serves both.
+$(FLOOR)/.ready: Makefile $(VENV)/.ready
+	rm -rf $(FLOOR)
+	$(PY) -m pip install --quiet --no-deps --target $(FLOOR) transformers==4.50.3 "tokenizers>=0.21,<0.22" "huggingface_hub<1.0"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(FLOOR) output

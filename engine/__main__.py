@@ -1,0 +1,197 @@
+"""The terminal: say, voice, doctor, tiny. Parses, prints and writes files; all else is the engine's."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from tqdm import tqdm
+
+from . import SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
+from .config import DTYPES, RUNNERS
+from .doctor import examine
+from .tiny import FAMILIES, write_tiny
+
+_RANDOM_VOICE = (
+    "No --model given: using the embedded checkpoint. It is tiny and its weights are random, so what you hear is noise "
+    "in the right form, not speech."
+)
+
+
+def main(argv=None) -> int:
+    """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except HiggsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def say(args) -> int:
+    """Text to a WAV file."""
+    params = _sampling(args)
+    out = _writable(args.out, ".wav")
+    codes_out = _writable(args.codes, ".npy") if args.codes else None
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(Engine(_engine_config(args, stack)))
+        voice = _voice(engine, args.voice, args.transcript) if args.voice else None
+        speech = _with_bar(engine, args.text, voice, params, args.scene)
+    soundfile.write(out, speech.wav.numpy(), SAMPLE_RATE)
+    if codes_out:
+        np.save(codes_out, speech.codes.numpy())
+    for warning in speech.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(
+        f"{speech.seconds:.2f} s of audio in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
+        f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}"
+    )
+    print(out)
+    return 0
+
+
+def voice(args) -> int:
+    """A reference clip to a voice file."""
+    with contextlib.ExitStack() as stack:
+        engine = Engine(_engine_config(args, stack))
+        made = _voice(engine, args.reference, args.transcript)
+    path = made.save(args.out)
+    print(f"{made.seconds:.2f} s of reference in {path}")
+    return 0
+
+
+def doctor(args) -> int:
+    """What a checkpoint folder holds; exit code 1 when something in it must be mended."""
+    report = examine(Path(args.folder))
+    print(json.dumps(report.as_dict(), indent=2) if args.json else report.as_text())
+    return 1 if report.problems else 0
+
+
+def tiny(args) -> int:
+    """A complete small checkpoint with random weights."""
+    write_tiny(Path(args.folder), args.family, seed=args.seed)
+    print(args.folder)
+    return 0
+
+
+def _engine_config(args, stack) -> EngineConfig:
+    model = args.model
+    if model is None:
+        print(_RANDOM_VOICE, file=sys.stderr)
+        model = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        write_tiny(Path(model), "v3", seed=0)
+    return EngineConfig(
+        model=str(model), codec=args.codec, device=args.device, dtype=args.dtype, runner=getattr(args, "runner", "auto")
+    )
+
+
+def _sampling(args) -> SamplingParams:
+    return SamplingParams(
+        seed=args.seed,
+        temperature=0.0 if args.greedy else args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        max_frames=args.max_frames,
+        ban_specials=not args.allow_specials,
+    )
+
+
+def _voice(engine: Engine, path: str, transcript: str | None) -> Voice:
+    """A voice file, or a clip encoded now."""
+    if Path(path).suffix == ".safetensors":
+        if transcript:
+            raise HiggsError(f"{path} is a saved voice with its own transcript. Leave --transcript out.")
+        return Voice.load(path)
+    try:
+        wav, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    except (OSError, soundfile.LibsndfileError) as error:
+        raise HiggsError(f"{path} cannot be read as audio ({error}). Give a WAV, FLAC, OGG or MP3 file.") from error
+    return engine.encode_voice(wav.T, rate, transcript, Path(path).stem)
+
+
+def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -> Speech:
+    with tqdm(desc="speaking", unit="frame", total=0) as bar:
+
+        def on_frame(done, expected):
+            bar.total = expected
+            bar.update(done - bar.n)
+
+        return engine.speak(text, voice, params, scene, on_frame)
+
+
+def _writable(path: str, suffix: str) -> Path:
+    """The path, its folder made. Checked before the work, so that none is lost."""
+    path = Path(path)
+    if path.suffix.lower() != suffix:
+        raise HiggsError(f"{path} does not end in {suffix}. Give a file name that does.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HiggsError(f"{path.parent} cannot be made ({error}). Give a folder you may write to.") from error
+    return path
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m engine", description="Higgs Audio v2 and Higgs TTS 3.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _say_parser(commands)
+    _voice_parser(commands)
+    command = commands.add_parser("doctor", help="say what a checkpoint folder holds and what is wrong with it")
+    command.add_argument("folder")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=doctor)
+    command = commands.add_parser("tiny", help="write a tiny checkpoint with random weights, for tests")
+    command.add_argument("folder")
+    command.add_argument("--family", choices=FAMILIES, required=True)
+    command.add_argument("--seed", type=int, default=0)
+    command.set_defaults(run=tiny)
+    return parser
+
+
+def _say_parser(commands):
+    defaults = SamplingParams()
+    command = commands.add_parser("say", help="speak text into a WAV file")
+    command.add_argument("text")
+    command.add_argument("--out", required=True, metavar="FILE.wav")
+    command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
+    command.add_argument("--transcript", help="what the clip says")
+    command.add_argument("--scene", help="v2 only: description of the recording")
+    command.add_argument("--seed", type=int, default=defaults.seed)
+    command.add_argument("--temperature", type=float, default=defaults.temperature)
+    command.add_argument("--top-p", type=float, default=defaults.top_p)
+    command.add_argument("--top-k", type=int, default=defaults.top_k)
+    command.add_argument("--greedy", action="store_true", help="always take the likeliest code")
+    command.add_argument(
+        "--max-frames", type=int, default=defaults.max_frames, help="limit a chunk of text; 25 a second"
+    )
+    command.add_argument("--allow-specials", action="store_true", help="do not ban stray begin and end codes")
+    command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
+    command.add_argument("--runner", choices=RUNNERS, default=EngineConfig.runner)
+    _model_arguments(command)
+    command.set_defaults(run=say)
+
+
+def _voice_parser(commands):
+    command = commands.add_parser("voice", help="encode a reference clip once into a voice file")
+    command.add_argument("reference", metavar="REF.wav")
+    command.add_argument("--transcript", help="what the clip says")
+    command.add_argument("--out", required=True, metavar="VOICE.safetensors")
+    _model_arguments(command)
+    command.set_defaults(run=voice)
+
+
+def _model_arguments(command):
+    command.add_argument("--model", metavar="DIR", help="checkpoint folder; without it the embedded one speaks")
+    command.add_argument("--codec", metavar="DIR", help="codec folder, where the checkpoint holds none")
+    command.add_argument("--device", default=EngineConfig.device)
+    command.add_argument("--dtype", choices=DTYPES, default=EngineConfig.dtype)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

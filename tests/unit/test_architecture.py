@@ -1,0 +1,136 @@
+"""The house's rules, read off the source: who may import whom, who may name what, and how long things may be."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ENGINE, NODES = ROOT / "engine", ROOT / "nodes"
+SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.py"])
+
+# Each tier imports only lower ones; a module of a package counts as the package.
+TIERS = [
+    {"errors", "kernels"},
+    {"config"},
+    {"delay", "memory", "tensors", "tags", "speech"},
+    {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
+    {"layouts", "model_config", "prompt", "state"},
+    {"codec_layout", "step"},
+    {"codec"},
+    {"checkpoint", "runners", "tiny_config"},
+    {"generate", "tiny", "doctor"},
+    {"engine"},
+    {"__init__"},
+    {"__main__"},
+]
+TIER_OF = {name: number for number, names in enumerate(TIERS) for name in names}
+BANNED_IN_ENGINE = {"comfy", "comfy_api", "comfy_execution", "folder_paths", "server", "nodes"}
+
+
+def tree_of(path):
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports_of(path):
+    """(level, dotted module, names) of every import in a file."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or "", [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield 0, alias.name, []
+
+
+def room_of(path):
+    return path.relative_to(ENGINE).parts[0].removesuffix(".py")
+
+
+def targets(path):
+    """Rooms of the engine that a file of the engine imports."""
+    depth = len(path.relative_to(ENGINE).parts)
+    for level, module, names in imports_of(path):
+        if level == depth:
+            yield from [module.split(".")[0]] if module else [n if n in TIER_OF else "__init__" for n in names]
+
+
+@pytest.mark.parametrize("path", sorted(ENGINE.rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_engine_imports_point_down(path):
+    room = room_of(path)
+    assert room in TIER_OF, f"{room} has no tier"
+    for target in targets(path):
+        assert target == room or TIER_OF[target] < TIER_OF[room], f"{room} imports {target}"
+
+
+def test_the_engine_never_names_comfyui():
+    for path in ENGINE.rglob("*.py"):
+        for level, module, _ in imports_of(path):
+            assert level or module.split(".")[0] not in BANNED_IN_ENGINE, f"{path} imports {module}"
+
+
+def test_nodes_enter_the_engine_by_its_door():
+    for path in NODES.rglob("*.py"):
+        for level, module, _ in imports_of(path):
+            if level == len(path.relative_to(ROOT).parts):
+                assert module == "engine", f"{path} imports {'.' * level}{module}"
+            elif path.name != "patcher.py":
+                assert module not in ("comfy.model_management", "comfy.model_patcher"), f"{path} imports {module}"
+
+
+def test_only_their_owners_name_risky_things():
+    owners = {
+        r"\btriton\b|_compile_kernel|nvrtc": lambda p: "kernels" in p.parts,
+        r"\bCUDAGraph\b|\bMemPool\b|graph_pool_handle": lambda p: p.name in ("memory.py", "graph.py"),
+        r"from tokenizers|import tokenizers": lambda p: p.name in ("prompt.py", "tiny.py", "tiny_config.py"),
+        r"[\"']waveform[\"']": lambda p: p.name == "audio.py",
+    }
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        for pattern, owns in owners.items():
+            assert owns(path) or not re.search(pattern, text), f"{path} names {pattern}"
+
+
+def test_nothing_changes_the_process():
+    switches = r"sys\.path|os\.environ\[|os\.putenv|set_default_d|set_num_threads|backends\.\w+\.\w+ *="
+    for path in SOURCES:
+        found = re.search(switches, path.read_text(encoding="utf-8"))
+        assert not found, f"{path}: {found.group()}"
+
+
+def is_broad(handler):
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(name is None or getattr(name, "id", "") in ("Exception", "BaseException") for name in names)
+
+
+def reraises(handler):
+    return any(isinstance(node, ast.Raise) and node.exc is None for node in handler.body)
+
+
+def test_no_broad_except_but_at_the_patcher_s_edge():
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ExceptHandler) and is_broad(node) and not reraises(node):
+                assert path == NODES / "patcher.py", f"{path}:{node.lineno} catches everything"
+
+
+def test_files_and_functions_stay_short():
+    for path in SOURCES:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 300, f"{path} is over 300 lines"
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.end_lineno - node.lineno < 50, f"{path}:{node.lineno} {node.name} is over 50 lines"
+
+
+def test_requirements_name_what_is_imported_and_pin_nothing():
+    listed = set((ROOT / "requirements.txt").read_text(encoding="utf-8").split())
+    assert not [line for line in listed if re.search(r"[<=!~]", line)], "requirements.txt pins a version"
+    used = {
+        module.split(".")[0]
+        for path in ENGINE.rglob("*.py")
+        for level, module, _ in imports_of(path)
+        if not level and module
+    }
+    import sys
+
+    assert used - set(sys.stdlib_module_names) == listed
