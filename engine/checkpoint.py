@@ -1,0 +1,181 @@
+"""A folder to a checkpoint that is known to fit, and its talker onto one device. Builds no network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .codec_layout import CodecWeights, looks_like_codec
+from .config import ModelConfig
+from .errors import HiggsError
+from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_snapshots, read_json
+from .layouts import V3_CODEC, Plan, layout_of, make_plan, shape_problems
+from .model_config import Settings, read_settings
+from .tensors import TensorFile, open_folder, open_tensors
+
+_HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything the headers tell: no weight has been read yet."""
+
+    folder: Path
+    config: ModelConfig
+    tokenizer: Path
+    talker: TensorFile
+    plan: Plan
+    codec: CodecWeights
+    codec_folder: Path
+    problems: tuple[str, ...]  # each names a file and a tensor; loading refuses when there are any
+    notes: tuple[str, ...]  # worth telling, no hindrance
+
+
+def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Checkpoint:
+    """Read the config and the headers of the checkpoint in `folder`, and find its codec.
+
+    The codec is the one inside the talker's file, else the one in `codec_folder`, else it is searched for.
+    Raises HiggsError when there is no Higgs checkpoint, a file of it is missing, or its settings are not supported;
+    tensors that do not fit are listed in `problems`.
+    """
+    folder = Path(folder).expanduser()
+    settings, talker = open_talker(folder)
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.is_file():
+        raise HiggsError(f"{tokenizer} is missing. Copy it from the model's repository into {folder}.")
+    codec, place = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
+    plan = make_plan(settings.model, talker.shapes, settings.tied)
+    problems = (*talker_problems(folder, talker, plan), *codec.problems())
+    return Checkpoint(folder, settings.model, tokenizer, talker, plan, codec, place, problems, settings.notes)
+
+
+def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
+    """The settings and the tensors of the talker in `folder`. Raises HiggsError where it holds none."""
+    if not folder.is_dir():
+        raise HiggsError(f"{folder} is no folder. Give the folder that holds config.json and model.safetensors.")
+    config = read_json(folder / CONFIG)
+    talker = open_folder(folder)
+    if not talker.shapes:
+        raise HiggsError(f"{folder} holds no .safetensors file. Download the model into it.")
+    layout = layout_of(talker.shapes)
+    if layout is None:
+        what = "the codec, not the talker" if looks_like_codec(talker.shapes) else "no Higgs model"
+        raise HiggsError(f"The tensors in {folder} are {what}. Give the folder of Higgs TTS 3 or Higgs Audio v2.")
+    return read_settings(config, folder / CONFIG, layout), talker
+
+
+def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
+    """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
+    problems = []
+    for name, what in shape_problems(plan, talker.shapes):
+        place = talker.file_of(name) if name in talker.shapes else f"the weights in {folder}"
+        problems.append(f"{place}: tensor {name} {what}.")
+    problems += [f"{talker.file_of(name)}: tensor {name} is not part of this model." for name in plan.unexpected]
+    return problems
+
+
+def load_talker(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The talker's tensors under their canonical names, fused, in `dtype` on `device`, and nothing else there.
+
+    `embed_text` stays in host memory in the file's dtype, backed by the file where it is stored in one piece.
+    A tied head is the same tensor object as `embed_codes`. Raises HiggsError when the checkpoint has problems.
+    """
+    if checkpoint.problems:
+        more = f" And {len(checkpoint.problems) - 3} more." if len(checkpoint.problems) > 3 else ""
+        raise HiggsError(
+            f"{checkpoint.folder} does not fit the model its config.json describes. "
+            f"{' '.join(checkpoint.problems[:3])}{more} Download the folder again."
+        )
+    tensors: dict[str, torch.Tensor] = {}
+    for name, sources in checkpoint.plan.parts.items():
+        stored = [key for source in sources for key in source.stored]
+        if name == _HOST:
+            halves = [checkpoint.talker.get(key) for key in stored]
+            tensors[name] = halves[0] if len(halves) == 1 else torch.cat(halves)
+            continue
+        fused = tensors[name] = torch.empty(checkpoint.plan.shape(name), dtype=dtype, device=device)
+        row = 0
+        for key in stored:
+            part = checkpoint.talker.get(key)
+            fused[row : row + part.shape[0]].copy_(part)
+            row += part.shape[0]
+    if checkpoint.plan.tied:
+        tensors["head_codes"] = tensors["embed_codes"]
+    return tensors
+
+
+def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Bytes that `load_talker` takes on the device."""
+    names = (name for name in checkpoint.plan.parts if name != _HOST)
+    return sum(math.prod(checkpoint.plan.shape(name)) for name in names) * dtype.itemsize
+
+
+def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> tuple[CodecWeights, Path]:
+    """The codec that belongs to the talker in `folder`, and where it is. Raises HiggsError naming where it looked."""
+    bundled = talker.under(V3_CODEC)
+    if bundled.shapes:
+        return CodecWeights(bundled), folder
+    places = list(dict.fromkeys(_codec_places(folder, codec_folder)))
+    damaged: list[str] = []
+    for place in places:
+        try:
+            codec = open_codec(place)
+        except HiggsError as error:
+            damaged.append(str(error))
+            continue
+        if codec:
+            return codec, place
+    looked = ", ".join(str(place) for place in places) or "no folder"
+    raise HiggsError(
+        f"{folder} holds no audio codec, and none was found. Looked in: {looked}. {' '.join(damaged)} "
+        f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder it is in."
+    )
+
+
+def open_codec(folder: Path) -> CodecWeights | None:
+    """The codec in `folder`, told by the names of its tensors: a file's name says nothing. None where there is none.
+
+    Raises HiggsError for a file that cannot be read.
+    """
+    if not folder.is_dir():
+        return None
+    pickled = sorted(folder.glob("*.pth"))
+    for tensors in (open_folder(folder), *(open_tensors([path]) for path in pickled)):
+        for weights in (tensors, tensors.under(V3_CODEC)):
+            if looks_like_codec(weights.shapes):
+                return CodecWeights(weights)
+    return None
+
+
+def _codec_places(folder: Path, codec_folder: Path | None) -> Iterable[Path]:
+    """Folders that may hold the codec, the likeliest first."""
+    if codec_folder:
+        yield from (codec_folder, codec_folder / CODEC_SUBFOLDER)
+        return
+    yield folder / CODEC_SUBFOLDER
+    yield folder
+    yield from _folders_in(folder)
+    name = _named_codec(folder)
+    if name:
+        yield from (folder / name, folder.parent / name, folder.parent / name.replace("\\", "/").rpartition("/")[2])
+    siblings = (place for place in _folders_in(folder.parent) if place != folder)
+    yield from (place for place in siblings if any(word in place.name.lower() for word in ("tokenizer", "codec")))
+    for repo in (Repo(name or CODEC_V2.id, "", ()), CODEC_V2):
+        yield from cached_snapshots(repo)
+
+
+def _named_codec(folder: Path) -> str | None:
+    """What processor_config.json calls the codec: a repository's name or a path."""
+    path = folder / "processor_config.json"
+    entry = read_json(path).get("audio_tokenizer") if path.is_file() else None
+    if isinstance(entry, dict):
+        entry = entry.get("audio_tokenizer_name_or_path")
+    return entry if isinstance(entry, str) and entry else None
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
