@@ -21,6 +21,15 @@ _HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth d
 
 
 @dataclass(frozen=True)
+class FoundCodec:
+    """A codec, where it is, and what its names look like."""
+
+    weights: CodecWeights
+    folder: Path
+    layout: str  # "bundled", "transformers" or "older"
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """Everything the headers tell: no weight has been read yet."""
 
@@ -47,10 +56,12 @@ def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Check
     tokenizer = folder / TOKENIZER
     if not tokenizer.is_file():
         raise HiggsError(f"{tokenizer} is missing. Copy it from the model's repository into {folder}.")
-    codec, place = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
+    codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
     plan = make_plan(settings.model, talker.shapes, settings.tied)
-    problems = (*talker_problems(folder, talker, plan), *codec.problems())
-    return Checkpoint(folder, settings.model, tokenizer, talker, plan, codec, place, problems, settings.notes)
+    problems = (*talker_problems(folder, talker, plan), *codec.weights.problems())
+    return Checkpoint(
+        folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, settings.notes
+    )
 
 
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
@@ -114,11 +125,11 @@ def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     return sum(math.prod(checkpoint.plan.shape(name)) for name in names) * dtype.itemsize
 
 
-def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> tuple[CodecWeights, Path]:
-    """The codec that belongs to the talker in `folder`, and where it is. Raises HiggsError naming where it looked."""
+def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> FoundCodec:
+    """The codec that belongs to the talker in `folder`. Raises HiggsError naming where it looked."""
     bundled = talker.under(V3_CODEC)
     if bundled.shapes:
-        return CodecWeights(bundled), folder
+        return FoundCodec(CodecWeights(bundled), folder, "bundled")
     places = list(dict.fromkeys(_codec_places(folder, codec_folder)))
     damaged: list[str] = []
     for place in places:
@@ -128,15 +139,15 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> t
             damaged.append(str(error))
             continue
         if codec:
-            return codec, place
+            return codec
     looked = ", ".join(str(place) for place in places) or "no folder"
     raise HiggsError(
-        f"{folder} holds no audio codec, and none was found. Looked in: {looked}. {' '.join(damaged)} "
+        f"{folder} holds no audio codec, and none was found. Looked in: {looked}. {''.join(f'{why} ' for why in damaged)}"
         f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder it is in."
     )
 
 
-def open_codec(folder: Path) -> CodecWeights | None:
+def open_codec(folder: Path) -> FoundCodec | None:
     """The codec in `folder`, told by the names of its tensors: a file's name says nothing. None where there is none.
 
     Raises HiggsError for a file that cannot be read.
@@ -145,9 +156,11 @@ def open_codec(folder: Path) -> CodecWeights | None:
         return None
     pickled = sorted(folder.glob("*.pth"))
     for tensors in (open_folder(folder), *(open_tensors([path]) for path in pickled)):
-        for weights in (tensors, tensors.under(V3_CODEC)):
-            if looks_like_codec(weights.shapes):
-                return CodecWeights(weights)
+        if looks_like_codec(tensors.shapes):
+            old = any(name.startswith("decoder_2.") for name in tensors.shapes)
+            return FoundCodec(CodecWeights(tensors), folder, "older" if old else "transformers")
+        if looks_like_codec((inside := tensors.under(V3_CODEC)).shapes):
+            return FoundCodec(CodecWeights(inside), folder, "bundled")
     return None
 
 

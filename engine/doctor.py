@@ -1,0 +1,148 @@
+"""What a folder holds and what ails it, for a person to read. Reports where the engine would refuse; mends nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from .checkpoint import find_codec, open_talker, talker_problems
+from .errors import HiggsError
+from .files import CODEC_SUBFOLDER, CODEC_V2, TOKENIZER, missing_parts
+from .layouts import V3_CODEC, make_plan
+from .model_config import Settings
+from .tensors import TensorFile
+
+_SHOWN = 12  # problems of one kind that are written out
+_T = TypeVar("_T")
+
+
+@dataclass
+class Report:
+    """The findings. Empty strings and Nones are what could not be told."""
+
+    folder: str
+    family: str = ""
+    layout: str = ""
+    dimensions: dict[str, object] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)  # dtype -> tensors of the talker stored in it
+    files: dict[str, int] = field(default_factory=dict)  # path in the folder -> bytes
+    codec: str = ""  # where it is
+    codec_layout: str = ""
+    tokenizer: str = ""
+    tokens: int | None = None
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    advice: str = ""
+
+    def as_dict(self) -> dict:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """The report in lines."""
+        head = [
+            ("folder", self.folder),
+            ("model", f"Higgs {self.family}, {self.layout} layout" if self.family else "not recognised"),
+            ("shape", ", ".join(f"{name} {value}" for name, value in self.dimensions.items())),
+            ("stored as", ", ".join(f"{name} ({count} tensors)" for name, count in self.dtypes.items())),
+            ("codec", f"{self.codec} ({self.codec_layout})" if self.codec else "not found"),
+            ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
+        ]
+        lines = [f"{name + ':':<12}{value}" for name, value in head if value]
+        lines += [f"{'file:':<12}{name}  {size:,} bytes" for name, size in self.files.items()]
+        lines += [f"{'note:':<12}{note}" for note in self.notes]
+        lines += [f"{'problem:':<12}{problem}" for problem in self.problems]
+        return "\n".join([*lines, f"{'advice:':<12}{self.advice}"])
+
+
+def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Report:
+    """Look at everything in `folder` that the engine would read. Never raises for what it finds there."""
+    folder = Path(folder).expanduser()
+    report = Report(str(folder))
+    if not folder.is_dir():
+        report.problems.append(f"{folder} is no folder.")
+        report.advice = "Give the folder that holds config.json and the .safetensors files."
+        return report
+    report.files = {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
+    lacks = missing_parts(folder)
+    report.problems += lacks
+    opened = _try(report, lambda: open_talker(folder))
+    if opened:
+        _describe_talker(report, folder, *opened)
+        _describe_codec(report, folder, opened[1], codec_folder)
+    _describe_tokenizer(report, folder / TOKENIZER)
+    report.problems = list(dict.fromkeys(report.problems))
+    report.advice = _advice(report, lacks)
+    return report
+
+
+def _describe_talker(report: Report, folder: Path, settings: Settings, talker: TensorFile) -> None:
+    model = settings.model
+    report.family, report.layout = model.family, model.layout
+    report.notes += settings.notes
+    rope = model.rope
+    report.dimensions = {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": f"{model.heads}/{model.kv_heads} x {model.head_dim}",
+        "intermediate": model.intermediate,
+        "text vocabulary": model.text_vocab,
+        "codebooks": f"{model.codebooks} x {model.code_vocab}",
+        "rope": f"theta {rope.theta:g}" + (f", Llama 3 scaling x{rope.factor:g}" if rope.factor != 1 else ""),
+        "context": model.max_context,
+    }
+    own = [name for name in talker.shapes if not name.startswith(V3_CODEC)]
+    for name in own:
+        dtype = str(talker.dtypes[name]).removeprefix("torch.")
+        report.dtypes[dtype] = report.dtypes.get(dtype, 0) + 1
+    plan = make_plan(model, talker.shapes, settings.tied)
+    report.problems += _few(talker_problems(folder, talker, plan))
+
+
+def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_folder: Path | str | None) -> None:
+    codec = _try(report, lambda: find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None))
+    if codec:
+        report.codec, report.codec_layout = str(codec.folder), codec.layout
+        report.problems += _few(codec.weights.problems())
+
+
+def _describe_tokenizer(report: Report, path: Path) -> None:
+    if not path.is_file():
+        return
+    report.tokenizer = str(path)
+    try:
+        tokenizer = json.loads(path.read_text(encoding="utf-8"))
+        report.tokens = len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        report.problems.append(f"{path} cannot be read ({error}).")
+
+
+def _advice(report: Report, lacks: list[str]) -> str:
+    if not report.problems:
+        return "Nothing to do: the engine can load this folder."
+    if lacks:
+        return "Download the model into this folder again; a download goes on where it stopped."
+    if report.family and not report.codec:
+        return f"Put {CODEC_V2.id} into {Path(report.folder) / CODEC_SUBFOLDER}."
+    return "Remove the files named above and download them again, or use a published checkpoint."
+
+
+def _try(report: Report, read: Callable[[], _T]) -> _T | None:
+    """What `read` returns, or None with its error among the problems."""
+    try:
+        return read()
+    except HiggsError as error:
+        report.problems.append(str(error))
+        return None
+
+
+def _few(problems: list[str]) -> list[str]:
+    rest = len(problems) - _SHOWN
+    return [*problems[:_SHOWN], f"... and {rest} more tensors like these."] if rest > 0 else problems
