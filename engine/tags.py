@@ -1,0 +1,130 @@
+"""The control tags of Higgs TTS 3 as data, and the guard that lets no other command out of a user's text.
+
+Knows token names, but no tokenizer and no ids.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+
+# Every tag the model was trained on. Others are read aloud or spoil the speech.
+# fmt: off
+TAG_VALUES = {
+    "emotion": (
+        "elation", "amusement", "enthusiasm", "determination", "pride", "contentment", "affection", "relief",
+        "contemplation", "confusion", "surprise", "awe", "longing", "arousal", "anger", "fear", "disgust", "bitterness",
+        "sadness", "shame", "helplessness",
+    ),
+    "style": ("singing", "shouting", "whispering"),
+    "prosody": (
+        "speed_very_slow", "speed_slow", "speed_fast", "speed_very_fast", "pitch_low", "pitch_high",
+        "expressive_high", "expressive_low", "pause", "long_pause",
+    ),
+    "sfx": ("cough", "laughter", "crying", "screaming", "burping", "humming", "sigh", "sniff", "sneeze"),
+}
+# fmt: on
+TAGS = tuple(f"<|{category}:{value}|>" for category, values in TAG_VALUES.items() for value in values)
+
+# Middle of the ranges that the model's makers give.
+PAUSE_SECONDS = {"<|prosody:pause|>": 0.55, "<|prosody:long_pause|>": 1.1}
+
+# Anything between <| and |>, and the short spelling <category:value>; a bar lost on one side is forgiven.
+TAG_LIKE = re.compile(rf"<\|[^<>|\r\n]*\|>|<\|?(?:{'|'.join(TAG_VALUES)}):[^<>|\r\n]*\|?>")
+
+_KNOWN = frozenset(TAGS)
+_BY_VALUE = {tag[2:-2].partition(":")[2]: tag for tag in TAGS}
+
+
+def canonical_tag(spelled: str) -> str | None:
+    """`<emotion:awe>` or `<|emotion:awe|>` -> `<|emotion:awe|>`; None for anything the model does not know."""
+    tag = f"<|{spelled.strip('<|>')}|>"
+    return tag if tag in _KNOWN else None
+
+
+def delivery_slot(spelled: str) -> str | None:
+    """What a tag that governs the text after it sets: "emotion", "style", "speed", "pitch" or "expressive".
+
+    None for effects and pauses, which happen once, and for unknown tags.
+    """
+    tag = canonical_tag(spelled)
+    if tag is None or tag in PAUSE_SECONDS:
+        return None
+    category, _, value = tag[2:-2].partition(":")
+    if category == "prosody":
+        return value.partition("_")[0]
+    return None if category == "sfx" else category
+
+
+def suggest(spelled: str) -> str:
+    """The rest of a warning about an unknown tag: the nearest known one, or all of its category, or nothing."""
+    category, _, value = spelled.strip("<|> ").casefold().rpartition(":")
+    category, value = category.strip(), value.strip().replace(" ", "_")
+    near = difflib.get_close_matches(value, _BY_VALUE, n=1, cutoff=0.7)
+    if near:
+        return f" Did you mean {_BY_VALUE[near[0]]}?"
+    if category in TAG_VALUES:
+        return f" Known {category} tags: {', '.join(TAG_VALUES[category])}."
+    return ""
+
+
+def left_out(command: str) -> str:
+    """The warning about a token that only the engine itself may write."""
+    return f"{command} was left out of the text: to the model it is a command, not something to say."
+
+
+class TextGuard:
+    """Takes every command but the checkpoint's own control tags out of text.
+
+    reserved: names of all added tokens. v2 has no tags. source: the tokenizer's file, for warnings.
+    """
+
+    def __init__(self, reserved: Iterable[str], is_v2: bool, source: str):
+        self._reserved, self._is_v2, self._source = frozenset(reserved), is_v2, source
+        self._tags = frozenset() if is_v2 else self._reserved & _KNOWN
+        # Longest first: of two names that begin alike the longer one is meant.
+        names = [re.escape(name) for name in sorted(self._reserved, key=len, reverse=True)]
+        self._suspect = re.compile(rf"({'|'.join([*names, TAG_LIKE.pattern])})([ \t]*)")
+        self._tag = re.compile(rf"({'|'.join(map(re.escape, self._tags)) or '(?!)'})")
+
+    def clean(self, text: str, warn: Callable[[str], None]) -> str:
+        """Text with known tags in their full spelling and nothing else that the model takes for a command; stripped."""
+
+        def judge(match: re.Match) -> str:
+            spelled, blank = match[1], match[2]
+            if (tag := canonical_tag(spelled)) in self._tags:
+                return tag + blank
+            warn(self._complaint(spelled))
+            before = match.string[: match.start()][-1:]
+            return "" if not before or before.isspace() else blank
+
+        # Half of a surrogate pair cannot be encoded; it comes from text cut in the middle of an emoji.
+        text = text.encode("utf-8", "ignore").decode("utf-8")
+        # Leaving one out may join the ends of another, hence again until nothing changes.
+        while (cleaned := self._suspect.sub(judge, text)) != text:
+            text = cleaned
+        return text.strip()
+
+    def split(self, cleaned: str) -> list[str]:
+        """Clean text as text and tags by turns, so that "".join gives it back; empty pieces left out."""
+        return [piece for piece in self._tag.split(cleaned) if piece]
+
+    def is_tag(self, piece: str) -> bool:
+        return piece in self._tags
+
+    def speakable(self, cleaned: str) -> bool:
+        """Whether clean text makes a sound: words or an effect. Delivery and pauses alone do not."""
+        return any(
+            piece.strip() and piece not in PAUSE_SECONDS and delivery_slot(piece) is None
+            for piece in self.split(cleaned)
+        )
+
+    def _complaint(self, spelled: str) -> str:
+        if canonical_tag(spelled) is None:
+            if spelled in self._reserved:
+                return left_out(spelled)
+            return f"Unknown tag {spelled} was left out.{'' if self._is_v2 else suggest(spelled)}"
+        if self._is_v2:
+            return f"{spelled} was left out: Higgs Audio v2 has no control tags, only Higgs TTS 3 does."
+        return f"{spelled} was left out: {self._source} does not have this tag."

@@ -1,0 +1,89 @@
+"""What is left out of a user's text, and what the user is told."""
+
+import pytest
+from higgs_tts.engine.tags import TAGS, TextGuard, canonical_tag, delivery_slot
+
+RESERVED = ["<|tts|>", "<|text|>", "<|audio|>", "<|eoc|>", "<think>", "<thinking>", "[PAD]"]
+
+
+def clean(text, reserved=(*RESERVED, *TAGS), is_v2=False):
+    warnings = []
+    return TextGuard(reserved, is_v2, "x/tokenizer.json").clean(text, warnings.append), warnings
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "told"),
+    [
+        ("<|emotion:elaton|>Hi", "Hi", "Unknown tag <|emotion:elaton|> was left out. Did you mean <|emotion:elation|>"),
+        ("<emotion:elaton>Hi", "Hi", "Unknown tag <emotion:elaton> was left out. Did you mean <|emotion:elation|>?"),
+        ("Hi <|laughter|> you", "Hi you", "Unknown tag <|laughter|> was left out. Did you mean <|sfx:laughter|>?"),
+        ("<| emotion: Awe |>Hi", "Hi", "Unknown tag <| emotion: Awe |> was left out. Did you mean <|emotion:awe|>?"),
+        ("Hi<|style:opera|>", "Hi", "Unknown tag <|style:opera|> was left out. Known style tags: singing, shouting, "),
+        ("Hi<|zzzz|>", "Hi", "Unknown tag <|zzzz|> was left out."),
+        ("Hi <|eoc|>you", "Hi you", "<|eoc|> was left out of the text: to the model it is a command"),
+        ("Hi<think> you", "Hi you", "<think> was left out of the text"),
+        ("<thinking>Hi", "Hi", "<thinking> was left out of the text"),
+        ("[PAD]Hi", "Hi", "[PAD] was left out of the text"),
+    ],
+)  # fmt: skip
+def test_left_out_with_a_warning(text, kept, told):
+    cleaned, warnings = clean(text)
+    assert cleaned == kept and len(warnings) == 1 and warnings[0].startswith(told)
+
+
+def test_what_is_left_after_leaving_out_is_read_again():
+    cleaned, warnings = clean("Hi <|aud<|eoc|>io|>you <th<think>ink>")
+    assert cleaned == "Hi you"
+    assert [told.split()[0] for told in warnings] == ["<|eoc|>", "<think>", "<|audio|>", "<think>"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a < b | c > d", "<b>bold</b>", "<http://x>", "[POD]", "1 <|2", "note: this", "<e:f>"]
+)
+def test_ordinary_text_stays(text):
+    assert clean(text) == (text, [])
+
+
+def test_half_a_surrogate_pair_is_dropped():
+    assert clean("Hi\ud83d you") == ("Hi you", [])
+
+
+def test_known_tags_get_their_full_spelling():
+    assert clean(" <emotion:awe>Hi <|sfx:cough>Ugh<|prosody:pause|> ") == (
+        "<|emotion:awe|>Hi <|sfx:cough|>Ugh<|prosody:pause|>",
+        [],
+    )
+
+
+def test_tag_that_the_tokenizer_lacks():
+    cleaned, (told,) = clean("<style:singing><style:shouting>Hi", [*RESERVED, "<|style:singing|>"])
+    assert cleaned == "<|style:singing|>Hi"
+    assert told == "<style:shouting> was left out: x/tokenizer.json does not have this tag."
+
+
+def test_v2_has_no_tags():
+    cleaned, warnings = clean("<emotion:awe>Hi <|foo|>", is_v2=True)
+    assert cleaned == "Hi"
+    assert warnings[0] == "<emotion:awe> was left out: Higgs Audio v2 has no control tags, only Higgs TTS 3 does."
+    assert warnings[1] == "Unknown tag <|foo|> was left out."
+
+
+def test_split_joins_back():
+    guard = TextGuard([*RESERVED, *TAGS], False, "x")
+    text = "<|emotion:awe|><|style:singing|>La <|prosody:pause|>la"
+    pieces = guard.split(text)
+    assert "".join(pieces) == text
+    assert [guard.is_tag(piece) for piece in pieces] == [True, True, False, True, False]
+
+
+def test_the_tags_are_the_published_ones():
+    assert len(TAGS) == len(set(TAGS)) == 43
+    assert (TAGS[0], TAGS[-1]) == ("<|emotion:elation|>", "<|sfx:sneeze|>")
+
+
+def test_spellings_and_slots():
+    assert canonical_tag("<emotion:awe>") == canonical_tag("<|emotion:awe>") == "<|emotion:awe|>"
+    assert canonical_tag("<|emotion:Awe|>") is None
+    slots = {tag: delivery_slot(tag) for tag in TAGS}
+    assert {slot for slot in slots.values() if slot} == {"emotion", "style", "speed", "pitch", "expressive"}
+    assert [tag for tag in TAGS if slots[tag] is None] == ["<|prosody:pause|>", "<|prosody:long_pause|>", *TAGS[-9:]]

@@ -1,0 +1,160 @@
+"""Voices on disk, and the care of reference clips."""
+
+import math
+import os
+
+import pytest
+import torch
+from higgs_tts.engine import voice as voice_module
+from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.voice import Voice, check_clip, prepare_clip
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+CODES = torch.arange(40).reshape(5, 8) * 26
+
+
+def tone(rate, seconds, hertz=440.0):
+    return 0.5 * torch.sin(2 * math.pi * hertz * torch.arange(int(rate * seconds), dtype=torch.float64) / rate).float()
+
+
+@pytest.mark.parametrize("transcript", ["Said so, «voilà» 你好.", "", None])
+def test_round_trip(tmp_path, transcript):
+    path = tmp_path / "new folder" / "Zoë.safetensors"
+    assert Voice(CODES, transcript, "Zoë").save(str(path)) == path
+    loaded = Voice.load(path)
+    assert torch.equal(loaded.codes, CODES) and loaded.codes.dtype == torch.int64
+    assert (loaded.transcript, loaded.name) == (transcript, "Zoë")
+    assert loaded.seconds == pytest.approx(0.2)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    assert (metadata["sample_rate"], metadata["frame_rate"], metadata["format_version"]) == ("24000", "25", "1")
+
+
+def test_codes_are_a_copy_of_their_own():
+    codes = CODES.to(torch.int32)
+    voice = Voice(codes)
+    codes[0, 0] = 99
+    assert voice.codes[0, 0] == 0 and voice.codes.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [
+        (CODES.float(), "float32"),
+        (CODES > 3, "bool"),
+        (CODES[0], r"\[8\]"),
+        (CODES[:0], r"\[0, 8\]"),
+        (CODES - 1, r"-1\.\.1013"),
+        (CODES + 24, r"24\.\.1038"),
+    ],
+)
+def test_bad_codes(codes, told):
+    with pytest.raises(HiggsError, match=told):
+        Voice(codes)
+    assert Voice(torch.tensor([[0, 1023]])).codes.tolist() == [[0, 1023]]
+
+
+def test_save_replaces_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "a.safetensors"
+    Voice(CODES, name="old").save(path)
+
+    def refuse(source, target):
+        assert os.path.getsize(source) > CODES.numel()
+        raise PermissionError(13, "file is open", str(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(voice_module.os, "replace", refuse)
+        with pytest.raises(HiggsError, match=r"a\.safetensors: file is open"):
+            Voice(CODES, name="new").save(path)
+    assert Voice.load(path).name == "old" and list(tmp_path.iterdir()) == [path]
+    Voice(CODES, name="new").save(path)
+    assert Voice.load(path).name == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_load_leaves_the_file_free(tmp_path):
+    path = Voice(CODES).save(tmp_path / "a.safetensors")
+    voice = Voice.load(path)
+    path.write_bytes(b"\0" * path.stat().st_size)
+    assert torch.equal(voice.codes, CODES)
+
+
+META = {"format": "higgs-tts-voice", "format_version": "1", "sample_rate": "24000", "frame_rate": "25"}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "told"),
+    [
+        ({"model.norm.weight": torch.ones(3)}, None, r"1 tensors but no Higgs voice"),
+        ({"codes": CODES}, {"format": "pt"}, r"no Higgs voice"),
+        ({"other": CODES}, META, r"no Higgs voice"),
+        ({"codes": CODES}, META | {"format_version": "2"}, r"version '2'.*Update"),
+        ({"codes": CODES}, META | {"frame_rate": "50"}, r"frame_rate 50.*at 25"),
+        ({"codes": CODES}, META | {"sample_rate": "16000"}, r"sample_rate 16000.*at 24000"),
+        ({"codes": CODES + 100}, META, r"100\.\.1114"),
+        ({"codes": CODES.float()}, META, r"float32"),
+    ],
+)
+def test_load_names_the_wrong_file(tmp_path, tensors, metadata, told):
+    path = tmp_path / "wrong.safetensors"
+    save_file(tensors, path, metadata)
+    with pytest.raises(HiggsError, match=told) as caught:
+        Voice.load(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF\x24\x00\x00\x00WAVEfmt ", b"\x80\x04\x95pickle", None])
+def test_load_of_no_safetensors(tmp_path, content):
+    path = tmp_path / "wrong.wav"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(HiggsError, match=r"wrong\.wav"):
+        Voice.load(path)
+
+
+@pytest.mark.parametrize(
+    ("wav", "told"),
+    [
+        (torch.zeros(0), "empty"),
+        (torch.zeros(1, 0), "empty"),
+        (torch.zeros(0, 24_000), "empty"),
+        (torch.zeros(2, 48_000), "silent.*0.0e"),
+        (tone(24_000, 2) * 1e-4, "silent.*5.0e-05"),
+        (torch.stack([tone(24_000, 2), -tone(24_000, 2)]), "silent"),  # what is heard is the mix of both channels
+        (tone(24_000, 0.9), "0.90 s.*5 to 30"),
+        (tone(24_000, 31), "31.0 s.*Trim"),
+        (torch.full((24_000,), float("nan")), "24000 samples that are no numbers"),
+        (torch.cat([tone(24_000, 2), torch.tensor([float("inf")])]), "1 samples"),
+        (torch.zeros(1, 1, 24_000), r"\[1, 1, 24000\]"),
+    ],
+)
+def test_clip_refused(wav, told):
+    with pytest.raises(HiggsError, match=told):
+        check_clip(wav, 24_000)
+
+
+def test_clip_accepted():
+    check_clip(tone(24_000, 1), 24_000)
+    check_clip(tone(8_000, 30)[None], 8_000)
+    check_clip(tone(24_000, 2).double().numpy() * 1e-3, 24_000)
+    with pytest.raises(HiggsError, match="sample rate of 0"):
+        check_clip(tone(24_000, 1), 0)
+
+
+def test_prepare_mixes_and_keeps_the_rate():
+    left, right = tone(24_000, 1), tone(24_000, 1, 300)
+    mono = prepare_clip(torch.stack([left, right]), 24_000)
+    assert mono.dtype == torch.float32 and torch.allclose(mono, (left + right) / 2)
+    assert torch.equal(prepare_clip(left.numpy(), 24_000), left)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
+def test_prepare_resamples(rate):
+    heard = prepare_clip(tone(rate, 1)[None].expand(2, -1), rate)
+    assert heard.shape == (24_000,)
+    assert torch.allclose(heard[1000:-1000], tone(24_000, 1)[1000:-1000], atol=2e-3)
+
+
+def test_prepare_refuses_a_rate_that_needs_gigabytes():
+    with pytest.raises(HiggsError, match="47999"):
+        prepare_clip(tone(47_999, 1), 47_999)
