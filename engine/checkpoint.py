@@ -141,8 +141,9 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
         if codec:
             return codec
     looked = ", ".join(str(place) for place in places) or "no folder"
+    reasons = "".join(f"{reason} " for reason in damaged)
     raise HiggsError(
-        f"{folder} holds no audio codec, and none was found. Looked in: {looked}. {''.join(f'{why} ' for why in damaged)}"
+        f"{folder} holds no audio codec, and none was found. Looked in: {looked}. {reasons}"
         f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder it is in."
     )
 
