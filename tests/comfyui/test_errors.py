@@ -1,0 +1,94 @@
+"""What goes wrong is told on the node, in a sentence that names it, and ComfyUI goes on working."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def still_works(comfy, workflow):
+    """Runs the plain workflow after the test: the worker is alive and the engine usable."""
+    yield
+    assert not comfy.run(workflow("speak", HiggsTTSSpeak={"max_frames": 25})).error
+
+
+def refused(outcome, *parts):
+    assert all(part in outcome.error for part in parts), outcome.error
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_empty_text(comfy, workflow, still_works, text):
+    refused(comfy.run(workflow("speak", HiggsTTSSpeak={"text": text})), "Higgs Speak: the text is empty")
+
+
+@pytest.mark.parametrize(
+    "node, inputs, part",
+    [
+        ("EmptyAudio", {"duration": 3.0, "sample_rate": 44100, "channels": 2}, "silent"),
+        ("EmptyAudio", {"duration": 0.5, "sample_rate": 44100, "channels": 2}, "0.50 s"),
+        ("EmptyAudio", {"duration": 31.0, "sample_rate": 16000, "channels": 1}, "31.0 s"),
+        ("HiggsProbeBadAudio", {"kind": "nan"}, "NaN"),
+        ("HiggsProbeBadAudio", {"kind": "none"}, "empty"),
+        ("HiggsProbeBadAudio", {"kind": "two clips"}, "one clip"),
+    ],
+)
+def test_bad_reference_clips(comfy, workflow, still_works, node, inputs, part):
+    prompt = workflow("clone_voice")
+    prompt["2"] = {"class_type": node, "inputs": inputs}
+    refused(comfy.run(prompt), "Higgs Voice: ", part)
+
+
+def test_missing_model(comfy, workflow, still_works):
+    outcome = comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "nowhere"}))
+    refused(outcome, "Higgs Load Model", "'nowhere'", "higgs-tts-3-4b", "download: ")
+
+
+def test_folders_that_hold_no_whole_checkpoint(comfy, workflow, still_works):
+    root = comfy.base / "models" / "higgs_tts"
+    for name, config in (("whisper", {"model_type": "whisper"}), ("half", {"model_type": "higgs_multimodal_qwen3"})):
+        (root / name).mkdir()
+        (root / name / "config.json").write_text(json.dumps(config))
+    refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "whisper"})), "'whisper'")
+    refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "half"})), "half", "not complete", "tokenizer.json")
+
+
+def test_a_damaged_checkpoint(comfy, workflow, still_works):
+    good, bad = (comfy.base / "models" / "higgs_tts" / name for name in ("higgs-tts-3-4b", "damaged"))
+    bad.mkdir()
+    for file in good.iterdir():
+        data = file.read_bytes()
+        (bad / file.name).write_bytes(data[: len(data) // 2] if file.suffix == ".safetensors" else data)
+    refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "damaged"})), "Higgs Load Model: ", "safetensors")
+
+
+def test_a_clip_of_the_library_without_a_model(comfy, still_works):
+    prompt = {
+        "1": {"class_type": "HiggsTTSLoadVoice", "inputs": {"voice": "anna.wav"}},
+        "2": {"class_type": "PreviewAny", "inputs": {"source": ["1", 1]}},
+    }
+    refused(comfy.run(prompt), "Higgs Load Voice: anna.wav", "Connect Higgs Load Model")
+
+
+def test_a_name_that_leads_out_of_the_voice_folder(comfy, workflow, still_works):
+    prompt = workflow("clone_voice")
+    prompt["20"] = {"class_type": "HiggsTTSSaveVoice", "inputs": {"voice": ["3", 0], "name": "../../evil"}}
+    refused(comfy.run({node: prompt[node] for node in ("1", "2", "3", "20")}), "Higgs Save Voice: ", "../../evil")
+
+
+def test_stop_ends_speech_and_the_next_run_is_as_ever(comfy, workflow):
+    expected = comfy.run(workflow("speak", HiggsTTSSpeak={"chunk_seconds": 41.0})).audio()[0]
+    stopped = []
+
+    def stop(message):
+        if message["type"] == "progress" and message["data"]["value"] > 5 and not stopped:
+            stopped.append(message["data"])
+            comfy.post("/interrupt", {})
+
+    outcome = comfy.run(workflow("speak", HiggsTTSSpeak={"max_frames": 3000}), stop)
+    assert stopped and outcome.data("execution_interrupted") and not outcome.data("execution_success")
+    assert max(data["value"] for data in outcome.data("progress")) < 3000
+    again = comfy.run(workflow("speak", HiggsTTSSpeak={"chunk_seconds": 42.0})).audio()[0]
+    np.testing.assert_array_equal(again, expected)

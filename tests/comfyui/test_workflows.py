@@ -1,0 +1,101 @@
+"""Every workflow of the pack, run as the browser runs it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
+NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
+
+
+def check_speech(outcome, class_type="PreviewAudio", chunks=1):
+    wave, rate = outcome.audio(class_type)
+    assert (rate, wave.shape[1]) == (RATE, 1)
+    assert len(wave) == chunks * FRAMES * FRAME_SAMPLES
+    assert np.isfinite(wave).all() and np.abs(wave).max() > 0.01
+    info = outcome.text()
+    assert f"{chunks * FRAMES / 25:.2f} s" in info and "frames/s" in info and "RTF" in info
+    return wave
+
+
+def test_the_pack_is_there(comfy):
+    for node in NODES:
+        described = comfy.get(f"/object_info/{node}")[node]
+        assert described["category"] == "audio/tts/Higgs" and described["search_aliases"]
+        inputs = {**described["input"]["required"], **described["input"].get("optional", {})}
+        assert all(options["tooltip"] for _, options in inputs.values())
+    assert set(comfy.get("/workflow_templates")["ComfyUI-Higgs-TTS"]) == {"speak", "clone_voice", "long_narration"}
+    names = comfy.get("/object_info/HiggsTTSLoadModel")["HiggsTTSLoadModel"]["input"]["required"]["model"][1]["options"]
+    assert {"higgs-tts-3-4b", "higgs/v2"} <= set(names) and any(name.startswith("download: ") for name in names)
+
+
+@pytest.mark.parametrize("name", ["speak", "clone_voice"])
+def test_short_workflows_speak(comfy, workflow, name):
+    outcome = comfy.run(workflow(name))
+    check_speech(outcome)
+    assert "frame limit" in outcome.text(), "random weights find no end, and the audio is kept all the same"
+    progress = [data["value"] for data in outcome.data("progress") if data["max"] > 1]
+    assert len(progress) > 1 and progress == sorted(progress)
+
+
+def test_long_narration_is_split_and_saved(comfy, workflow):
+    prompt = workflow("long_narration", HiggsTTSSpeak={"chunk_seconds": 15.0})
+    outcome = comfy.run(prompt)
+    chunks = int(outcome.text().split(" chunks")[0].rsplit(None, 1)[-1])
+    assert chunks > 1
+    check_speech(outcome, "SaveAudio", chunks)
+    assert (comfy.base / "models" / "voices" / "narrator.safetensors").is_file()
+
+
+def test_v2_speaks_with_a_scene(comfy, workflow):
+    changes = {"HiggsTTSLoadModel": {"model": "higgs/v2"}, "HiggsTTSSpeak": {"scene": "A quiet room."}}
+    check_speech(comfy.run(workflow("speak", **changes)))
+
+
+def test_a_name_from_another_machine_is_found(comfy, workflow):
+    check_speech(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "TTS\\boson\\Higgs-TTS-3-4b"})))
+
+
+@pytest.fixture
+def from_library(workflow):
+    """The speak workflow with a voice of the library, shown in the text output."""
+
+    def make(voice: str) -> dict:
+        prompt = workflow("speak")
+        prompt["10"] = {"class_type": "HiggsTTSLoadVoice", "inputs": {"voice": voice, "model": ["1", 0]}}
+        prompt["2"]["inputs"]["voice"] = ["10", 0]
+        prompt["4"]["inputs"]["source"] = ["10", 1]
+        return prompt
+
+    return make
+
+
+def test_clips_of_the_library_with_and_without_transcript(comfy, from_library):
+    voices = comfy.get("/object_info/HiggsTTSLoadVoice")["HiggsTTSLoadVoice"]["input"]["required"]["voice"][1]
+    assert {"anna.wav", "bob.wav"} <= set(voices["options"])
+    assert "Hello, I am Anna." in comfy.run(from_library("anna.wav")).text()
+    assert "without a transcript" in comfy.run(from_library("bob.wav")).text()
+
+
+def test_a_saved_voice_speaks_like_the_one_it_was_saved_from(comfy, workflow, from_library):
+    cloned = workflow("clone_voice", HiggsTTSVoice={"transcript": "Hello, I am Anna."})
+    cloned["20"] = {"class_type": "HiggsTTSSaveVoice", "inputs": {"voice": ["3", 0], "name": "team/anna"}}
+    first = check_speech(comfy.run(cloned))
+    loaded = from_library("team/anna.safetensors")
+    loaded["2"]["inputs"]["text"] = cloned["4"]["inputs"]["text"]
+    outcome = comfy.run(loaded)
+    assert "Hello, I am Anna." in outcome.text()
+    np.testing.assert_array_equal(outcome.audio()[0], first)
+
+
+def test_another_voice_of_the_same_name_is_kept(comfy, workflow):
+    def save(**changes):
+        prompt = workflow("clone_voice")
+        prompt["3"]["inputs"].update(changes)
+        prompt["20"] = {"class_type": "HiggsTTSSaveVoice", "inputs": {"voice": ["3", 0], "name": "kept"}}
+        return comfy.run({node: prompt[node] for node in ("1", "2", "3", "20")})
+
+    assert not save(transcript="One.").error
+    assert not save(transcript="One.").error
+    assert "holds another voice" in save(transcript="Two.").error
