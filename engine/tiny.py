@@ -5,6 +5,7 @@ The names and settings are spelled out here a second time on purpose: the reader
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterable
@@ -209,16 +210,22 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
     _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
+@functools.lru_cache(maxsize=4)
+def _codec(seed: int) -> dict[str, torch.Tensor]:
+    """The codec of `seed`; made once, since it is measured by decoding with it."""
+    return tiny_codec(seed)
+
+
 def _bundled_codec(seed: int) -> dict[str, torch.Tensor]:
     """The codec as v3 bundles it: under a prefix, rounded to bf16, with a tensor that only HuBERT's training used."""
     spare = "semantic_model.masked_spec_embed"
-    tensors = tiny_codec(seed) | {spare: torch.zeros(unused_shapes(TINY)[spare])}
+    tensors = _codec(seed) | {spare: torch.zeros(unused_shapes(TINY)[spare])}
     return {f"{V3_CODEC}{name}": tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
 
 
 def _write_codec(folder: Path, seed: int, old: bool) -> None:
     """The codec of v2: a repository of its own, here in a subfolder."""
-    tensors = tiny_codec(seed)
+    tensors = _codec(seed)
     place = folder / CODEC_SUBFOLDER
     place.mkdir(exist_ok=True)
     if old:

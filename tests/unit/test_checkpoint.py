@@ -1,0 +1,252 @@
+"""Checkpoints in every layout: the same canonical tensors out of all, and a named refusal of what does not fit."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from higgs_tts.engine.checkpoint import inspect, load_talker, talker_bytes
+from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.files import constants
+from higgs_tts.engine.tiny import FAMILIES, write_tiny
+from safetensors.torch import load_file, save_file
+
+CPU = torch.device("cpu")
+V3_HEAD = "tied.head.modality_heads.0.weight"
+V3_CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    root = tmp_path_factory.mktemp("written")
+    return {family: write_tiny(root / family, family, seed=0) for family in FAMILIES}
+
+
+@pytest.fixture
+def copy(written, tmp_path):
+    def make(family, name="model"):
+        return shutil.copytree(written[family], tmp_path / name)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def edit(folder, change):
+    """Rewrite the talker's file with what `change` does to its tensors."""
+    path = folder / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    change(tensors)
+    path.unlink()
+    (folder / "model.safetensors.index.json").unlink(missing_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def edit_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def load(folder, dtype=torch.float32):
+    return load_talker(inspect(folder), CPU, dtype)
+
+
+def equal(a, b):
+    assert set(a) == set(b)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_is_recognised_and_placed(written, family):
+    checkpoint = inspect(written[family])
+    config = checkpoint.config
+    assert (config.layout, config.family) == (family, family[:2])
+    assert not checkpoint.problems and not checkpoint.notes
+    assert checkpoint.tokenizer == written[family] / "tokenizer.json"
+    tensors = load_talker(checkpoint, CPU, torch.float32)
+    h, d, i = config.hidden, config.head_dim, config.intermediate
+    wanted = {
+        "attn_norm": (h,),
+        "qkv": ((config.heads + 2 * config.kv_heads) * d, h),
+        "o": (h, config.heads * d),
+        "mlp_norm": (h,),
+        "gate_up": (2 * i, h),
+        "down": (h, i),
+    }
+    wanted |= {"q_norm": (d,), "k_norm": (d,)} if family == "v3" else {}
+    if family != "v3":
+        wanted |= {"audio_attn_norm": (h,), "audio_mlp_norm": (h,), "audio_gate_up": (2 * i, h), "audio_down": (h, i)}
+    shapes = {f"layers.{layer}.{name}": shape for layer in range(config.layers) for name, shape in wanted.items()}
+    codes = config.codebooks * config.code_vocab
+    shapes |= {"embed_codes": (codes, h), "head_codes": (codes, h), "norm": (h,), "embed_text": (config.text_vocab, h)}
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == shapes
+    assert tensors["embed_text"].dtype == torch.bfloat16 and tensors["embed_text"].device == CPU
+    assert all(tensor.dtype == torch.float32 for name, tensor in tensors.items() if name != "embed_text")
+    assert (tensors["head_codes"] is tensors["embed_codes"]) == (family == "v3")
+    on_device = {id(tensor): tensor for name, tensor in tensors.items() if name != "embed_text"}.values()
+    assert talker_bytes(checkpoint, torch.float32) == sum(t.numel() * 4 for t in on_device)
+
+
+@pytest.mark.parametrize(
+    ("family", "prefix", "codes", "head"),
+    [
+        ("v3", "body.layers.1.", V3_CODES, V3_CODES),
+        ("v2", "model.layers.1.", "model.embed_audio_tokens.embed_audio_tokens.weight", "audio_lm_head.weight"),
+        (
+            "v2-boson",
+            "layers.1.",
+            "audio_codebook_embeddings.weight",
+            "audio_decoder_proj.audio_lm_head.weight",
+        ),
+    ],
+)
+def test_tensors_are_fused_in_order_and_rounded_once(written, family, prefix, codes, head):
+    raw = load_file(written[family] / "model.safetensors")
+    tensors = load(written[family], torch.bfloat16)
+
+    def cat(*names):
+        return torch.cat([raw[f"{prefix}{name}.weight"] for name in names])
+
+    same = {
+        "qkv": cat("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "o": cat("self_attn.o_proj"),
+        "gate_up": cat("mlp.gate_proj", "mlp.up_proj"),
+        "down": cat("mlp.down_proj"),
+        "attn_norm": cat("input_layernorm"),
+        "mlp_norm": cat("post_attention_layernorm"),
+    }
+    if family != "v3":
+        same["audio_gate_up"] = cat("audio_mlp.gate_proj", "audio_mlp.up_proj")
+        same["audio_down"] = cat("audio_mlp.down_proj")
+        same["audio_attn_norm"] = cat("audio_input_layernorm")
+        same["audio_mlp_norm"] = cat("audio_post_attention_layernorm")
+    for name, tensor in same.items():
+        assert torch.equal(tensors[f"layers.1.{name}"], tensor), name
+    assert torch.equal(tensors["embed_codes"], raw[codes])
+    assert torch.equal(tensors["head_codes"], raw[head])
+
+
+def test_both_layouts_of_v2_give_the_same_talker(written):
+    equal(load(written["v2"]), load(written["v2-boson"]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shards_and_copied_heads_change_nothing(written, tmp_path, family):
+    write_tiny(tmp_path / "other", family, seed=0, shards=3, duplicate_heads=True)
+    assert len(list((tmp_path / "other").glob("*.safetensors"))) == 3
+    equal(load(written[family]), load(tmp_path / "other"))
+
+
+def test_a_head_of_its_own_is_used_when_the_config_unties_it(copy):
+    folder = copy("v3")
+    edit(folder, lambda tensors: tensors.update({V3_HEAD: tensors[V3_CODES] + 1}))
+    assert torch.equal(load(folder)["head_codes"], load(folder)["embed_codes"])
+    audio = json.loads((folder / "config.json").read_text())["audio_encoder_config"]
+    edit_config(folder, audio_encoder_config=audio | {"tie_word_embeddings": False})
+    checkpoint = inspect(folder)
+    tensors = load_talker(checkpoint, CPU, torch.float32)
+    assert not torch.equal(tensors["head_codes"], tensors["embed_codes"])
+    assert talker_bytes(checkpoint, torch.float32) == sum(
+        t.numel() * 4 for n, t in tensors.items() if n != "embed_text"
+    )
+
+
+def split(tensors, name, kind, rows):
+    whole = tensors.pop(name)
+    stem = name.removesuffix(".weight")
+    tensors[f"{stem}.{kind}_frozen.weight"] = whole[:rows].clone()
+    tensors[f"{stem}.{kind}_trainable.weight"] = whole[rows:].clone()
+
+
+def test_frozen_and_trainable_halves_are_joined(copy, written):
+    def halve(tensors):
+        split(tensors, "embed_tokens.weight", "embedding", 250)
+        split(tensors, "audio_decoder_proj.audio_lm_head.weight", "linear", 8000)
+        split(tensors, "audio_decoder_proj.text_lm_head.weight", "linear", 250)
+
+    folder = copy("v2-boson")
+    edit(folder, halve)
+    equal(load(folder), load(written["v2-boson"]))
+    edit(folder, lambda tensors: tensors.pop("embed_tokens.embedding_trainable.weight"))
+    assert any("embedding_frozen" in problem for problem in inspect(folder).problems)
+
+
+def test_the_models_prefix_and_known_extras_do_not_matter(copy, written):
+    def strip(tensors):
+        for name in [name for name in tensors if name.startswith("model.")]:
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    def add(tensors):
+        tensors["audio_codebook_weights"] = torch.ones(8)
+        tensors["rotary_emb.inv_freq"] = torch.ones(8)
+        tensors["layers.0.self_attn.rotary_emb.original_inv_freq"] = torch.ones(8)
+        tensors["audio_tower.conv1.weight"] = torch.ones(2, 2)
+
+    new, old = copy("v2", "new"), copy("v2-boson", "old")
+    edit(new, strip)
+    edit(old, add)
+    assert inspect(new).config.layout == "v2"
+    equal(load(new), load(written["v2"]))
+    equal(load(old), load(written["v2"]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_that_do_not_fit_are_named_and_not_loaded(copy, family):
+    norm = {"v3": "body.norm.weight", "v2": "model.norm.weight", "v2-boson": "norm.weight"}[family]
+    layer = norm.replace("norm.weight", "layers.1.")
+
+    def spoil(tensors):
+        del tensors[norm]
+        tensors[f"{layer}mlp.down_proj.weight"] = torch.zeros(4, 4)
+        tensors[f"{layer}self_attn.q_proj.bias"] = torch.zeros(4)
+
+    folder = copy(family)
+    edit(folder, spoil)
+    problems = inspect(folder).problems
+    file = str(folder / "model.safetensors")
+    assert len(problems) == 3
+    assert "norm.weight is missing" in problems[0] and str(folder) in problems[0]
+    assert file in problems[1] and f"{layer}mlp.down_proj.weight has the shape [4, 4], not [64, 160]" in problems[1]
+    assert file in problems[2] and f"{layer}self_attn.q_proj.bias is not part" in problems[2]
+    with pytest.raises(HiggsError, match=r"norm\.weight is missing"):
+        load(folder)
+
+
+def test_a_folder_that_mixes_generations_is_read_by_its_keys(copy, written):
+    for weights, config in (("v2", "v2-boson"), ("v2-boson", "v2")):
+        folder = copy(weights, f"{weights}-mixed")
+        shutil.copy(written[config] / "config.json", folder)
+        checkpoint = inspect(folder)
+        assert checkpoint.config.layout == weights and len(checkpoint.notes) == 1
+        equal(load(folder), load(written["v2"]))
+
+
+def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
+    folder = copy("v3")
+    (folder / "tokenizer.json").rename(folder / "kept")
+    with pytest.raises(HiggsError, match=r"tokenizer\.json is missing\. Copy it"):
+        inspect(folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(HiggsError, match=r"no \.safetensors file"):
+        inspect(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(HiggsError, match=r"config\.json cannot be read \(No such file"):
+        inspect(folder)
+    for nothing in (tmp_path / "absent", folder / "kept"):
+        with pytest.raises(HiggsError, match="is no folder"):
+            inspect(nothing)
+
+
+def test_other_models_are_told_apart(copy):
+    folder = copy("v2")
+    codec = folder / "audio_tokenizer"
+    with pytest.raises(HiggsError, match="the codec, not the talker"):
+        inspect(codec)
+    save_file({"lm_head.weight": torch.zeros(2, 2)}, codec / "model.safetensors")
+    with pytest.raises(HiggsError, match="no Higgs model"):
+        inspect(codec)
