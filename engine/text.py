@@ -52,7 +52,7 @@ _ABBREVIATIONS = frozenset(
 _NUMBERED = frozenset("no nos nr vol ch fig figs eq p pp ca jan feb mar apr jun jul aug sep sept oct nov dec".split())
 _WORD_BEFORE = re.compile(r"[^\W_]+(?:\.[^\W_]+)*$")
 _NEXT = re.compile(r"\s*(.?)", re.DOTALL)
-_NEXT_SAID = re.compile(rf"[\s{_TAG}{_PAUSE}{_OPENERS}\"']*(.?)", re.DOTALL)
+_NEXT_SAID = re.compile(rf"[\s{_TAG}{_PAUSE}{_OPENERS}]*(.?)", re.DOTALL)
 _LEADING_TAG = re.compile(rf"\s*({TAG_LIKE.pattern})")
 
 
@@ -191,7 +191,7 @@ class _Cutter:
         # A tag stays with what follows it, a pause with what comes before. This also keeps cuts out of tags.
         before = self._masked[max(0, self._end_before(cut) - 1)]
         after = _NEXT.match(self._masked, cut)[1]
-        if before == _TAG or after == _PAUSE or self._masked[cut - 1] in _OPENERS:
+        if before == _TAG or after == _PAUSE:
             return False
         # A mark belongs to its letter, and joiners (emoji, Indic scripts) hold both sides.
         return unicodedata.category(self._masked[cut])[0] != "M" and "\u200d" not in self._masked[cut - 1 : cut + 1]

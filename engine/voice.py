@@ -47,6 +47,7 @@ class Voice:
                 f"Voice codes must have the shape [frames, codebooks], not {list(shape)}. "
                 "Make the voice again from its clip."
             )
+        # A copy of its own: it must not change under us, nor hold a mapped file open, which Windows would not replace.
         codes = codes.detach().to("cpu", torch.int64, copy=True).contiguous()
         low, high = int(codes.min()), int(codes.max())
         if low < 0 or high >= CODEBOOK_SIZE:
@@ -100,8 +101,7 @@ class Voice:
             with safe_open(path, framework="pt") as file:
                 metadata, names = file.metadata() or {}, list(file.keys())
                 _check_metadata(path, metadata, names)
-                # A copy of its own: a mapped file could not be replaced on Windows.
-                codes = file.get_tensor("codes").clone()
+                codes = file.get_tensor("codes")
         except (SafetensorError, OSError) as error:
             raise HiggsError(
                 f"{path} is no voice file: it cannot be read as safetensors ({error}). "

@@ -31,6 +31,11 @@ def test_left_out_with_a_warning(text, kept, told):
     assert cleaned == kept and len(warnings) == 1 and warnings[0].startswith(told)
 
 
+def test_of_two_names_the_longer_is_meant():
+    cleaned, warnings = clean("[PAD]2 Hi", ["[PAD]", "[PAD]2"])
+    assert cleaned == "Hi" and warnings[0].startswith("[PAD]2 ")
+
+
 def test_what_is_left_after_leaving_out_is_read_again():
     cleaned, warnings = clean("Hi <|aud<|eoc|>io|>you <th<think>ink>")
     assert cleaned == "Hi you"

@@ -46,6 +46,7 @@ def test_sentences(text):
         "Look at Fig. 2 in No. 5 of Jan. 2020 please.",
         "Es war am 3. Mai um z.B. Mittag in Berlin.",
         "“Stop!” he cried and “why?” she asked him.",
+        "Bring pens, paper etc. (as listed) to class.",
         "Well... maybe we should go home right now.",
         "版本３．１４已经发布了。",
     ],
@@ -130,6 +131,14 @@ def test_tags_are_carried_into_a_sentence_cut_in_two():
     assert split_text(text, 2.0) == ["<|emotion:awe|>One is here and there,", "<|emotion:awe|>two is here and there."]
 
 
+def test_a_pause_ends_a_chunk_and_other_tags_begin_one():
+    assert split_text("One and two and <|prosody:pause|> three and four", 1.7) == [
+        "One and two and <|prosody:pause|>",
+        "three and four",
+    ]
+    assert sentences("Stop it! <|sfx:laughter|>\nhaha, no") == ["Stop it! <|sfx:laughter|>\nhaha, no"]
+
+
 def test_tags_in_mid_sentence_and_unknown_ones_are_not_carried():
     text = "<|emotion:hapy|>One <|emotion:awe|> is here. Two is here."
     assert split_text(text, 1.2) == ["<|emotion:hapy|>One <|emotion:awe|> is here.", "Two is here."]
@@ -202,10 +211,10 @@ def test_nothing_is_lost_and_no_tag_is_cut(seed):
 
 
 def test_marks_stay_with_their_letters():
-    for text in ("e\u0301" * 60, "कि" * 60, "👩\u200d🚀a" * 30):
+    for text in ("e\u0301" * 60, "कि" * 60, "क्\u200dष" * 60):
         chunks = split_text(text, 0.5)
         assert len(chunks) > 1 and "".join(chunks) == text
-        assert all(chunk[0] in "eक👩a" for chunk in chunks)
+        assert all(chunk[0] in "eक" for chunk in chunks)
 
 
 def test_long_text_takes_no_time():

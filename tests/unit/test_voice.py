@@ -32,10 +32,11 @@ def test_round_trip(tmp_path, transcript):
 
 
 def test_codes_are_a_copy_of_their_own():
-    codes = CODES.to(torch.int32)
+    codes = CODES.clone()
     voice = Voice(codes)
     codes[0, 0] = 99
-    assert voice.codes[0, 0] == 0 and voice.codes.dtype == torch.int64
+    assert voice.codes[0, 0] == 0
+    assert Voice(codes.to(torch.uint8)).codes.dtype == torch.int64
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_codes_are_a_copy_of_their_own():
         (CODES[0], r"\[8\]"),
         (CODES[:0], r"\[0, 8\]"),
         (CODES - 1, r"-1\.\.1013"),
-        (CODES + 24, r"24\.\.1038"),
+        (CODES + 10, r"10\.\.1024"),
     ],
 )
 def test_bad_codes(codes, told):
