@@ -178,7 +178,7 @@ def _codec_places(folder: Path, codec_folder: Path | None) -> Iterable[Path]:
         yield from (folder / name, folder.parent / name, folder.parent / name.replace("\\", "/").rpartition("/")[2])
     siblings = (place for place in _folders_in(folder.parent) if place != folder)
     yield from (place for place in siblings if any(word in place.name.lower() for word in ("tokenizer", "codec")))
-    for repo in (Repo(name or CODEC_V2.id, "", ()), CODEC_V2):
+    for repo in (Repo(name or CODEC_V2.id, ""), CODEC_V2):
         yield from cached_snapshots(repo)
 
 

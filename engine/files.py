@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import huggingface_hub
@@ -28,14 +29,9 @@ class Repo:
 
     id: str
     revision: str
-    patterns: tuple[str, ...]  # the files that are of use
+    patterns: tuple[str, ...] = ("*.json", "*.safetensors", "LICENSE*")  # the files that are of use
     former: tuple[str, ...] = ()  # names it had, or has as well
     size: int = 0  # bytes of those files, about
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every name it may lie under in a cache."""
-        return (self.id, *self.former)
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,6 @@ class Download:
         return self.talker.size + (self.codec.size if self.codec else 0)
 
 
-_TALKER_FILES = ("*.json", "*.safetensors", "LICENSE*")
 CODEC_V2 = Repo(
     "bosonai/higgs-audio-v2-tokenizer",
     "9d4988fbd4ad07b4cac3a5fa462741a41810dbec",
@@ -68,7 +63,6 @@ DOWNLOADS: dict[str, Download] = {
         Repo(
             "bosonai/higgs-tts-3-4b",
             "7556c17e05201fccd9c8cc120bc216dcc7b5d561",
-            _TALKER_FILES,
             former=("bosonai/higgs-audio-v3-tts-4b",),
             size=9_320_000_000,
         ),
@@ -79,7 +73,6 @@ DOWNLOADS: dict[str, Download] = {
         Repo(
             "bosonai/higgs-audio-v2-generation-3B-base",
             "10840182ca4ad5d9d9113b60b9bb3c1ef1ba3f84",
-            _TALKER_FILES,
             former=("bosonai/higgs-tts-2-3b-base",),
             size=11_560_000_000,
         ),
@@ -169,7 +162,7 @@ def find_in_hf_cache() -> list[Found]:
 def cached_snapshots(repo: Repo) -> list[Path]:
     """Folders of `repo` in Hugging Face's cache: the pinned revision first, then the newest."""
     snapshots = []
-    for name in repo.names:
+    for name in (repo.id, *repo.former):
         here = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "snapshots"
         if here.is_dir():
             snapshots += [folder for folder in here.iterdir() if folder.is_dir()]
@@ -196,8 +189,7 @@ def download_checkpoint(
     _fetch(download.talker, folder, report)
     if download.codec:
         _fetch(download.codec, folder / CODEC_SUBFOLDER, report)
-    lacks = missing_parts(folder)
-    if lacks:
+    if lacks := missing_parts(folder):
         raise HiggsError(f"{folder} is not complete. {' '.join(lacks)} Start the download again, it goes on from here.")
     return folder
 
@@ -225,18 +217,32 @@ class _Reporter:
     size: int
     on_progress: Callable[[float, str], None] | None
     bytes_done: int = 0
-    files: dict[int, tuple[float, float]] = field(default_factory=dict)  # bar -> files done, files in all
+    files_done: int = 0
+    files: int = 0
 
     def bar_class(self) -> type[tqdm]:
         """A tqdm class that reports here. huggingface_hub counts files with it and, from 1.0 on, bytes too."""
         report = self
 
         class Bar(tqdm):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                # A bar that is switched off forgets what it was told.
+                self.counts_bytes = kwargs.get("unit") == "B"
+                self.on_the_wire = str(kwargs.get("desc")).startswith("Downloading")  # not yet on the disk
+                report.files += 0 if self.counts_bytes else kwargs.get("total") or 0
+
+            def __iter__(self):
+                with contextlib.closing(self):
+                    for item in self.iterable:
+                        yield item
+                        self.update()
+
             def update(self, n=1):
                 shown = super().update(n)
-                if self.unit != "B":
-                    report.files[id(self)] = (report.files.get(id(self), (0, 0))[0] + n, self.total or 0)
-                elif not str(self.desc).startswith("Downloading"):  # the bytes that reach the disk, not the wire's
+                if not self.counts_bytes:
+                    report.files_done += n
+                elif not self.on_the_wire:
                     report.bytes_done += int(n)
                 report.tell()
                 return shown
@@ -250,10 +256,8 @@ class _Reporter:
         if self.bytes_done:
             size = max(self.size, self.bytes_done)
             self.on_progress(self.bytes_done / size, f"{self.bytes_done / 1e9:.1f} of {size / 1e9:.1f} GB")
-            return
-        done, total = (sum(column) for column in zip(*self.files.values(), strict=True))
-        if total:
-            self.on_progress(done / total, f"{done:.0f} of {total:.0f} files")
+        elif self.files:
+            self.on_progress(self.files_done / self.files, f"{self.files_done} of {self.files} files")
 
 
 def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
