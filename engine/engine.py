@@ -57,9 +57,11 @@ class Engine:
     @property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""
-        state = DecodeState(self.checkpoint.config, self.config.batch, self.context, torch.device("meta"), self.dtype)
+        config = self.checkpoint.config
+        state = DecodeState(config, self.config.batch, self.context, torch.device("meta"), self.dtype)
+        rope = 2 * self.context * config.head_dim * self.dtype.itemsize
         decoder = decoder_shapes(self.checkpoint.codec.config)
-        return talker_bytes(self.checkpoint, self.dtype) + state.nbytes() + _fp32_bytes(decoder)
+        return talker_bytes(self.checkpoint, self.dtype) + rope + state.nbytes() + _fp32_bytes(decoder)
 
     @property
     def encoder_bytes(self) -> int:

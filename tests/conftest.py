@@ -5,6 +5,8 @@ import importlib.util
 import pathlib
 import sys
 
+import torch
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -19,3 +21,5 @@ def _import_pack():
 
 if "higgs_tts" not in sys.modules:
     _import_pack()
+
+torch.set_num_threads(1)  # the models are tiny: more threads only wait for each other
