@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -218,13 +220,13 @@ def build_encoder(weights: CodecWeights, device: torch.device | str) -> CodecEnc
 
 
 @functools.lru_cache(maxsize=4)
-def decoder_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
+def decoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
     """Tensor name -> shape of everything `CodecDecoder` holds."""
     return _shapes(_empty(CodecDecoder, config))
 
 
 @functools.lru_cache(maxsize=4)
-def encoder_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
+def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
     """Tensor name -> shape of everything `CodecEncoder` holds."""
     return _shapes(_empty(CodecEncoder, config))
 
@@ -254,8 +256,8 @@ def _empty(kind: type[nn.Module], config: CodecConfig) -> nn.Module:
         return kind(config)
 
 
-def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+def _shapes(module: nn.Module) -> Mapping[str, tuple[int, ...]]:
+    return MappingProxyType({name: tuple(tensor.shape) for name, tensor in module.state_dict().items()})
 
 
 def _place(module: nn.Module, tensors: dict[str, torch.Tensor]) -> nn.Module:
