@@ -67,7 +67,8 @@ _HALVES = re.compile(r"\.(?:embedding|linear)_(frozen|trainable)\.weight$")
 _DROPPED = {
     "v3": re.compile(rf"^(tied\.head\.text_head\.|{re.escape(V3_CODEC)})|rotary_emb\.(original_)?inv_freq$"),
     "v2": re.compile(
-        r"^text_lm_head\.|^audio_tower\.|^audio_encoder_proj\.|(^|\.)audio_codebook_weights$|rotary_emb\.(original_)?inv_freq$"
+        r"^(text_lm_head|audio_tower|audio_encoder_proj)\."
+        r"|(^|\.)audio_codebook_weights$|rotary_emb\.(original_)?inv_freq$"
     ),
 }
 
