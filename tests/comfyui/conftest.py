@@ -119,7 +119,7 @@ class Comfy:
         command = [os.environ.get("COMFYUI_PYTHON", sys.executable), "main.py", "--cpu", "--port", str(self.port)]
         command += ["--base-directory", str(base), "--disable-api-nodes", "--database-url", "sqlite:///:memory:"]
         command += ["--front-end-root", str(base / "page"), *flags]
-        environment = {**os.environ, "HF_HOME": str(base / "hf"), "HF_HUB_OFFLINE": "1"}
+        environment = {**os.environ, "HF_HOME": str(base / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         self.log = base / f"comfyui-{self.port}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, env=environment)
@@ -165,9 +165,13 @@ class Comfy:
             time.sleep(0.02)
         return Outcome(self, prompt, None, seen, history[queued])
 
-    def state(self) -> dict:
-        """What the probe node sees: engines that are open, and ComfyUI's register of loaded models."""
-        return json.loads(self.run({"1": {"class_type": "HiggsProbeState", "inputs": {}}}).text("HiggsProbeState"))
+    def until(self, condition) -> dict:
+        """The probe's view, {"open": engines open, "loaded": bytes of each in ComfyUI's register}, once it fits."""
+        deadline = time.monotonic() + WAIT
+        while not condition(state := self.get("/higgs_probe")):
+            assert time.monotonic() < deadline, state
+            time.sleep(0.1)
+        return state
 
     def stop(self):
         self.process.terminate()

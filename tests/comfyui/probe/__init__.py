@@ -1,33 +1,26 @@
-"""Test nodes: what ComfyUI's memory management holds, another model that needs room, and audio no node should make."""
+"""For tests: what ComfyUI's memory management holds, another model that needs room, and audio no node should make."""
 
 import gc
 import json
 
 import comfy.model_management as mm
 import torch
+from aiohttp import web
 from comfy.model_patcher import ModelPatcher
+from server import PromptServer
 
 
-def engines() -> list[bool]:
-    """For each engine that ComfyUI can reach: whether it is open."""
+def open_engines() -> int:
+    """How many engines anything in the process still holds open."""
     gc.collect()
-    return [item.engine.opened for item in gc.get_objects() if type(item).__name__ == "HiggsPatcher"]
+    return sum(item.opened for item in gc.get_objects() if hasattr(type(item), "planned_bytes"))
 
 
-class State:
-    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "run", "probe", True
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {}}
-
-    @classmethod
-    def IS_CHANGED(cls):
-        return float("nan")
-
-    def run(self):
-        loaded = [(type(entry.model.model).__name__, entry.model_loaded_memory()) for entry in mm.current_loaded_models]
-        return {"ui": {"text": [json.dumps({"engines": engines(), "loaded": loaded})]}}
+@PromptServer.instance.routes.get("/higgs_probe")
+async def state(request):
+    entries = [entry for entry in mm.current_loaded_models if entry.model is not None]
+    loaded = [entry.model_loaded_memory() for entry in entries if type(entry.model).__name__ == "HiggsPatcher"]
+    return web.json_response({"open": open_engines(), "loaded": loaded})
 
 
 class Pressure:
@@ -40,7 +33,7 @@ class Pressure:
         return {"required": {"audio": ("AUDIO",)}}
 
     def run(self, audio):
-        before = engines()
+        before = open_engines()
         other = ModelPatcher(torch.nn.Linear(8, 8), torch.device("cpu"), torch.device("cpu"))
         real = mm.get_free_memory
         mm.get_free_memory = lambda *args, torch_free_too=False: (0, 0) if torch_free_too else 0
@@ -49,7 +42,7 @@ class Pressure:
             mm.load_models_gpu([other])
         finally:
             mm.get_free_memory = real
-        return {"ui": {"text": [json.dumps({"before": before, "after": engines()})]}}
+        return {"ui": {"text": [json.dumps({"before": before, "after": open_engines()})]}}
 
 
 class BadAudio:
@@ -68,4 +61,4 @@ class BadAudio:
         return ({"waveform": wave, "sample_rate": 24000},)
 
 
-NODE_CLASS_MAPPINGS = {"HiggsProbeState": State, "HiggsProbePressure": Pressure, "HiggsProbeBadAudio": BadAudio}
+NODE_CLASS_MAPPINGS = {"HiggsProbePressure": Pressure, "HiggsProbeBadAudio": BadAudio}
