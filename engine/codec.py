@@ -5,33 +5,16 @@ Always in fp32: lower precision changes which code is nearest, and the transpose
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .codec_blocks import (
-    CODEBOOKS,
-    SEMANTIC_BLOCKS,
-    SEMANTIC_RATE,
-    SEMANTIC_UNITS,
-    CodecConfig,
-    ResidualQuantizer,
-    SemanticEncoder,
-    acoustic_decoder,
-    acoustic_encoder,
-    semantic_model,
-)
+from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encoder_parts
+from .codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES, SAMPLE_RATE
 from .errors import HiggsError
-
-if TYPE_CHECKING:
-    from .codec_layout import CodecWeights
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
@@ -46,9 +29,8 @@ class CodecDecoder(nn.Module):
     def __init__(self, config: CodecConfig):
         super().__init__()
         self.codebook_size = config.codebook_size
-        self.quantizer = ResidualQuantizer(config, encodes=False)
-        self.fc2 = nn.Linear(config.hidden, config.acoustic_hidden)
-        self.acoustic_decoder = acoustic_decoder(config)
+        for name, part in decoder_parts(config).items():
+            self.add_module(name, part)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:  # [B, N, T] -> [B, 960 * T]
         codes = torch.where((codes >= 0) & (codes < self.codebook_size), codes, 0)
@@ -85,11 +67,8 @@ class CodecEncoder(nn.Module):
 
     def __init__(self, config: CodecConfig):
         super().__init__()
-        self.acoustic_encoder = acoustic_encoder(config)
-        self.semantic_model = semantic_model(config)
-        self.encoder_semantic = SemanticEncoder(config)
-        self.fc = nn.Linear(config.hidden, config.hidden)
-        self.quantizer = ResidualQuantizer(config, encodes=True)
+        for name, part in encoder_parts(config).items():
+            self.add_module(name, part)
 
     @torch.no_grad()
     def encode(self, wav: torch.Tensor) -> torch.Tensor:
@@ -219,45 +198,9 @@ def build_encoder(weights: CodecWeights, device: torch.device | str) -> CodecEnc
     return _place(_empty(CodecEncoder, weights.config), weights.read("encoder", device))
 
 
-@functools.lru_cache(maxsize=4)
-def decoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
-    """Tensor name -> shape of everything `CodecDecoder` holds."""
-    return _shapes(_empty(CodecDecoder, config))
-
-
-@functools.lru_cache(maxsize=4)
-def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
-    """Tensor name -> shape of everything `CodecEncoder` holds."""
-    return _shapes(_empty(CodecEncoder, config))
-
-
-def unused_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
-    """Tensor name -> shape of what published codecs hold for training alone: accepted in a file, never read."""
-    width = config.semantic_hidden
-    shapes = {
-        "semantic_model.masked_spec_embed": (width,),
-        "fc1.weight": (width, config.hidden),
-        "fc1.bias": (width,),
-        "decoder_semantic.conv1.weight": (width, width, 3),
-        "decoder_semantic.conv2.weight": (width, width, 3),
-    }
-    for block in (f"decoder_semantic.conv_blocks.{i}" for i in range(SEMANTIC_BLOCKS)):
-        shapes |= {f"{block}.conv.weight": (width, width, 3), f"{block}.conv.bias": (width,)}
-        for unit in (f"{block}.res_units.{i}" for i in range(SEMANTIC_UNITS)):
-            shapes |= {f"{unit}.conv1.weight": (width, width, 3), f"{unit}.conv2.weight": (width, width, 1)}
-    for book in (f"quantizer.quantizers.{i}.codebook" for i in range(CODEBOOKS)):
-        table = (config.codebook_size, config.codebook_dim)
-        shapes |= {f"{book}.inited": (1,), f"{book}.cluster_size": table[:1], f"{book}.embed_avg": table}
-    return shapes
-
-
 def _empty(kind: type[nn.Module], config: CodecConfig) -> nn.Module:
     with torch.device("meta"):
         return kind(config)
-
-
-def _shapes(module: nn.Module) -> Mapping[str, tuple[int, ...]]:
-    return MappingProxyType({name: tuple(tensor.shape) for name, tensor in module.state_dict().items()})
 
 
 def _place(module: nn.Module, tensors: dict[str, torch.Tensor]) -> nn.Module:

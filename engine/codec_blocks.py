@@ -236,3 +236,23 @@ class ResidualQuantizer(nn.Module):
         for book, quantizer in enumerate(rest, start=1):
             total = total + quantizer.decode(codes[:, book])
         return total
+
+
+def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
+    """What turns codes into sound, each part under the name its tensors begin with."""
+    return {
+        "quantizer": ResidualQuantizer(config, encodes=False),
+        "fc2": nn.Linear(config.hidden, config.acoustic_hidden),
+        "acoustic_decoder": acoustic_decoder(config),
+    }
+
+
+def encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
+    """What turns sound into codes, each part under the name its tensors begin with."""
+    return {
+        "acoustic_encoder": acoustic_encoder(config),
+        "semantic_model": semantic_model(config),
+        "encoder_semantic": SemanticEncoder(config),
+        "fc": nn.Linear(config.hidden, config.hidden),
+        "quantizer": ResidualQuantizer(config, encodes=True),
+    }

@@ -5,14 +5,25 @@ The names transformers uses are canonical. The old `model.pth` of the v2 tokeniz
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
-from .codec import decoder_shapes, encoder_shapes
-from .codec_blocks import CODEBOOKS, RATIOS, SEMANTIC_BLOCKS, SEMANTIC_STRIDES, SEMANTIC_UNITS, CodecConfig
+from .codec_blocks import (
+    CODEBOOKS,
+    RATIOS,
+    SEMANTIC_BLOCKS,
+    SEMANTIC_STRIDES,
+    SEMANTIC_UNITS,
+    CodecConfig,
+    decoder_parts,
+    encoder_parts,
+)
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES
 from .errors import HiggsError
 
@@ -79,6 +90,44 @@ _LAYERS = "semantic_model.encoder.layers."
 def looks_like_codec(names: Iterable[str]) -> bool:
     """Whether tensors of these names, prefixes stripped, are meant as a codec, old or new."""
     return any(name.startswith(("acoustic_decoder.", "decoder_2.model.")) for name in names)
+
+
+@functools.lru_cache(maxsize=4)
+def decoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
+    """Tensor name -> shape of everything that decoding needs."""
+    return _shapes(decoder_parts, config)
+
+
+@functools.lru_cache(maxsize=4)
+def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
+    """Tensor name -> shape of everything that encoding needs."""
+    return _shapes(encoder_parts, config)
+
+
+def unused_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
+    """Tensor name -> shape of what published codecs hold for training alone: accepted in a file, never read."""
+    width = config.semantic_hidden
+    shapes = {
+        "semantic_model.masked_spec_embed": (width,),
+        "fc1.weight": (width, config.hidden),
+        "fc1.bias": (width,),
+        "decoder_semantic.conv1.weight": (width, width, 3),
+        "decoder_semantic.conv2.weight": (width, width, 3),
+    }
+    for block in (f"decoder_semantic.conv_blocks.{i}" for i in range(SEMANTIC_BLOCKS)):
+        shapes |= {f"{block}.conv.weight": (width, width, 3), f"{block}.conv.bias": (width,)}
+        for unit in (f"{block}.res_units.{i}" for i in range(SEMANTIC_UNITS)):
+            shapes |= {f"{unit}.conv1.weight": (width, width, 3), f"{unit}.conv2.weight": (width, width, 1)}
+    for book in (f"quantizer.quantizers.{i}.codebook" for i in range(CODEBOOKS)):
+        table = (config.codebook_size, config.codebook_dim)
+        shapes |= {f"{book}.inited": (1,), f"{book}.cluster_size": table[:1], f"{book}.embed_avg": table}
+    return shapes
+
+
+def _shapes(parts: Callable[[CodecConfig], dict[str, nn.Module]], config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        module = nn.ModuleDict(parts(config))
+    return MappingProxyType({name: tuple(tensor.shape) for name, tensor in module.state_dict().items()})
 
 
 def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
