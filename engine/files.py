@@ -221,7 +221,7 @@ class _Reporter:
     files: int = 0
 
     def bar_class(self) -> type[tqdm]:
-        """A tqdm class that reports here. huggingface_hub counts files with it and, from 1.0 on, bytes too."""
+        """A tqdm class that reports here. huggingface_hub counts files with it, newer ones bytes too."""
         report = self
 
         class Bar(tqdm):

@@ -70,18 +70,9 @@ class TensorFile:
         self.shapes: dict[str, tuple[int, ...]] = {name: place.shape for name, place in places.items()}
         self.dtypes: dict[str, torch.dtype] = {name: place.dtype for name, place in places.items()}
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that hold the tensors, in order of first use."""
-        return tuple(dict.fromkeys(place.path for place in self._places.values()))
-
     def file_of(self, name: str) -> str:
         """Path of the file that holds `name`, for messages."""
         return str(self._places[name].path)
-
-    def nbytes(self, name: str) -> int:
-        """Bytes that `name` takes in its file."""
-        return self._places[name].nbytes
 
     def get(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
         """The tensor on `device`, in the file's dtype. On the CPU it is backed by the file: do not write to it."""
