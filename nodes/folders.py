@@ -42,7 +42,10 @@ def model_roots() -> list[Path]:
 
 def checkpoints() -> dict:
     """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, then Hugging Face's cache."""
-    return {found.name: found for found in [*find_in_hf_cache(), *find_checkpoints(model_roots())][::-1]}
+    named: dict = {}
+    for found in [*find_checkpoints(model_roots()), *find_in_hf_cache()]:
+        named.setdefault(found.name, found)
+    return dict(sorted(named.items(), key=lambda item: not item[1].complete))  # the list begins with what works
 
 
 def choices() -> list[str]:
@@ -56,7 +59,7 @@ def find(name: str) -> Path:
     Raises HiggsError if there is none, or files are missing in it.
     """
     found = checkpoints()
-    match = found.get(name) or next((found[other] for other in found if _last(other) == _last(name)), None)
+    match = _match(found, name)
     if match is None:
         here = ", ".join(found) or "none yet"
         raise HiggsError(
@@ -90,8 +93,7 @@ def voices() -> dict[str, Path]:
 
 def find_voice(name: str) -> Path:
     """The file of the voice a workflow calls `name`, found by its last part when folders differ. Raises HiggsError."""
-    files = voices()
-    match = files.get(name) or next((files[other] for other in files if _last(other) == _last(name)), None)
+    match = _match(voices(), name)
     if match is None:
         raise HiggsError(
             f"there is no voice {name!r} in models/{VOICES}. Put a clip there or save one with Higgs Save Voice, "
@@ -117,6 +119,11 @@ def transcript_of(clip: Path) -> tuple[str, str]:
         if path.is_file():
             return path.read_text(encoding="utf-8-sig", errors="replace").strip(), path.name
     return "", ""
+
+
+def _match(entries: dict, name: str):
+    """The entry of that name, else the first that ends like it, else None."""
+    return entries.get(name) or next((entries[other] for other in entries if _last(other) == _last(name)), None)
 
 
 def _last(name: str) -> str:

@@ -1,0 +1,132 @@
+"""The workflows against the nodes' schemas, both read off the source: nothing of ComfyUI is needed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pathlib
+
+import pytest
+from higgs_tts.engine import EngineConfig, SamplingParams
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NAMES = ["speak", "clone_voice", "long_narration"]
+WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
+# (inputs, widgets, outputs) of the nodes of ComfyUI that the workflows use.
+CORE = {
+    "LoadAudio": (["audio"], ["audio"], ["AUDIO"]),
+    "PreviewAudio": (["audio"], [], []),
+    "SaveAudio": (["audio", "filename_prefix"], ["filename_prefix"], []),
+    "PreviewAny": (["source"], [], ["STRING"]),
+}
+
+
+def schemas():
+    """{node id: (inputs in order, widgets in order, output types)} of every io.Schema(...) in nodes/."""
+    found = {}
+    for path in sorted((ROOT / "nodes").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "io.Schema":
+                given = {word.arg: word.value for word in call.keywords}
+                inputs = list(socket_calls(given["inputs"], functions))
+                required = [entry for entry in inputs if not entry[2]] + [entry for entry in inputs if entry[2]]
+                found[ast.literal_eval(given["node_id"])] = (
+                    [name for name, _, _ in required],
+                    [name for name, kind, _ in required if kind in WIDGETS],
+                    [ast.unparse(output.func).split(".")[1] for output in given["outputs"].elts],
+                )
+    return found
+
+
+def socket_calls(tree, functions):
+    """(name, type, optional) of each io.Type.Input(...), those that helper functions list included."""
+    for element in tree.elts:
+        if isinstance(element, ast.Starred):
+            returned = functions[element.value.func.id].body[-1].value
+            yield from socket_calls(returned, functions)
+        else:
+            options = {word.arg: ast.unparse(word.value) for word in element.keywords}
+            yield element.args[0].value, ast.unparse(element.func).split(".")[1], options.get("optional") == "True"
+
+
+SCHEMAS = {**schemas(), **CORE}
+
+
+def graph(name):
+    return json.loads((ROOT / "workflows" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def api(name):
+    return json.loads((ROOT / "workflows" / "api" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_no_workflow_is_left_out():
+    for folder in (ROOT / "workflows", ROOT / "workflows" / "api"):
+        assert sorted(path.stem for path in folder.glob("*.json")) == sorted(NAMES)
+
+
+def test_the_schemas_are_read():
+    inputs, widgets, outputs = SCHEMAS["HiggsTTSSpeak"]
+    assert inputs[:3] == ["model", "text", "voice"] and widgets[:2] == ["text", "seed"]
+    assert outputs == ["Audio", "String"] and len([name for name in SCHEMAS if name.startswith("Higgs")]) == 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_api_workflows_fit_the_schemas(name):
+    prompt = api(name)
+    for node in prompt.values():
+        inputs, _, _ = SCHEMAS[node["class_type"]]
+        assert set(node["inputs"]) <= set(inputs), node
+        assert node["_meta"]["title"]
+        for value in node["inputs"].values():
+            if isinstance(value, list):
+                source, slot = value
+                assert slot < len(SCHEMAS[prompt[source]["class_type"]][2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_graph_says_what_the_api_workflow_says(name):
+    saved = graph(name)
+    links = {link[0]: link for link in saved["links"]}
+    made = {}
+    for node in saved["nodes"]:
+        if node["type"] == "MarkdownNote":
+            continue
+        _, widgets, _ = SCHEMAS[node["type"]]
+        values = [value for value in node["widgets_values"] if value not in ("fixed", None)]
+        inputs = dict(zip(widgets, values, strict=True))
+        for slot, socket in enumerate(node["inputs"]):
+            if socket["link"] is not None:
+                _, source, out, target, into, kind = links[socket["link"]]
+                assert (target, into) == (node["id"], slot) and kind in (socket["type"], "STRING")
+                inputs[socket["name"]] = [str(source), out]
+        made[str(node["id"])] = (node["type"], inputs)
+    assert made == {key: (node["class_type"], node["inputs"]) for key, node in api(name).items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_are_known_at_both_ends(name):
+    saved = graph(name)
+    nodes = {node["id"]: node for node in saved["nodes"]}
+    for link, source, slot, target, into, kind in saved["links"]:
+        assert link in nodes[source]["outputs"][slot]["links"] and nodes[source]["outputs"][slot]["type"] == kind
+        assert nodes[target]["inputs"][into]["link"] == link
+    assert saved["last_node_id"] == max(nodes) and saved["last_link_id"] == max(link[0] for link in saved["links"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_are_the_engine_s_defaults(name):
+    for node in api(name).values():
+        for key, value in node["inputs"].items():
+            if node["class_type"] == "HiggsTTSSpeak" and hasattr(SamplingParams, key) and key != "seed":
+                assert value == getattr(SamplingParams, key), key
+            if node["class_type"] == "HiggsTTSLoadModel" and key != "model":
+                assert value == getattr(EngineConfig, key), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_path_of_one_machine(name):
+    text = json.dumps([graph(name), api(name)])
+    assert "\\\\" not in text and "/home" not in text and ":/" not in text
