@@ -1,0 +1,154 @@
+"""A ComfyUI of a few lines, for what tests/comfyui cannot make happen on a machine without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import sys
+import types
+
+import pytest
+import torch
+from higgs_tts.engine import Speech, Voice
+
+CPU = torch.device("cpu")
+
+
+class Interrupted(BaseException):
+    """ComfyUI's, which is no Exception since 0.20."""
+
+
+class Recorder:
+    """Stands for io.Schema and every io.Type.Input or Output: keeps what it was given."""
+
+    def __init__(self, *args, **given):
+        self.args = args
+        self.__dict__.update(given)
+
+
+def socket_type(name):
+    return types.SimpleNamespace(
+        Input=type("Input", (Recorder,), {"kind": name}), Output=type("Output", (Recorder,), {"kind": name})
+    )
+
+
+class FakePatcher:
+    """The parts of ModelPatcher that ours builds on."""
+
+    def __init__(self, model, load_device, offload_device, size=0, weight_inplace_update=False):
+        self.model, self.size = model, size
+        self.load_device, self.offload_device = load_device, offload_device
+
+    def model_size(self):
+        return self.size
+
+
+class FakeEngine:
+    """Counts what is done to it."""
+
+    device, planned_bytes, encoder_bytes = CPU, 1000, 300
+
+    def __init__(self, fails=None):
+        self.opened, self.fails, self.calls = False, fails, []
+
+    def open(self):
+        self.calls.append("open")
+        if self.fails:
+            raise self.fails
+        self.opened = True
+
+    def close(self):
+        self.calls.append("close")
+        self.opened = False
+
+    def speak(self, text, voice, params, scene=None, on_frame=None):
+        self.calls.append((text, voice, params, scene))
+        on_frame(1, 2)
+        wav, codes = torch.zeros(1920), torch.zeros(2, 8, dtype=torch.int64)
+        return Speech(wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",))
+
+    def encode_voice(self, wav, sample_rate, transcript=None, name=""):
+        self.calls.append((tuple(wav.shape), sample_rate, transcript, name))
+        return Voice(torch.zeros(5, 8, dtype=torch.int64), transcript, name)
+
+
+def comfy_modules(base: pathlib.Path) -> dict:
+    mm = types.ModuleType("comfy.model_management")
+    mm.stop, mm.freed, mm.loads = False, [], []
+    mm.get_torch_device = lambda: CPU
+    mm.minimum_inference_memory = lambda: 7
+    mm.free_memory = lambda size, device: mm.freed.append((size, device))
+    mm.processing_interrupted = lambda: mm.stop
+
+    def throw():
+        if mm.stop:
+            mm.stop = False
+            raise Interrupted
+
+    def load_models_gpu(patchers):
+        mm.loads += patchers
+        for patcher in patchers:
+            patcher.partially_load(patcher.load_device, 0.1)
+
+    mm.throw_exception_if_processing_interrupted, mm.load_models_gpu = throw, load_models_gpu
+    utils = types.ModuleType("comfy.utils")
+    utils.bars = []
+    utils.ProgressBar = lambda total, node_id=None: types.SimpleNamespace(
+        update_absolute=lambda value, total=total: utils.bars.append((value, total))
+    )
+    model_patcher = types.ModuleType("comfy.model_patcher")
+    model_patcher.ModelPatcher = FakePatcher
+    comfy = types.ModuleType("comfy")
+    comfy.model_management, comfy.utils, comfy.model_patcher = mm, utils, model_patcher
+
+    io = types.SimpleNamespace(
+        **{name: socket_type(name) for name in ("Combo", "Int", "Float", "String", "Boolean", "Audio")},
+        Custom=socket_type, Schema=Recorder, NodeOutput=Recorder, Input=object, NodeReplace=object,
+        ComfyNode=type("ComfyNode", (), {"hidden": types.SimpleNamespace(unique_id="7")}),
+        Hidden=types.SimpleNamespace(unique_id="UNIQUE_ID"),
+    )  # fmt: skip
+    latest = types.ModuleType("comfy_api.latest")
+    latest.io, latest.ui = io, types.SimpleNamespace(PreviewText=Recorder)
+    latest.ComfyExtension = type("ComfyExtension", (), {})
+
+    paths = types.ModuleType("folder_paths")
+    paths.models_dir = str(base / "models")
+    paths.folder_names_and_paths = {"higgs_tts": ([str(base / "disk")], set())}  # as a yaml file leaves it
+
+    def add(name, path):
+        known, _ = paths.folder_names_and_paths.setdefault(name, ([], set()))
+        if path not in known:
+            known.append(path)
+
+    paths.add_model_folder_path, paths.get_folder_paths = add, lambda name: paths.folder_names_and_paths[name][0]
+    package = types.ModuleType("comfy_api")
+    found = {"comfy": comfy, "comfy_api": package, "comfy_api.latest": latest, "folder_paths": paths}
+    return {**found, **{module.__name__: module for module in (mm, utils, model_patcher)}}
+
+
+@pytest.fixture
+def comfy(monkeypatch, tmp_path):
+    """ComfyUI's modules, with models/ under tmp_path; nodes are imported anew on them and forgotten afterwards."""
+    monkeypatch.setattr("higgs_tts.engine.files.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    modules = comfy_modules(tmp_path)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    yield modules
+    for name in [name for name in sys.modules if name.startswith("higgs_tts.nodes")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def room(comfy):
+    """room("speak") -> nodes/speak.py"""
+    return lambda name: importlib.import_module(f"higgs_tts.nodes.{name}")
+
+
+@pytest.fixture
+def make_engine():
+    return FakeEngine
+
+
+@pytest.fixture
+def interrupted():
+    return Interrupted

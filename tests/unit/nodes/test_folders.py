@@ -1,0 +1,100 @@
+"""Which folders are searched, and that a name saved on one machine is found on another."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from higgs_tts.engine import DOWNLOADS, HiggsError
+
+
+def make_checkpoint(folder, whole=True):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "higgs_multimodal_qwen3"}))
+    for name in ("tokenizer.json", "model.safetensors") if whole else ():
+        (folder / name).write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def folders(room):
+    return room("folders")
+
+
+def test_what_the_yaml_names_comes_first_and_only_weights_are_listed(folders, comfy, tmp_path):
+    paths, extensions = comfy["folder_paths"].folder_names_and_paths["higgs_tts"]
+    assert paths == [str(tmp_path / "disk"), str(tmp_path / "models" / "higgs_tts")]
+    assert extensions == {".safetensors", ".pth"}
+    assert folders.download_root() == tmp_path / "disk"
+
+
+def test_every_home_is_searched_and_what_works_comes_first(folders, tmp_path):
+    make_checkpoint(tmp_path / "disk" / "a-half", whole=False)
+    make_checkpoint(tmp_path / "disk" / "b")
+    for index, home in enumerate(["higgs_tts", "TTS/boson", "tts", "higgsv3tts", "higgs_audio"]):
+        make_checkpoint(tmp_path / "models" / home / f"c{index}")
+    names = folders.choices()
+    assert names[:7] == ["b", "boson/c1", "c0", "c2", "c3", "c4", "a-half"]
+    assert names[7:] == [f"download: {label}" for label in DOWNLOADS]
+
+
+def test_a_folder_under_two_names_is_searched_once(folders, tmp_path):
+    make_checkpoint(tmp_path / "models" / "TTS" / "a")
+    (tmp_path / "models" / "tts").symlink_to(tmp_path / "models" / "TTS")
+    assert len(folders.model_roots()) == 1 and list(folders.checkpoints()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "saved", ["boson/Higgs-3", "higgs-3", "TTS\\other\\Higgs-3", "org/higgs-3@7556c17", "Higgs-3/"]
+)
+def test_names_from_other_machines(folders, tmp_path, saved):
+    here = make_checkpoint(tmp_path / "models" / "TTS" / "boson" / "Higgs-3")
+    assert folders.find(saved) == here
+
+
+def test_what_is_missing_is_told(folders, tmp_path):
+    with pytest.raises(HiggsError, match=r"'gone'.*none yet.*download: "):
+        folders.find("gone")
+    make_checkpoint(tmp_path / "disk" / "half", whole=False)
+    with pytest.raises(HiggsError, match=r"not complete.*tokenizer\.json"):
+        folders.find("half")
+
+
+def test_a_replaced_file_changes_the_stamp(folders, tmp_path):
+    folder = make_checkpoint(tmp_path / "disk" / "a")
+    before = folders.stamp(folder)
+    assert json.loads(json.dumps(before)) == folders.stamp(folder)
+    (folder / "model.safetensors").write_text("other")
+    assert folders.stamp(folder) != before
+
+
+@pytest.fixture
+def library(folders, tmp_path):
+    root = tmp_path / "models" / "voices"
+    (root / "team").mkdir(parents=True)
+    for name in ("b.wav", "a.mp3", "team/c.flac", "d.safetensors", "b.txt", "a.txt", "a.reference.txt", "notes.md"):
+        (root / name).write_text(f"said in {name}")
+    return root
+
+
+def test_voices_with_and_without_a_transcript_are_listed(folders, library):
+    assert list(folders.voices()) == ["a.mp3", "b.wav", "d.safetensors", "team/c.flac"]
+    assert folders.find_voice("other\\C.flac") == library / "team" / "c.flac"
+    assert folders.transcript_of(library / "a.mp3") == ("said in a.reference.txt", "a.reference.txt")
+    assert folders.transcript_of(library / "b.wav") == ("said in b.txt", "b.txt")
+    assert folders.transcript_of(library / "team" / "c.flac") == ("", "")
+    with pytest.raises(HiggsError, match=r"'e'"):
+        folders.find_voice("e")
+
+
+def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
+    root = tmp_path / "models" / "voices"
+    assert folders.voice_target(" anna ") == root / "anna.safetensors"
+    assert folders.voice_target("team\\anna.safetensors") == root / "team" / "anna.safetensors"
+    assert folders.voice_target("v1.5") == root / "v1.5.safetensors"
+
+
+@pytest.mark.parametrize("name", ["", " ", "/", "../x", "a/../b", "a//b", "C:/x", "a\0b", ".safetensors"])
+def test_names_that_lead_elsewhere_are_refused(folders, name):
+    with pytest.raises(HiggsError, match=r"cannot be a voice's name"):
+        folders.voice_target(name)

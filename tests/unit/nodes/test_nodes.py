@@ -1,0 +1,158 @@
+"""What the nodes declare, and what they hand to the engine and to ComfyUI."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pathlib
+import sys
+
+import pytest
+import torch
+from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+def node_list():
+    return asyncio.run(importlib.import_module("higgs_tts.nodes").make_extension().get_node_list())
+
+
+def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
+    del comfy["comfy_api.latest"].io.NodeReplace
+    assert node_list() == []
+    assert [record.message for record in caplog.records] == [
+        "Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated."
+    ]
+    assert "higgs_tts.nodes.load" not in sys.modules
+
+
+def test_ids_are_the_ones_that_shared_workflows_carry(comfy):
+    names = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
+    schemas = [node.define_schema() for node in node_list()]
+    assert [schema.node_id for schema in schemas] == names
+    for schema in schemas:
+        assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
+        assert all(socket.tooltip for socket in [*schema.inputs, *schema.outputs])
+        page = (ROOT / "web" / "docs" / f"{schema.node_id}.md").read_text(encoding="utf-8")
+        assert all(f"`{socket.args[0]}`" in page for socket in schema.inputs), schema.node_id
+
+
+def test_defaults_are_the_engine_s_and_fit_the_widgets(comfy):
+    settings = {**vars(SamplingParams()), **vars(EngineConfig("x"))}
+    seen = set()
+    for node in node_list():
+        for socket in node.define_schema().inputs:
+            name = socket.args[0]
+            if name in settings and name != "model":
+                assert socket.default == settings[name] and socket.optional, name
+                assert not hasattr(socket, "min") or socket.min <= socket.default <= socket.max
+                assert not hasattr(socket, "options") or socket.default in socket.options
+                seen.add(name)
+    assert {"seed", "temperature", "max_frames", "device", "dtype", "context"} <= seen
+
+
+def test_every_value_a_widget_allows_is_legal(comfy):
+    for node in node_list():
+        for socket in node.define_schema().inputs:
+            name = socket.args[0]
+            for value in (getattr(socket, "min", None), getattr(socket, "max", None)):
+                if value is not None:
+                    kind = SamplingParams if hasattr(SamplingParams, name) else EngineConfig
+                    kind(**{"model": "x"} if kind is EngineConfig else {}, **{name: value})
+
+
+def test_the_licence_stands_where_a_checkpoint_is_chosen(room):
+    tip = room("load").HiggsTTSLoadModel.define_schema().inputs[0].tooltip
+    assert "research and non-commercial" in tip and "creators" in tip
+
+
+class TestSpeak:
+    @pytest.fixture
+    def patcher(self, room, make_engine):
+        return room("patcher").make_patcher(make_engine())
+
+    def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, room, comfy, patcher):
+        audio, info = room("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice="v", scene=" a room ", seed=5).args
+        assert patcher.engine.calls == ["open", ("Hi", "v", SamplingParams(seed=5), "a room")]
+        assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
+        assert info.splitlines()[0] == "0.08 s in 0.02 s: 100.0 frames/s, RTF 0.250"
+        assert info.splitlines()[1:] == ["Stopped at: end of speech", "Warning: a warning"]
+        assert comfy["comfy.utils"].bars == [(1, 2)]
+        assert len(comfy["comfy.model_management"].loads) == 1
+
+    @pytest.mark.parametrize("text", ["", " \n\t"])
+    def test_empty_text_loads_nothing(self, room, patcher, text):
+        with pytest.raises(HiggsError, match=r"^Higgs Speak: the text is empty"):
+            room("speak").HiggsTTSSpeak.execute(patcher, text)
+        assert patcher.engine.calls == []
+
+    def test_a_bad_setting_is_told_before_anything_is_loaded(self, room, patcher):
+        with pytest.raises(HiggsError, match=r"^Higgs Speak: .*temperature"):
+            room("speak").HiggsTTSSpeak.execute(patcher, "Hi", temperature=-1.0)
+        assert patcher.engine.calls == []
+
+    def test_every_frame_asks_whether_to_stop(self, room, comfy, patcher, interrupted):
+        mm = comfy["comfy.model_management"]
+        speak = patcher.engine.speak
+
+        def stopped_in_the_middle(*args, **given):
+            mm.stop = True
+            return speak(*args, **given)
+
+        patcher.engine.speak = stopped_in_the_middle
+        with pytest.raises(interrupted):
+            room("speak").HiggsTTSSpeak.execute(patcher, "Hi")
+        assert comfy["comfy.utils"].bars == [] and patcher.engine.opened
+
+
+class TestVoice:
+    def test_a_clip_goes_as_it_is_with_its_transcript(self, room, make_engine):
+        patcher = room("patcher").make_patcher(make_engine())
+        audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
+        (voice,) = room("voice").HiggsTTSVoice.execute(patcher, audio, " Hello. ").args
+        assert patcher.engine.calls == [((2, 800), 44100, "Hello.", "")] and voice.transcript == "Hello."
+
+    @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
+    def test_no_clip_or_several(self, room, make_engine, audio):
+        patcher = room("patcher").make_patcher(make_engine())
+        with pytest.raises(HiggsError, match=r"^Higgs Voice: the audio input"):
+            room("voice").HiggsTTSVoice.execute(patcher, audio)
+        assert patcher.engine.calls == []
+
+
+class TestDownload:
+    LABEL = next(iter(DOWNLOADS))
+
+    def test_goes_into_our_folder_with_a_bar(self, room, comfy, monkeypatch, tmp_path):
+        load, seen = room("load"), []
+
+        def fetch(label, root, on_progress):
+            seen.append((label, root))
+            on_progress(0.25, "a quarter")
+            return root / "got"
+
+        monkeypatch.setattr(load, "download_checkpoint", fetch)
+        assert load.fetch(f"download: {self.LABEL}", "7") == tmp_path / "disk" / "got"
+        assert seen == [(self.LABEL, tmp_path / "disk")] and comfy["comfy.utils"].bars == [(250, 1000)]
+
+    def test_stop_ends_every_thread_and_then_the_node(self, room, comfy, monkeypatch, interrupted):
+        load, told = room("load"), []
+
+        def fetch(label, root, on_progress):
+            comfy["comfy.model_management"].stop = True
+            for _thread in range(2):
+                with pytest.raises(OSError):
+                    on_progress(0.5, "half")
+                told.append(True)
+            raise HiggsError("could not be downloaded")
+
+        monkeypatch.setattr(load, "download_checkpoint", fetch)
+        with pytest.raises(interrupted):
+            load.fetch(f"download: {self.LABEL}", "7")
+        assert told == [True, True]
+
+    def test_a_download_that_is_not_listed_is_refused(self, room):
+        answer = room("load").HiggsTTSLoadModel.validate_inputs("download: Something else")
+        assert answer.startswith("Higgs Load Model: ")
+        assert room("load").HiggsTTSLoadModel.validate_inputs(f"download: {self.LABEL}") is True
