@@ -71,8 +71,10 @@ class HiggsTTSLoadModel(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, model: str) -> bool | str:
-        """Also what makes ComfyUI accept a name saved on another machine."""
+    def validate_inputs(cls, model: str | None) -> bool | str:
+        """Also what makes ComfyUI accept a name saved on another machine. A linked name (None) is known later."""
+        if model is None:
+            return True
         if model.startswith(folders.DOWNLOAD):
             return True if model in folders.choices() else f"{NAME}: {model!r} is not in the list of downloads."
         try:
@@ -82,9 +84,11 @@ class HiggsTTSLoadModel(io.ComfyNode):
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, model: str, **settings) -> list:
-        """The files' sizes and times. A download is pinned, so its name says it all."""
-        return [model] if model.startswith(folders.DOWNLOAD) else folders.stamp(folders.find(model))
+    def fingerprint_inputs(cls, model: str | None, **settings) -> list:
+        """The files' sizes and times. A download is pinned, so its name says it all; a linked name is None here."""
+        if model is None or model.startswith(folders.DOWNLOAD):
+            return [model]
+        return folders.stamp(folders.find(model))
 
     @classmethod
     def execute(cls, model: str, **settings) -> io.NodeOutput:

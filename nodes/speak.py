@@ -58,7 +58,9 @@ def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str |
         bar.update_absolute(done, expected)
 
     patcher.check_interrupt()
-    return engine.speak(text, voice, params, scene=scene, on_frame=on_frame)
+    speech = engine.speak(text, voice, params, scene=scene, on_frame=on_frame)
+    bar.update_absolute(speech.frames, speech.frames)  # what was expected is an estimate: end with a full bar
+    return speech
 
 
 def describe(speech: Speech) -> str:

@@ -38,8 +38,10 @@ class HiggsTTSSaveVoice(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, name: str, **others) -> list:
-        """Saves again when the file has gone meanwhile."""
+    def fingerprint_inputs(cls, name: str | None, **others) -> list:
+        """Saves again when the file has gone meanwhile. A linked name is None here."""
+        if name is None:
+            return []
         path = folders.voice_target(name)
         return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
 
@@ -82,8 +84,10 @@ class HiggsTTSLoadVoice(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, voice: str) -> bool | str:
-        """Also what makes ComfyUI accept a name saved on another machine."""
+    def validate_inputs(cls, voice: str | None) -> bool | str:
+        """Also what makes ComfyUI accept a name saved on another machine. A linked name (None) is known later."""
+        if voice is None:
+            return True
         try:
             folders.find_voice(voice)
         except HiggsError as error:
@@ -91,7 +95,9 @@ class HiggsTTSLoadVoice(io.ComfyNode):
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, voice: str, **others) -> list:
+    def fingerprint_inputs(cls, voice: str | None, **others) -> list:
+        if voice is None:
+            return []
         path = folders.find_voice(voice)
         return [path.stat().st_size, path.stat().st_mtime_ns, *folders.transcript_of(path)]
 

@@ -136,9 +136,12 @@ class Comfy:
         except OSError:
             return False
 
-    def get(self, path: str):
+    def fetch(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=WAIT) as answer:
-            return json.loads(answer.read())
+            return answer.read()
+
+    def get(self, path: str):
+        return json.loads(self.fetch(path))
 
     def post(self, path: str, body: dict) -> dict:
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode())

@@ -25,7 +25,9 @@ def test_the_pack_is_there(comfy):
         assert described["category"] == "audio/tts/Higgs" and described["search_aliases"]
         inputs = {**described["input"]["required"], **described["input"].get("optional", {})}
         assert all(options["tooltip"] for _, options in inputs.values())
+        assert comfy.fetch(f"/extensions/ComfyUI-Higgs-TTS/docs/{node}.md").startswith(b"# Higgs ")
     assert set(comfy.get("/workflow_templates")["ComfyUI-Higgs-TTS"]) == {"speak", "clone_voice", "long_narration"}
+    assert comfy.get("/api/workflow_templates/ComfyUI-Higgs-TTS/speak.json")["nodes"]
     names = comfy.get("/object_info/HiggsTTSLoadModel")["HiggsTTSLoadModel"]["input"]["required"]["model"][1]["options"]
     assert {"higgs-tts-3-4b", "higgs/v2"} <= set(names) and any(name.startswith("download: ") for name in names)
 
@@ -35,8 +37,8 @@ def test_short_workflows_speak(comfy, workflow, name):
     outcome = comfy.run(workflow(name))
     check_speech(outcome)
     assert "frame limit" in outcome.text(), "random weights find no end, and the audio is kept all the same"
-    progress = [data["value"] for data in outcome.data("progress") if data["max"] > 1]
-    assert len(progress) > 1 and progress == sorted(progress)
+    progress = [(data["value"], data["max"]) for data in outcome.data("progress")]
+    assert len(progress) > 1 and progress == sorted(progress) and progress[-1] == (FRAMES, FRAMES)
 
 
 def test_long_narration_is_split_and_saved(comfy, workflow):

@@ -67,6 +67,13 @@ def test_the_licence_stands_where_a_checkpoint_is_chosen(room):
     assert "research and non-commercial" in tip and "creators" in tip
 
 
+def test_linked_names_are_unknown_before_the_run(comfy):
+    load, _, save, read, _ = node_list()
+    assert load.validate_inputs(None) is True and read.validate_inputs(None) is True
+    for node, name in ((load, "model"), (save, "name"), (read, "voice")):
+        assert node.fingerprint_inputs(**{name: None}) == node.fingerprint_inputs(**{name: None})
+
+
 class TestSpeak:
     @pytest.fixture
     def patcher(self, room, make_engine):
@@ -78,7 +85,7 @@ class TestSpeak:
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
         assert info.splitlines()[0] == "0.08 s in 0.02 s: 100.0 frames/s, RTF 0.250"
         assert info.splitlines()[1:] == ["Stopped at: end of speech", "Warning: a warning"]
-        assert comfy["comfy.utils"].bars == [(1, 2)]
+        assert comfy["comfy.utils"].bars == [(1, 2), (2, 2)]
         assert len(comfy["comfy.model_management"].loads) == 1
 
     @pytest.mark.parametrize("text", ["", " \n\t"])
