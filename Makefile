@@ -27,6 +27,7 @@ $(VENV)/.ready: requirements.txt Makefile
 $(FLOOR)/.ready: Makefile $(VENV)/.ready
 	rm -rf $(FLOOR)
 	$(PY) -m pip install --quiet --no-deps --target $(FLOOR) transformers==4.50.3 "tokenizers>=0.21,<0.22" "huggingface_hub<1.0"
+	$(PY) -m pip install --quiet --target $(FLOOR) requests
 	@touch $@
 
 clean:

@@ -16,6 +16,7 @@ from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_sn
 from .layouts import V3_CODEC, Plan, layout_of, make_plan, shape_problems
 from .model_config import Settings, read_settings
 from .tensors import TensorFile, open_folder, open_tensors
+from .upload import Job, upload
 
 _HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
 
@@ -95,13 +96,9 @@ def load_talker(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
     `embed_text` stays in host memory in the file's dtype, backed by the file where it is stored in one piece.
     A tied head is the same tensor object as `embed_codes`. Raises HiggsError when the checkpoint has problems.
     """
-    if checkpoint.problems:
-        more = f" And {len(checkpoint.problems) - 3} more." if len(checkpoint.problems) > 3 else ""
-        raise HiggsError(
-            f"{checkpoint.folder} does not fit the model its config.json describes. "
-            f"{' '.join(checkpoint.problems[:3])}{more} Download the folder again."
-        )
+    require_whole(checkpoint)
     tensors: dict[str, torch.Tensor] = {}
+    jobs: list[Job] = []
     for name, sources in checkpoint.plan.parts.items():
         stored = [key for source in sources for key in source.stored]
         if name == _HOST:
@@ -111,12 +108,33 @@ def load_talker(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
         fused = tensors[name] = torch.empty(checkpoint.plan.shape(name), dtype=dtype, device=device)
         row = 0
         for key in stored:
-            part = checkpoint.talker.get(key)
-            fused[row : row + part.shape[0]].copy_(part)
-            row += part.shape[0]
+            rows = checkpoint.talker.shapes[key][0]
+            jobs += _place(checkpoint.talker, key, fused[row : row + rows])
+            row += rows
+    if jobs:
+        upload(jobs, device)
     if checkpoint.plan.tied:
         tensors["head_codes"] = tensors["embed_codes"]
     return tensors
+
+
+def _place(file: TensorFile, key: str, target: torch.Tensor) -> list[Job]:
+    """Copies a stored tensor to its target now, or says how it is to be uploaded to a GPU."""
+    span = file.span(key) if target.device.type == "cuda" else None
+    if span is None:
+        target.copy_(file.get(key))
+        return []
+    return [Job(*span, file.dtypes[key], target)]
+
+
+def require_whole(checkpoint: Checkpoint):
+    """Raises HiggsError that names the first problems of a checkpoint that has any."""
+    if checkpoint.problems:
+        more = f" And {len(checkpoint.problems) - 3} more." if len(checkpoint.problems) > 3 else ""
+        raise HiggsError(
+            f"{checkpoint.folder} does not fit the model its config.json describes. "
+            f"{' '.join(checkpoint.problems[:3])}{more} Download the folder again."
+        )
 
 
 def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
