@@ -15,7 +15,7 @@ EOC = 1025  # end of codebook: fills it after its last code
 CODE_VOCAB = 1026  # real codes and the two specials
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 DTYPES = ("auto", "bf16", "fp32")
-RUNNERS = ("auto", "eager", "traced")
+RUNNERS = ("auto", "graph", "eager", "traced")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]):
@@ -38,7 +38,7 @@ class EngineConfig:
     dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
     context: int = 4096  # positions in the cache: prompt, reference and frames together
     batch: int = 1  # rows that decode together
-    runner: str = "auto"  # "eager", "traced" or "auto"
+    runner: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
 
     def __post_init__(self):
         _one_of("dtype", self.dtype, DTYPES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import threading
 import time
@@ -9,16 +11,15 @@ from pathlib import Path
 
 import torch
 
-from .checkpoint import inspect, load_talker, talker_bytes
-from .codec import StreamDecoder, build_decoder, build_encoder, decoder_shapes, encoder_shapes
+from .checkpoint import inspect, require_whole, talker_bytes
+from .codec import StreamDecoder, build_encoder, decoder_shapes, encoder_shapes
 from .config import CODEBOOK_SIZE, FRAME_RATE, EngineConfig, SamplingParams
 from .errors import HiggsError
 from .generate import Decoding
 from .prompt import PromptBuilder
-from .runners import make_runner
+from .residency import Residency
 from .speech import Speech
 from .state import DecodeState
-from .talker import build_talker
 from .text import estimate_frames, split_text
 from .voice import MAX_CLIP_SECONDS, Voice, check_clip, prepare_clip
 
@@ -38,13 +39,12 @@ class Engine:
         self.device = _device(config.device)
         self.dtype = _dtype(config.dtype, self.device)
         self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
-        if self.checkpoint.problems:
-            raise HiggsError(_describe(self.checkpoint))
+        require_whole(self.checkpoint)
         self.context = min(config.context, self.checkpoint.config.max_context)
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config)
         self._lock = threading.RLock()
         self._closing = False
-        self._talker = self._state = self._runner = self._decoder = None
+        self._residency: Residency | None = None
 
     @property
     def family(self) -> str:
@@ -52,16 +52,19 @@ class Engine:
 
     @property
     def opened(self) -> bool:
-        return self._talker is not None
+        return self._residency is not None
 
-    @property
+    @functools.cached_property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""
-        config = self.checkpoint.config
-        state = DecodeState(config, self.config.batch, self.context, torch.device("meta"), self.dtype)
-        rope = 2 * self.context * config.head_dim * self.dtype.itemsize
+        rope = 2 * self.context * self.checkpoint.config.head_dim * self.dtype.itemsize
         decoder = decoder_shapes(self.checkpoint.codec.config)
-        return talker_bytes(self.checkpoint, self.dtype) + rope + state.nbytes() + _fp32_bytes(decoder)
+        return talker_bytes(self.checkpoint, self.dtype) + rope + self._state_bytes + _fp32_bytes(decoder)
+
+    @functools.cached_property
+    def _state_bytes(self) -> int:
+        meta = torch.device("meta")
+        return DecodeState(self.checkpoint.config, self.config.batch, self.context, meta, self.dtype).nbytes()
 
     @property
     def encoder_bytes(self) -> int:
@@ -70,34 +73,56 @@ class Engine:
 
     @torch.inference_mode()
     def open(self):
-        """Puts everything that speaking needs on the device. Frees what it took when it fails."""
-        with self._lock:
+        """Puts everything that speaking needs on the device and captures the step. Frees what it took when it fails."""
+        with self._lock, self._on_device():
             if self.opened:
                 return
             self._closing = False
-            try:
-                tensors = load_talker(self.checkpoint, self.device, self.dtype)
-                talker = build_talker(self.checkpoint.config, tensors, self.context)
-                self._decoder = build_decoder(self.checkpoint.codec, self.device)
-                self._state = DecodeState(talker.config, self.config.batch, self.context, self.device, self.dtype)
-                self._runner = make_runner(self.config.runner, talker, self._state)
-                self._talker = talker
-            except BaseException:
-                self._drop()
-                raise
+            self._residency = Residency(self.checkpoint, self.config, self.context, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def trim(self) -> int:
+        """Gives up cache and captures but keeps the weights, and returns the bytes that this gave back.
+
+        The next `speak` makes them anew. Returns 0 when speech is under way in another thread.
+        """
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            if not self.opened or self._residency.state is None:
+                return 0
+            with self._on_device():
+                before = self._free_bytes()
+                size = self._residency.state.nbytes()
+                self._residency.trim()
+                return self._free_bytes() - before if self.device.type == "cuda" else size
+        finally:
+            self._lock.release()
+
+    def _free_bytes(self) -> int:
+        return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes on the device now: all of `planned_bytes`, less after `trim`, none when closed."""
+        residency = self._residency
+        if residency is None:
+            return 0
+        return self.planned_bytes - (self._state_bytes if residency.state is None else 0)
 
     def close(self):
-        """Gives everything back. Waits for speech in another thread, which stops at its next frame."""
+        """Gives everything back. Speech in another thread stops at its next frame, and is waited for."""
         self._closing = True
-        with self._lock:
+        with self._lock, self._on_device():
             self._drop()
 
     def _drop(self):
-        if self._runner is not None:
-            self._runner.close()
-        self._talker = self._state = self._runner = self._decoder = None
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        residency, self._residency = self._residency, None
+        if residency is not None:
+            residency.close()
+
+    def _on_device(self):
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def __enter__(self):
         self.open()
@@ -114,7 +139,7 @@ class Engine:
         """
         check_clip(wav, sample_rate)
         clip = prepare_clip(wav, sample_rate).to(self.device)
-        with self._lock:
+        with self._lock, self._on_device():
             encoder = build_encoder(self.checkpoint.codec, self.device)
             codes = encoder.encode(clip).cpu()
             del encoder
@@ -139,7 +164,7 @@ class Engine:
         engine is closed meanwhile.
         """
         params = params or SamplingParams()
-        with self._lock:
+        with self._lock, self._on_device():
             if not self.opened:
                 raise HiggsError("The engine is not open. Open it before speaking.")
             return _Utterance(self, voice, params, scene, on_frame).say(text)
@@ -151,14 +176,15 @@ class _Utterance:
     def __init__(self, engine: Engine, voice, params: SamplingParams, scene, on_frame):
         self._engine, self._voice, self._params = engine, voice, params
         self._scene, self._on_frame = scene, on_frame
-        self._stream = StreamDecoder(engine._decoder)
-        self._wavs, self._codes, self._warnings, self._limited = [], [], [], []
+        self._residency = engine._residency
+        self._stream = StreamDecoder(self._residency.decoder)
+        self._warnings = list(self._residency.notes)
+        self._wavs, self._codes, self._limited = [], [], []
         self._frames = 0
 
     def say(self, text: str) -> Speech:
         began = time.perf_counter()
-        chunks = split_text(text, self._params.chunk_seconds) if self._params.chunk_seconds else [text]
-        chunks = chunks or [text]  # the prompt names what is wrong with empty text
+        chunks = split_text(text, self._params.chunk_seconds)
         expected = [estimate_frames(chunk) for chunk in chunks]
         for index, chunk in enumerate(chunks):
             ended = self._say_chunk(chunk, index, sum(expected[index:]))
@@ -194,7 +220,8 @@ class _Utterance:
             if self._on_frame is not None:
                 self._on_frame(said + frames, max(said + frames, said + expected))
 
-        run = Decoding(engine._talker, engine._state, engine._runner, [prompt], self._params, line, on_step)
+        state, runner = self._residency.lane(1)
+        run = Decoding(self._residency.talker, state, runner, [prompt], self._params, line, on_step)
         for _, codes in run:
             self._codes.append(codes)
             self._wavs.append(self._stream.push(codes).cpu())
@@ -244,9 +271,3 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 def _fp32_bytes(shapes: dict) -> int:
     return sum(math.prod(shape) for shape in shapes.values()) * 4
-
-
-def _describe(checkpoint) -> str:
-    problems = checkpoint.problems
-    more = f" (and {len(problems) - 3} more; `python -m engine doctor` lists them)" if len(problems) > 3 else ""
-    return f"{checkpoint.folder} is not a whole checkpoint: {'; '.join(problems[:3])}{more}. Download it again."

@@ -40,8 +40,9 @@ def _truncate(state):
     torch.cumsum(state.mass, dim=-1, out=state.cumulative)
     state.cumulative.sub_(state.mass)  # mass above each code: the one that crosses top-p is kept
     torch.lt(state.cumulative, state.top_p, out=state.dropped)
-    torch.sum(state.dropped, -1, keepdim=True, out=state.kept)
-    state.kept.sub_(1).clamp_(min=0)
+    state.mass.copy_(state.dropped)  # sums of bool allocate on CUDA
+    torch.sum(state.mass, -1, keepdim=True, out=state.threshold_p)
+    state.kept.copy_(state.threshold_p.sub_(1).clamp_(min=0))
     torch.gather(ordered, -1, state.kept, out=state.threshold_p)
     torch.maximum(state.threshold_p, state.threshold_k, out=state.threshold_p)
     torch.lt(state.adjusted, state.threshold_p, out=state.dropped)
@@ -76,7 +77,8 @@ def _redraw_repeats(state):
     torch.eq(state.history, state.row.unsqueeze(1), out=state.repeats)
     torch.lt(state.history, BOC, out=state.specials)
     state.repeats.logical_and_(state.specials).logical_and_(state.window_mask)
-    torch.sum(state.repeats, 1, out=state.repeat_count)
+    state.repeats_wide.copy_(state.repeats)
+    torch.sum(state.repeats_wide, 1, out=state.repeat_count)
     torch.ge(state.repeat_count, state.repeat_limit, out=state.cells)
     state.adjusted.copy_(state.logits)
     _ban(state, state.adjusted)

@@ -78,6 +78,11 @@ class TensorFile:
         """The tensor on `device`, in the file's dtype. On the CPU it is backed by the file: do not write to it."""
         return self._places[name].map().to(device)
 
+    def span(self, name: str) -> tuple[Path, int] | None:
+        """(file, offset of the first byte) of a tensor stored in one piece; None where only `get` can read it."""
+        place = self._places[name]
+        return (place.path, place.offset) if place.tensor is None else None
+
     def under(self, prefix: str) -> TensorFile:
         """The tensors whose names begin with `prefix`, under the names without it."""
         return TensorFile({n[len(prefix) :]: p for n, p in self._places.items() if n.startswith(prefix)})

@@ -96,7 +96,7 @@ class Bench:
         self.tensors = {k: v.to(dtype) for k, v in small_tensors(self.config, seed).items()}
         self.talker = build_talker(self.config, self.tensors, context)
         self.state = DecodeState(self.config, batch, context, CPU, dtype)
-        self.runner = make_runner(runner, self.talker, self.state)
+        self.runner = make_runner(runner, self.talker, self.state, None)
 
     def start(self, params, prompts=None, lines=None):
         for b in range(self.state.batch):

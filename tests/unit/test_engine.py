@@ -187,17 +187,17 @@ def test_cancel_leaves_the_engine_usable(engine):
 
 def test_speech_that_ends_by_itself_says_so(engine):
     """Heads that love the end code: the line ends as soon as it may."""
-    book = engine._talker.head_codes.view(8, 1026, -1)
+    book = engine._residency.talker.head_codes.view(8, 1026, -1)
     if engine.family == "v3":
-        engine._talker.head_codes = book.clone().view(-1, book.shape[-1])
-    state = engine._state
-    decode = engine._talker.decode
+        engine._residency.talker.head_codes = book.clone().view(-1, book.shape[-1])
+    state = engine._residency.state
+    decode = engine._residency.talker.decode
 
     def ending(state):
         decode(state)
         state.logits[:, 0, 1025].add_((state.written > 30) * 1e4)
 
-    engine._talker.decode = ending
+    engine._residency.talker.decode = ending
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=200))
     assert speech.stopped == "end of speech"
     assert speech.frames == 31 and len(speech.wav) == 31 * 960
@@ -237,7 +237,11 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_remedy(folders, family)
 
 
 def test_planned_bytes_are_what_open_takes(engine):
-    tensors = [*engine._talker.tensors(), *engine._state.tensors(), *engine._decoder.state_dict().values()]
+    tensors = [
+        *engine._residency.talker.tensors(),
+        *engine._residency.state.tensors(),
+        *engine._residency.decoder.state_dict().values(),
+    ]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     assert abs(sum(storages.values()) - engine.planned_bytes) < 4096
 

@@ -1,0 +1,100 @@
+"""Where an engine's tensors live on its device, and how all of it goes back. Knows no model.
+
+With the native allocator (expandable segments or not) they go into a pool of their own, so that no foreign tensor
+shares a segment with them and closing returns whole segments. cudaMallocAsync, ComfyUI's default, refuses such pools
+and needs none: the driver's pool is trimmed by `empty_cache`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+
+import torch
+
+log = logging.getLogger("higgs_tts")
+
+
+class PrivatePool:
+    """Takes the allocations of one open engine and counts what is alive of them.
+
+    `allocate()` routes this thread's allocations into the pool; `adopt` makes tensors count; `close` returns
+    everything to the device and is safe to call twice.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._adopted: dict[int, tuple[weakref.ref, int]] = {}
+        self._pool = _mem_pool(device)
+        self._stream: torch.cuda.Stream | None = None
+
+    @contextlib.contextmanager
+    def allocate(self):
+        """Allocations of this thread on the pool's device go into the pool."""
+        if self._pool is None:
+            yield
+            return
+        with torch.cuda.use_mem_pool(self._pool, self.device):
+            yield
+
+    def adopt(self, tensors):
+        """Counts these tensors as long as they live."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self._adopted[storage.data_ptr()] = (weakref.ref(tensor), storage.nbytes())
+
+    def live_bytes(self) -> int:
+        """Bytes of adopted tensors that are still alive."""
+        return sum(size for ref, size in self._adopted.values() if ref() is not None)
+
+    def capture_stream(self) -> torch.cuda.Stream:
+        """The pool's one stream for warm-up and capture. While any pool holds one, cuBLAS keeps its workspaces."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)
+            _hold_workspaces(self)
+        return self._stream
+
+    def trim(self):
+        """Returns what is free to the device: after captures and their buffers are gone, weights still there."""
+        if self.device.type != "cuda":
+            return
+        with torch.cuda.device(self.device):
+            self._stream = None
+            _release_workspaces(self)
+            torch.cuda.empty_cache()
+
+    def close(self):
+        """Returns everything to the device. The owner has dropped its tensors and graphs before."""
+        held = self.live_bytes()
+        if held:
+            log.warning("Higgs TTS: %d bytes on %s are still referenced after closing.", held, self.device)
+        self._adopted.clear()
+        self._pool = None
+        self.trim()
+
+
+def _mem_pool(device: torch.device):
+    """A pool of one's own, or None where there is none to be had."""
+    if device.type != "cuda" or not hasattr(torch.cuda, "use_mem_pool"):
+        return None
+    return torch.cuda.MemPool() if torch.cuda.get_allocator_backend() == "native" else None
+
+
+# cuBLAS workspaces belong to the process: torch keeps one for each stream and clears them all or none. A captured
+# graph has its workspace's address inside, so they may go only when no engine has a graph left.
+_holders: set[int] = set()
+_holders_lock = threading.Lock()
+
+
+def _hold_workspaces(pool: PrivatePool):
+    with _holders_lock:
+        _holders.add(id(pool))
+
+
+def _release_workspaces(pool: PrivatePool):
+    with _holders_lock:
+        _holders.discard(id(pool))
+        if not _holders:
+            torch._C._cuda_clearCublasWorkspaces()

@@ -1,0 +1,100 @@
+"""Runs the step as one captured CUDA graph. The capture allocates nothing: every buffer was there before it.
+
+A capture is used only after it has been proved: from one state, an eager step and a replay must agree bit for bit.
+"""
+
+import torch
+
+from ..step import decode_step
+
+WARM_UPS = 2  # eager steps before the capture: libraries set themselves up on their first use
+
+
+class GraphError(RuntimeError):
+    """The step could not be captured, or its replay does not do what the step does."""
+
+
+class GraphRunner:
+    """Captures at construction and replays from then on. Raises GraphError; nothing stays allocated then.
+
+    The state must hold no live row: warm-up and proof step it and put it back.
+    """
+
+    name = "graph"
+
+    def __init__(self, talker, state, stream):
+        self._graph = torch.cuda.CUDAGraph()
+        before = _snapshot(state)
+        try:
+            self._capture(talker, state, stream)
+            self._prove(talker, state, stream, before)
+        except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+            self.close()
+            raise GraphError(str(error)) from error
+        finally:
+            torch.cuda.current_stream(state.device).wait_stream(stream)
+            _restore(before)
+
+    def _capture(self, talker, state, stream):
+        stream.wait_stream(torch.cuda.current_stream(state.device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                decode_step(talker, state)
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+            decode_step(talker, state)
+
+    def _prove(self, talker, state, stream, before):
+        with torch.cuda.stream(stream):
+            _restore(before)
+            _pose(state)
+            posed = _snapshot(state)
+            decode_step(talker, state)
+            decode_step(talker, state)
+            eager = _results(state)
+            _restore(posed)
+            self._graph.replay()
+            self._graph.replay()
+            replayed = _results(state)
+        stream.synchronize()
+        for name in eager:
+            if not torch.equal(eager[name], replayed[name]):
+                raise GraphError(f"a replayed step differs from an eager one in {name}")
+
+    def step(self):
+        self._graph.replay()
+
+    def close(self):
+        if self._graph is not None:
+            self._graph.reset()
+        self._graph = None
+
+
+def _snapshot(state) -> list:
+    """(buffer, copy) of every buffer but the cache, which holds nothing yet."""
+    cache = {state.keys.untyped_storage().data_ptr(), state.values.untyped_storage().data_ptr()}
+    return [(t, t.clone()) for t in state.tensors() if t.untyped_storage().data_ptr() not in cache]
+
+
+def _restore(copies):
+    for buffer, copy in copies:
+        buffer.copy_(copy)
+
+
+def _pose(state):
+    """Every row live at the cache's first slots, with logits and noise that tell rows and codes apart."""
+    ramp = torch.arange(state.logits.numel(), device=state.device, dtype=torch.float32).view_as(state.logits)
+    state.logits.copy_((ramp * 0.618).frac_().mul_(8.0))
+    state.noise_scale.fill_(1.0)
+    state.line.copy_(torch.arange(state.batch, device=state.device))
+    state.row_limit.fill_(state.context)
+    state.done.fill_(False)
+
+
+def _results(state) -> dict:
+    """Copies of what two steps from the pose write."""
+    return {
+        "logits": state.logits.clone(),
+        "codes": state.rows[:, :2].clone(),
+        "counters": torch.stack([state.written, state.position, state.countdown]),
+        "cache": torch.stack([state.keys[:, :, :, :2], state.values[:, :, :, :2]]),
+    }

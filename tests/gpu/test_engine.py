@@ -1,0 +1,250 @@
+"""The engine on the GPU: graphs against eager in codes and waveform, memory back after every fault."""
+
+import gc
+import threading
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import step as step_module
+from higgs_tts.engine.runners import eager as eager_module
+from higgs_tts.engine.runners import graph as graph_module
+
+TEXT = "One two three four five six seven."
+PARAMS = SamplingParams(max_frames=60, seed=3)
+
+
+def config(folder, **changes):
+    return EngineConfig(**{"model": str(folder), "device": "cuda:0", "context": 1024, **changes})
+
+
+def free_bytes():
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    import pathlib
+    import sys
+
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+    from real_shapes import write
+
+    return {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
+
+
+@pytest.fixture
+def folder(folders):
+    with Engine(config(folders["v3"])) as engine:  # whatever the process keeps for good is there after this
+        engine.speak(TEXT, params=PARAMS)
+    return folders["v3"]
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_graph_and_eager_engines_give_the_same_codes_and_waveform(folders, family, dtype):
+    said = {}
+    for runner in ("eager", "graph"):
+        with Engine(config(folders[family], runner=runner, dtype=dtype)) as engine:
+            for line, seed in enumerate((3, 4, 5)):
+                params = SamplingParams(max_frames=120, seed=seed)
+                said[runner, line] = engine.speak(TEXT, params=params)
+                assert not said[runner, line].warnings
+    for line in range(3):
+        assert torch.equal(said["eager", line].codes, said["graph", line].codes)
+        assert torch.equal(said["eager", line].wav, said["graph", line].wav)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_every_batch_size_is_captured_when_first_needed(folders, batch):
+    with Engine(config(folders["v3"], batch=batch)) as engine:
+        for rows in range(1, batch + 1):
+            state, runner = engine._residency.lane(rows)
+            assert state.batch >= rows and runner.name == "graph"
+        assert torch.equal(engine.speak(TEXT, params=PARAMS).codes, engine.speak(TEXT, params=PARAMS).codes)
+
+
+def test_closing_returns_what_opening_took_and_the_plan_was_honest(folder):
+    before = free_bytes()
+    engine = Engine(config(folder))
+    engine.open()
+    engine.speak(TEXT, params=PARAMS)
+    torch.cuda.synchronize()
+    held = before - torch.cuda.mem_get_info()[0]
+    assert abs(held - engine.planned_bytes) < 150 << 20  # cuBLAS workspace, graph, prefill and codec scratch
+    engine.close()
+    torch.cuda.synchronize()
+    assert torch.cuda.mem_get_info()[0] == before
+
+
+def test_trim_gives_up_the_cache_alone_and_the_next_speech_is_the_same(folder):
+    with Engine(config(folder, context=4096)) as engine:
+        first = engine.speak(TEXT, params=PARAMS)
+        held = engine.held_bytes
+        freed = engine.trim()
+        assert freed > 40 << 20 and engine.held_bytes < held and engine.opened
+        assert engine.trim() == 0
+        assert torch.equal(engine.speak(TEXT, params=PARAMS).wav, first.wav)
+        assert engine.held_bytes == held
+
+
+def test_graphs_off_never_captures(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", None)
+    with Engine(config(folder, runner="eager")) as engine:
+        assert engine.speak(TEXT, params=PARAMS).frames == 60
+
+
+def planted_failure(monkeypatch, when):
+    """The step raises in the given phase of the capture."""
+    step = graph_module.decode_step
+
+    def failing(talker, state):
+        if torch.cuda.is_current_stream_capturing() == (when == "capture"):
+            raise RuntimeError("planted failure")
+        step(talker, state)
+
+    monkeypatch.setattr(graph_module, "decode_step", failing)
+
+
+@pytest.mark.parametrize("when", ["warm-up", "capture"])
+def test_a_failed_capture_leaves_the_engine_eager_and_says_why(folder, monkeypatch, when):
+    with Engine(config(folder, runner="eager")) as engine:
+        expected = engine.speak(TEXT, params=PARAMS)
+    before = free_bytes()
+    planted_failure(monkeypatch, when)
+    with Engine(config(folder)) as engine:
+        speech = engine.speak(TEXT, params=PARAMS)
+        assert torch.equal(speech.wav, expected.wav)
+        assert any("CUDA graphs are off" in note and "planted failure" in note for note in speech.warnings)
+    assert free_bytes() == before
+
+
+def test_an_interrupt_in_the_middle_of_speech(folder):
+    def stop(done, expected):
+        if done > 20:
+            raise KeyboardInterrupt
+
+    before = free_bytes()
+    with Engine(config(folder)) as engine:
+        first = engine.speak(TEXT, params=PARAMS)
+        with pytest.raises(KeyboardInterrupt):
+            engine.speak(TEXT, params=PARAMS, on_frame=stop)
+        assert torch.equal(engine.speak(TEXT, params=PARAMS).wav, first.wav)
+    assert free_bytes() == before
+
+
+def test_out_of_memory_while_opening(folder):
+    before = free_bytes()
+    engine = Engine(config(folder))
+    hog = torch.empty(before - (300 << 20), dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        engine.open()
+    assert not engine.opened
+    del hog
+    assert free_bytes() >= before  # PyTorch empties its caches when memory runs out
+    with engine:
+        assert engine.speak(TEXT, params=PARAMS).frames == 60
+
+
+def test_out_of_memory_while_capturing(folder, monkeypatch):
+    """Something takes all that is left between the buffers and the capture: the step needs none of it."""
+    before = free_bytes()
+    hog = []
+    capture = graph_module.GraphRunner._capture
+
+    def starved(self, talker, state, stream):
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        size = torch.cuda.mem_get_info()[0]
+        while size > 2 << 20:
+            try:
+                hog.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            except torch.cuda.OutOfMemoryError:
+                size //= 2
+        capture(self, talker, state, stream)
+
+    monkeypatch.setattr(graph_module.GraphRunner, "_capture", starved)
+    engine = Engine(config(folder))
+    engine.open()
+    hog.clear()
+    torch.cuda.empty_cache()
+    speech = engine.speak(TEXT, params=PARAMS)
+    assert speech.frames == 60
+    state, runner = engine._residency.lane(1)
+    assert runner.name == "graph" or any("CUDA graphs are off" in note for note in speech.warnings)
+    del state, runner
+    engine.close()
+    assert free_bytes() >= before  # PyTorch empties its caches when memory runs out
+
+
+def test_an_exception_inside_the_step(folder, monkeypatch):
+    before = free_bytes()
+    with Engine(config(folder, runner="eager")) as engine:
+        first = engine.speak(TEXT, params=PARAMS)
+        step, calls = step_module.decode_step, []
+
+        def failing(talker, state):
+            calls.append(1)
+            if len(calls) == 10:
+                raise RuntimeError("planted failure")
+            step(talker, state)
+
+        monkeypatch.setattr(eager_module, "decode_step", failing)
+        with pytest.raises(RuntimeError, match="planted"):
+            engine.speak(TEXT, params=PARAMS)
+        assert torch.equal(engine.speak(TEXT, params=PARAMS).wav, first.wav)
+    assert free_bytes() == before
+
+
+def test_closing_from_another_thread_while_it_speaks(folder):
+    before = free_bytes()
+    engine = Engine(config(folder))
+    engine.open()
+    threads = []
+
+    def close_soon(done, expected):
+        if done > 10 and not threads:
+            threads.append(threading.Thread(target=engine.close))
+            threads[0].start()
+
+    with pytest.raises(HiggsError, match="unloaded while it spoke"):
+        engine.speak(TEXT * 5, params=SamplingParams(max_frames=800), on_frame=close_soon)
+    threads[0].join()
+    assert not engine.opened and free_bytes() == before
+    engine.open()
+    assert engine.speak(TEXT, params=PARAMS).frames == 60
+    engine.close()
+
+
+def test_an_engine_dropped_without_closing(folder):
+    before = free_bytes()
+    engine = Engine(config(folder))
+    engine.open()
+    engine.speak(TEXT, params=PARAMS)
+    del engine
+    assert free_bytes() == before
+
+
+def test_two_engines_one_closed_while_the_other_speaks(folder):
+    before = free_bytes()
+    speaking, other = Engine(config(folder)), Engine(config(folder, context=2048))
+    speaking.open()
+    other.open()
+    first = speaking.speak(TEXT, params=PARAMS)
+    assert torch.equal(other.speak(TEXT, params=PARAMS).codes, first.codes)
+    threads = []
+
+    def close_other(done, expected):
+        if done > 10 and not threads:
+            threads.append(threading.Thread(target=other.close))
+            threads[0].start()
+
+    again = speaking.speak(TEXT, params=PARAMS, on_frame=close_other)
+    threads[0].join()
+    assert torch.equal(again.wav, first.wav)
+    assert torch.equal(speaking.speak(TEXT, params=PARAMS).wav, first.wav)
+    speaking.close()
+    assert free_bytes() == before
