@@ -19,8 +19,7 @@ lint: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet torch==2.11.0 torchaudio==2.11.0
-	$(PY) -m pip install --quiet --upgrade --upgrade-strategy only-if-needed -r requirements.txt pytest ruff
+	$(PY) -m pip install --quiet torch==2.11.0 torchaudio==2.11.0 -r requirements.txt pytest ruff
 	@touch $@
 
 # transformers 4.50.3 is the oldest that ComfyUI accepts; it lies ahead on the path, so one environment serves both.

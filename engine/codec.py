@@ -15,6 +15,7 @@ from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, 
 from .codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES, SAMPLE_RATE
 from .errors import HiggsError
+from .libraries import borrow
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
@@ -88,7 +89,7 @@ class CodecEncoder(nn.Module):
 
     def _semantic(self, wav: torch.Tensor) -> torch.Tensor:  # [1, S] -> [1, T, semantic_hidden]
         # Imported here: only encoding needs it, and a broken torchaudio need not keep the pack from loading.
-        from torchaudio.functional import resample
+        resample = borrow("torchaudio.functional", "resample")
 
         heard = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
         states = self.semantic_model(heard, output_hidden_states=True, return_dict=True).hidden_states

@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from .config import SAMPLE_RATE
+from .libraries import borrow
 
 if TYPE_CHECKING:
     from transformers import DacConfig, HubertConfig
 
+_DAC = "transformers.models.dac.modeling_dac"  # borrowed late: transformers takes seconds to load
 CODEBOOKS = 8
 RATIOS = 5  # up- and downsampling blocks of the acoustic half
 SEMANTIC_STRIDES = (5, 2, 2, 2, 2, 2, 2)  # HuBERT's feature convolutions; shapes do not tell strides
@@ -56,10 +58,7 @@ class CodecConfig:
 
 def dac_config(config: CodecConfig) -> DacConfig:
     """transformers' settings for the acoustic half."""
-    # Imported here: transformers takes seconds to load, and nothing needs it before a codec is built.
-    from transformers import DacConfig
-
-    dac = DacConfig(
+    dac = borrow("transformers", "DacConfig")(
         encoder_hidden_size=config.encoder_hidden,
         decoder_hidden_size=config.decoder_hidden,
         downsampling_ratios=list(config.ratios),
@@ -72,9 +71,7 @@ def dac_config(config: CodecConfig) -> DacConfig:
 
 def hubert_config(config: CodecConfig) -> HubertConfig:
     """transformers' settings for HuBERT."""
-    from transformers import HubertConfig
-
-    return HubertConfig(**_hubert_settings(config), attn_implementation="sdpa")
+    return borrow("transformers", "HubertConfig")(**_hubert_settings(config), attn_implementation="sdpa")
 
 
 def hf_config(config: CodecConfig) -> dict:
@@ -118,16 +115,12 @@ def _hubert_settings(config: CodecConfig) -> dict:
 
 def acoustic_encoder(config: CodecConfig) -> nn.Module:
     """wav [B, 1, S] -> [B, acoustic_hidden, S / 960]."""
-    from transformers.models.dac.modeling_dac import DacEncoder
-
-    return DacEncoder(dac_config(config))
+    return borrow(_DAC, "DacEncoder")(dac_config(config))
 
 
 def acoustic_decoder(config: CodecConfig) -> nn.Module:
     """[B, acoustic_hidden, T] -> wav [B, 1, 960 * T], not limited to -1..1."""
-    from transformers.models.dac.modeling_dac import DacDecoder
-
-    decoder = DacDecoder(dac_config(config))
+    decoder = borrow(_DAC, "DacDecoder")(dac_config(config))
     # This codec was trained without the final tanh, and with odd strides padded so that each yields stride * T samples.
     decoder.tanh = nn.Identity()
     for block in decoder.block:
@@ -137,9 +130,7 @@ def acoustic_decoder(config: CodecConfig) -> nn.Module:
 
 def semantic_model(config: CodecConfig) -> nn.Module:
     """HuBERT: 16 kHz wav [B, S] -> hidden states, 50 a second."""
-    from transformers import HubertModel
-
-    return HubertModel(hubert_config(config))
+    return borrow("transformers", "HubertModel")(hubert_config(config))
 
 
 class SemanticUnit(nn.Module):

@@ -14,6 +14,7 @@ from safetensors.torch import save as safetensors_bytes
 
 from .config import CODEBOOK_SIZE, FRAME_RATE, SAMPLE_RATE
 from .errors import HiggsError
+from .libraries import borrow
 
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
@@ -191,6 +192,5 @@ def prepare_clip(wav, sample_rate: int) -> torch.Tensor:
             f"The reference clip has the unusual sample rate {sample_rate}. Save it at 24000, 44100 or 48000 Hz first."
         )
     # Here, not at the top: a torchaudio that does not fit its torch should cost cloning, not the whole pack.
-    from torchaudio.functional import resample
-
+    resample = borrow("torchaudio.functional", "resample")
     return resample(mono, sample_rate, SAMPLE_RATE)

@@ -1,0 +1,39 @@
+"""A library that is missing or broken is one sentence."""
+
+import builtins
+import sys
+
+import pytest
+from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.libraries import borrow
+
+
+def test_a_class_is_borrowed():
+    assert borrow("collections", "Counter").__name__ == "Counter"
+
+
+@pytest.mark.parametrize(
+    "module, name", [("no_such_library.parts", "Thing"), ("collections", "NoSuchThing")], ids=["library", "name"]
+)
+def test_what_is_missing_is_named(module, name):
+    with pytest.raises(HiggsError, match=f"{module.partition('.')[0]} has no usable {name} here.*Install"):
+        borrow(module, name)
+
+
+def test_the_deepest_cause_is_told(monkeypatch):
+    """As transformers does over a torchaudio of another CUDA version."""
+    real = builtins.__import__
+
+    def broken(name, *args, **kwargs):
+        if name == "fractions":
+            try:
+                raise RuntimeError("compiled with different CUDA versions.")
+            except RuntimeError as error:
+                raise ModuleNotFoundError("Could not import module") from error
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "statistics", raising=False)
+    monkeypatch.delitem(sys.modules, "fractions", raising=False)
+    monkeypatch.setattr(builtins, "__import__", broken)
+    with pytest.raises(HiggsError, match="different CUDA versions"):
+        borrow("statistics", "mean")
