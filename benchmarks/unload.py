@@ -1,29 +1,23 @@
 """What is left on the device after closing: cycles of open, speak, close under every allocator, one process each.
 
-Also the rate of reloading against its ceiling, and the faults of benchmarks/faults.py. Writes results/unload.json and
-prints it as one JSON line. Needs a CUDA GPU; rows with Dynamic VRAM need comfy-aimdo.
+On request also ComfyUI's Dynamic VRAM (needs comfy-aimdo), the rate of reloading against its ceiling, and the faults
+of tests/gpu. Prints one JSON line last. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-ALLOCATORS = {
-    "native": "backend:native",
-    "expandable_segments": "expandable_segments:True",
-    "cudaMallocAsync": "backend:cudaMallocAsync",
-}
-GB = 1 << 30
+from common import ALLOCATORS, GB, ROOT, DynamicVram, card, free_bytes, in_process, write_shapes
+from dynamic_vram import cases
 
 
 def main():
@@ -32,30 +26,22 @@ def main():
     if args.worker:
         print(json.dumps(WORKERS[args.worker](args)))
         return
-    import torch
-
-    result = {
-        "gpu": torch.cuda.get_device_name(0),
-        "driver": _driver(),
-        "torch": torch.__version__,
-        "date": str(datetime.date.today()),
-        "layers": args.layers,
-        "rows": [],
-    }
+    result = {**card(), "layers": args.layers, "rows": []}
     with tempfile.TemporaryDirectory() as folder:
         for family in ("v3", "v2"):
-            made = pathlib.Path(folder, family)
-            _write(made, family, args.layers)
-            for allocator in ALLOCATORS:
-                for dtype in args.dtypes.split(","):
-                    result["rows"].append(_row(args, "cycles", made, family, allocator, dtype, False))
-            if args.dynamic:
-                for allocator in ("native", "cudaMallocAsync"):
-                    result["rows"].append(_row(args, "cycles", made, family, allocator, "bf16", True))
+            made = write_shapes(pathlib.Path(folder, family), family, args.layers)
+            for dtype in args.dtypes.split(","):
+                for allocator in ALLOCATORS:
+                    result["rows"].append(_row(args, made, family, allocator, dtype, False))
+            for allocator in ("native", "cudaMallocAsync") if args.dynamic else ():
+                result["rows"].append(_row(args, made, family, allocator, "bf16", True))
+        if args.dynamic:
+            result["capture_under_dynamic_vram"] = cases()
         if args.reload:
-            made = pathlib.Path(folder, "whole")
-            _write(made, "v3", None)
-            result["reload"] = _row(args, "reload", made, "v3", "cudaMallocAsync", "bf16", False)
+            made = write_shapes(pathlib.Path(folder, "whole"), "v3", None)
+            result["reload"] = in_process(__file__, ["--worker", "reload", "--folder", str(made)], "cudaMallocAsync")
+    if args.faults:
+        result["faults"] = {allocator: _faults(allocator) for allocator in ("native", "cudaMallocAsync")}
     if args.out:
         pathlib.Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result))
@@ -68,6 +54,7 @@ def _arguments():
     parser.add_argument("--dtypes", default="bf16")
     parser.add_argument("--dynamic", action="store_true", help="also with comfy-aimdo's Dynamic VRAM active")
     parser.add_argument("--reload", action="store_true", help="also the reload rate of the whole 36-layer file")
+    parser.add_argument("--faults", action="store_true", help="also the faults of tests/gpu, by name")
     parser.add_argument("--out", help="file for the result")
     parser.add_argument("--worker", choices=WORKERS)
     parser.add_argument("--folder")
@@ -75,32 +62,23 @@ def _arguments():
     return parser.parse_args()
 
 
-def _driver() -> str:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
-
-
-def _write(folder: pathlib.Path, family: str, layers: int | None):
-    """In a process of its own, so that none of its device memory is in the way."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "real_shapes.py"), str(folder), family]
-    subprocess.run(command + ([str(layers)] if layers else []), check=True, stdout=subprocess.DEVNULL)
-
-
-def _row(args, worker, folder, family, allocator, dtype, dynamic) -> dict:
-    env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=ALLOCATORS[allocator], HIGGS_BENCH_DYNAMIC="1" if dynamic else "")
-    command = [sys.executable, __file__, "--worker", worker, "--folder", str(folder), "--dtype", dtype]
-    done = subprocess.run(
-        [*command, "--cycles", str(args.cycles)], env=env, capture_output=True, text=True, check=False
-    )
+def _row(args, folder, family, allocator, dtype, dynamic) -> dict:
+    worker = ["--worker", "cycles", "--folder", str(folder), "--dtype", dtype, "--cycles", str(args.cycles)]
     row = {"allocator": allocator, "family": family, "dtype": dtype, "dynamic_vram": dynamic}
-    if done.returncode:
-        return row | {"crashes": 1, "error": done.stderr.strip().splitlines()[-3:]}
-    return row | json.loads(done.stdout.splitlines()[-1]) | {"crashes": 0}
+    return row | in_process(__file__, worker + (["--dynamic"] if dynamic else []), allocator)
+
+
+def _faults(allocator: str) -> dict:
+    """The fault tests of tests/gpu by name, and what became of each."""
+    command = [sys.executable, "-m", "pytest", "tests/gpu/test_engine.py", "-q", "-rA", "-p", "no:cacheprovider"]
+    env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=ALLOCATORS[allocator])
+    out = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False).stdout
+    return {name: verdict.lower() for verdict, name in re.findall(r"^(PASSED|FAILED) \S+::(\S+)", out, re.MULTILINE)}
 
 
 def _cycles(args) -> dict:
     """Open, speak and close again and again; bytes missing after each close against before the first."""
-    room = _DynamicVram() if os.environ.get("HIGGS_BENCH_DYNAMIC") else None
+    room = DynamicVram() if args.dynamic else None
     import psutil
     import torch
 
@@ -108,17 +86,17 @@ def _cycles(args) -> dict:
 
     torch.zeros(1, device="cuda")
     if room is not None:
-        room.fill()
+        room.fill(left=3 * GB)
     left, rss, used, codes = [], [], [], set()
-    before = _free()
+    before = free_bytes()
     for _ in range(args.cycles):
         engine = Engine(EngineConfig(model=args.folder, dtype=args.dtype, context=1024, device="cuda:0"))
         engine.open()
         speech = engine.speak("Unload me again.", params=SamplingParams(max_frames=25, seed=1))
         codes.add(hash(speech.wav.numpy().tobytes()))
-        used.append(before - _free())
+        used.append(before - free_bytes())
         engine.close()
-        left.append(before - _free())
+        left.append(before - free_bytes())
         rss.append(psutil.Process().memory_info().rss)
     tail = rss[len(rss) // 2 :]
     return {
@@ -131,29 +109,6 @@ def _cycles(args) -> dict:
         "same_audio": len(codes) == 1,
         "notes": list(speech.warnings),
     }
-
-
-class _DynamicVram:
-    """comfy-aimdo active as in ComfyUI, its pages over most of the card, so that new allocations must evict some."""
-
-    def __init__(self):
-        import comfy_aimdo.control as control
-
-        control.init()
-        self._control = control
-
-    def fill(self):
-        """10 GB of pages, and all but 3 GB of the rest taken: opening an engine has to evict."""
-        import comfy_aimdo.model_vbar as vbar
-        import torch
-
-        if not self._control.init_devices([0]):
-            raise SystemExit("comfy-aimdo could not be started")
-        self._pages = vbar.ModelVBAR(12 * GB, 0)
-        block = self._pages.alloc(10 * GB)
-        vbar.vbar_fault(block)
-        vbar.vbar_unpin(block)
-        self._rest = torch.empty(_free() - 3 * GB, dtype=torch.uint8, device="cuda")
 
 
 def _reload(args) -> dict:
@@ -204,13 +159,6 @@ def _mapped_rate(engine) -> float:
         size += tensor.nbytes
     torch.cuda.synchronize()
     return size / (time.perf_counter() - began) / 1e9
-
-
-def _free() -> int:
-    import torch
-
-    torch.cuda.synchronize()
-    return torch.cuda.mem_get_info()[0]
 
 
 WORKERS = {"cycles": _cycles, "reload": _reload}

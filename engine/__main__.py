@@ -14,10 +14,11 @@ import soundfile
 from tqdm import tqdm
 
 from . import SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
-from .config import DTYPES, RUNNERS
+from .config import DTYPES
 from .doctor import examine
 from .tiny import FAMILIES, write_tiny
 
+GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}
 _RANDOM_VOICE = (
     "No --model given: using the embedded checkpoint. It is tiny and its weights are random, so what you hear is noise "
     "in the right form, not speech."
@@ -87,7 +88,11 @@ def _engine_config(args, stack) -> EngineConfig:
         model = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         write_tiny(Path(model), "v3", seed=0)
     return EngineConfig(
-        model=str(model), codec=args.codec, device=args.device, dtype=args.dtype, runner=getattr(args, "runner", "auto")
+        model=str(model),
+        codec=args.codec,
+        device=args.device,
+        dtype=args.dtype,
+        runner=GRAPHS[getattr(args, "graphs", "auto")],
     )
 
 
@@ -122,7 +127,9 @@ def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -
             bar.total = expected
             bar.update(done - bar.n)
 
-        return engine.speak(text, voice, params, scene, on_frame)
+        speech = engine.speak(text, voice, params, scene, on_frame)
+        on_frame(speech.frames, speech.frames)
+    return speech
 
 
 def _writable(path: str, suffix: str) -> Path:
@@ -172,7 +179,7 @@ def _say_parser(commands):
     )
     command.add_argument("--allow-specials", action="store_true", help="do not ban stray begin and end codes")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
-    command.add_argument("--runner", choices=RUNNERS, default=EngineConfig.runner)
+    command.add_argument("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs; off is slower")
     _model_arguments(command)
     command.set_defaults(run=say)
 

@@ -252,6 +252,8 @@ def test_errors_reach_the_terminal_as_one_line(tmp_path, capsys):
     assert err.startswith("error: ") and str(tmp_path) in err and err.count("\n") == 1
     assert main(["say", "Hi.", "--device", "cuda:99", "--out", str(tmp_path / "a.wav")]) == 2
     assert "cuda:99" in capsys.readouterr().err
+    assert main(["say", "Hi.", "--graphs", "on", "--device", "cpu", "--out", str(tmp_path / "a.wav")]) == 2
+    assert "Set graphs to auto or off" in capsys.readouterr().err
     assert main(["say", "Hi.", "--top-p", "7", "--out", str(tmp_path / "a.wav")]) == 2
     assert "top_p is 7.0" in capsys.readouterr().err
 

@@ -1,0 +1,81 @@
+"""What the benchmarks share: allocators, a card's facts, free memory, and ComfyUI's Dynamic VRAM as an opponent."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+ALLOCATORS = {
+    "native": "backend:native",
+    "expandable_segments": "expandable_segments:True",
+    "cudaMallocAsync": "backend:cudaMallocAsync",
+}
+GB = 1 << 30
+
+
+def card() -> dict:
+    """GPU, driver, torch and date, as every result names them."""
+    import torch
+
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
+    return {
+        "gpu": torch.cuda.get_device_name(0),
+        "driver": driver,
+        "torch": torch.__version__,
+        "date": str(datetime.date.today()),
+    }
+
+
+def in_process(script: str, arguments: list[str], allocator: str) -> dict:
+    """Runs a worker of a script in a process of its own, because an allocator is chosen once; its last line is JSON."""
+    env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=ALLOCATORS[allocator])
+    done = subprocess.run([sys.executable, script, *arguments], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "rror" in line]
+        return {"crashes": 1, "exit": done.returncode, "error": errors[:3]}
+    return json.loads(done.stdout.splitlines()[-1]) | {"crashes": 0}
+
+
+def write_shapes(folder: pathlib.Path, family: str, layers: int | None) -> pathlib.Path:
+    """A checkpoint of published width, made in another process so that none of its memory is in the way."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "real_shapes.py"), str(folder), family]
+    subprocess.run(command + ([str(layers)] if layers else []), check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def free_bytes() -> int:
+    """Free bytes on the device as the driver says."""
+    import torch
+
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+
+
+class DynamicVram:
+    """comfy-aimdo active as in ComfyUI. Make it before CUDA is touched."""
+
+    def __init__(self):
+        import comfy_aimdo.control as control
+
+        control.init()
+        self._control = control
+
+    def fill(self, left: int):
+        """10 GB of pages that may be evicted, and all the rest of the card taken but `left` bytes."""
+        import comfy_aimdo.model_vbar as vbar
+        import torch
+
+        if not self._control.init_devices([0]):
+            raise SystemExit("comfy-aimdo could not be started")
+        self.pages = vbar.ModelVBAR(12 * GB, 0)
+        block = self.pages.alloc(10 * GB)
+        vbar.vbar_fault(block)
+        vbar.vbar_unpin(block)
+        self._rest = torch.empty(free_bytes() - left, dtype=torch.uint8, device="cuda")

@@ -1,0 +1,90 @@
+"""Capturing while ComfyUI's Dynamic VRAM has the card and memory is short: an allocating step against ours.
+
+An allocation inside a capture makes comfy-aimdo evict pages, which synchronises, which a capture forbids. Ours
+allocates nothing. Prints one JSON line; each case runs in a process of its own, because one of them ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import tempfile
+
+from common import GB, DynamicVram, card, in_process, write_shapes
+
+
+def main():
+    """Both steps under both allocators."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--worker", choices=("allocating", "ours"))
+    parser.add_argument("--folder")
+    args = parser.parse_args()
+    if args.worker:
+        print(json.dumps(capture(args.folder, args.worker == "allocating")))
+        return
+    print(json.dumps({**card(), "capture_under_dynamic_vram": cases()}))
+
+
+def cases() -> list[dict]:
+    """One row a step and allocator."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_shapes(pathlib.Path(folder), "v3", 3)
+        for allocator in ("native", "cudaMallocAsync"):
+            for step in ("allocating", "ours"):
+                row = in_process(__file__, ["--worker", step, "--folder", folder], allocator)
+                rows.append({"allocator": allocator, "step": step, **row})
+    return rows
+
+
+def capture(folder: str, allocating: bool) -> dict:
+    """Opens an engine, fills the card, captures, replays, has pages evicted, replays again."""
+    room = DynamicVram()
+    import torch
+
+    from engine import Engine, EngineConfig, SamplingParams
+    from engine.runners import graph
+
+    torch.zeros(1, device="cuda")
+    engine = Engine(EngineConfig(model=folder, device="cuda:0", context=1024, runner="eager"))
+    params = SamplingParams(max_frames=50, seed=2)
+    engine.open()
+    expected = engine.speak("Under pressure.", params=params)
+    residency = engine._residency
+    step = graph.decode_step
+    if allocating:
+
+        def greedy_step(talker, state):
+            held = [torch.empty(512 << 20, dtype=torch.uint8, device="cuda").fill_(1) for _ in range(8)]
+            step(talker, state)
+            return held
+
+        graph.decode_step = greedy_step
+    stream = residency.pool.capture_stream()
+    with torch.inference_mode():
+        room.fill(left=5 * GB if allocating else 300 << 20)
+        before = room.pages.loaded_size()
+        if allocating:  # the eager warm-up finds room; the capture then has to evict
+            filler = torch.empty(4 * GB, dtype=torch.uint8, device="cuda")
+            graph.WARM_UPS = 0
+        runner = graph.GraphRunner(residency.talker, residency.lane(1)[0], stream)
+        residency._lanes[1] = (residency.lane(1)[0], runner)
+    said = engine.speak("Under pressure.", params=params)
+    hog = torch.empty(3 * GB, dtype=torch.uint8, device="cuda").fill_(3)
+    again = engine.speak("Under pressure.", params=params)
+    result = {
+        "captured": True,
+        "pages_gb_before": round(before / GB, 2),
+        "pages_gb_after": round(room.pages.loaded_size() / GB, 2),
+        "same_audio": torch.equal(said.wav, expected.wav) and torch.equal(again.wav, expected.wav),
+    }
+    if allocating:
+        del filler
+    del hog
+    engine.close()
+    return result
+
+
+if __name__ == "__main__":
+    main()
