@@ -1,187 +1,14 @@
-"""A real ComfyUI in a folder of its own, started as users start it, and a client that speaks its API.
-
-COMFYUI_PATH names the folder of a ComfyUI, COMFYUI_PYTHON an interpreter with what it needs (default: this one).
-"""
+"""What the tests in a real ComfyUI share: servers, small checkpoints, clips and workflows."""
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
-import socket
-import struct
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-import uuid
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-WAIT = 240  # seconds until a server or a prompt is given up; nothing is measured against it
-CHECKPOINT = "higgs-tts-3-4b"  # the name that the workflows carry
-
-
-class Events:
-    """ComfyUI's websocket, read only: JSON messages, one after another."""
-
-    def __init__(self, port: int, client: str):
-        self._socket = socket.create_connection(("127.0.0.1", port), WAIT)
-        key = base64.b64encode(os.urandom(16)).decode()
-        self._socket.sendall(
-            f"GET /ws?clientId={client} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-        )
-        self._buffer = b""
-        while b"\r\n\r\n" not in self._buffer:
-            self._buffer += self._socket.recv(4096)
-        head, self._buffer = self._buffer.split(b"\r\n\r\n", 1)
-        assert b" 101 " in head, head
-
-    def _take(self, count: int) -> bytes:
-        while len(self._buffer) < count:
-            piece = self._socket.recv(65536)
-            assert piece, "ComfyUI closed the websocket"
-            self._buffer += piece
-        taken, self._buffer = self._buffer[:count], self._buffer[count:]
-        return taken
-
-    def _frame(self) -> tuple[bool, int, bytes]:
-        first, second = self._take(2)
-        length = second & 127
-        if length > 125:
-            length = struct.unpack(">H", self._take(2))[0] if length == 126 else struct.unpack(">Q", self._take(8))[0]
-        return bool(first & 128), first & 15, self._take(length)
-
-    def next(self) -> dict:
-        """The next JSON message; previews and pings are passed over."""
-        text = b""
-        while True:
-            final, kind, payload = self._frame()
-            if kind == 9:  # ping
-                self._socket.sendall(bytes([0x8A, 0x80 | len(payload)]) + bytes(4) + payload)
-            elif kind == 1 or (kind == 0 and text):
-                text += payload
-                if final:
-                    return json.loads(text)
-            assert kind != 8, "ComfyUI closed the websocket"
-
-    def close(self):
-        self._socket.close()
-
-
-class Outcome:
-    """What one prompt came to."""
-
-    def __init__(self, comfy: Comfy, prompt: dict, refusal: dict | None, events: list, history: dict):
-        self._comfy, self._prompt = comfy, prompt
-        self.refusal, self.events, self._history = refusal, events, history
-
-    def data(self, kind: str) -> list[dict]:
-        return [event["data"] for event in self.events if event["type"] == kind]
-
-    @property
-    def error(self) -> str:
-        """What the user reads on the node; empty when all went well."""
-        if self.refusal:
-            return json.dumps(self.refusal)
-        return "".join(data["exception_message"] for data in self.data("execution_error"))
-
-    def _output(self, class_type: str) -> dict:
-        assert not self.error, self.error
-        (node,) = [node for node, entry in self._prompt.items() if entry["class_type"] == class_type]
-        return self._history["outputs"][node]
-
-    def text(self, class_type: str = "PreviewAny") -> str:
-        return self._output(class_type)["text"][0]
-
-    def audio(self, class_type: str = "PreviewAudio"):
-        """(samples [S, C] float32, Hz) of the file that ComfyUI wrote."""
-        soundfile = pytest.importorskip("soundfile")
-        (saved,) = self._output(class_type)["audio"]
-        folder = self._comfy.base / saved["type"] / saved["subfolder"]
-        return soundfile.read(folder / saved["filename"], dtype="float32", always_2d=True)
-
-
-class Comfy:
-    """One running ComfyUI."""
-
-    def __init__(self, base: Path, flags: tuple[str, ...]):
-        self.base, self.client = base, uuid.uuid4().hex
-        home = Path(os.environ["COMFYUI_PATH"])
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [os.environ.get("COMFYUI_PYTHON", sys.executable), "main.py", "--cpu", "--port", str(self.port)]
-        command += ["--base-directory", str(base), "--disable-api-nodes", "--database-url", "sqlite:///:memory:"]
-        command += ["--front-end-root", str(base / "page"), *flags]
-        environment = {**os.environ, "HF_HOME": str(base / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        self.log = base / f"comfyui-{self.port}.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, env=environment)
-        deadline = time.monotonic() + WAIT
-        while not self._is_up():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                pytest.fail(f"ComfyUI did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
-            time.sleep(0.3)
-
-    def _is_up(self) -> bool:
-        try:
-            return self.get("/system_stats") is not None
-        except OSError:
-            return False
-
-    def fetch(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=WAIT) as answer:
-            return answer.read()
-
-    def get(self, path: str):
-        return json.loads(self.fetch(path))
-
-    def post(self, path: str, body: dict) -> dict:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode())
-        request.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(request, timeout=WAIT) as answer:
-            return json.loads(answer.read() or b"{}")
-
-    def run(self, prompt: dict, on_event=None) -> Outcome:
-        """Queue `prompt` and wait for its end. `on_event(message)` sees every message on the way."""
-        events = Events(self.port, self.client)
-        seen, ends = [], ("execution_success", "execution_error", "execution_interrupted")
-        try:
-            queued = self.post("/prompt", {"prompt": prompt, "client_id": self.client})["prompt_id"]
-            while not (seen and seen[-1]["type"] in ends and seen[-1]["data"].get("prompt_id") == queued):
-                seen.append(events.next())
-                if on_event:
-                    on_event(seen[-1])
-        except urllib.error.HTTPError as refusal:
-            return Outcome(self, prompt, json.loads(refusal.read()), seen, {})
-        finally:
-            events.close()
-        # The worker writes the history just after it has told the browser.
-        while queued not in (history := self.get(f"/history/{queued}")):
-            time.sleep(0.02)
-        return Outcome(self, prompt, None, seen, history[queued])
-
-    def until(self, condition) -> dict:
-        """The probe's view, {"open": engines open, "loaded": bytes of each in ComfyUI's register}, once it fits."""
-        deadline = time.monotonic() + WAIT
-        while not condition(state := self.get("/higgs_probe")):
-            assert time.monotonic() < deadline, state
-            time.sleep(0.1)
-        return state
-
-    def stop(self):
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+from .server import CHECKPOINT, Comfy, lay_out, read_workflow
 
 
 @pytest.fixture(scope="session")
@@ -195,12 +22,7 @@ def tiny(tmp_path_factory) -> Path:
     return folder
 
 
-def _lay_out(base: Path, tiny: Path) -> None:
-    for folder in ("custom_nodes", "models/higgs_tts", "models/TTS/higgs", "models/voices", "input", "user", "page"):
-        (base / folder).mkdir(parents=True)
-    (base / "page" / "index.html").write_text("<!doctype html>")
-    (base / "custom_nodes" / "ComfyUI-Higgs-TTS").symlink_to(ROOT, target_is_directory=True)
-    shutil.copytree(Path(__file__).parent / "probe", base / "custom_nodes" / "probe")
+def _add_checkpoints(base: Path, tiny: Path) -> None:
     shutil.copytree(tiny / "v3", base / "models" / "higgs_tts" / CHECKPOINT)
     shutil.copytree(tiny / "v2", base / "models" / "TTS" / "higgs" / "v2")
 
@@ -222,12 +44,13 @@ def make_comfy(tiny, tmp_path_factory):
     def make(*flags: str) -> Comfy:
         if flags not in running:
             base = tmp_path_factory.mktemp("base")
-            _lay_out(base, tiny)
+            lay_out(base)
+            _add_checkpoints(base, tiny)
             _write_clip(base / "input" / "reference.wav", 3)
             _write_clip(base / "models" / "voices" / "anna.wav", 2)
             _write_clip(base / "models" / "voices" / "bob.wav", 2)
             (base / "models" / "voices" / "anna.reference.txt").write_text("Hello, I am Anna.", encoding="utf-8")
-            running[flags] = Comfy(base, flags)
+            running[flags] = Comfy(base, ("--cpu", *flags))
         return running[flags]
 
     yield make
@@ -246,12 +69,6 @@ def workflow():
     """workflow(name, {class_type: {input: value}}) -> a workflow of the pack in API format, cut short for tests."""
 
     def read(name: str, **changes: dict) -> dict:
-        prompt = json.loads((ROOT / "workflows" / "api" / f"{name}.json").read_text(encoding="utf-8"))
-        changes = {"HiggsTTSSpeak": {}, **changes}
-        for entry in prompt.values():
-            if entry["class_type"] == "HiggsTTSSpeak":
-                entry["inputs"]["max_frames"] = 40
-            entry["inputs"].update(changes.get(entry["class_type"], {}))
-        return prompt
+        return read_workflow(name, 40, **changes)
 
     return read
