@@ -141,31 +141,30 @@ def find_checkpoints(roots: Sequence[Path | str]) -> list[Found]:
             found.setdefault(checkpoint.path, checkpoint)
     named: dict[str, Found] = {}
     for checkpoint in found.values():
-        if checkpoint.name in named:  # the same folder name under two roots
-            checkpoint = replace(checkpoint, name=str(checkpoint.path))
-        named[checkpoint.name] = checkpoint
+        parts, count = checkpoint.path.parts, checkpoint.name.count("/") + 1
+        while (name := "/".join(parts[-count:])) in named:  # the same name under two roots: the second says its root's
+            count += 1
+        named[name] = replace(checkpoint, name=name)
     return sorted(named.values(), key=lambda checkpoint: checkpoint.name.lower())
 
 
 def find_in_hf_cache() -> list[Found]:
-    """The published checkpoints that lie in Hugging Face's cache, pinned revisions first. No network."""
+    """The published checkpoints in Hugging Face's cache, pinned revisions first. No network."""
     found = []
     for download in DOWNLOADS.values():
-        for folder in cached_snapshots(download.talker):
-            repo = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
-            checkpoint = _recognise(folder, f"{repo}@{folder.name[:7]}")
-            if checkpoint:
-                found.append(checkpoint)
-    return found
+        for folder in (folders := cached_snapshots(download.talker)):
+            name = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+            if folder.name != download.talker.revision and [f.parent for f in folders].count(folder.parent) > 1:
+                name += f"@{folder.name[:7]}"  # one of several, and not the one we mean
+            found.append(_recognise(folder, name))
+    return list(filter(None, found))
 
 
 def cached_snapshots(repo: Repo) -> list[Path]:
     """Folders of `repo` in Hugging Face's cache: the pinned revision first, then the newest."""
-    snapshots = []
-    for name in (repo.id, *repo.former):
-        here = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "snapshots"
-        if here.is_dir():
-            snapshots += [folder for folder in here.iterdir() if folder.is_dir()]
+    names = [f"models--{name.replace('/', '--')}" for name in (repo.id, *repo.former)]
+    places = [Path(constants.HF_HUB_CACHE) / name / "snapshots" for name in names]
+    snapshots = [folder for place in places if place.is_dir() for folder in place.iterdir() if folder.is_dir()]
     return sorted(snapshots, key=lambda folder: (folder.name != repo.revision, -folder.stat().st_mtime))
 
 

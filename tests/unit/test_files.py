@@ -82,8 +82,17 @@ def test_checkpoints_are_found_some_levels_down_and_others_left_alone(tmp_path):
 def test_a_root_may_be_a_checkpoint_and_names_stay_apart(tmp_path):
     one, two = make(tmp_path / "one" / "higgs"), make(tmp_path / "two" / "higgs", "v2")
     found = find_checkpoints([tmp_path / "one", tmp_path / "two", tmp_path / "one"])
-    assert {f.name: f.path for f in found} == {"higgs": one, str(two): two}
+    assert {f.name: f.path for f in found} == {"higgs": one, "two/higgs": two}
     assert [(f.name, f.path) for f in find_checkpoints([one])] == [("higgs", one)]
+    assert [f.name for f in find_checkpoints([one, two])] == ["higgs", "two/higgs"]
+
+
+def test_names_say_as_much_of_the_path_as_tells_them_apart(tmp_path):
+    roots = [tmp_path / disk / "TTS" for disk in ("a", "b", "c")]
+    for root in roots:
+        make(root / "org" / "higgs")
+    names = [found.name for found in find_checkpoints(roots)]
+    assert names == ["c/TTS/org/higgs", "org/higgs", "TTS/org/higgs"] and not any(map(os.path.isabs, names))
 
 
 def lacking(tmp_path, layout="v3", **kwargs):
@@ -123,9 +132,26 @@ def test_the_cache_gives_both_names_and_the_pinned_revision_first(hub):
     assert cached_snapshots(DOWNLOADS[V3].talker) == [former, newer]
     found = find_in_hf_cache()
     assert [f.path for f in found] == [former, newer, v2]
-    assert found[0].name == "bosonai/higgs-audio-v3-tts-4b@7556c17"
+    assert [f.name for f in found] == [
+        "bosonai/higgs-audio-v3-tts-4b",
+        "bosonai/higgs-tts-3-4b",
+        "bosonai/higgs-audio-v2-generation-3B-base",
+    ]
     shutil.rmtree(hub)
     assert find_in_hf_cache() == []
+
+
+def test_of_several_revisions_the_cache_names_the_pinned_one_plainly(hub):
+    snapshots = hub / "models--bosonai--higgs-tts-3-4b" / "snapshots"
+    for revision in (DOWNLOADS[V3].talker.revision, "f" * 40):
+        make(snapshots / revision)
+    assert [f.name for f in find_in_hf_cache()] == ["bosonai/higgs-tts-3-4b", "bosonai/higgs-tts-3-4b@fffffff"]
+    shutil.rmtree(snapshots / DOWNLOADS[V3].talker.revision)
+    make(snapshots / ("e" * 40))
+    assert sorted(f.name for f in find_in_hf_cache()) == [
+        "bosonai/higgs-tts-3-4b@eeeeeee",
+        "bosonai/higgs-tts-3-4b@fffffff",
+    ]
 
 
 def test_what_is_downloaded_is_pinned_to_whole_commits():
