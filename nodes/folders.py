@@ -41,11 +41,15 @@ def model_roots() -> list[Path]:
 
 
 def checkpoints() -> dict:
-    """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, then Hugging Face's cache."""
+    """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, then Hugging Face's cache.
+
+    What works comes first, and has a name before an unfinished download that bears it too.
+    """
+    found = [*find_checkpoints(model_roots()), *find_in_hf_cache()]
     named: dict = {}
-    for found in [*find_checkpoints(model_roots()), *find_in_hf_cache()]:
-        named.setdefault(found.name, found)
-    return dict(sorted(named.items(), key=lambda item: not item[1].complete))  # the list begins with what works
+    for checkpoint in sorted(found, key=lambda checkpoint: not checkpoint.complete):
+        named.setdefault(checkpoint.name, checkpoint)
+    return named
 
 
 def choices() -> list[str]:

@@ -16,6 +16,7 @@ LICENCE = (
     "some use of what they make. Read the LICENSE file beside the weights before you publish."
 )
 DTYPES = ["auto", "bf16", "fp32"]
+GRAPHS = ["auto", "on", "off"]
 STEPS = 1000  # of the download's progress bar
 
 
@@ -37,34 +38,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
                     f"Hugging Face's cache. A '{folders.DOWNLOAD}' entry fetches it into models/higgs_tts when it "
                     f"runs. {LICENCE}",
                 ),
-                io.Combo.Input(
-                    "device",
-                    options=patcher.device_names(),
-                    default=EngineConfig.device,
-                    optional=True,
-                    advanced=True,
-                    tooltip="Where the model runs. auto: where ComfyUI runs its own models.",
-                ),
-                io.Combo.Input(
-                    "dtype",
-                    options=DTYPES,
-                    default=EngineConfig.dtype,
-                    optional=True,
-                    advanced=True,
-                    tooltip="Precision of the weights. auto: bf16 on a GPU, fp32 on a CPU. fp32 takes twice the "
-                    "memory.",
-                ),
-                io.Int.Input(
-                    "context",
-                    default=EngineConfig.context,
-                    min=512,
-                    max=8192,
-                    step=256,
-                    optional=True,
-                    advanced=True,
-                    tooltip="Room for text, reference clip and speech together, 25 positions a second of sound. "
-                    "Less takes less memory.",
-                ),
+                *_advanced_inputs(),
             ],
             outputs=[types.Model.Output(display_name="model", tooltip="For Higgs Voice and Higgs Speak.")],
             hidden=[io.Hidden.unique_id],
@@ -91,13 +65,17 @@ class HiggsTTSLoadModel(io.ComfyNode):
         return folders.stamp(folders.find(model))
 
     @classmethod
-    def execute(cls, model: str, **settings) -> io.NodeOutput:
+    def execute(
+        cls, model: str, device: str = EngineConfig.device, graphs: str = GRAPHS[0], **settings
+    ) -> io.NodeOutput:
         with patcher.told_by(NAME):
             is_download = model.startswith(folders.DOWNLOAD)
             folder = fetch(model, cls.hidden.unique_id) if is_download else folders.find(model)
-            device = patcher.device_of(settings.pop("device", EngineConfig.device))
-            engine = Engine(EngineConfig(model=str(folder), device=device, **settings))
-        return io.NodeOutput(patcher.make_patcher(engine))
+            stamp = folders.stamp(folder)  # before the files are looked at: a later change then counts as one
+            settings |= {"device": patcher.device_of(device), "runner": patcher.runner_of(graphs)}
+            engine = Engine(EngineConfig(model=str(folder), **settings))
+            stamp += folders.stamp(engine.checkpoint.codec_folder)
+        return io.NodeOutput(patcher.share_patcher(engine, stamp))
 
 
 def fetch(choice: str, node_id: str) -> Path:
@@ -114,3 +92,45 @@ def fetch(choice: str, node_id: str) -> Path:
     except HiggsError:
         patcher.check_interrupt()
         raise
+
+
+def _advanced_inputs() -> list[io.Input]:
+    return [
+        io.Combo.Input(
+            "device",
+            options=patcher.device_names(),
+            default=EngineConfig.device,
+            optional=True,
+            advanced=True,
+            tooltip="Where the model runs. auto: where ComfyUI runs its own models.",
+        ),
+        io.Combo.Input(
+            "dtype",
+            options=DTYPES,
+            default=EngineConfig.dtype,
+            optional=True,
+            advanced=True,
+            tooltip="Precision of the weights. auto: bf16 on a GPU, fp32 on a CPU. fp32 takes twice the memory.",
+        ),
+        io.Int.Input(
+            "context",
+            default=EngineConfig.context,
+            min=512,
+            max=8192,
+            step=256,
+            optional=True,
+            advanced=True,
+            tooltip="Room for text, reference clip and speech together, 25 positions a second of sound. "
+            "Less takes less memory.",
+        ),
+        io.Combo.Input(
+            "graphs",
+            options=GRAPHS,
+            default=GRAPHS[0],
+            optional=True,
+            advanced=True,
+            tooltip="CUDA graphs: the GPU records a step of speech once and repeats it by itself, which is "
+            "faster and sounds the same. auto: wherever there is an NVIDIA GPU. off: if the driver has "
+            "trouble with them.",
+        ),
+    ]

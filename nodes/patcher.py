@@ -27,9 +27,10 @@ class HiggsModel(torch.nn.Module):
 
 
 class HiggsPatcher(ModelPatcher):
-    """Keeps an engine on one device, whole or not at all: graphs hold its addresses, so nothing may move piecewise.
+    """Keeps an engine on one device: graphs hold its addresses, so nothing may move piecewise.
 
-    ComfyUI calls every method but `partially_load` from places where an exception ends its worker thread for good.
+    It leaves in two steps: cache and captures while the weights stay, then everything. ComfyUI calls every method but
+    `partially_load` from places where an exception ends its worker thread for good.
     """
 
     @property
@@ -40,24 +41,28 @@ class HiggsPatcher(ModelPatcher):
         return False
 
     def loaded_size(self) -> int:
-        return self.size if self.engine.opened else 0
+        return self.engine.held_bytes
 
     def current_loaded_device(self) -> torch.device:
         return self.load_device if self.engine.opened else self.offload_device
 
     def partially_load(self, device_to, extra_memory=0, force_patch_weights=False) -> int:
-        """Open the engine whatever the budget, and return the bytes newly taken. May raise: a node is running."""
-        if self.engine.opened:
-            return 0
+        """Open the engine whatever the budget, and return the bytes newly taken. May raise: a node is running.
+
+        What `partially_unload` gave up comes back with the next speech. ComfyUI has made room for it by now, because
+        `loaded_size` does not count it.
+        """
+        held = self.engine.held_bytes
         try:
             self.engine.open()
         finally:
             if not self.engine.opened:
                 close_quietly(self.engine)
-        return self.size
+        return self.engine.held_bytes - held
 
     def partially_unload(self, device_to, memory_to_free=0, force_patch_weights=False) -> int:
-        return 0  # ComfyUI then asks for all of it, by detach(True)
+        """Give up cache and captures, and return the bytes. ComfyUI asks for all, by detach(True), if they are few."""
+        return trim_quietly(self.engine)
 
     def detach(self, unpatch_all=True):
         """Close the engine, but only for True: False is said at the start of every load of a model already loaded."""
@@ -83,9 +88,32 @@ def close_quietly(engine: Engine) -> None:
         log.exception("Higgs TTS could not free its memory wholly. Restart ComfyUI if memory stays in use.")
 
 
+def trim_quietly(engine: Engine) -> int:
+    """Bytes that giving up cache and captures freed; 0 when that failed, upon which ComfyUI takes everything."""
+    try:
+        return engine.trim()
+    except Exception:
+        log.exception("Higgs TTS could not free its cache. Its weights are freed instead.")
+        return 0
+
+
 def make_patcher(engine: Engine) -> HiggsPatcher:
     """`engine` in ComfyUI's hands. Takes no memory on the device."""
     return HiggsPatcher(HiggsModel(engine), engine.device, torch.device("cpu"), size=engine.planned_bytes)
+
+
+# One patcher for all loaders that ask for the same; it lives as long as a loader's output or a running node holds it.
+_patchers: weakref.WeakValueDictionary[tuple, HiggsPatcher] = weakref.WeakValueDictionary()
+
+
+def share_patcher(engine: Engine, stamp: list[list]) -> HiggsPatcher:
+    """The patcher of an equal engine over the same files, if one is alive; else one for `engine`, not yet open."""
+    files = tuple(map(tuple, stamp))
+    key = (engine.checkpoint.folder.resolve(), files, engine.device, engine.dtype, engine.context, engine.config.runner)
+    patcher = _patchers.get(key)
+    if patcher is None:
+        patcher = _patchers[key] = make_patcher(engine)
+    return patcher
 
 
 def load(patcher: HiggsPatcher) -> Engine:
@@ -110,6 +138,13 @@ def device_names() -> list[str]:
 def device_of(name: str) -> str:
     """The device behind "auto", with its index: one without is never asked to leave."""
     return str(mm.get_torch_device()) if name == "auto" else name
+
+
+def runner_of(graphs: str) -> str:
+    """The engine's runner behind the loader's choice. auto also heeds how ComfyUI was started (0.33 and newer)."""
+    if graphs == "auto" and getattr(mm.args, "disable_cuda_graphs", False):
+        return "eager"
+    return {"auto": "auto", "on": "graph", "off": "eager"}[graphs]
 
 
 def check_interrupt() -> None:

@@ -10,6 +10,7 @@ from . import patcher, types
 
 NAME = "Higgs Voice"
 TRANSCRIPT_TIP = "What is said in the clip, word for word. Without it the voice is copied less well."
+INFO_TIP = "The voice's length, and what is said in it."
 
 
 class HiggsTTSVoice(io.ComfyNode):
@@ -30,13 +31,17 @@ class HiggsTTSVoice(io.ComfyNode):
                 ),
                 io.String.Input("transcript", multiline=True, optional=True, default="", tooltip=TRANSCRIPT_TIP),
             ],
-            outputs=[types.Voice.Output(display_name="voice", tooltip="For Higgs Speak and Higgs Save Voice.")],
+            outputs=[
+                types.Voice.Output(display_name="voice", tooltip="For Higgs Speak and Higgs Save Voice."),
+                io.String.Output(display_name="info", tooltip=INFO_TIP),
+            ],
         )
 
     @classmethod
     def execute(cls, model, audio, transcript: str = "") -> io.NodeOutput:
         with patcher.told_by(NAME):
-            return io.NodeOutput(encode(model, *clips.to_clip(audio), transcript=transcript))
+            made = encode(model, *clips.to_clip(audio), transcript=transcript)
+        return io.NodeOutput(made, describe(made, "Write what is said in the clip into transcript."))
 
 
 def encode(model: patcher.HiggsPatcher, wav, rate: int, transcript: str, name: str = "") -> Voice:
@@ -45,3 +50,10 @@ def encode(model: patcher.HiggsPatcher, wav, rate: int, transcript: str, name: s
     patcher.make_room(engine.encoder_bytes, engine.device)
     patcher.check_interrupt()
     return engine.encode_voice(wav, rate, transcript=transcript.strip() or None, name=name)
+
+
+def describe(voice: Voice, remedy: str) -> str:
+    """The info output. `remedy` is what the user can do about a transcript that is missing."""
+    if voice.transcript:
+        return f"{voice.seconds:.1f} s, {voice.transcript!r}"
+    return f"{voice.seconds:.1f} s\nWarning: without a transcript the voice is copied less well. {remedy}".rstrip()

@@ -79,7 +79,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
             ],
             outputs=[
                 types.Voice.Output(display_name="voice", tooltip="For Higgs Speak."),
-                io.String.Output(display_name="info", tooltip="The voice's length, and what is said in it."),
+                io.String.Output(display_name="info", tooltip=voice.INFO_TIP),
             ],
         )
 
@@ -117,10 +117,8 @@ def _from_clip(path: Path, model) -> Voice:
 
 
 def _describe(path: Path, loaded: Voice) -> str:
-    if loaded.transcript:
-        return f"{path.name}: {loaded.seconds:.1f} s, {loaded.transcript!r}"
-    hint = "" if path.suffix.lower() == folders.SAVED else f" Write what is said into {path.stem}.txt beside it."
-    return f"{path.name}: {loaded.seconds:.1f} s, without a transcript, so the voice is copied less well.{hint}"
+    remedy = "" if path.suffix.lower() == folders.SAVED else f"Write it into {path.stem}.txt beside the clip."
+    return f"{path.name}: {voice.describe(loaded, remedy)}"
 
 
 def _is_same(one: Voice, other: Voice) -> bool:

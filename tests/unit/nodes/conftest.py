@@ -37,25 +37,45 @@ class FakePatcher:
 
     def __init__(self, model, load_device, offload_device, size=0, weight_inplace_update=False):
         self.model, self.size = model, size
-        self.load_device, self.offload_device = load_device, offload_device
+        self.load_device, self.offload_device, self.parent = load_device, offload_device, None
 
     def model_size(self):
         return self.size
 
+    def clone(self):
+        clone = type(self)(self.model, self.load_device, self.offload_device, self.model_size())
+        clone.parent = self
+        return clone
+
+    def __del__(self):
+        self.detach(unpatch_all=False)
+
 
 class FakeEngine:
-    """Counts what is done to it."""
+    """Counts what is done to it: weights of 700 bytes, and 300 that `trim` gives up."""
 
     device, planned_bytes, encoder_bytes = CPU, 1000, 300
 
     def __init__(self, fails=None):
-        self.opened, self.fails, self.calls = False, fails, []
+        self.opened, self.trimmed, self.fails, self.calls = False, False, fails, []
+
+    @property
+    def held_bytes(self):
+        return (700 if self.trimmed else 1000) if self.opened else 0
 
     def open(self):
+        if self.opened:
+            return
         self.calls.append("open")
         if self.fails:
             raise self.fails
-        self.opened = True
+        self.opened, self.trimmed = True, False
+
+    def trim(self):
+        self.calls.append("trim")
+        freed = 300 if self.opened and not self.trimmed else 0
+        self.trimmed = True
+        return freed
 
     def close(self):
         self.calls.append("close")
@@ -63,6 +83,7 @@ class FakeEngine:
 
     def speak(self, text, voice, params, scene=None, on_frame=None):
         self.calls.append((text, voice, params, scene))
+        self.trimmed = False
         on_frame(1, 2)
         wav, codes = torch.zeros(1920), torch.zeros(2, 8, dtype=torch.int64)
         return Speech(wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",))
@@ -74,7 +95,7 @@ class FakeEngine:
 
 def comfy_modules(base: pathlib.Path) -> dict:
     mm = types.ModuleType("comfy.model_management")
-    mm.stop, mm.freed, mm.loads = False, [], []
+    mm.stop, mm.freed, mm.loads, mm.args = False, [], [], types.SimpleNamespace()
     mm.get_torch_device = lambda: CPU
     mm.minimum_inference_memory = lambda: 7
     mm.free_memory = lambda size, device: mm.freed.append((size, device))

@@ -44,6 +44,13 @@ def test_a_folder_under_two_names_is_searched_once(folders, tmp_path):
     assert len(folders.model_roots()) == 1 and list(folders.checkpoints()) == ["a"]
 
 
+def test_a_whole_checkpoint_has_its_name_before_a_half_one(folders, tmp_path):
+    name = DOWNLOADS[next(iter(DOWNLOADS))].talker.id
+    make_checkpoint(tmp_path / "models" / "TTS" / name, whole=False)
+    cached = make_checkpoint(tmp_path / "hf" / f"models--{name.replace('/', '--')}" / "snapshots" / ("f" * 40))
+    assert folders.find(name) == cached
+
+
 @pytest.mark.parametrize(
     "saved", ["boson/Higgs-3", "higgs-3", "TTS\\other\\Higgs-3", "org/higgs-3@7556c17", "Higgs-3/"]
 )

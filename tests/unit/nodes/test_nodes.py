@@ -117,8 +117,15 @@ class TestVoice:
     def test_a_clip_goes_as_it_is_with_its_transcript(self, room, make_engine):
         patcher = room("patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
-        (voice,) = room("voice").HiggsTTSVoice.execute(patcher, audio, " Hello. ").args
+        voice, info = room("voice").HiggsTTSVoice.execute(patcher, audio, " Hello. ").args
         assert patcher.engine.calls == [((2, 800), 44100, "Hello.", "")] and voice.transcript == "Hello."
+        assert info == "0.2 s, 'Hello.'"
+
+    def test_a_missing_transcript_is_told(self, room, make_engine):
+        patcher = room("patcher").make_patcher(make_engine())
+        audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
+        _, info = room("voice").HiggsTTSVoice.execute(patcher, audio, " ").args
+        assert info.startswith("0.2 s\nWarning: without a transcript") and "Write what is said" in info
 
     @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
     def test_no_clip_or_several(self, room, make_engine, audio):

@@ -1,4 +1,4 @@
-"""HiggsPatcher: an engine on its device, whole or not at all, and nothing raised while it leaves."""
+"""HiggsPatcher: an engine that leaves in two steps, piece by piece never, and nothing raised while it does."""
 
 from __future__ import annotations
 
@@ -46,9 +46,58 @@ def test_a_failed_opening_leaves_nothing_behind(module, make_engine, fault):
 def test_only_true_means_leave(patcher):
     patcher.partially_load(CPU)
     patcher.detach(unpatch_all=False)
-    assert patcher.partially_unload(CPU, 10) == 0 and patcher.engine.opened
+    assert patcher.engine.calls == ["open"]
     assert patcher.detach(True) is patcher.model
     assert not patcher.engine.opened and patcher.loaded_size() == 0
+
+
+def take(patcher, size):
+    """What ComfyUI does to the one model it has when `size` bytes are wanted: true when its entry stays."""
+    if size < patcher.loaded_size() and patcher.partially_unload(patcher.offload_device, size) >= size:
+        return True
+    patcher.detach(True)
+    return False
+
+
+def test_mild_pressure_takes_the_cache_and_leaves_the_weights(patcher):
+    patcher.partially_load(CPU)
+    assert take(patcher, 250)
+    assert patcher.engine.calls == ["open", "trim"] and patcher.current_loaded_device() == CPU
+    assert (patcher.loaded_size(), patcher.model_size()) == (700, 1000), "room is made for what is missing, no more"
+
+
+def test_a_trimmed_engine_is_loaded_as_it_is_and_whole_after_speech(patcher):
+    patcher.partially_load(CPU)
+    patcher.partially_unload(CPU, 1)
+    assert patcher.partially_load(CPU) == 0 and patcher.engine.calls == ["open", "trim"]
+    patcher.engine.speak("Hi", None, None, on_frame=lambda *told: None)
+    assert patcher.loaded_size() == patcher.model_size()
+
+
+@pytest.mark.parametrize("size", [301, 999, 1000, 1e32])
+def test_strong_pressure_takes_all(patcher, size):
+    patcher.partially_load(CPU)
+    assert not take(patcher, size)
+    assert not patcher.engine.opened and patcher.loaded_size() == 0 and patcher.engine.calls[-1] == "close"
+
+
+def test_a_second_mild_pressure_takes_the_rest(patcher):
+    patcher.partially_load(CPU)
+    assert take(patcher, 250) and not take(patcher, 250)
+    assert patcher.loaded_size() == 0 and patcher.partially_load(CPU) == 1000
+
+
+def test_a_clone_takes_over_and_gives_back(patcher):
+    patcher.partially_load(CPU)
+    clone = patcher.clone()
+    assert clone.loaded_size() == 1000
+    patcher.detach(unpatch_all=False)  # what ComfyUI says to the one that a clone replaces
+    assert clone.partially_load(CPU) == 0 and patcher.engine.calls == ["open"]
+    del clone
+    gc.collect()
+    assert patcher.engine.calls == ["open"]
+    patcher.detach(True)
+    assert patcher.clone().loaded_size() == 0
 
 
 def test_movers_move_nothing(patcher):
@@ -60,16 +109,19 @@ def test_movers_move_nothing(patcher):
 
 
 def test_nothing_is_raised_while_unloading(patcher, monkeypatch, caplog):
+    patcher.partially_load(CPU)
+    monkeypatch.setattr(patcher.engine, "trim", lambda: [][1])
     monkeypatch.setattr(patcher.engine, "close", lambda: 1 / 0)
-    assert patcher.detach(True) is patcher.model
-    assert "could not free" in caplog.text and "ZeroDivisionError" in caplog.text
+    assert not take(patcher, 1)
+    assert "could not free its cache" in caplog.text and "IndexError" in caplog.text
+    assert "could not free its memory wholly" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
 def test_the_last_reference_closes_it(module, make_engine):
     engine = make_engine()
     patcher = module.make_patcher(engine)
     patcher.partially_load(CPU)
-    clone = type(patcher)(patcher.model, CPU, CPU, 1000)  # what ModelPatcher.clone does
+    clone = patcher.clone()
     del patcher
     gc.collect()
     assert engine.opened
@@ -114,3 +166,10 @@ def test_a_device_has_an_index(module, comfy):
     comfy["comfy.model_management"].get_torch_device = lambda: torch.device("cuda", 1)
     assert module.device_of("auto") == "cuda:1" and module.device_of("cpu") == "cpu"
     assert module.device_names()[0] == "auto" and module.device_names()[-1] == "cpu"
+
+
+@pytest.mark.parametrize("choice, runner", [("auto", "auto"), ("on", "graph"), ("off", "eager")])
+def test_graphs_name_a_runner(module, comfy, choice, runner):
+    assert module.runner_of(choice) == runner
+    comfy["comfy.model_management"].args.disable_cuda_graphs = True
+    assert module.runner_of(choice) == ("graph" if choice == "on" else "eager")

@@ -1,0 +1,71 @@
+"""Loaders that ask for the same share one engine, others do not, and none outlives its node."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+
+import pytest
+from higgs_tts.engine import HiggsError
+from higgs_tts.engine.tiny import write_tiny
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_tiny(tmp_path / "disk" / "one", "v3")
+
+
+@pytest.fixture
+def load(room, model):
+    """load(model="one", **settings) -> what the loader puts out."""
+
+    def run(model="one", **settings):
+        return room("load").HiggsTTSLoadModel.execute(model, **settings).args[0]
+
+    return run
+
+
+def test_equal_loaders_share_one_engine(load):
+    first = load()
+    assert load("elsewhere/one") is first and load(device="cpu", dtype="fp32", context=4096, graphs="auto") is first
+    assert not first.engine.opened
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "bf16"}, {"context": 2048}, {"graphs": "off"}])
+def test_different_loaders_stay_apart(load, settings):
+    first, second = load(), load(**settings)
+    first.partially_load(first.load_device)
+    second.partially_load(second.load_device)
+    assert first.engine.opened and second.engine.opened
+    first.detach(True)
+    assert second.engine.opened
+
+
+def test_a_replaced_file_is_another_engine(load, model, tmp_path):
+    first = load()
+    for file in write_tiny(tmp_path / "new", "v3", seed=1).iterdir():
+        os.replace(file, model / file.name)
+    assert load() is not first
+
+
+def test_nothing_outlives_the_last_output(load):
+    patcher, again = load(), load()
+    patcher.partially_load(patcher.load_device)
+    engine = patcher.engine
+    seen = [weakref.ref(thing) for thing in (patcher, patcher.model)]
+    del patcher
+    gc.collect()
+    assert engine.opened
+    del again
+    gc.collect()
+    assert not engine.opened and [ref() for ref in seen] == [None, None]
+    gone = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert gone() is None and not load().engine.opened
+
+
+def test_graphs_without_a_gpu_are_told_on_the_node(load, room):
+    with pytest.raises(HiggsError, match=r"^Higgs \w+.*: CUDA graphs are on, but the device is cpu\. Set graphs to"):
+        room("speak").HiggsTTSSpeak.execute(load(graphs="on"), "Hi")
