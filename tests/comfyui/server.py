@@ -70,6 +70,13 @@ class Events:
             assert kind != 8, "ComfyUI closed the websocket"
 
     def close(self):
+        """Says goodbye and waits for the answer: ComfyUI warns when it writes to one who left without a word."""
+        try:
+            self._socket.sendall(bytes([0x88, 0x80]) + bytes(4))
+            while self._socket.recv(65536):
+                pass
+        except OSError:
+            pass  # it is gone already
         self._socket.close()
 
 
@@ -159,13 +166,13 @@ class Comfy:
                 seen.append(events.next())
                 if on_event:
                     on_event(seen[-1])
+            # The worker writes the history just after it has told the browser.
+            while queued not in (history := self.get(f"/history/{queued}")):
+                time.sleep(0.02)
         except urllib.error.HTTPError as refusal:
             return Outcome(self, prompt, json.loads(refusal.read()), seen, {})
         finally:
             events.close()
-        # The worker writes the history just after it has told the browser.
-        while queued not in (history := self.get(f"/history/{queued}")):
-            time.sleep(0.02)
         return Outcome(self, prompt, None, seen, history[queued])
 
     def until(self, condition) -> dict:

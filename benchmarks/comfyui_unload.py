@@ -1,0 +1,200 @@
+"""What is left on the device after ComfyUI unloads: a real server, rounds of queue, Unload Models, queue.
+
+In some rounds a rival model in between needs the room, or ComfyUI asks for a little of it, and the speech is spoken
+again. COMFYUI_PATH and COMFYUI_PYTHON are as for the tests in tests/comfyui. Prints one JSON line, one row for each
+set of flags. Knows nothing of the engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "comfyui"))
+
+from common import write_shapes
+from server import CHECKPOINT, ROOT, WAIT, Comfy, lay_out, read_workflow
+
+FLAGS = ("", "--disable-cuda-malloc")  # ComfyUI's defaults: cudaMallocAsync and Dynamic VRAM; then torch's allocator
+BUTTONS = ({"unload_models": True}, {"unload_models": True, "free_memory": True})
+SLACK = 2.0  # GiB of the card beside the rival: ComfyUI wants about 1.3 of them free, so the two do not fit together
+SUSPECT = re.compile(r"warn|error|traceback|exception|leak|captur|abort|could not", re.IGNORECASE)
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def main():
+    """All sets of flags, one server after another."""
+    args = _arguments()
+    if "COMFYUI_PATH" not in os.environ:
+        raise SystemExit("Set COMFYUI_PATH to the folder of a ComfyUI.")
+    with tempfile.TemporaryDirectory() as folder:
+        base = pathlib.Path(folder, "base")
+        lay_out(base)
+        shutil.copy(ROOT / "benchmarks" / "comfyui_probe.py", base / "custom_nodes")
+        _write_checkpoint(base / "models" / "higgs_tts" / CHECKPOINT, args)
+        rows = [_row(args, base, flags) for flags in args.flags or FLAGS]
+    result = {"comfyui": rows}
+    if args.out:
+        path = pathlib.Path(args.out)
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        path.write_text(json.dumps(known | result, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--layers", type=int, default=4, help="layers of the published width")
+    parser.add_argument("--tiny", action="store_true", help="a tiny checkpoint instead")
+    parser.add_argument("--flags", action="append", help="--flags='--a --b' starts ComfyUI so; may be given again")
+    parser.add_argument("--rival", type=float, default=6.0, help="GiB of weights of the model that competes, 0: none")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no round after this long in one server")
+    parser.add_argument("--out", help="file to put the rows into, under 'comfyui'")
+    parser.add_argument("--logs", help="folder for the servers' logs")
+    return parser.parse_args()
+
+
+def _write_checkpoint(folder: pathlib.Path, args):
+    if not args.tiny:
+        write_shapes(folder, "v3", args.layers)
+        return
+    command = [sys.executable, "-m", "engine", "tiny", str(folder), "--family", "v3"]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def _row(args, base: pathlib.Path, flags: str) -> dict:
+    """One server from start to end. What breaks it is told in the row."""
+    row = {"flags": flags, "crashes": 0}
+    try:
+        comfy = Comfy(base, tuple(flags.split()))
+    except RuntimeError as error:
+        return row | {"crashes": 1, "error": COLOURS.sub("", str(error))[-2000:]}
+    quiet_until = comfy.log.stat().st_size  # what ComfyUI says while it starts is not ours
+    session = Session(comfy, args)
+    try:
+        row |= _describe(comfy)
+        session.prepare()
+        until = time.monotonic() + args.seconds
+        while len(session.left) < args.rounds and time.monotonic() < until:
+            session.round()
+    except (AssertionError, OSError) as error:
+        row |= {"crashes": 1, "error": f"{type(error).__name__}: {error}"[:2000]}
+    finally:
+        comfy.stop()
+    row |= session.summary()
+    row["warnings"] = sorted(session.warnings | _suspects(comfy.log, quiet_until))
+    if args.logs:
+        name = re.sub(r"\W+", "-", flags).strip("-") or "defaults"
+        shutil.copy(comfy.log, pathlib.Path(args.logs, f"comfyui-{name}.log"))
+    return row
+
+
+def _describe(comfy: Comfy) -> dict:
+    stats = comfy.get("/system_stats")
+    return {
+        "version": stats["system"]["comfyui_version"],
+        "device": stats["devices"][0]["name"],
+        "dynamic_vram": comfy.get("/higgs_bench")["dynamic_vram"],
+    }
+
+
+def _suspects(log: pathlib.Path, start: int) -> set[str]:
+    lines = COLOURS.sub("", log.read_bytes()[start:].decode(errors="replace")).splitlines()
+    return {line.strip()[:300] for line in lines if SUSPECT.search(line)}
+
+
+class Session:
+    """The rounds in one server and what they showed."""
+
+    def __init__(self, comfy: Comfy, args):
+        self._comfy, self._args = comfy, args
+        self._queued = 0
+        self._before: int | None = None
+        self.used: list[int] = []  # bytes more than before, with the engine open
+        self.left: list[int] = []  # and after unloading
+        self.audio: set[tuple] = set()
+        self.rivals: set[str] = set()
+        self.pressure = {"evictions": 0, "trims": 0, "untouched": 0}
+        self.warnings: set[str] = set()
+
+    def prepare(self):
+        """A card with little room, on which the rival has run once: the state that all is measured against."""
+        inputs = {"room": self._args.rival + SLACK, "rival": self._args.rival}
+        outcome = self._comfy.run({"1": {"class_type": "HiggsBenchPrepare", "inputs": inputs, "_meta": {"title": "-"}}})
+        self.rivals.add(outcome.text("HiggsBenchPrepare"))
+        self._comfy.post("/free", BUTTONS[1])
+        self._before = self._free_when_unloaded()
+
+    def round(self):
+        """Queue, look, unload, look."""
+        number = len(self.left)
+        kind = {2: "rival" if self._args.rival else None, 4: "nudge"}.get(number % 5)
+        began = time.monotonic()
+        self._queue(kind)
+        self.used.append(self._before - self._comfy.get("/higgs_bench")["free"])
+        self._comfy.post("/free", BUTTONS[number % 2])
+        self.left.append(self._before - self._free_when_unloaded())
+        told = {"round": number, "kind": kind, "used": self.used[-1], "left": self.left[-1]}
+        told |= {"audio": len(self.audio), "seconds": round(time.monotonic() - began, 2)}
+        print(json.dumps(told), file=sys.stderr, flush=True)
+
+    def _queue(self, kind: str | None):
+        """One prompt; with a `kind` of pressure, it speaks twice and the pressure comes in between."""
+        self._queued += 1  # a setting that changes no sound: otherwise ComfyUI would not run the node again
+        prompt = read_workflow("speak", 50, HiggsTTSSpeak={"chunk_seconds": 60 + self._queued / 100})
+        outputs = {"audio": ["2", 0], "info": ["2", 1]}
+        if kind:
+            again = dict(prompt["2"]["inputs"], text=["5", 0])
+            wanted = {"audio": ["2", 0], "text": prompt["2"]["inputs"]["text"], "kind": kind, "rival": self._args.rival}
+            prompt["5"] = {"class_type": "HiggsBenchPressure", "inputs": wanted, "_meta": {"title": "-"}}
+            prompt["6"] = {"class_type": "HiggsTTSSpeak", "inputs": again, "_meta": {"title": "-"}}
+            outputs |= {"audio_2": ["6", 0], "info_2": ["6", 1]}
+        prompt["7"] = {"class_type": "HiggsBenchResult", "inputs": outputs, "_meta": {"title": "-"}}
+        outcome = self._comfy.run(prompt)
+        told = json.loads(outcome.text("HiggsBenchResult"))
+        self.audio |= set(zip(told["audio"], told["samples"], strict=True))
+        self.warnings |= set(told["warnings"])
+        if kind:
+            self._note_pressure(json.loads(outcome.text("HiggsBenchPressure")))
+
+    def _note_pressure(self, seen: dict):
+        self.rivals |= {seen["rival"]} if "rival" in seen else set()
+        before, after = sum(seen["before"]), sum(seen["after"])
+        self.pressure["untouched" if after == before else "trims" if after else "evictions"] += 1
+
+    def _free_when_unloaded(self) -> int:
+        """Bytes free once nothing is loaded and four looks in a row agree: ComfyUI's worker goes on tidying a while."""
+        deadline, looks = time.monotonic() + WAIT, []
+        while len(looks) < 4 or len(set(looks[-4:])) > 1:
+            seen = self._comfy.get("/higgs_bench")
+            assert time.monotonic() < deadline, f"ComfyUI does not come to rest: {seen}"
+            looks = [*looks, seen["free"]] if seen["registered"] == 0 else []
+            time.sleep(0.12)
+        # Only now: this probe goes through all objects, and so holds them while it does.
+        state = self._comfy.get("/higgs_probe")
+        assert state["open"] == 0, f"unloaded, and an engine is open: {state}"
+        return looks[-1]
+
+    def summary(self) -> dict:
+        left = self.left or [0]
+        return {
+            "rounds": len(self.left),
+            "held_bytes": self.used[1] if len(self.used) > 1 else None,
+            "bytes_left_first": left[0],
+            "bytes_growth": left[-1] - left[min(1, len(left) - 1)],
+            "same_audio": len(self.audio) == 1,
+            "same_rival": len(self.rivals) == 1,
+            **self.pressure,
+        }
+
+
+if __name__ == "__main__":
+    main()
