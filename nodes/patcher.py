@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import threading
 import traceback
 import weakref
 from contextlib import contextmanager
@@ -14,6 +16,26 @@ from comfy.model_patcher import ModelPatcher
 from ..engine import Engine, HiggsError
 
 log = logging.getLogger("higgs_tts")
+EXIT_SECONDS = 10  # how long the end of the process waits for a node
+
+# ComfyUI ends while its worker still computes, and Python then stops that thread where it is. Inside torch this aborts
+# the process. So our nodes take turns with the exit: once it has the turn, they wait for it for good.
+_turn = threading.Semaphore()
+_is_leaving = threading.Event()
+
+
+@atexit.register
+def take_last_turn() -> None:
+    """Stop the node that is at work, and all that follow, at a point where they can be left. For the process's end."""
+    _is_leaving.set()
+    _turn.acquire(timeout=EXIT_SECONDS)
+
+
+def _yield_to_exit() -> None:
+    """Give the turn to the end of the process if it has come, and never return then."""
+    if _is_leaving.is_set():
+        _turn.release()
+        threading.Event().wait()
 
 
 class HiggsModel(torch.nn.Module):
@@ -148,7 +170,8 @@ def runner_of(graphs: str) -> str:
 
 
 def check_interrupt() -> None:
-    """Raise ComfyUI's own exception if the user pressed stop."""
+    """Raise ComfyUI's own exception if the user pressed stop. Where ComfyUI itself ends, the node ends here."""
+    _yield_to_exit()
     mm.throw_exception_if_processing_interrupted()
 
 
@@ -159,7 +182,11 @@ def is_interrupted() -> bool:
 
 @contextmanager
 def told_by(node: str):
-    """Errors raised inside begin with the node's name; out of memory becomes a sentence, and ComfyUI still frees."""
+    """Errors raised inside begin with the node's name; out of memory becomes a sentence, and ComfyUI still frees.
+
+    Every node does its work inside one of these.
+    """
+    _turn.acquire()
     try:
         yield
     except HiggsError as error:
@@ -170,3 +197,6 @@ def told_by(node: str):
             f"{node}: the device is out of memory. Choose a smaller context in Higgs Load Model, or close what "
             f"else uses the device. ({str(error).splitlines()[0]})"
         ) from error
+    finally:
+        _yield_to_exit()
+        _turn.release()

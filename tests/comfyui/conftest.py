@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -35,27 +36,34 @@ def _write_clip(path: Path, seconds: float) -> None:
 
 
 @pytest.fixture(scope="session")
-def make_comfy(tiny, tmp_path_factory):
-    """make_comfy(*flags) -> Comfy, one for each set of flags."""
+def start_comfy(tiny, tmp_path_factory):
+    """start_comfy(*flags) -> Comfy, a new one in a folder of its own."""
     if "COMFYUI_PATH" not in os.environ:
         pytest.skip("COMFYUI_PATH is not set: no ComfyUI to test in")
-    running: dict[tuple, Comfy] = {}
+    running: list[Comfy] = []
 
-    def make(*flags: str) -> Comfy:
-        if flags not in running:
-            base = tmp_path_factory.mktemp("base")
-            lay_out(base)
-            _add_checkpoints(base, tiny)
-            _write_clip(base / "input" / "reference.wav", 3)
-            _write_clip(base / "models" / "voices" / "anna.wav", 2)
-            _write_clip(base / "models" / "voices" / "bob.wav", 2)
-            (base / "models" / "voices" / "anna.reference.txt").write_text("Hello, I am Anna.", encoding="utf-8")
-            running[flags] = Comfy(base, ("--cpu", *flags))
-        return running[flags]
+    def start(*flags: str, page: bool = False) -> Comfy:
+        base = tmp_path_factory.mktemp("base")
+        lay_out(base)
+        if page:
+            shutil.rmtree(base / "page")
+        _add_checkpoints(base, tiny)
+        _write_clip(base / "input" / "reference.wav", 3)
+        _write_clip(base / "models" / "voices" / "anna.wav", 2)
+        _write_clip(base / "models" / "voices" / "bob.wav", 2)
+        (base / "models" / "voices" / "anna.reference.txt").write_text("Hello, I am Anna.", encoding="utf-8")
+        running.append(Comfy(base, ("--cpu", *flags)))
+        return running[-1]
 
-    yield make
-    for comfy in running.values():
+    yield start
+    for comfy in running:
         comfy.stop()
+
+
+@pytest.fixture(scope="session")
+def make_comfy(start_comfy):
+    """make_comfy(*flags) -> Comfy, one for each set of flags."""
+    return functools.cache(start_comfy)
 
 
 @pytest.fixture(scope="session")

@@ -125,7 +125,9 @@ class Comfy:
             self.port = free.getsockname()[1]
         command = [os.environ.get("COMFYUI_PYTHON", sys.executable), "main.py", "--port", str(self.port)]
         command += ["--base-directory", str(base), "--disable-api-nodes", "--database-url", "sqlite:///:memory:"]
-        command += ["--front-end-root", str(base / "page"), *flags]
+        if (base / "page").is_dir():  # otherwise ComfyUI's own
+            command += ["--front-end-root", str(base / "page")]
+        command += flags
         environment = {**os.environ, "HF_HOME": str(base / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         self.log = base / f"comfyui-{self.port}.log"
         with self.log.open("wb") as log:
@@ -176,7 +178,7 @@ class Comfy:
         return Outcome(self, prompt, None, seen, history[queued])
 
     def until(self, condition) -> dict:
-        """The probe's view, {"open": engines open, "loaded": bytes of each in ComfyUI's register}, once it fits."""
+        """The probe's view of the engines, see probe/, once it fits."""
         deadline = time.monotonic() + WAIT
         while not condition(state := self.get("/higgs_probe")):
             assert time.monotonic() < deadline, state

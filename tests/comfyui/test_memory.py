@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -12,44 +13,146 @@ import pytest
 _fresh = itertools.count(60)
 
 
+def fresh() -> float:
+    """A setting that changes no sound: the node runs anew."""
+    return float(next(_fresh))
+
+
 @pytest.fixture
 def speak(workflow):
-    """speak(comfy) -> samples. Runs the node anew each time: a setting that changes no sound changes."""
+    """speak(comfy) -> samples."""
 
     def run(comfy, **changes):
-        changes.setdefault("HiggsTTSSpeak", {})["chunk_seconds"] = float(next(_fresh))
+        changes.setdefault("HiggsTTSSpeak", {})["chunk_seconds"] = fresh()
         return comfy.run(workflow("speak", **changes)).audio()[0]
 
     return run
 
 
-CLOSED = {"open": 0, "loaded": []}
+def is_closed(state) -> bool:
+    return state["open"] == 0 and state["loaded"] == []
+
+
+def is_whole(state, engines=1) -> bool:
+    return state["open"] == len(state["loaded"]) == engines and state["loaded"] == state["whole"]
+
+
+WITHOUT_US = {
+    "1": {"class_type": "EmptyAudio", "inputs": {"duration": 1.0, "sample_rate": 44100, "channels": 2}},
+    "2": {"class_type": "PreviewAudio", "inputs": {"audio": ["1", 0]}},
+}
+
+
+def without_us() -> dict:
+    """A prompt of ComfyUI's own nodes, run anew each time."""
+    prompt = json.loads(json.dumps(WITHOUT_US))
+    prompt["1"]["inputs"]["duration"] = fresh() / 60
+    return prompt
 
 
 @pytest.mark.parametrize("body", [{"unload_models": True}, {"unload_models": True, "free_memory": True}])
 def test_unload_buttons(comfy, speak, body):
     first = speak(comfy)
-    state = comfy.get("/higgs_probe")
-    assert state["open"] == 1 and state["loaded"][0] > 0
+    assert is_whole(comfy.get("/higgs_probe"))
     comfy.post("/free", body)
-    comfy.until(lambda state: state == CLOSED)
+    comfy.until(is_closed)
     np.testing.assert_array_equal(speak(comfy), first)
 
 
-def test_pressure_of_another_model(comfy, workflow, speak):
+@pytest.fixture
+def press(workflow):
+    """press(comfy, wanted) -> the probe's view before and after another model wanted the room."""
+
+    def run(comfy, wanted):
+        prompt = workflow("speak", HiggsTTSSpeak={"chunk_seconds": fresh()})
+        prompt["30"] = {"class_type": "HiggsProbePressure", "inputs": {"audio": ["2", 0], "wanted": wanted}}
+        return json.loads(comfy.run(prompt).text("HiggsProbePressure"))
+
+    return run
+
+
+def test_mild_pressure_takes_the_cache_and_leaves_the_weights(comfy, speak, press):
     first = speak(comfy)
-    prompt = workflow("speak", HiggsTTSSpeak={"chunk_seconds": float(next(_fresh))})
-    prompt["30"] = {"class_type": "HiggsProbePressure", "inputs": {"audio": ["2", 0]}}
-    seen = json.loads(comfy.run(prompt).text("HiggsProbePressure"))
-    assert seen == {"before": 1, "after": 0}
+    before, after = press(comfy, "a little")
+    assert is_whole(before) and before["missing"] == [0]
+    assert after["open"] == 1 and 0 < after["loaded"][0] < after["whole"][0]
+    assert after["missing"] == [after["whole"][0] - after["loaded"][0]], "room is made for what is gone, no more"
     np.testing.assert_array_equal(speak(comfy), first)
+    assert is_whole(comfy.get("/higgs_probe"))
+
+
+def test_strong_pressure_takes_all(comfy, speak, press):
+    first = speak(comfy)
+    before, after = press(comfy, "all")
+    assert is_whole(before) and is_closed(after)
+    np.testing.assert_array_equal(speak(comfy), first)
+
+
+def test_a_trimmed_engine_can_be_unloaded(comfy, speak, press):
+    first = speak(comfy)
+    press(comfy, "a little")
+    comfy.post("/free", {"unload_models": True})
+    comfy.until(is_closed)
+    np.testing.assert_array_equal(speak(comfy), first)
+
+
+def test_an_engine_goes_with_its_node(comfy, speak):
+    first = speak(comfy)
+    assert not comfy.run(without_us()).error
+    comfy.until(is_closed)
+    np.testing.assert_array_equal(speak(comfy), first)
+
+
+def test_a_clone_speaks_with_the_same_engine(comfy, workflow, speak):
+    first = speak(comfy)
+    prompt = workflow("speak", HiggsTTSSpeak={"chunk_seconds": fresh(), "model": ["40", 0]})
+    prompt["40"] = {"class_type": "HiggsProbeClone", "inputs": {"model": ["1", 0]}}
+    np.testing.assert_array_equal(comfy.run(prompt).audio()[0], first)
+    assert is_whole(comfy.get("/higgs_probe"))
+    # The clone goes, the loader's patcher stays and is what ComfyUI must ask to leave.
+    voice = workflow("clone_voice", HiggsTTSVoice={"transcript": str(fresh())})
+    voice["5"] = {"class_type": "PreviewAny", "inputs": {"source": ["3", 1]}}
+    voice = {node: voice[node] for node in ("1", "2", "3", "5")}
+    assert not comfy.run(voice).error
+    assert is_whole(comfy.get("/higgs_probe"))
+    comfy.post("/free", {"unload_models": True})
+    comfy.until(is_closed)
+    np.testing.assert_array_equal(speak(comfy), first)
+
+
+def two_loaders(prompt: dict, **settings) -> dict:
+    """The speak workflow twice in one prompt, the second with a loader of its own."""
+    second = {f"1{node}": json.loads(json.dumps(prompt[node])) for node in ("1", "2", "3")}
+    second["11"]["inputs"].update(settings)
+    second["12"]["inputs"].update(model=["11", 0], chunk_seconds=fresh())
+    second["13"]["inputs"]["audio"] = ["12", 0]
+    return {**prompt, **second}
+
+
+def test_equal_loaders_share_one_engine(comfy, workflow, speak):
+    prompt = workflow("speak", HiggsTTSSpeak={"chunk_seconds": fresh()})
+    assert not comfy.run(two_loaders(prompt, model="elsewhere/higgs-tts-3-4b")).error
+    assert is_whole(comfy.get("/higgs_probe"))
+    speak(comfy)
+    assert is_whole(comfy.until(lambda state: state["open"] == 1)), "one loader is left"
+    assert not comfy.run(without_us()).error
+    comfy.until(is_closed)
+
+
+def test_different_loaders_coexist(comfy, workflow, speak):
+    prompt = workflow("speak", HiggsTTSSpeak={"chunk_seconds": fresh()})
+    assert not comfy.run(two_loaders(prompt, context=2048)).error
+    assert is_whole(comfy.get("/higgs_probe"), engines=2)
+    speak(comfy)
+    comfy.until(is_whole)
+    comfy.post("/free", {"unload_models": True})
+    comfy.until(is_closed)
 
 
 def test_a_changed_loader_leaves_one_engine_open(comfy, speak):
     first = speak(comfy)
     np.testing.assert_array_equal(speak(comfy, HiggsTTSLoadModel={"context": 2048}), first)
-    state = comfy.until(lambda state: state["open"] == 1)
-    assert len(state["loaded"]) == 1
+    comfy.until(is_whole)
     np.testing.assert_array_equal(speak(comfy), first)
 
 
@@ -70,4 +173,21 @@ def test_nothing_stays_open_after_a_prompt(make_comfy, comfy, speak, flag):
     other = make_comfy(flag)
     for _ in range(2):
         np.testing.assert_array_equal(speak(other), expected)
-        other.until(lambda state: state == CLOSED)
+        other.until(is_closed)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send to another process")
+def test_ctrl_c_while_it_speaks_ends_the_server_like_any_other(start_comfy, workflow):
+    idle, busy = start_comfy(), start_comfy()
+    sent = []
+
+    def interrupt(message):
+        if message["type"] == "progress" and message["data"]["value"] > 5 and not sent:
+            sent.append(busy.process.send_signal(signal.SIGINT))
+
+    with pytest.raises((AssertionError, OSError)):  # the connection ends with the server
+        busy.run(workflow("speak", HiggsTTSSpeak={"max_frames": 3000}), interrupt)
+    idle.process.send_signal(signal.SIGINT)
+    assert busy.process.wait(60) == idle.process.wait(60)
+    told = busy.log.read_text(errors="replace").split("got prompt")[1]
+    assert "Stopped server" in told and "Traceback" not in told and "higgs_tts" not in told, told[-4000:]

@@ -1,4 +1,4 @@
-"""For tests: what ComfyUI's memory management holds, another model that needs room, and audio no node should make."""
+"""For tests: what ComfyUI's memory management holds, another model that needs room, and what no node should make."""
 
 import gc
 import json
@@ -16,33 +16,56 @@ def open_engines() -> int:
     return sum(item.opened for item in gc.get_objects() if hasattr(type(item), "planned_bytes"))
 
 
-@PromptServer.instance.routes.get("/higgs_probe")
-async def state(request):
+def state() -> dict:
+    """How many engines are open, and (bytes held, bytes of the whole) of each that ComfyUI has in its register."""
     entries = [entry for entry in mm.current_loaded_models if entry.model is not None]
-    loaded = [entry.model_loaded_memory() for entry in entries if type(entry.model).__name__ == "HiggsPatcher"]
-    return web.json_response({"open": open_engines(), "loaded": loaded})
+    entries = [entry for entry in entries if type(entry.model).__name__ == "HiggsPatcher"]
+    return {
+        "open": open_engines(),
+        "loaded": [entry.model_loaded_memory() for entry in entries],
+        "whole": [entry.model_memory() for entry in entries],
+        "missing": [entry.model_memory_required(entry.device) for entry in entries],
+    }
+
+
+@PromptServer.instance.routes.get("/higgs_probe")
+async def show(request):
+    return web.json_response(state())
 
 
 class Pressure:
-    """Another model that wants the whole device, as seen by ComfyUI: nothing is free."""
+    """Another model that needs a little or all of the device, as seen by ComfyUI: nothing is free."""
 
     RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "run", "probe", True
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {"audio": ("AUDIO",)}}
+        return {"required": {"audio": ("AUDIO",), "wanted": (["a little", "all"],)}}
 
-    def run(self, audio):
-        before = open_engines()
+    def run(self, audio, wanted):
+        seen = [state()]
         other = ModelPatcher(torch.nn.Linear(8, 8), torch.device("cpu"), torch.device("cpu"))
         real = mm.get_free_memory
         mm.get_free_memory = lambda *args, torch_free_too=False: (0, 0) if torch_free_too else 0
         try:
-            mm.free_memory(other.model_size(), torch.device("cpu"))
+            mm.free_memory(other.model_size() if wanted == "a little" else 1e12, torch.device("cpu"))
             mm.load_models_gpu([other])
         finally:
             mm.get_free_memory = real
-        return {"ui": {"text": [json.dumps({"before": before, "after": open_engines()})]}}
+        return {"ui": {"text": [json.dumps([*seen, state()])]}}
+
+
+class Clone:
+    """What nodes that patch a model do with it."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("HIGGS_TTS_MODEL",), "run", "probe"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("HIGGS_TTS_MODEL",)}}
+
+    def run(self, model):
+        return (model.clone(),)
 
 
 class BadAudio:
@@ -61,4 +84,8 @@ class BadAudio:
         return ({"waveform": wave, "sample_rate": 24000},)
 
 
-NODE_CLASS_MAPPINGS = {"HiggsProbePressure": Pressure, "HiggsProbeBadAudio": BadAudio}
+NODE_CLASS_MAPPINGS = {
+    "HiggsProbePressure": Pressure,
+    "HiggsProbeClone": Clone,
+    "HiggsProbeBadAudio": BadAudio,
+}

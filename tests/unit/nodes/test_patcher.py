@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -160,6 +161,24 @@ def test_only_that_is_caught(module, interrupted):
     for kind in (interrupted, ValueError, torch.AcceleratorError):
         with pytest.raises(kind, match=r"^as it was"), module.told_by("Higgs Speak"):
             raise kind("as it was")
+
+
+def test_the_end_of_the_process_stops_a_node_where_it_asks(module):
+    asks, ended = threading.Event(), []
+
+    def node():
+        with module.told_by("Higgs Speak"):
+            asks.set()
+            while True:
+                module.check_interrupt()
+        ended.append(True)
+
+    worker = threading.Thread(target=node, daemon=True)
+    worker.start()
+    asks.wait()
+    module.take_last_turn()
+    assert not module._turn.acquire(blocking=False), "the next node must wait for good"
+    assert worker.is_alive() and not ended
 
 
 def test_a_device_has_an_index(module, comfy):
