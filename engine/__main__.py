@@ -14,7 +14,7 @@ import soundfile
 from tqdm import tqdm
 
 from . import SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
-from .config import DTYPES
+from .config import DTYPES, KERNELS
 from .doctor import examine
 from .tiny import FAMILIES, write_tiny
 
@@ -51,7 +51,7 @@ def say(args) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     print(
         f"{speech.seconds:.2f} s of audio in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
-        f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}"
+        f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; decoded by {speech.how}"
     )
     print(out)
     return 0
@@ -93,6 +93,7 @@ def _engine_config(args, stack) -> EngineConfig:
         device=args.device,
         dtype=args.dtype,
         runner=GRAPHS[getattr(args, "graphs", "auto")],
+        kernels=getattr(args, "kernels", EngineConfig.kernels),
     )
 
 
@@ -179,6 +180,7 @@ def _say_parser(commands):
     )
     command.add_argument("--allow-specials", action="store_true", help="do not ban stray begin and end codes")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
+    command.add_argument("--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no kernels of ours")
     command.add_argument("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs; off is slower")
     _model_arguments(command)
     command.set_defaults(run=say)

@@ -15,6 +15,7 @@ EOC = 1025  # end of codebook: fills it after its last code
 CODE_VOCAB = 1026  # real codes and the two specials
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 DTYPES = ("auto", "bf16", "fp32")
+KERNELS = ("auto", "torch")
 RUNNERS = ("auto", "graph", "eager", "traced")
 
 
@@ -39,9 +40,11 @@ class EngineConfig:
     context: int = 4096  # positions in the cache: prompt, reference and frames together
     batch: int = 1  # rows that decode together
     runner: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
+    kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
 
     def __post_init__(self):
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("kernels", self.kernels, KERNELS)
         _one_of("runner", self.runner, RUNNERS)
         _within("context", self.context, 64, 32768)
         _within("batch", self.batch, 1, 256)

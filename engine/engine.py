@@ -198,9 +198,9 @@ class _Utterance:
         if not wav.isfinite().all():
             raise HiggsError("The model made a sound that is not a number. Load it with dtype fp32.")
         elapsed = time.perf_counter() - began
-        return Speech(
-            wav, codes, elapsed, len(chunks), self._stopped(len(chunks)), tuple(dict.fromkeys(self._warnings))
-        )
+        warnings = tuple(dict.fromkeys(self._warnings))
+        how = self._residency.how(1)
+        return Speech(wav, codes, elapsed, len(chunks), self._stopped(len(chunks)), warnings, how)
 
     def _say_chunk(self, chunk: str, line: int, expected: int) -> bool:
         """Speaks one chunk into the stream; true when it ended by itself."""

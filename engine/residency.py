@@ -10,6 +10,7 @@ import torch
 from .checkpoint import Checkpoint, load_talker
 from .codec import build_decoder
 from .config import EngineConfig
+from .kernels.fused import FusedDecode, NoCompiler
 from .memory import PrivatePool
 from .runners import GraphError, make_runner
 from .state import DecodeState
@@ -29,6 +30,7 @@ class Residency:
         self.notes: list[str] = []  # what the user should know: a capture that failed, and why
         self._config, self._context = config, context
         self._lanes: dict[int, tuple] = {}
+        self._unfused = ""  # why the fused kernel is not used
         self.talker = self.decoder = self.state = None
         self.pool = PrivatePool(device)
         try:
@@ -52,8 +54,27 @@ class Residency:
         size = next(size for size in sizes if size >= rows)
         if size not in self._lanes:
             state = self.state.first(size)
+            state.fused = self._fused(state)
             self._lanes[size] = (state, self._runner(state))
         return self._lanes[size]
+
+    def _fused(self, state) -> FusedDecode | None:
+        """The one-launch kernel for a state of one row; None where torch's ops serve, and `how` says why."""
+        if self._config.kernels == "torch" or state.batch > 1 or self.pool.device.type != "cuda":
+            return None
+        try:
+            with self.pool.allocate():
+                return FusedDecode(self.talker, state)
+        except NoCompiler as error:
+            self._unfused = str(error)
+            return None
+
+    def how(self, rows: int) -> str:
+        """In plain words, what decodes `rows` rows."""
+        state, runner = self.lane(rows)
+        ops = "one fused kernel" if state.fused else "torch ops"
+        why = f" ({self._unfused})" if self._unfused and not state.fused else ""
+        return f"{ops}{why}, {'CUDA graph' if runner.name == 'graph' else runner.name}"
 
     def _make_state(self):
         talker = self.talker
@@ -65,8 +86,10 @@ class Residency:
         """Gives up the cache, the buffers and all captures; the weights stay. The next `lane` makes them anew."""
         if self.pool.device.type == "cuda":
             torch.cuda.synchronize(self.pool.device)
-        for _, runner in self._lanes.values():
+        for state, runner in self._lanes.values():
             runner.close()
+            if state.fused is not None:
+                state.fused.close()
         self._lanes.clear()
         self.state = None
         self.pool.trim()

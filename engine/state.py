@@ -21,6 +21,8 @@ class DecodeState:
     A row that has ended keeps stepping in its own slots and nothing it does is counted.
     """
 
+    fused = None  # a kernel that decodes this state in one launch, where there is one
+
     def __init__(self, config: ModelConfig, batch: int, context: int, device, dtype):
         self.config, self.batch, self.context = config, batch, context
         self.device, self.dtype = device, dtype

@@ -7,6 +7,7 @@ import torch
 
 from ..step import decode_step
 
+HEADROOM = 64 << 20  # bytes the driver may need for a graph; an instantiation that runs out can end the process
 WARM_UPS = 2  # eager steps before the capture: libraries set themselves up on their first use
 
 
@@ -23,8 +24,12 @@ class GraphRunner:
     name = "graph"
 
     def __init__(self, talker, state, stream):
-        self._graph = torch.cuda.CUDAGraph()
+        self._graph = None
+        free = torch.cuda.mem_get_info(state.device)[0]
+        if free < HEADROOM:
+            raise GraphError(f"only {free >> 20} MB of device memory are free")
         before = _snapshot(state)
+        self._graph = torch.cuda.CUDAGraph()
         try:
             self._capture(talker, state, stream)
             self._prove(talker, state, stream, before)

@@ -94,6 +94,9 @@ class Talker:
         torch.add(state.row, self.offsets, out=state.embed_index)
         torch.index_select(self.embed_codes, 0, state.embed_index.view(-1), out=state.embedded)
         torch.sum(state.embedded.view(state.batch, config.codebooks, -1), 1, out=work.x)
+        if state.fused is not None:
+            state.fused.run()
+            return
         torch.index_select(self.cos, 0, state.position, out=work.cos)
         torch.index_select(self.sin, 0, state.position, out=work.sin)
         for index, layer in enumerate(self.layers):

@@ -199,7 +199,7 @@ def test_speech_that_ends_by_itself_says_so(engine):
 
     engine._residency.talker.decode = ending
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=200))
-    assert speech.stopped == "end of speech"
+    assert speech.stopped == "end of speech" and speech.how == "torch ops, eager"
     assert speech.frames == 31 and len(speech.wav) == 31 * 960
     assert (speech.codes < BOC).all() and bool(state.ended[0])
 

@@ -1,0 +1,132 @@
+"""The talker's decode pass of one row as one cooperative CUDA kernel (decode.cu). Its torch twin is Talker.decode."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import re
+
+import torch
+
+from .nvrtc import Module, NoCompiler, compile_cubin, launch
+
+THREADS = 512
+MAX_SPLITS = 32
+_SOURCES = pathlib.Path(__file__).parent
+_POINTERS = (
+    "layers x_in head norm cos sin keys values position x qkv attended act partial logits arrivals start arrived"
+).split()
+
+
+class _Step(ctypes.Structure):
+    """As `Step` in decode.cu."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+        ("layer_stride", ctypes.c_longlong),
+        ("layer_count", ctypes.c_int),
+        ("slots", ctypes.c_int),
+    ]
+
+
+def source() -> str:
+    """decode.cu with its includes in place."""
+    text = (_SOURCES / "decode.cu").read_text(encoding="utf-8")
+    return re.sub(r'#include "(.+)"', lambda include: (_SOURCES / include[1]).read_text(encoding="utf-8"), text)
+
+
+def defines(config, blocks: int) -> tuple[str, ...]:
+    """The widths as compiler options, for a grid of that many blocks."""
+    rows = -(-config.hidden // blocks)
+    values = {
+        "ROW_TILE": min((6, 5, 4), key=lambda tile: -(-rows // tile) * tile),
+        "HIDDEN": config.hidden,
+        "HEADS": config.heads,
+        "KV_HEADS": config.kv_heads,
+        "INTER": config.intermediate,
+        "CODES": config.codebooks * config.code_vocab,
+        "EPS": f"{config.norm_eps}f",
+        "HAS_QK_NORM": int(not config.is_v2),
+    }
+    return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the kernel cannot serve this model here, or None."""
+    if device.type != "cuda" or torch.version.hip:
+        return "it needs an NVIDIA GPU"
+    if dtype != torch.bfloat16:
+        return "it computes in bf16 only"
+    widths = (config.hidden, config.intermediate, config.heads * config.head_dim)
+    if config.head_dim != 128 or any(width % 512 for width in widths) or config.heads // config.kv_heads > 4:
+        return "the model's widths are not those of the published models"
+    if torch.cuda.get_device_capability(device) < (7, 5):
+        return "the GPU is older than compute capability 7.5"
+    return None
+
+
+class FusedDecode:
+    """state.work.x -> cache and state.logits, one row. Raises NoCompiler where the kernel cannot be had.
+
+    Allocates its scratch when made; `run` allocates nothing and may be captured.
+    """
+
+    def __init__(self, talker, state):
+        config, device = talker.config, talker.device
+        reason = unfit(config, device, talker.dtype)
+        if reason or state.batch != 1:
+            raise NoCompiler(reason or "it serves one row")
+        major, minor = torch.cuda.get_device_capability(device)
+        self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
+        self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks)))
+        self._function = self._module.function("decode_step")
+        self.scratch = self._make_scratch(config, device)
+        self._layers = _layer_table(talker, device)
+        heads = {name: tensor.data_ptr() for name, tensor in self.scratch.items()}
+        self._step = _Step(
+            **heads,
+            layers=self._layers.data_ptr(),
+            x_in=state.work.x.data_ptr(),
+            head=talker.head_codes.data_ptr(),
+            norm=talker.norm.data_ptr(),
+            cos=talker.cos.data_ptr(),
+            sin=talker.sin.data_ptr(),
+            keys=state.keys.data_ptr(),
+            values=state.values.data_ptr(),
+            position=state.position.data_ptr(),
+            logits=state.logits.data_ptr(),
+            layer_stride=state.keys.stride(0),
+            layer_count=config.layers,
+            slots=state.context,
+        )
+
+    @staticmethod
+    def _make_scratch(config, device) -> dict[str, torch.Tensor]:
+        group = config.heads // config.kv_heads
+        sizes = {
+            "x": config.hidden,
+            "qkv": (config.heads + 2 * config.kv_heads) * config.head_dim,
+            "attended": config.heads * config.head_dim,
+            "act": config.intermediate,
+            "partial": config.kv_heads * MAX_SPLITS * group * (config.head_dim + 2),
+        }
+        scratch = {name: torch.zeros(size, device=device, dtype=torch.float32) for name, size in sizes.items()}
+        counters = {"arrivals": 1, "start": 1, "arrived": config.kv_heads}
+        return scratch | {n: torch.zeros(size, device=device, dtype=torch.int32) for n, size in counters.items()}
+
+    def run(self):
+        launch(self._function, self._blocks, THREADS, self._step, cooperative=True)
+
+    def close(self):
+        """Unloads the code; scratch goes with the object."""
+        self._module.close()
+
+
+def _layer_table(talker, device) -> torch.Tensor:
+    """Addresses of every layer's weights, [layers, 7] int64."""
+    rows = []
+    for layer in talker.layers:
+        expert = layer.code
+        tensors = (expert.attn_norm, layer.qkv, layer.qk_norm, layer.out, expert.mlp_norm, expert.gate_up, expert.down)
+        rows.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+    return torch.tensor(rows, dtype=torch.int64, device=device)

@@ -1,0 +1,106 @@
+"""Compiles CUDA C++ with the NVRTC that comes with torch and launches it through the driver. Knows no kernel.
+
+Neither a CUDA toolkit nor Triton is needed, on Linux or Windows. torch has the same inside as a private function, which
+cannot launch cooperatively and passes no structures.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+import sys
+
+import torch
+
+
+class NoCompiler(RuntimeError):
+    """Why kernels cannot be compiled or loaded here."""
+
+
+def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
+    found = [str(path) for folder in folders for name in names for path in sorted(folder.glob(name))]
+    for name in [*names, *found]:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise NoCompiler(f"{names[0]} could not be loaded")
+
+
+@functools.cache
+def _nvrtc() -> ctypes.CDLL:
+    major = (torch.version.cuda or "0").partition(".")[0]
+    packages = pathlib.Path(torch.__file__).parent.parent
+    if sys.platform == "win32":
+        return _library([f"nvrtc64_{major}0_0.dll"], [packages / "torch" / "lib"])
+    folders = [packages / "torch" / "lib", *sorted((packages / "nvidia").glob("*/lib"))]
+    return _library([f"libnvrtc.so.{major}", "libnvrtc.so"], folders)
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return _library(["nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"], [])
+
+
+@functools.lru_cache(maxsize=8)
+def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> bytes:
+    """Machine code of `source` for a compute capability such as "90". Raises NoCompiler with the compiler's words."""
+    nvrtc = _nvrtc()
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"higgs.cu", 0, None, None)
+    flags = [f"--gpu-architecture=sm_{capability}", "--std=c++17", *options]
+    array = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
+    failed = nvrtc.nvrtcCompileProgram(program, len(flags), array)
+    try:
+        if failed:
+            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            raise NoCompiler(f"the kernels do not compile for compute capability {capability}: {log.decode()[:400]}")
+        return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _text(size_of, read, program) -> bytes:
+    size = ctypes.c_size_t()
+    size_of(program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    read(program, buffer)
+    return buffer.raw
+
+
+class Module:
+    """Loaded machine code on the current device. `close` unloads it; no launch of it may be under way then."""
+
+    def __init__(self, cubin: bytes):
+        torch.cuda.current_stream().synchronize()  # a context is there from here on
+        self._module = ctypes.c_void_p()
+        _check(_driver().cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
+
+    def function(self, name: str) -> ctypes.c_void_p:
+        function = ctypes.c_void_p()
+        _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()), "find")
+        return function
+
+    def close(self):
+        if self._module:
+            _driver().cuModuleUnload(self._module)
+        self._module = None
+
+
+def launch(function, grid: int, block: int, argument: ctypes.Structure, cooperative: bool = False):
+    """Launches on the current stream with one structure as the argument. Raises NoCompiler when the driver refuses."""
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    if cooperative:
+        error = _driver().cuLaunchCooperativeKernel(function, grid, 1, 1, block, 1, 1, 0, stream, arguments)
+    else:
+        error = _driver().cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, arguments, None)
+    _check(error, "launch")
+
+
+def _check(error: int, what: str):
+    if error:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(error, ctypes.byref(text))
+        raise NoCompiler(f"the driver could not {what} a kernel: {(text.value or b'unknown error').decode()}")

@@ -1,0 +1,46 @@
+"""The CUDA sources compile for every generation of GPU that ComfyUI's users have. Needs NVRTC, not a GPU."""
+
+import dataclasses
+
+import pytest
+import torch
+from higgs_tts.engine.config import ModelConfig, RopeConfig
+from higgs_tts.engine.kernels import nvrtc
+from higgs_tts.engine.kernels.fused import defines, source, unfit
+
+V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
+V2 = ModelConfig("v2", "v2", 3072, 28, 24, 8, 128, 8192, 1e-5, RopeConfig(5e5), 128256)
+BLOCKS = {"75": 30, "80": 108, "86": 28, "89": 128, "90": 132, "100": 148, "120": 170}
+
+
+def has_nvrtc():
+    if not torch.version.cuda:
+        return False
+    try:
+        nvrtc._nvrtc()
+    except nvrtc.NoCompiler:
+        return False
+    return True
+
+
+needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="this torch has no NVRTC")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
+@pytest.mark.parametrize("capability", BLOCKS)
+def test_the_sources_compile(config, capability):
+    assert len(nvrtc.compile_cubin(source(), capability, defines(config, BLOCKS[capability]))) > 10_000
+
+
+@needs_nvrtc
+def test_a_source_that_does_not_compile_says_why():
+    with pytest.raises(nvrtc.NoCompiler, match=r"(?s)compute capability 90.*nonsense"):
+        nvrtc.compile_cubin("nonsense;", "90", ())
+
+
+def test_what_the_kernel_cannot_serve_is_named():
+    cuda = torch.device("cuda", 0)
+    assert "NVIDIA" in unfit(V3, torch.device("cpu"), torch.bfloat16)
+    assert "bf16" in unfit(V3, cuda, torch.float32)
+    assert unfit(dataclasses.replace(V3, head_dim=64), cuda, torch.bfloat16)
