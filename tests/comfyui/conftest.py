@@ -1,4 +1,11 @@
-"""What the tests in a real ComfyUI share: servers, small checkpoints, clips and workflows."""
+"""What the tests in a real ComfyUI share: servers, small checkpoints, clips and workflows.
+
+    COMFYUI_PATH=/path/to/ComfyUI COMFYUI_PYTHON=/its/venv/bin/python python -m pytest tests/comfyui
+
+COMFYUI_PYTHON needs what ComfyUI's requirements.txt lists (default: the Python that runs pytest). The tests in a
+browser need, besides, Debian's `chromium` (or another Chromium on the PATH) and `pip install playwright` beside pytest,
+without the browsers that `playwright install` would fetch. They are skipped where one of these is missing.
+"""
 
 from __future__ import annotations
 

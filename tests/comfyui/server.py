@@ -25,6 +25,11 @@ WAIT = 240  # seconds until a server or a prompt is given up; nothing is measure
 CHECKPOINT = "higgs-tts-3-4b"  # the name that the workflows carry
 
 
+def interpreter() -> str:
+    """The Python that runs ComfyUI."""
+    return os.environ.get("COMFYUI_PYTHON", sys.executable)
+
+
 class Events:
     """ComfyUI's websocket, read only: JSON messages, one after another."""
 
@@ -123,7 +128,7 @@ class Comfy:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        command = [os.environ.get("COMFYUI_PYTHON", sys.executable), "main.py", "--port", str(self.port)]
+        command = [interpreter(), "main.py", "--port", str(self.port)]
         command += ["--base-directory", str(base), "--disable-api-nodes", "--database-url", "sqlite:///:memory:"]
         if (base / "page").is_dir():  # otherwise ComfyUI's own
             command += ["--front-end-root", str(base / "page")]

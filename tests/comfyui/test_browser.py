@@ -1,0 +1,183 @@
+"""The pack as a user meets it: a real browser on ComfyUI's own page. Screenshots go to pytest's temporary folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from .server import interpreter
+
+ARGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+--disable-component-update --disable-sync""".split()
+NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
+
+# Where a point of a node lies on the page: x is a share of its width, y counts down from its top.
+PLACE = """([type, x, widget]) => {
+    const node = app.graph._nodes.find(node => node.type === type)
+    const y = widget ? node.widgets.find(entry => entry.name === widget).last_y + 10 : -12
+    const at = app.canvas.convertOffsetToCanvas([node.pos[0] + node.size[0] * x, node.pos[1] + y])
+    const page = app.canvas.canvas.getBoundingClientRect()
+    return [page.left + at[0], page.top + at[1]]
+}"""
+VALUE = """([type, widget]) =>
+    app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value"""
+FAULTS = """() => {
+    const faults = [], nodes = app.graph._nodes
+    for (const node of nodes) {
+        const least = node.computeSize()
+        if (node.size[0] < least[0] || node.size[1] < least[1]) faults.push(`${node.type} is too small: ${node.size}`)
+        if (node.has_errors && !node.type.startsWith("LoadAudio")) faults.push(`${node.type} has errors`)
+        for (const other of nodes) {
+            const [a, b] = [node.getBounding(), other.getBounding()]
+            const apart = a[0] + a[2] <= b[0] || a[1] + a[3] <= b[1] || b[0] + b[2] <= a[0] || b[1] + b[3] <= a[1]
+            if (node.id < other.id && !apart) faults.push(`${node.type} lies on ${other.type}`)
+        }
+    }
+    return faults
+}"""
+
+TOO_WIDE = """page => [...page.querySelectorAll("*")]
+    .filter(part => part.scrollWidth > page.clientWidth).map(part => part.tagName)"""
+
+
+class Browser:
+    """ComfyUI's page and what a user does on it."""
+
+    def __init__(self, page, comfy, shots):
+        self.page, self.comfy, self._shots, self.faults = page, comfy, shots, []
+        page.route(lambda url: "//127.0.0.1" not in url, lambda route: route.abort())
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.goto(f"http://127.0.0.1:{comfy.port}/")
+        page.wait_for_function("window.app?.graph && app.canvas?.canvas")
+        page.get_by_test_id("side-toolbar").wait_for()
+
+    def shoot(self, name):
+        self.page.screenshot(path=str(self._shots / f"{name}.png"))
+
+    def open_template(self, name):
+        """Through the templates dialog, as a user does."""
+        self.page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
+        self.page.get_by_text("ComfyUI-Higgs-TTS").click()
+        self.page.get_by_test_id(f"template-workflow-{name}").click()
+        self.page.wait_for_function(
+            "() => app.graph._nodes.some(node => node.type === 'HiggsTTSSpeak' && node.widgets.every(w => w.last_y))"
+        )
+        self.page.get_by_test_id("dialog-overlay").wait_for(state="detached")
+        self.page.wait_for_timeout(500)  # the view glides to the graph
+
+    def click(self, node, x=0.5, widget=None):
+        self.page.mouse.click(*self.page.evaluate(PLACE, [node, x, widget]))
+
+    def value(self, node, widget):
+        return self.page.evaluate(VALUE, [node, widget])
+
+    def run(self):
+        """Presses Run and waits for the end. Returns the titles that the browser's tab had meanwhile."""
+        self.page.evaluate("""() => {
+            window.titles = []; window.ended = false
+            new MutationObserver(() => titles.push(document.title)).observe(document.querySelector("title"),
+                {childList: true, characterData: true, subtree: true})
+            app.api.addEventListener("execution_success", () => { window.ended = true }, {once: true})
+        }""")
+        self.page.get_by_test_id("queue-button").click()
+        self.page.wait_for_function("() => window.ended", timeout=120_000)
+        return self.page.evaluate("() => titles")
+
+    def player(self, other_than=None):
+        """(address, status, type, bytes) of what the audio player plays."""
+        player = self.page.locator("audio")
+        self.page.wait_for_function(
+            "old => { const a = document.querySelector('audio'); return a?.src && a.src !== old && a.duration > 0 }",
+            arg=other_than,
+        )
+        address = player.get_attribute("src")
+        answer = self.page.request.get(address if "://" in address else f"http://127.0.0.1:{self.comfy.port}{address}")
+        return player.evaluate("a => a.src"), answer.status, answer.headers["content-type"], answer.body()
+
+    def unload(self):
+        """Menu > Edit > Unload Models."""
+        self.page.locator(".comfy-menu-button-wrapper").click()
+        self.page.get_by_text("Edit", exact=True).hover()
+        self.page.get_by_text("Unload Models", exact=True).click()
+
+
+@pytest.fixture(scope="module")
+def browser(start_comfy, tmp_path_factory):
+    pytest.importorskip("playwright", reason="Playwright is not installed: pip install playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    if subprocess.run([interpreter(), "-c", "import comfyui_frontend_package"], capture_output=True).returncode:
+        pytest.skip("this ComfyUI has no page: pip install comfyui-frontend-package")
+    comfy = start_comfy(page=True)
+    comfy.post("/settings", {"Comfy.TutorialCompleted": True})  # no dialog of its own accord
+    with sync_playwright() as playwright:
+        chrome = playwright.chromium.launch(executable_path=chromium, args=ARGS)
+        page = chrome.new_page(viewport={"width": 1600, "height": 1000})
+        yield Browser(page, comfy, tmp_path_factory.mktemp("screenshots"))
+        chrome.close()
+
+
+@pytest.mark.parametrize("name", ["clone_voice", "long_narration", "speak"])
+def test_templates_open_whole_and_tidy(browser, name):
+    browser.open_template(name)
+    browser.shoot(name)
+    assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
+
+
+def test_speak_unload_and_speak_again(browser):
+    browser.open_template("speak")
+    browser.click("HiggsTTSLoadModel", widget="model")
+    browser.shoot("choices")
+    browser.page.locator(".litemenu-entry").get_by_text("higgs/v2").click()
+    assert browser.value("HiggsTTSLoadModel", "model") == "higgs/v2"
+    browser.page.evaluate(
+        "app.graph._nodes.find(n => n.type === 'HiggsTTSSpeak').widgets.find(w => w.name === 'max_frames').value = 400"
+    )
+    titles = browser.run()
+    assert any("HiggsTTSSpeak" in title and "[0%][0%]" not in title for title in titles), titles
+    first, status, kind, sound = browser.player()
+    browser.shoot("spoken")
+    assert status == 200 and kind.startswith("audio/") and len(sound) > 10_000
+    assert browser.page.locator("audio").evaluate("a => a.duration") == pytest.approx(16.0)
+    assert browser.comfy.get("/higgs_probe")["open"] == 1
+
+    browser.unload()
+    browser.shoot("unloaded")
+    browser.comfy.until(lambda state: state["open"] == 0 and state["loaded"] == [])
+
+    browser.click("HiggsTTSSpeak", x=0.95, widget="seed")  # the arrow: the next seed
+    assert browser.value("HiggsTTSSpeak", "seed") == 2
+    browser.run()
+    _, status, kind, other = browser.player(other_than=first)
+    browser.shoot("spoken-again")
+    assert status == 200 and kind.startswith("audio/") and len(other) > 10_000 and other != sound
+    assert browser.comfy.get("/higgs_probe")["open"] == 1 and browser.faults == []
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_help_pages_open_behind_the_question_mark(browser, node):
+    browser.page.evaluate(
+        """type => {
+            app.graph.clear()
+            const node = LiteGraph.createNode(type)
+            node.pos = [300, 300]
+            app.graph.add(node)
+            app.canvas.ds.reset()
+        }""",
+        node,
+    )
+    browser.page.wait_for_timeout(300)  # until it is drawn
+    browser.click(node)
+    browser.page.get_by_test_id("info-button").click()
+    page = browser.page.locator(".node-help-content, .markdown-content").filter(has_text="Inputs").first
+    page.wait_for()
+    browser.shoot(f"help-{node}")
+    name = browser.comfy.get(f"/object_info/{node}")[node]["display_name"]
+    assert page.locator("h1").inner_text() == name and page.locator("table").count() >= 1
+    assert "| ---" not in page.inner_text(), "a table is not drawn as one"
+    assert page.evaluate(TOO_WIDE) == [], "it is wider than the panel"
