@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import comfy.model_management as mm
 import torch
 from comfy.model_patcher import ModelPatcher
+from server import PromptServer
 
 from ..engine import Engine, HiggsError
 
@@ -22,6 +23,16 @@ EXIT_SECONDS = 10  # how long the end of the process waits for a node
 # the process. So our nodes take turns with the exit: once it has the turn, they wait for it for good.
 _turn = threading.Semaphore()
 _is_leaving = threading.Event()
+_was_serving = False  # when the node that is at work began
+
+
+def _is_serving() -> bool:
+    server = getattr(PromptServer, "instance", None)
+    return server is not None and server.loop.is_running()
+
+
+def _is_ending() -> bool:
+    return _is_leaving.is_set() or (_was_serving and not _is_serving())
 
 
 @atexit.register
@@ -33,7 +44,7 @@ def take_last_turn() -> None:
 
 def _yield_to_exit() -> None:
     """Give the turn to the end of the process if it has come, and never return then."""
-    if _is_leaving.is_set():
+    if _is_ending():
         _turn.release()
         threading.Event().wait()
 
@@ -176,8 +187,11 @@ def check_interrupt() -> None:
 
 
 def is_interrupted() -> bool:
-    """Whether the user pressed stop. Unlike the above it leaves the request standing, so every thread sees it."""
-    return mm.processing_interrupted()
+    """Whether the user pressed stop or ends ComfyUI, which waits for threads that download.
+
+    Unlike the above it leaves the request standing, so every thread sees it.
+    """
+    return mm.processing_interrupted() or _is_ending()
 
 
 @contextmanager
@@ -186,7 +200,9 @@ def told_by(node: str):
 
     Every node does its work inside one of these.
     """
+    global _was_serving
     _turn.acquire()
+    _was_serving = _is_serving()
     try:
         yield
     except HiggsError as error:

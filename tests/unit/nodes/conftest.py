@@ -142,8 +142,12 @@ def comfy_modules(base: pathlib.Path) -> dict:
             known.append(path)
 
     paths.add_model_folder_path, paths.get_folder_paths = add, lambda name: paths.folder_names_and_paths[name][0]
+    server = types.ModuleType("server")
+    server.running = True
+    loop = types.SimpleNamespace(is_running=lambda: server.running)
+    server.PromptServer = types.SimpleNamespace(instance=types.SimpleNamespace(loop=loop))
     package = types.ModuleType("comfy_api")
-    found = {"comfy": comfy, "comfy_api": package, "comfy_api.latest": latest, "folder_paths": paths}
+    found = {"server": server, "comfy": comfy, "comfy_api": package, "comfy_api.latest": latest, "folder_paths": paths}
     return {**found, **{module.__name__: module for module in (mm, utils, model_patcher)}}
 
 

@@ -163,7 +163,9 @@ def test_only_that_is_caught(module, interrupted):
             raise kind("as it was")
 
 
-def test_the_end_of_the_process_stops_a_node_where_it_asks(module):
+@pytest.fixture
+def busy(module):
+    """A thread in which a node works, asks whether to stop, and must not come back."""
     asks, ended = threading.Event(), []
 
     def node():
@@ -176,9 +178,29 @@ def test_the_end_of_the_process_stops_a_node_where_it_asks(module):
     worker = threading.Thread(target=node, daemon=True)
     worker.start()
     asks.wait()
+    yield
     module.take_last_turn()
     assert not module._turn.acquire(blocking=False), "the next node must wait for good"
     assert worker.is_alive() and not ended
+
+
+def test_the_end_of_the_process_stops_a_node_where_it_asks(busy):
+    """What is to be seen is in the fixture."""
+
+
+def test_downloads_and_nodes_stop_with_the_server(module, comfy, busy):
+    assert not module.is_interrupted()
+    comfy["server"].running = False
+    assert module.is_interrupted()
+    assert module._turn.acquire(timeout=60), "the node has not given way"
+    module._turn.release()
+
+
+def test_scripts_without_a_server_are_not_taken_for_one_that_ended(module, comfy):
+    comfy["server"].running = False
+    with module.told_by("Higgs Speak"):
+        module.check_interrupt()
+        assert not module.is_interrupted()
 
 
 def test_a_device_has_an_index(module, comfy):
