@@ -38,6 +38,8 @@ class Engine:
         self.config = config
         self.device = _device(config.device)
         self.dtype = _dtype(config.dtype, self.device)
+        if config.runner == "graph" and self.device.type != "cuda":
+            raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
         self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
         require_whole(self.checkpoint)
         self.context = min(config.context, self.checkpoint.config.max_context)

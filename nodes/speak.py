@@ -64,11 +64,12 @@ def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str |
 
 
 def describe(speech: Speech) -> str:
-    """The info output: one line of numbers, one on the end, one for each warning."""
+    """The info output: one line of numbers, one on the end, one on what decoded, one for each warning."""
     lines = [
         f"{speech.seconds:.2f} s in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
         f"RTF {speech.rtf:.3f}" + (f", {speech.chunks} chunks" if speech.chunks > 1 else ""),
         f"Stopped at: {speech.stopped}",
+        f"Decoded by: {speech.how}",
     ]
     return "\n".join([*lines, *(f"Warning: {warning}" for warning in speech.warnings)])
 

@@ -3,6 +3,8 @@
 A capture is used only after it has been proved: from one state, an eager step and a replay must agree bit for bit.
 """
 
+import gc
+
 import torch
 
 from ..step import decode_step
@@ -30,6 +32,8 @@ class GraphRunner:
             raise GraphError(f"only {free >> 20} MB of device memory are free")
         before = _snapshot(state)
         self._graph = torch.cuda.CUDAGraph()
+        collects = gc.isenabled()
+        gc.disable()  # collecting another engine here would wait for the device, which a capture forbids
         try:
             self._capture(talker, state, stream)
             self._prove(talker, state, stream, before)
@@ -37,6 +41,8 @@ class GraphRunner:
             self.close()
             raise GraphError(str(error)) from error
         finally:
+            if collects:
+                gc.enable()
             torch.cuda.current_stream(state.device).wait_stream(stream)
             _restore(before)
 

@@ -86,7 +86,9 @@ class FakeEngine:
         self.trimmed = False
         on_frame(1, 2)
         wav, codes = torch.zeros(1920), torch.zeros(2, 8, dtype=torch.int64)
-        return Speech(wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",))
+        return Speech(
+            wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",), how="by hand"
+        )
 
     def encode_voice(self, wav, sample_rate, transcript=None, name=""):
         self.calls.append((tuple(wav.shape), sample_rate, transcript, name))

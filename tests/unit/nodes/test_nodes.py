@@ -84,7 +84,7 @@ class TestSpeak:
         assert patcher.engine.calls == ["open", ("Hi", "v", SamplingParams(seed=5), "a room")]
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
         assert info.splitlines()[0] == "0.08 s in 0.02 s: 100.0 frames/s, RTF 0.250"
-        assert info.splitlines()[1:] == ["Stopped at: end of speech", "Warning: a warning"]
+        assert info.splitlines()[1:] == ["Stopped at: end of speech", "Decoded by: by hand", "Warning: a warning"]
         assert comfy["comfy.utils"].bars == [(1, 2), (2, 2)]
         assert len(comfy["comfy.model_management"].loads) == 1
 
