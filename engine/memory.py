@@ -43,7 +43,9 @@ class PrivatePool:
         """Counts these tensors as long as they live."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            self._adopted[storage.data_ptr()] = (weakref.ref(tensor), storage.nbytes())
+            known = self._adopted.get(storage.data_ptr())
+            if known is None or known[0]() is None:  # a view counts with the tensor it is of
+                self._adopted[storage.data_ptr()] = (weakref.ref(tensor), storage.nbytes())
 
     def live_bytes(self) -> int:
         """Bytes of adopted tensors that are still alive."""

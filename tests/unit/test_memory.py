@@ -1,0 +1,101 @@
+"""The pool's count and the residency's order, as far as a CPU shows them."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, SamplingParams
+from higgs_tts.engine import residency as residency_module
+from higgs_tts.engine.memory import PrivatePool
+from higgs_tts.engine.runners import GraphError
+from higgs_tts.engine.tiny import write_tiny
+
+CPU = torch.device("cpu")
+PARAMS = SamplingParams(max_frames=12, seed=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(write_tiny(tmp_path_factory.mktemp("tiny"), "v3"))
+
+
+def test_the_pool_counts_what_lives_and_says_what_stays(caplog):
+    pool = PrivatePool(CPU)
+    with pool.allocate():
+        kept, dropped = torch.zeros(100), torch.zeros(50)
+    pool.adopt([kept, dropped, kept.view(10, 10)])
+    assert pool.live_bytes() == 400 + 200
+    del dropped
+    assert pool.live_bytes() == 400
+    pool.close()
+    assert "400 bytes on cpu are still referenced" in caplog.text
+    caplog.clear()
+    pool.close()
+    assert not caplog.text and kept.sum() == 0
+
+
+def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, caplog):
+    engine = Engine(EngineConfig(model=folder, device="cpu"))
+    engine.open()
+    engine.speak("Hello.", params=PARAMS)
+    residency = engine._residency
+    watched = [weakref.ref(t) for t in [*residency.talker.tensors(), *residency.state.tensors()]]
+    assert residency.pool.live_bytes() > 0.9 * engine.planned_bytes
+    del residency
+    engine.close()
+    gc.collect()
+    assert not [ref for ref in watched if ref() is not None]
+    assert "still referenced" not in caplog.text
+
+
+def test_trim_keeps_the_weights_and_the_next_speech_is_the_same(folder):
+    with Engine(EngineConfig(model=folder, device="cpu")) as engine:
+        first = engine.speak("Hello.", params=PARAMS)
+        held, weights = engine.held_bytes, engine._residency.talker
+        assert engine.trim() == held - engine.held_bytes > 0
+        assert engine.trim() == 0 and engine.opened
+        assert torch.equal(engine.speak("Hello.", params=PARAMS).wav, first.wav)
+        assert engine.held_bytes == held and engine._residency.talker is weights
+    assert engine.held_bytes == 0
+
+
+def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkeypatch):
+    make = residency_module.make_runner
+
+    def failing(name, *args):
+        if name == "auto":
+            raise GraphError("no room\nand more")
+        return make(name, *args)
+
+    monkeypatch.setattr(residency_module, "make_runner", failing)
+    with Engine(EngineConfig(model=folder, device="cpu")) as engine:
+        speech = engine.speak("Hello.", params=PARAMS)
+    assert speech.how == "torch ops, eager" and speech.frames == 12
+    assert speech.warnings == ("CUDA graphs are off for this model, so it is slower: no room.",)
+
+
+def test_a_batch_is_served_by_the_next_size_and_each_row_says_what_it_says_alone(folder):
+    with Engine(EngineConfig(model=folder, device="cpu", batch=5)) as engine:
+        sizes = [engine._residency.lane(rows)[0].batch for rows in range(1, 6)]
+        assert sizes == [1, 2, 4, 4, 5]
+        whole = engine._residency.state
+        part = engine._residency.lane(2)[0]
+        assert part.keys.data_ptr() == whole.keys.data_ptr() and part.logits.shape[0] == 2
+        speech = engine.speak("Hello.", params=PARAMS)
+    with Engine(EngineConfig(model=folder, device="cpu")) as alone:
+        assert torch.equal(alone.speak("Hello.", params=PARAMS).codes, speech.codes)
+
+
+def test_opening_that_fails_leaves_nothing(folder, monkeypatch):
+    def failing(*args):
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(residency_module, "build_decoder", failing)
+    engine = Engine(EngineConfig(model=folder, device="cpu"))
+    with pytest.raises(MemoryError):
+        engine.open()
+    assert not engine.opened and engine.held_bytes == 0
+    monkeypatch.undo()
+    with engine:
+        assert engine.speak("Hello.", params=PARAMS).frames == 12
