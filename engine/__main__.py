@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+import torch
 from tqdm import tqdm
 
 from . import SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
@@ -32,7 +33,13 @@ def main(argv=None) -> int:
         return args.run(args) or 0
     except HiggsError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    except torch.cuda.OutOfMemoryError as error:
+        reason = str(error).splitlines()[0]
+        print(
+            f"error: the GPU is out of memory. Close what else uses it, or use --device cpu. ({reason})",
+            file=sys.stderr,
+        )
+    return 2
 
 
 def say(args) -> int:

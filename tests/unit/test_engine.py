@@ -258,6 +258,16 @@ def test_errors_reach_the_terminal_as_one_line(tmp_path, capsys):
     assert "top_p is 7.0" in capsys.readouterr().err
 
 
+def test_out_of_memory_is_one_line_too(folders, tmp_path, capsys, monkeypatch):
+    def full(*args, **kwargs):
+        raise torch.cuda.OutOfMemoryError("tried to allocate too much\nmore")
+
+    monkeypatch.setattr(Engine, "open", full)
+    assert main(["say", "Hi.", "--model", str(folders["v3"]), "--out", str(tmp_path / "a.wav")]) == 2
+    err = capsys.readouterr().err
+    assert "out of memory" in err and "tried to allocate too much" in err and err.count("\n") == 1
+
+
 def test_voice_command_and_doctor(folders, family, tmp_path, capsys):
     soundfile.write(tmp_path / "ref.wav", np.stack([clip(1.5, 44100).numpy()] * 2, 1), 44100)
     folder, made = str(folders[family]), str(tmp_path / "v.safetensors")
