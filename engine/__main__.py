@@ -15,11 +15,10 @@ import torch
 from tqdm import tqdm
 
 from . import SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
-from .config import DTYPES, KERNELS
+from .config import DTYPES, GRAPHS, KERNELS
 from .doctor import examine
 from .tiny import FAMILIES, write_tiny
 
-GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}
 _RANDOM_VOICE = (
     "No --model given: using the embedded checkpoint. It is tiny and its weights are random, so what you hear is noise "
     "in the right form, not speech."

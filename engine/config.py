@@ -16,6 +16,7 @@ CODE_VOCAB = 1026  # real codes and the two specials
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 DTYPES = ("auto", "bf16", "fp32")
 KERNELS = ("auto", "torch")
+GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the runner behind it
 RUNNERS = ("auto", "graph", "eager", "traced")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import Engine, EngineConfig, HiggsError, download_checkpoint
+from ..engine import DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
 from . import folders, patcher, types
 
 NAME = "Higgs Load Model"
@@ -15,8 +15,6 @@ LICENCE = (
     "Licence: the weights of Higgs TTS 3 are for research and non-commercial use; their licence grants creators "
     "some use of what they make. Read the LICENSE file beside the weights before you publish."
 )
-DTYPES = ["auto", "bf16", "fp32"]
-GRAPHS = ["auto", "on", "off"]
 STEPS = 1000  # of the download's progress bar
 
 
@@ -66,7 +64,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: str, device: str = EngineConfig.device, graphs: str = GRAPHS[0], **settings
+        cls, model: str, device: str = EngineConfig.device, graphs: str = EngineConfig.runner, **settings
     ) -> io.NodeOutput:
         with patcher.told_by(NAME):
             is_download = model.startswith(folders.DOWNLOAD)
@@ -106,7 +104,7 @@ def _advanced_inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "dtype",
-            options=DTYPES,
+            options=list(DTYPES),
             default=EngineConfig.dtype,
             optional=True,
             advanced=True,
@@ -125,8 +123,8 @@ def _advanced_inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "graphs",
-            options=GRAPHS,
-            default=GRAPHS[0],
+            options=list(GRAPHS),
+            default=EngineConfig.runner,
             optional=True,
             advanced=True,
             tooltip="CUDA graphs: the GPU records a step of speech once and repeats it by itself, which is "

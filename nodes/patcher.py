@@ -14,7 +14,7 @@ import torch
 from comfy.model_patcher import ModelPatcher
 from server import PromptServer
 
-from ..engine import Engine, HiggsError
+from ..engine import GRAPHS, Engine, HiggsError
 
 log = logging.getLogger("higgs_tts")
 EXIT_SECONDS = 10  # how long the end of the process waits for a node
@@ -177,7 +177,7 @@ def runner_of(graphs: str) -> str:
     """The engine's runner behind the loader's choice. auto also heeds how ComfyUI was started (0.33 and newer)."""
     if graphs == "auto" and getattr(mm.args, "disable_cuda_graphs", False):
         return "eager"
-    return {"auto": "auto", "on": "graph", "off": "eager"}[graphs]
+    return GRAPHS[graphs]
 
 
 def check_interrupt() -> None:

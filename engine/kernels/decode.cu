@@ -2,7 +2,8 @@
 //
 // Every block stays on its multiprocessor and walks through the phases of all layers; a grid barrier separates them.
 // The memory system must not idle at a barrier, so each warp has its first weights of the next phase loading meanwhile.
-// Widths are compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; ROW_TILE: rows a warp loads at a time.
+// Widths are compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM, and
+// ROW_TILE, the rows of a projection that a warp loads at a time.
 // Weights and cache are bf16; the residual stream and all sums are fp32.
 
 #include "common.cuh"

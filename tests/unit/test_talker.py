@@ -191,7 +191,7 @@ def test_v2_greedy_codes_equal_transformers_generate(bench, small):
     assert len(ours[8:, 0].unique()) > 20 and (ours[8:] < BOC).all()
 
 
-def plain_ras(history, row, logits_unused, window, repeats):
+def plain_ras(history, row, window, repeats):
     """Which codebooks transformers' rule draws again."""
     recent = history[-window:]
     same = (recent == row) & (recent != BOC) & (recent != EOC)
@@ -215,7 +215,7 @@ def test_v2_repeats_are_drawn_again_by_transformers_rule(bench, small):
         written = int(state.written[0])
         step._bans(state)
         step.sample(state)
-        expected = plain_ras(history, loud, None, 4, 2)
+        expected = plain_ras(history, loud, 4, 2)
         changed = state.row[0] != loud
         assert not (changed & ~expected).any()
         redrawn += int((changed & expected).sum())
