@@ -8,9 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from .checkpoint import find_codec, open_talker, talker_problems
+from .config import ModelConfig
 from .errors import HiggsError
 from .files import CODEC_SUBFOLDER, CODEC_V2, TOKENIZER, missing_parts
+from .kernels.choice import decode_ops
 from .layouts import V3_CODEC, make_plan
 from .model_config import Settings
 from .tensors import TensorFile
@@ -33,6 +37,7 @@ class Report:
     codec_layout: str = ""
     tokenizer: str = ""
     tokens: int | None = None
+    kernels: str = ""  # what would decode it on this machine
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     advice: str = ""
@@ -50,6 +55,7 @@ class Report:
             ("stored as", ", ".join(f"{name} ({count} tensors)" for name, count in self.dtypes.items())),
             ("codec", f"{self.codec} ({self.codec_layout})" if self.codec else "not found"),
             ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
+            ("kernels", self.kernels),
         ]
         lines = [f"{name + ':':<12}{value}" for name, value in head if value]
         lines += [f"{'file:':<12}{name}  {size:,} bytes" for name, size in self.files.items()]
@@ -102,8 +108,16 @@ def _describe_talker(report: Report, folder: Path, settings: Settings, talker: T
     for name in own:
         dtype = str(talker.dtypes[name]).removeprefix("torch.")
         report.dtypes[dtype] = report.dtypes.get(dtype, 0) + 1
+    report.kernels = _kernels_here(model)
     plan = make_plan(model, talker.shapes, settings.tied)
     report.problems += _few(talker_problems(folder, talker, plan))
+
+
+def _kernels_here(model: ModelConfig) -> str:
+    """What would decode `model` with every setting at auto."""
+    gpu = torch.cuda.is_available()
+    device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
+    return decode_ops(model, device, dtype)
 
 
 def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_folder: Path | str | None) -> None:

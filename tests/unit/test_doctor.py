@@ -4,8 +4,11 @@ import json
 import shutil
 
 import pytest
+import torch
+from higgs_tts.engine.config import ModelConfig, RopeConfig
 from higgs_tts.engine.doctor import examine
 from higgs_tts.engine.files import constants
+from higgs_tts.engine.kernels import choice
 from higgs_tts.engine.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file, save_file
 
@@ -85,3 +88,30 @@ def test_what_is_no_folder_is_said_to_be_none(tmp_path):
     report = examine(tmp_path / "absent")
     assert "is no folder" in report.problems[0] and report.advice
     assert examine(tmp_path).problems
+
+
+def test_the_kernels_of_this_machine_are_named(written, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    report = examine(written["v3"])
+    assert report.kernels == "torch ops (it needs an NVIDIA GPU)"
+    assert "kernels:    torch ops" in report.as_text() and report.as_dict()["kernels"] == report.kernels
+    assert not report.problems
+
+
+def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
+    model = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
+    compiled = []
+
+    def compile_cubin(source, capability, options):
+        compiled.append(capability)
+        if len(compiled) > 1:
+            raise choice.NoCompiler("libnvrtc.so.13 could not be loaded")
+
+    monkeypatch.setattr(choice, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    here = torch.device("cuda", 0)
+    assert choice.decode_ops(model, here, torch.bfloat16) == "one fused kernel" and compiled == ["86"]
+    assert choice.decode_ops(model, here, torch.bfloat16) == "torch ops (libnvrtc.so.13 could not be loaded)"
+    assert choice.decode_ops(model, here, torch.float32) == "torch ops (it computes in bf16 only)"
+    assert len(compiled) == 2
