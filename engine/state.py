@@ -22,6 +22,7 @@ class DecodeState:
     """
 
     fused = None  # a kernel that decodes this state in one launch, where there is one
+    front = None  # a kernel that does the step's part before the talker; only beside `fused`
 
     def __init__(self, config: ModelConfig, batch: int, context: int, device, dtype):
         self.config, self.batch, self.context = config, batch, context

@@ -20,10 +20,14 @@ def prefill(talker, state, b: int, prompt, line: int, params: SamplingParams):
 
 def decode_step(talker, state):
     """One frame for every row: logits -> codes -> delay and end machine -> embedding -> talker -> next logits."""
-    _bans(state)
-    sample(state)
-    _MACHINES[state.config.family](state)
-    _emit(state)
+    if state.front is not None:
+        state.front.run()
+    else:
+        _bans(state)
+        sample(state)
+        _MACHINES[state.config.family](state)
+        _emit(state)
+        talker.embed_row(state)
     talker.decode(state)
 
 

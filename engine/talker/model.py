@@ -88,12 +88,15 @@ class Talker:
                 for name in ("x", "q", "k", "v"):
                     getattr(work, name)[rows] = getattr(part, name)
 
-    def decode(self, state):
-        """One row of codes a batch row: state.row -> cache and state.logits. Allocates nothing, syncs nothing."""
-        config, work = self.config, state.work
+    def embed_row(self, state):
+        """The row just emitted as the talker's input: state.row -> state.work.x."""
         torch.add(state.row, self.offsets, out=state.embed_index)
         torch.index_select(self.embed_codes, 0, state.embed_index.view(-1), out=state.embedded)
-        torch.sum(state.embedded.view(state.batch, config.codebooks, -1), 1, out=work.x)
+        torch.sum(state.embedded.view(state.batch, self.config.codebooks, -1), 1, out=state.work.x)
+
+    def decode(self, state):
+        """One position a batch row: state.work.x -> cache and state.logits. Allocates nothing, syncs nothing."""
+        config, work = self.config, state.work
         if state.fused is not None:
             state.fused.run()
             return

@@ -57,6 +57,9 @@ class Script:
     def __init__(self, drawn):
         self.drawn, self.steps = drawn, 0
 
+    def embed_row(self, state):
+        """Codes are not read."""
+
     def decode(self, state):
         state.logits.zero_()
         self.steps += 1
