@@ -1,4 +1,4 @@
-"""The terminal: say, voice, doctor, tiny. Parses, prints and writes files; all else is the engine's."""
+"""The terminal: say, voice, doctor, bench, tiny. Parses, prints and writes files; all else is the engine's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import torch
 from tqdm import tqdm
 
 from . import SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
+from .bench import as_text
+from .bench import bench as time_steps
 from .config import DTYPES, GRAPHS, KERNELS
 from .doctor import examine
 from .tiny import FAMILIES, write_tiny
@@ -80,6 +82,15 @@ def doctor(args) -> int:
     return 1 if report.problems else 0
 
 
+def bench(args) -> int:
+    """How fast a step is here, and how fast this device's memory would let it be."""
+    result = time_steps(_settings(args, args.model or ""))
+    print(as_text(result))
+    if args.json:
+        print(json.dumps(result))
+    return 0
+
+
 def tiny(args) -> int:
     """A complete small checkpoint with random weights."""
     write_tiny(Path(args.folder), args.family, seed=args.seed)
@@ -93,6 +104,10 @@ def _engine_config(args, stack) -> EngineConfig:
         print(_RANDOM_VOICE, file=sys.stderr)
         model = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         write_tiny(Path(model), "v3", seed=0)
+    return _settings(args, model)
+
+
+def _settings(args, model) -> EngineConfig:
     return EngineConfig(
         model=str(model),
         codec=args.codec,
@@ -160,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("folder")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=doctor)
+    _bench_parser(commands)
     command = commands.add_parser("tiny", help="write a tiny checkpoint with random weights, for tests")
     command.add_argument("folder")
     command.add_argument("--family", choices=FAMILIES, required=True)
@@ -186,8 +202,7 @@ def _say_parser(commands):
     )
     command.add_argument("--allow-specials", action="store_true", help="do not ban stray begin and end codes")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
-    command.add_argument("--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no kernels of ours")
-    command.add_argument("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs; off is slower")
+    _way_arguments(command)
     _model_arguments(command)
     command.set_defaults(run=say)
 
@@ -201,8 +216,21 @@ def _voice_parser(commands):
     command.set_defaults(run=voice)
 
 
-def _model_arguments(command):
-    command.add_argument("--model", metavar="DIR", help="checkpoint folder; without it the embedded one speaks")
+def _bench_parser(commands):
+    command = commands.add_parser("bench", help="time the decode step against what the device's memory allows")
+    command.add_argument("--json", action="store_true", help="also print one line of JSON, last")
+    _way_arguments(command)
+    _model_arguments(command, "checkpoint folder; without it random weights in the published shapes")
+    command.set_defaults(run=bench)
+
+
+def _way_arguments(command):
+    command.add_argument("--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no kernels of ours")
+    command.add_argument("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs; off is slower")
+
+
+def _model_arguments(command, model="checkpoint folder; without it the embedded one speaks"):
+    command.add_argument("--model", metavar="DIR", help=model)
     command.add_argument("--codec", metavar="DIR", help="codec folder, where the checkpoint holds none")
     command.add_argument("--device", default=EngineConfig.device)
     command.add_argument("--dtype", choices=DTYPES, default=EngineConfig.dtype)

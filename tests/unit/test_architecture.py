@@ -21,9 +21,9 @@ TIERS = [
     {"codec"},
     {"checkpoint", "runners", "tiny_config"},
     {"generate", "tiny", "doctor"},
-    {"residency"},
+    {"residency", "published"},
     {"engine"},
-    {"__init__"},
+    {"__init__", "bench"},
     {"__main__"},
 ]
 TIER_OF = {name: number for number, names in enumerate(TIERS) for name in names}

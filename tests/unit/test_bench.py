@@ -1,0 +1,108 @@
+"""The bench counts the bytes that a step reads, runs on the CPU, and times published shapes only where they fit."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from higgs_tts.engine import bench
+from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.checkpoint import inspect, require_whole
+from higgs_tts.engine.config import EngineConfig
+from higgs_tts.engine.engine import Engine
+from higgs_tts.engine.published import PUBLISHED, fill, write_hollow
+from higgs_tts.engine.tensors import open_folder
+from higgs_tts.engine.tiny import FAMILIES, write_tiny
+
+FP32 = 4
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("bench")
+    return {family: str(write_tiny(root / family, family)) for family in FAMILIES}
+
+
+def numbers_on_the_way(folder, family):
+    """Elements of the file's tensors that a code meets on its way through the talker, by their stored names."""
+    if family == "v3":
+        met = r"body\.norm|modality_embeddings\.0\.embedding|body\.layers\.\d\.(self_attn\.._proj|mlp|input|post)"
+    else:
+        met = r"^(model\.)?norm|audio_lm_head|layers\.\d\.(self_attn|audio_)"
+    shapes = open_folder(Path(folder)).shapes
+    return sum(math.prod(shape) for name, shape in shapes.items() if re.search(met, name))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_counted_bytes_are_those_of_the_file(folders, family):
+    engine = Engine(EngineConfig(folders[family], device="cpu", context=256))
+    config = engine.checkpoint.config
+    numbers = numbers_on_the_way(folders[family], family)
+    if family == "v3":  # one row of norms for each head is kept
+        numbers += config.layers * (config.heads + config.kv_heads) * config.head_dim
+    a_position = 2 * config.layers * config.kv_heads * config.head_dim * FP32
+    with bench.opened(engine) as residency:
+        talker = residency.talker
+        assert bench.step_bytes(talker, 0) == numbers * FP32
+        assert bench.step_bytes(talker, 100, rows=3) - bench.step_bytes(talker, 0) == 300 * a_position
+        assert residency.pool.live_bytes()
+    assert residency.talker is None and not residency.pool.live_bytes()
+
+
+def test_a_timed_state_is_live_and_filled_as_said(folders):
+    with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256, dtype="fp32"))) as residency:
+        state, runner = residency.lane(1)
+        steps = []
+        runner.step, step = lambda: (steps.append(int(state.prompt_length[0]) + len(steps)), step()), runner.step
+        assert bench.time_step(state, runner, 100, steps=20) > 0
+        assert len(steps) == 1 + 4 * 20
+        assert int(state.prompt_length[0]) == 90 and int(state.position[0]) == 109 and not bool(state.done[0])
+
+
+def test_the_terminal_prints_a_table_and_json(folders, capsys, caplog, monkeypatch):
+    monkeypatch.setattr(bench, "_PATIENCE", 0.02)
+    monkeypatch.setattr(bench, "_READ_BYTES", {"cpu": 1 << 20})
+    assert main(["bench", "--model", folders["v2"], "--device", "cpu", "--json"]) == 0
+    *table, last = capsys.readouterr().out.strip().splitlines()
+    result = json.loads(last)
+    (row,) = result["rows"]
+    assert (row["who"], row["family"], row["dtype"], row["batch"]) == ("v2", "v2", "float32", 1)
+    assert row["frames_per_s"] == pytest.approx(1000 / row["ms_per_step"], rel=1e-3)
+    assert row["audio_s_per_s"] == pytest.approx(row["frames_per_s"] / 25, rel=1e-3)
+    assert row["percent_of_floor"] == pytest.approx(100 * row["floor_ms"] / row["ms_per_step"], rel=1e-3)
+    assert result["read_tb_s"] > 0 and not result["skipped"]
+    assert not caplog.records  # a warning would say that something stayed
+    assert "GB/s" in table[0] and row["how"] in table[2] and "eager" in row["how"]
+
+
+def test_published_shapes_are_not_timed_on_a_cpu(capsys, monkeypatch):
+    monkeypatch.setattr(bench, "_READ_BYTES", {"cpu": 1 << 20})
+    assert main(["bench", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "not timed: the v3 shape" in out and "not timed: the v2 shape" in out and "--model" in out
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_a_hollow_checkpoint_is_whole_and_takes_no_room(tmp_path, family):
+    write_hollow(tmp_path, family)
+    checkpoint = inspect(tmp_path)
+    require_whole(checkpoint)
+    assert checkpoint.config.hidden == PUBLISHED[family]["hidden_size"]
+    file = (tmp_path / "model.safetensors").stat()
+    assert file.st_size > 8e9
+    if hasattr(file, "st_blocks"):
+        assert file.st_blocks * 512 < 50e6
+
+
+def test_filled_weights_keep_the_scale_and_never_end_speech(folders):
+    with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256)), hollow=True) as residency:
+        talker = residency.talker
+        head = talker.head_codes.view(8, 1026, -1)
+        assert head[:, :1024].std() == pytest.approx(talker.config.hidden**-0.5, rel=0.05)
+        assert head[:, 1024:].std() < 0.02 * head[:, :1024].std()
+        assert torch.equal(talker.norm, torch.ones_like(talker.norm))
+        before = talker.layers[0].qkv.clone()
+        fill(talker)
+        assert torch.equal(talker.layers[0].qkv, before)
