@@ -14,6 +14,7 @@ BOC = 1024  # begin of codebook: fills a codebook before its first code
 EOC = 1025  # end of codebook: fills it after its last code
 CODE_VOCAB = 1026  # real codes and the two specials
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
+MAX_BATCH = 64  # lines that decode together at most
 DTYPES = ("auto", "bf16", "fp32")
 KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the runner behind it
@@ -39,16 +40,18 @@ class EngineConfig:
     device: str = "auto"  # "auto", "cpu", "cuda:0", ...
     dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
     context: int = 4096  # positions in the cache: prompt, reference and frames together
-    batch: int = 1  # rows that decode together
+    batch: int = 0  # lines of a long text that decode together at most; 0: as many as fit, up to MAX_BATCH
     runner: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
+    prefixes: int = 4  # beginnings of prompts (voice, scene) whose keys and values are kept between calls
 
     def __post_init__(self):
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("runner", self.runner, RUNNERS)
         _within("context", self.context, 64, 32768)
-        _within("batch", self.batch, 1, 256)
+        _within("batch", self.batch, 0, MAX_BATCH)
+        _within("prefixes", self.prefixes, 0, 64)
 
 
 @dataclass(frozen=True)

@@ -53,12 +53,14 @@ class Prompt:
 
     ids: [P], one per position. audio: (start, rows int64 [L, N]) spans whose code embeddings replace the ids' at
     start..start+L; exactly these positions are audio positions. v2's last span is the seed row at the last position.
-    warnings: what was left out of the text, in plain words.
+    warnings: what was left out of the text, in plain words. prefix: how many ids stand before the text to speak; they
+    depend on voice, scene and family alone, and no span crosses their end.
     """
 
     ids: list[int]
     audio: tuple[tuple[int, torch.Tensor], ...] = ()
     warnings: tuple[str, ...] = ()
+    prefix: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -117,7 +119,7 @@ class PromptBuilder:
                 out.token(V3_REF_TEXT).text(transcript)
             rows = apply_v3(self._codes(voice))
             out.token("<|ref_audio|>").audio(rows, [V3_FILLER] * len(rows))
-        out.token("<|text|>").text(content).token("<|audio|>")
+        out.token("<|text|>").part().text(content).token("<|audio|>")
 
     def _build_v2(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: Sequence) -> None:
         scene = out.clean(DEFAULT_SCENE if scene is None else scene)
@@ -138,7 +140,7 @@ class PromptBuilder:
         for earlier, codes in said:
             self._header(out, "user").text(earlier).token("<|eot_id|>")
             self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")
-        self._header(out, "user").text(content).token("<|eot_id|>")
+        self._header(out, "user").part().text(content).token("<|eot_id|>")
         self._header(out, "assistant").token("<|audio_out_bos|>")
         # The row that starts speech: every codebook at its beginning.
         seed = torch.full((1, self.config.codebooks), BOC, dtype=torch.int64)
@@ -220,6 +222,7 @@ class _Writer:
         self._audio: list[tuple[int, torch.Tensor]] = []
         self._warnings: dict[str, None] = {}  # ordered, each once
         self._text = ""
+        self._prefix = 0
 
     def warn(self, message: str) -> None:
         self._warnings[message] = None
@@ -247,10 +250,15 @@ class _Writer:
         self._ids += ids
         return self
 
+    def part(self) -> _Writer:
+        """Ends the prefix after the last token; text that waits for the next one belongs to what is spoken."""
+        self._prefix = len(self._ids)
+        return self
+
     def finish(self) -> Prompt:
         self._flush()
         self._vocabulary.check(self._ids)
-        return Prompt(self._ids, tuple(self._audio), tuple(self._warnings))
+        return Prompt(self._ids, tuple(self._audio), tuple(self._warnings), self._prefix)
 
     def _flush(self) -> None:
         text, self._text = self._text, ""
