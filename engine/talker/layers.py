@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from ..config import ModelConfig
 from ..kernels.attention import attend
@@ -88,10 +87,6 @@ class Work:
             }
         )
 
-    def select(self, rows: torch.Tensor) -> Work:
-        """A copy that holds the given rows [K] of every buffer; used in prefill, where allocating is allowed."""
-        return Work(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
-
 
 def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work):
     """work.x -> normed, projected, per-head normed and rotated work.q, work.k, work.v."""
@@ -143,14 +138,3 @@ def attend_cache(config: ModelConfig, work: Work, keys, values, slots, unfilled,
         probs,
         work.attended.view(grouped),
     )
-
-
-def attend_prompt(config: ModelConfig, work: Work, keys, values):
-    """A whole prompt of one row: fills cache rows [kv_heads, :P, D] and attends causally. Allocates; prefill only."""
-    length, groups = work.q.shape[0], config.heads // config.kv_heads
-    keys[:, :length].copy_(work.k.transpose(0, 1))
-    values[:, :length].copy_(work.v.transpose(0, 1))
-    q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (work.q, work.k, work.v))
-    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    work.attended.copy_(attended[0].transpose(0, 1))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from ..config import ModelConfig
 from ..kernels.linear import linear
 from ..kernels.norm import rms_norm
-from .layers import Work, attend_cache, attend_prompt, mlp, project_out, project_qkv
+from .layers import attend_cache, mlp, project_out, project_qkv
+from .prefill import Span, run_layer
 from .rope import rope_tables
 
 
@@ -34,59 +36,22 @@ class Talker:
                 found += [expert.attn_norm, expert.mlp_norm, expert.gate_up, expert.down]
         return found
 
-    def embed_prompt(self, ids, spans) -> tuple[torch.Tensor, torch.Tensor]:
-        """Prompt -> embeddings [P, H] and which positions are codes [P] bool, both on the device.
+    def prefill(self, ids, spans, keys, values, start: int = 0) -> torch.Tensor:
+        """Runs a prompt of one row from position `start` on; returns the last position's logits [N * V] fp32.
 
-        ids: P token ids; spans: (start, rows [L, N]) pairs whose embeddings replace those of the ids.
+        ids: P token ids; spans: (start, rows [L, N]) pairs of code rows whose embeddings replace those of the ids;
+        keys, values: [layers, kv_heads, S, D], the row's part of the cache, filled before `start` and here after it.
         """
-        x = self.embed_text[torch.as_tensor(ids)].to(self.device, self.dtype)
-        is_code = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
-        for start, rows in spans:
-            picked = self.embed_codes[rows.to(self.device) + self.offsets]  # [L, N, H]
-            x[start : start + len(rows)] = picked.sum(1)
-            is_code[start : start + len(rows)] = True
-        return x, is_code
+        hidden = self.fill(ids, spans, keys, values, start, len(ids))[-1:]
+        normed = F.rms_norm(hidden, hidden.shape[-1:], None, self.config.norm_eps).mul_(self.norm)
+        return (normed @ self.head_codes.t()).float()[0]
 
-    def prefill(self, ids, spans, keys, values) -> torch.Tensor:
-        """Runs a prompt of one row and fills its cache; returns the last position's logits [N * V] fp32.
-
-        keys, values: [layers, kv_heads, S, D], the row's part of the cache.
-        """
-        x, is_code = self.embed_prompt(ids, spans)
-        work = Work.make(self.config, len(ids), self.device, self.dtype)
-        work.x.copy_(x)
-        work.cos.copy_(self.cos[: len(ids)])
-        work.sin.copy_(self.sin[: len(ids)])
-        routes = self._routes(is_code)
-        for index, layer in enumerate(self.layers):
-            self._routed(
-                layer, work, routes, lambda expert, part, layer=layer: project_qkv(self.config, layer, expert, part)
-            )
-            attend_prompt(self.config, work, keys[index], values[index])
-            project_out(layer, work)
-            self._routed(layer, work, routes, lambda expert, part: mlp(self.config, expert, part))
-        hidden = work.x[-1:]
-        rms_norm(hidden, self.norm, self.config.norm_eps, work.h[-1:], work.wide[-1:], work.scale[-1:])
-        return (work.h[-1:] @ self.head_codes.t()).float()[0]
-
-    def _routes(self, is_code):
-        """Position lists of the text and the code expert in a mixed prompt; None where one expert serves all."""
-        if not self.config.is_v2:
-            return None
-        return (~is_code).nonzero()[:, 0], is_code.nonzero()[:, 0]
-
-    @staticmethod
-    def _routed(layer, work, routes, run):
-        """Runs `run(expert, work)` on every position with the position's own expert."""
-        if routes is None:
-            run(layer.code, work)
-            return
-        for expert, rows in ((layer.text, routes[0]), (layer.code, routes[1])):
-            if len(rows):
-                part = work.select(rows)
-                run(expert, part)
-                for name in ("x", "q", "k", "v"):
-                    getattr(work, name)[rows] = getattr(part, name)
+    def fill(self, ids, spans, keys, values, start: int, stop: int) -> torch.Tensor:
+        """Positions start..stop of a prompt into the cache, as `prefill`; returns their last hidden states [L, H]."""
+        span = Span(self, ids, spans, start, stop)
+        for layer, layer_keys, layer_values in zip(self.layers, keys, values, strict=True):
+            run_layer(self.config, layer, span, layer_keys, layer_values)
+        return span.x
 
     def embed_row(self, state):
         """The row just emitted as the talker's input: state.row -> state.work.x."""
