@@ -2,73 +2,98 @@
 
 from __future__ import annotations
 
-import json
+import argparse
+import math
 import pathlib
 import sys
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from engine.layouts import V3_CODEC, make_plan
-from engine.model_config import read_settings
-from engine.tiny import write_tiny
+from engine.codec import decoder_shapes, encoder_shapes, unused_shapes
+from engine.codec_blocks import CodecConfig
+from engine.config import BOC, CODE_VOCAB
+from engine.files import CODEC_SUBFOLDER
+from engine.layouts import V3_CODEC
+from engine.published import published_config, stored_name
 
-PUBLISHED = {
-    "v3": {
-        "vocab_size": 151936,
-        "hidden_size": 2560,
-        "intermediate_size": 9728,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    },
-    "v2": {
-        "vocab_size": 128256,
-        "hidden_size": 3072,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    },
-}
+CODEC = CodecConfig(
+    codebook_size=1024,
+    codebook_dim=64,
+    acoustic_hidden=256,
+    encoder_hidden=64,
+    decoder_hidden=1024,
+    semantic_hidden=768,
+    semantic_ffn=3072,
+    semantic_layers=12,
+    pos_kernel=128,
+    pos_groups=16,
+    ratios=(8, 5, 4, 2, 3),
+    conv_dims=(512,) * 7,
+    conv_kernels=(10, 3, 3, 3, 3, 2, 2),
+)
 
 
-def write(folder: pathlib.Path, family: str, layers: int | None = None) -> pathlib.Path:
+def write(folder: pathlib.Path, family: str, layers: int | None = None, whole_codec: bool = False) -> pathlib.Path:
     """A checkpoint of the published width in `folder`; `layers` makes it shorter than published.
 
-    The codec stays the tiny one: what is measured here is the talker.
+    The codec is the tiny one unless `whole_codec` asks for the published widths.
     """
-    layout = {"v3": "v3", "v2": "v2-boson"}[family]
-    write_tiny(folder, layout)
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    text = config["text_config"]
-    text.update(PUBLISHED[family])
-    text["num_hidden_layers"] = layers or text["num_hidden_layers"]
-    if family == "v3":
-        config["audio_encoder_config"]["out_dim"] = text["hidden_size"]
-    else:
-        config["audio_dual_ffn_layers"] = list(range(text["num_hidden_layers"]))
-    path.write_text(json.dumps(config))
-    small = load_file(folder / "model.safetensors")
-    tensors = {name: tensor for name, tensor in small.items() if name.startswith(V3_CODEC)}
-    plan = make_plan(read_settings(config, path, layout).model, [], tied=family == "v3")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    generator = torch.Generator(device).manual_seed(0)
+    plan, tensors = published_config(folder, family, layers)
+    random = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     for sources in plan.parts.values():
         for source in sources:
-            noise = torch.randn(source.shape, generator=generator, device=device)
-            scale = 1.0 if len(source.shape) == 1 else source.shape[-1] ** -0.5
-            prefix = "body." if family == "v3" and not source.name.startswith("tied.") else ""
-            tensors[prefix + source.name] = (noise * scale).to(torch.bfloat16).cpu()
-    (folder / "model.safetensors.index.json").unlink()
+            noise = _noise(source.shape, source.shape[-1] if len(source.shape) > 1 else 1, random)
+            if noise.shape[0] == 8 * CODE_VOCAB:
+                noise.view(8, CODE_VOCAB, -1)[:, BOC:] *= 0.01  # speech does not end by chance
+            tensors[stored_name(family, source.name)] = noise.to(torch.bfloat16).cpu()
+    if whole_codec:
+        _replace_codec(folder, family, tensors, random)
     save_file(tensors, folder / "model.safetensors")
     return folder
 
 
+def _replace_codec(folder: pathlib.Path, family: str, tensors: dict, random: torch.Generator):
+    """The tiny codec goes, one of the published widths comes: inside v3's file, in a folder of its own beside v2's."""
+    codec = whole_codec_tensors(random)
+    if family == "v3":
+        for name in [name for name in tensors if name.startswith(V3_CODEC)]:
+            del tensors[name]
+        tensors |= {V3_CODEC + name: tensor.to(torch.bfloat16) for name, tensor in codec.items()}
+        return
+    place = folder / CODEC_SUBFOLDER
+    (place / "model.pth").unlink()
+    save_file(codec, place / "model.safetensors")
+
+
+def whole_codec_tensors(random: torch.Generator) -> dict[str, torch.Tensor]:
+    """Random tensors of the published codec, fp32 on the host. What it decodes to is noise of sane loudness."""
+    shapes = {**encoder_shapes(CODEC), **decoder_shapes(CODEC), **unused_shapes(CODEC)}
+    tensors = {}
+    for name, shape in shapes.items():
+        leaf, norm = name.rpartition(".")[2], "layer_norm" in name
+        if leaf == "bias":
+            tensors[name] = torch.zeros(shape)
+        elif leaf in ("alpha", "cluster_size", "inited", "original0") or norm:
+            tensors[name] = torch.ones(shape)
+        else:  # a residual unit adds little, so that the sums keep their size
+            gain = 0.3 if "res_unit" in name or "out_proj" in name else 1.0
+            fan_in = math.prod(shape[1:]) if leaf in ("weight", "original1") else 1
+            tensors[name] = (_noise(shape, fan_in, random) * gain).cpu()
+    return tensors
+
+
+def _noise(shape, fan_in: int, random: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=random, device=random.device) * fan_in**-0.5
+
+
 if __name__ == "__main__":
-    print(write(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else None))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("family", choices=("v3", "v2"))
+    parser.add_argument("layers", type=int, nargs="?", help="layers of the published width; all without it")
+    parser.add_argument("--whole-codec", action="store_true", help="a codec of the published widths, not the tiny one")
+    args = parser.parse_args()
+    print(write(args.folder, args.family, args.layers, args.whole_codec))
