@@ -6,16 +6,33 @@ Nothing here depends on data in Python: no sync, no allocation in `decode_step`,
 import torch
 
 from .config import BOC, EOC, ModelConfig, SamplingParams
+from .prefix import MIN_PREFIX, PrefixCache
 from .sampling import remember, sample
 
 
-def prefill(talker, state, b: int, prompt, line: int, params: SamplingParams):
+def prefill(talker, state, b: int, prompt, line: int, params: SamplingParams, prefixes: PrefixCache | None = None):
     """Puts a prompt into row `b` of the state: cache, counters, sampling settings and the first logits."""
-    logits = talker.prefill(prompt.ids, prompt.audio, state.keys[:, b], state.values[:, b])
+    keys, values = state.keys[:, b], state.values[:, b]
+    start = _fill_prefix(talker, prompt, keys, values, prefixes)
+    logits = talker.prefill(prompt.ids, prompt.audio, keys, values, start)
     state.logits[b].copy_(logits.view_as(state.logits[b]))
     tails = [rows for _, rows in prompt.audio]
     tail = torch.cat(tails) if tails else torch.empty((0, state.config.codebooks), dtype=torch.int64)
     state.start_row(b, len(prompt.ids), tail, line, params)
+
+
+def _fill_prefix(talker, prompt, keys, values, prefixes: PrefixCache | None) -> int:
+    """Puts a prompt's prefix into the cache, kept or computed, and returns its length; 0 where it is too short.
+
+    It is always computed by itself: the same shapes round the same way, so speech does not depend on what was kept.
+    """
+    if prompt.prefix < MIN_PREFIX:
+        return 0
+    if prefixes is None or not prefixes.load(prompt, keys, values):
+        talker.fill(prompt.ids, prompt.audio, keys, values, 0, prompt.prefix)
+        if prefixes is not None:
+            prefixes.keep(prompt, keys, values)
+    return prompt.prefix
 
 
 def decode_step(talker, state):

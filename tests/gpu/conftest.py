@@ -66,7 +66,7 @@ def wide_prompt(config, seed: int = 0, frames: int = 12) -> Prompt:
     if config.is_v2:
         spans.append((len(ids), torch.full((1, 8), BOC)))
         ids = [*ids, 0]
-    return Prompt(ids, tuple(spans))
+    return Prompt(ids, tuple(spans), prefix=5 + len(rows))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 from higgs_tts.engine.config import BOC, ModelConfig, RopeConfig
 from higgs_tts.engine.delay import apply_v2, apply_v3
+from higgs_tts.engine.prompt import Prompt
 from higgs_tts.engine.runners import make_runner
 from higgs_tts.engine.state import DecodeState
 from higgs_tts.engine.step import prefill
@@ -85,7 +86,7 @@ def small_prompt(config: ModelConfig, seed: int = 0, frames: int = 6):
     if config.family == "v2":
         spans.append((len(ids), torch.full((1, config.codebooks), BOC)))
         ids = [*ids, 0]
-    return types.SimpleNamespace(ids=ids, audio=tuple(spans), warnings=())
+    return Prompt(ids, tuple(spans), prefix=4 + len(rows))
 
 
 class Bench:

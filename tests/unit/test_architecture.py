@@ -14,7 +14,7 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 TIERS = [
     {"errors", "kernels"},
     {"config", "libraries"},
-    {"delay", "memory", "tensors", "tags", "speech", "upload"},
+    {"delay", "memory", "prefix", "tensors", "tags", "speech", "upload"},
     {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
     {"layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},

@@ -1,0 +1,64 @@
+"""Beginnings of prompts that were computed before, as keys and values on the device. Knows no voice and no text."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+
+MIN_PREFIX = 16  # shorter ones cost nothing beside the rest of the prompt
+
+
+class PrefixCache:
+    """The last `most` beginnings in use, each found again by exactly the ids and code rows that made it.
+
+    It belongs to one set of weights. Tensors come out of `pool`; where memory runs out, nothing new is kept.
+    """
+
+    def __init__(self, pool, most: int):
+        self._pool, self._most = pool, most
+        self._kept: OrderedDict[tuple, torch.Tensor] = OrderedDict()  # [2, layers, kv_heads, L, D], newest last
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return sum(kept.nbytes for kept in list(self._kept.values()))
+
+    def load(self, prompt, keys, values) -> bool:
+        """Copies a prompt's prefix into keys, values [layers, kv_heads, S, D]; false where it is not kept."""
+        key = _key(prompt)
+        if key not in self._kept:
+            return False
+        self._kept.move_to_end(key)
+        keys[:, :, : prompt.prefix].copy_(self._kept[key][0])
+        values[:, :, : prompt.prefix].copy_(self._kept[key][1])
+        return True
+
+    def keep(self, prompt, keys, values):
+        """Keeps a copy of the prefix that keys and values hold, and drops the one that was used longest ago."""
+        if not self._most:
+            return
+        while len(self._kept) >= self._most:
+            self._kept.popitem(last=False)
+        layers, heads, _, dim = keys.shape
+        try:
+            with self._pool.allocate():
+                kept = keys.new_empty(2, layers, heads, prompt.prefix, dim)
+        except torch.cuda.OutOfMemoryError:
+            return
+        self._pool.adopt([kept])
+        kept[0].copy_(keys[:, :, : prompt.prefix])
+        kept[1].copy_(values[:, :, : prompt.prefix])
+        self._kept[_key(prompt)] = kept
+
+    def clear(self):
+        """Lets all of it go."""
+        self._kept.clear()
+
+
+def _key(prompt) -> tuple:
+    """All that a prefix's keys and values depend on beside the weights."""
+    spans = [(at, tuple(rows.flatten().tolist())) for at, rows in prompt.audio if at < prompt.prefix]
+    return tuple(prompt.ids[: prompt.prefix]), *spans
