@@ -68,8 +68,9 @@ def capture(folder: str, allocating: bool) -> dict:
         if allocating:  # the eager warm-up finds room; the capture then has to evict
             filler = torch.empty(4 * GB, dtype=torch.uint8, device="cuda")
             graph.WARM_UPS = 0
-        runner = graph.GraphRunner(residency.talker, residency.lane(1)[0], stream)
-        residency._lanes[1] = (residency.lane(1)[0], runner)
+        lane = residency.lane()
+        lane.runner = graph.GraphRunner(residency.talker, lane.state, stream)
+        del lane
     said = engine.speak("Under pressure.", params=params)
     hog = torch.empty(3 * GB, dtype=torch.uint8, device="cuda").fill_(3)
     again = engine.speak("Under pressure.", params=params)

@@ -104,10 +104,10 @@ def as_text(result: dict) -> str:
 
 def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
     with opened(engine, hollow) as residency:
-        ms = time_step(*residency.lane(1), CONTEXT)  # no name here may hold what is about to be freed
+        ms = time_step(*residency.lane(), CONTEXT)  # no name here may hold what is about to be freed
         floor = 1000 * step_bytes(residency.talker, CONTEXT) / read
         dtype = str(engine.dtype).removeprefix("torch.")
-        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, residency.how(1))
+        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, residency.lane().how())
 
 
 @contextlib.contextmanager
@@ -154,23 +154,28 @@ def step_bytes(talker, filled: int, rows: int = 1) -> int:
 
 
 def time_step(state, runner, context: int, steps: int | None = None) -> float:
-    """Milliseconds a step, with `context` positions filled in the mean: the median of three rounds, after warm-up."""
-    place(state, context)
+    """Milliseconds a step, `context` positions filled in the mean over rows and steps: median of three rounds.
+
+    The rows of a batch are spread from a fifth of `context` to nine fifths, as lines of a queue are.
+    """
+    place(state, context, 0)
     runner.step()
     if steps is None:
         steps = _STEPS if state.device.type == "cuda" else _affordable(runner, state.device)
     rounds = []
     for _ in range(_ROUNDS + 1):
-        place(state, max(1, context - steps // 2))
+        place(state, context, steps)
         rounds.append(_seconds(runner.step, steps, state.device) / steps)
     return 1000 * statistics.median(rounds[1:])
 
 
-def place(state, filled: int):
-    """Every row live behind a prompt of `filled` positions of noise, sampling as by default."""
-    assert filled < state.context, f"{filled} of {state.context} positions"
+def place(state, context: int, steps: int):
+    """Every row live behind a prompt of noise, so that in `steps` steps its mean context is the one of `time_step`."""
     nothing = torch.empty((0, state.config.codebooks), dtype=torch.int64)
     for b in range(state.batch):
+        share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
+        filled = max(1, round(context * share) - steps // 2)
+        assert filled + steps <= state.context, f"{filled} + {steps} of {state.context} positions"
         state.start_row(b, filled, nothing, b, SamplingParams(max_frames=32768))
     for buffer in (state.logits, state.keys, state.values):
         buffer.normal_()

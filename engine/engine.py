@@ -6,25 +6,22 @@ import contextlib
 import functools
 import math
 import threading
-import time
 from pathlib import Path
 
 import torch
 
 from .checkpoint import inspect, require_whole, talker_bytes
-from .codec import StreamDecoder, build_encoder, decoder_shapes, encoder_shapes
-from .config import CODEBOOK_SIZE, FRAME_RATE, EngineConfig, SamplingParams
+from .codec import build_encoder, decoder_shapes, encoder_shapes
+from .config import EngineConfig, SamplingParams
 from .errors import HiggsError
-from .generate import Decoding
 from .prompt import PromptBuilder
 from .residency import Residency
 from .speech import Speech
 from .state import DecodeState
-from .text import estimate_frames, split_text
-from .voice import MAX_CLIP_SECONDS, Voice, check_clip, prepare_clip
+from .utterance import Utterance
+from .voice import Voice, check_clip, prepare_clip
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-_ANCHOR_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
 
 
 class Engine:
@@ -66,7 +63,7 @@ class Engine:
     @functools.cached_property
     def _state_bytes(self) -> int:
         meta = torch.device("meta")
-        return DecodeState(self.checkpoint.config, self.config.batch, self.context, meta, self.dtype).nbytes()
+        return DecodeState(self.checkpoint.config, 1, self.context, meta, self.dtype).nbytes()
 
     @property
     def encoder_bytes(self) -> int:
@@ -157,94 +154,28 @@ class Engine:
         params: SamplingParams | None = None,
         scene: str | None = None,
         on_frame=None,
+        on_audio=None,
     ) -> Speech:
         """Says `text`; the engine must be open.
 
-        Long text is split at sentence ends; without a voice the first chunk is the voice of the rest. `scene` is v2's
-        description of the recording. `on_frame(done, expected)` is called after every frame and may raise to cancel;
-        the engine stays usable. Raises HiggsError for empty text, a prompt that does not fit the context, and when the
-        engine is closed meanwhile.
+        Long text is split at sentence ends into lines that decode together; without a voice the first line is spoken
+        alone and is the voice of the rest. `scene` is v2's description of the recording. `on_frame(done, expected)` is
+        called after every step and may raise to cancel; the engine stays usable. `on_audio(wav)` gets the sound
+        [n] float32, on the host and in order, as soon as it is final. Raises HiggsError for empty text, a prompt that
+        does not fit the context, and when the engine is closed meanwhile.
         """
         params = params or SamplingParams()
         with self._lock, self._on_device():
             if not self.opened:
                 raise HiggsError("The engine is not open. Open it before speaking.")
-            return _Utterance(self, voice, params, scene, on_frame).say(text)
 
+            def tick(done: int, expected: int):
+                if self._closing:
+                    raise HiggsError("The model was unloaded while it spoke. Run it again.")
+                if on_frame is not None:
+                    on_frame(done, expected)
 
-class _Utterance:
-    """One call of `speak`: chunks of text one after another into one stream of audio."""
-
-    def __init__(self, engine: Engine, voice, params: SamplingParams, scene, on_frame):
-        self._engine, self._voice, self._params = engine, voice, params
-        self._scene, self._on_frame = scene, on_frame
-        self._residency = engine._residency
-        self._stream = StreamDecoder(self._residency.decoder)
-        self._warnings = list(self._residency.notes)
-        self._wavs, self._codes, self._limited = [], [], []
-        self._frames = 0
-
-    def say(self, text: str) -> Speech:
-        began = time.perf_counter()
-        chunks = split_text(text, self._params.chunk_seconds)
-        expected = [estimate_frames(chunk) for chunk in chunks]
-        for index, chunk in enumerate(chunks):
-            ended = self._say_chunk(chunk, index, sum(expected[index:]))
-            if not ended:
-                self._limited.append(index + 1)
-            if self._voice is None and index == 0 and len(chunks) > 1:
-                self._voice = self._anchor(chunk, ended)
-        self._wavs.append(self._stream.finish().cpu())
-        wav = torch.cat(self._wavs).clamp_(-1.0, 1.0)
-        codes = torch.cat(self._codes)
-        if not wav.isfinite().all():
-            raise HiggsError("The model made a sound that is not a number. Load it with dtype fp32.")
-        elapsed = time.perf_counter() - began
-        warnings = tuple(dict.fromkeys(self._warnings))
-        how = self._residency.how(1)
-        return Speech(wav, codes, elapsed, len(chunks), self._stopped(len(chunks)), warnings, how)
-
-    def _say_chunk(self, chunk: str, line: int, expected: int) -> bool:
-        """Speaks one chunk into the stream; true when it ended by itself."""
-        engine, said = self._engine, self._frames
-        prompt = engine._builder.build(chunk, self._voice, self._scene)
-        self._warnings += prompt.warnings
-        room = engine.context - len(prompt.ids) - engine.checkpoint.config.codebooks
-        if room < FRAME_RATE:
-            raise HiggsError(
-                f"Text and voice take {len(prompt.ids)} of {engine.context} positions, which leaves no second of "
-                "speech. Use a shorter reference clip, split the text, or load the model with a larger context."
-            )
-
-        def on_step(frames):
-            if engine._closing:
-                raise HiggsError("The model was unloaded while it spoke. Run it again.")
-            if self._on_frame is not None:
-                self._on_frame(said + frames, max(said + frames, said + expected))
-
-        state, runner = self._residency.lane(1)
-        run = Decoding(self._residency.talker, state, runner, [prompt], self._params, line, on_step)
-        for _, codes in run:
-            self._codes.append(codes)
-            self._wavs.append(self._stream.push(codes).cpu())
-            self._frames += len(codes)
-        return run.lines[0].ended
-
-    def _anchor(self, chunk: str, ended: bool) -> Voice | None:
-        """The first chunk as a voice; its transcript only where the whole of it is heard."""
-        codes = torch.cat(self._codes)
-        if not len(codes):
-            return None
-        whole = ended and len(codes) <= _ANCHOR_FRAMES
-        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:_ANCHOR_FRAMES]
-        return Voice(codes, chunk if whole else None, "first chunk")
-
-    def _stopped(self, chunks: int) -> str:
-        if not self._limited:
-            return "end of speech"
-        seconds = self._params.max_frames / FRAME_RATE
-        where = f" in chunk {', '.join(map(str, self._limited))} of {chunks}" if chunks > 1 else ""
-        return f"frame limit ({self._params.max_frames} frames, {seconds:.1f} s){where}"
+            return Utterance(self._residency, self._builder, voice, params, scene, tick, on_audio).say(text)
 
 
 def _device(name: str) -> torch.device:

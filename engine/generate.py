@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -11,86 +11,133 @@ from . import delay
 from .config import SamplingParams
 from .step import frames_ready, prefill
 
-CHECK_EVERY = 8  # steps between two looks at what the device has written
+CHECK_EVERY = 4  # steps between two looks at what the device has written
 
 
 @dataclass
 class Line:
-    """What one batch row has said so far."""
+    """What one line has said so far."""
 
-    rows: list = field(default_factory=list)  # [k, N] pieces on the host
-    written: int = 0
+    number: int  # its place in the queue
+    rest: torch.Tensor  # [k, N] emitted rows that are not yet whole frames, or belong to the next one too
+    written: int = 0  # rows emitted
     taken: int = 0  # frames handed out
     ended: bool = False  # speech ended by itself
     done: bool = False
 
 
 class Decoding:
-    """One run of the step over up to `state.batch` prompts. Iterate over it for (row, codes [k, N]) as frames come.
+    """One run of the step over a queue of prompts, as many at a time as the state has rows.
 
-    The device is read late: what step s wrote is looked at while later steps run, so that the host never waits for
-    the newest one. A row that has ended may therefore step on for a few frames; they are not counted.
+    Iterate over it for (index of the line, codes [k, N]) as frames come; a line's last piece, which may be empty, comes
+    when `lines[index].done` is true. A row whose line has ended takes the next line of the queue. What a line says
+    depends on its prompt, its number and the settings, not on its row or its neighbours.
+
+    The device is read late: what a step wrote is looked at while later steps run, so that the host never waits for the
+    newest one. A row that has ended may therefore step on for a few frames; they are not counted.
+
+    first_line: the number of the queue's first line in its text; on_step(): called after every prompt and every step,
+    may raise to cancel; hurry: frames of the first line that are wanted as soon as they are there: until they are, it
+    decodes alone and the device is not read late.
     """
 
-    def __init__(self, talker, state, runner, prompts, params: SamplingParams, first_line: int = 0, on_step=None):
+    def __init__(
+        self, talker, state, runner, prompts, params: SamplingParams, first_line: int = 0, on_step=None, hurry: int = 0
+    ):
         self._talker, self._state, self._runner = talker, state, runner
-        self._prompts, self._params, self._first_line = prompts, params, first_line
-        self._on_step = on_step
-        self._pending = deque()
-        self._late = 1 if state.device.type == "cuda" else 0
-        self.lines = [Line() for _ in prompts]
+        self._params, self._first_line, self._on_step = params, first_line, on_step
+        self._hurry = hurry
+        self._queue = deque(enumerate(prompts))
+        self._rows: list[Line | None] = [None] * state.batch  # whose line each row decodes
+        self._copies: deque = deque()
+        self._steps = self._looked = 0
+        nothing = torch.empty((0, state.config.codebooks), dtype=torch.int64)
+        self.lines = [Line(number, nothing) for number, _ in self._queue]
 
     def __iter__(self):
-        state = self._state
-        state.done.fill_(True)
-        for b, prompt in enumerate(self._prompts):
-            prefill(self._talker, state, b, prompt, self._first_line + b, self._params)
-        steps = looked = 0
-        while not all(line.done for line in self.lines):
+        self._state.done.fill_(True)
+        self._refill()
+        while any(self._rows):
             self._runner.step()
-            steps += 1
-            if self._on_step is not None:
-                self._on_step(max(line.taken for line in self.lines))
-            if steps % CHECK_EVERY == 0 or steps >= state.context:
-                self._post(looked, steps)
-                looked = steps
-                while len(self._pending) > self._late or (self._pending and steps >= state.context):
+            self._steps += 1
+            self._tick()
+            if self._is_time():
+                self._post()
+                late = 0 if self._hurry or self._state.device.type != "cuda" else 1
+                while len(self._copies) > late:
                     yield from self._read()
+                self._refill()
 
-    def _post(self, first: int, last: int):
-        """Starts the copy of rows first..last and of the counters to the host."""
-        state = self._state
-        sources = (state.rows[:, first:last], state.written, state.done, state.ended)
-        if not self._late:
-            self._pending.append((first, tuple(source.clone() for source in sources), None))
-            return
-        copies = tuple(torch.empty(s.shape, dtype=s.dtype, pin_memory=True) for s in sources)
-        for copy, source in zip(copies, sources, strict=True):
-            copy.copy_(source, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        self._pending.append((first, copies, event))
+    def _is_time(self) -> bool:
+        if self._hurry:
+            return self._steps >= self._hurry + self._state.config.codebooks - 1  # no sooner can the frames be there
+        return self._steps - self._looked >= CHECK_EVERY
+
+    def _tick(self):
+        if self._on_step is not None:
+            self._on_step()
+
+    def _refill(self):
+        """Gives rows without a line the next ones of the queue."""
+        for b, line in enumerate(self._rows):
+            if not self._queue or (self._hurry and any(self._rows)):
+                return
+            if line is None:
+                number, prompt = self._queue.popleft()
+                prefill(self._talker, self._state, b, prompt, self._first_line + number, self._params)
+                self._rows[b] = self.lines[number]
+                self._tick()
+
+    def _post(self):
+        """Starts the copy of the rows emitted since the last one, and of the counters, to the host."""
+        state, steps = self._state, self._steps - self._looked
+        self._looked = self._steps
+        ages = torch.arange(steps, device=state.device)
+        index = (state.written - steps).clamp_(min=0).add_(state.row_base).unsqueeze(1) + ages
+        fresh = state.rows.flatten(0, 1).index_select(0, index.flatten()).view(state.batch, steps, -1)
+        counters = torch.stack([state.written, state.done.long(), state.ended.long()])
+        event = None
+        if state.device.type == "cuda":
+            fresh, counters = _to_host(fresh), _to_host(counters)
+            event = torch.cuda.Event()
+            event.record()
+        self._copies.append((tuple(self._rows), fresh, counters, event))
 
     def _read(self):
-        """Takes the oldest copy and yields the frames it completes."""
-        first, (rows, written, done, ended), event = self._pending.popleft()
+        """Takes the oldest copy and yields the frames it completes.
+
+        It knows whose line each row decoded when it was made; a row may have got another line since.
+        """
+        owners, fresh, counters, event = self._copies.popleft()
         if event is not None:
             event.synchronize()
-        for b, line in enumerate(self.lines):
-            fresh = int(written[b]) - line.written
-            start = line.written - first
-            line.rows.append(rows[b, start : start + fresh].clone())
-            line.written += fresh
-            line.done, line.ended = bool(done[b]), bool(ended[b])
-            codes = self._take(line)
-            if len(codes):
-                yield b, codes
+        for b, (written, done, ended) in enumerate(counters.t().tolist()):
+            line = owners[b]
+            if line is None or line.done:
+                continue
+            start = line.written - max(0, written - fresh.shape[1])
+            rows = fresh[b, start : start + written - line.written]
+            line.written, line.done, line.ended = written, bool(done), bool(ended)
+            codes = self._take(line, rows)
+            if line.taken >= self._hurry or line.done:
+                self._hurry = 0
+            if line.done:
+                self._rows[b] = None
+            if len(codes) or line.done:
+                yield line.number, codes
 
-    def _take(self, line: Line) -> torch.Tensor:
+    def _take(self, line: Line, rows: torch.Tensor) -> torch.Tensor:
+        """The frames that `rows` complete; rows that later frames need too are kept."""
         config = self._state.config
-        ready = frames_ready(config, line.written, line.ended, line.done)
-        rows = torch.cat(line.rows)
-        codes = delay.revert(rows[: ready + config.codebooks - 1])[line.taken :] if ready else rows[:0]
+        line.rest = torch.cat([line.rest, rows])
+        count = frames_ready(config, line.written, line.ended, line.done) - line.taken
+        codes = delay.revert(line.rest[: count + config.codebooks - 1]) if count > 0 else line.rest[:0]
         line.taken += len(codes)
-        line.rows = [rows]
+        line.rest = line.rest[len(codes) :].clone()
         return codes
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A pinned copy, valid once the work queued so far is done."""
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return copy.copy_(tensor, non_blocking=True)

@@ -52,11 +52,16 @@ class PrivatePool:
         return sum(size for ref, size in self._adopted.values() if ref() is not None)
 
     def capture_stream(self) -> torch.cuda.Stream:
-        """The pool's one stream for warm-up and capture. While any pool holds one, cuBLAS keeps its workspaces."""
+        """The pool's one stream for warm-up and capture."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self.device)
-            _hold_workspaces(self)
         return self._stream
+
+    def hold_workspaces(self):
+        """Makes cuBLAS keep its workspaces until `trim`: for a capture with matrix products of cuBLAS inside."""
+        if self.device.type == "cuda":
+            with _holders_lock:
+                _holders.add(id(self))
 
     def trim(self):
         """Returns what is free to the device: after captures and their buffers are gone, weights still there."""
@@ -88,11 +93,6 @@ def _mem_pool(device: torch.device):
 # graph has its workspace's address inside, so they may go only when no engine has a graph left.
 _holders: set[int] = set()
 _holders_lock = threading.Lock()
-
-
-def _hold_workspaces(pool: PrivatePool):
-    with _holders_lock:
-        _holders.add(id(pool))
 
 
 def _release_workspaces(pool: PrivatePool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 
@@ -9,29 +10,28 @@ import torch
 
 from .checkpoint import Checkpoint, load_talker
 from .codec import build_decoder
-from .config import EngineConfig
-from .kernels.fused import FusedDecode, NoCompiler
+from .config import MAX_BATCH, EngineConfig
+from .lane import Lane
 from .memory import PrivatePool
-from .runners import GraphError, make_runner
 from .state import DecodeState
 from .talker import build_talker
 
-BATCH_SIZES = (1, 2, 4, 8, 16)  # a captured step serves one batch size; each is captured when first needed
+CPU_BATCH = 4  # lines together on a CPU, where memory is not asked and one more line saves less
+RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
+SLOT_BLOCK = 64  # a batch's cache is this many positions or a multiple
 
 
 class Residency:
-    """Weights, codec, state, runners and the pool they live in.
+    """Weights, codec, the lane of one row that is always there, and the pool they live in.
 
-    Making it allocates all but the runners' own memory; when that fails, nothing stays. Raises HiggsError for a bad
-    checkpoint and torch.OutOfMemoryError.
+    When making it fails, nothing stays. Raises HiggsError for a bad checkpoint and torch.OutOfMemoryError.
     """
 
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype):
-        self.notes: list[str] = []  # what the user should know: a capture that failed, and why
-        self._config, self._context = config, context
-        self._lanes: dict[int, tuple] = {}
-        self._unfused = ""  # why the fused kernel is not used
-        self.talker = self.decoder = self.state = None
+        self.context = context
+        self._config = config
+        self._lane: Lane | None = None
+        self.talker = self.decoder = None
         self.pool = PrivatePool(device)
         try:
             with self.pool.allocate():
@@ -39,69 +39,82 @@ class Residency:
                 self.talker = build_talker(checkpoint.config, tensors, context)
                 self.decoder = build_decoder(checkpoint.codec, device)
             self.pool.adopt([*self.talker.tensors(), *self.decoder.state_dict().values()])
-            self.lane(1)
+            self.lane()
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
             tensors = None
             self.close()
             raise
 
-    def lane(self, rows: int) -> tuple:
-        """(state, runner) for `rows` rows: the next batch size that is served, a view of the one state."""
-        if self.state is None:
-            self._make_state()
-        sizes = [size for size in BATCH_SIZES if size < self._config.batch] + [self._config.batch]
-        size = next(size for size in sizes if size >= rows)
-        if size not in self._lanes:
-            state = self.state.first(size)
-            state.fused = self._fused(state)
-            self._lanes[size] = (state, self._runner(state))
-        return self._lanes[size]
+    @property
+    def state(self) -> DecodeState | None:
+        """The one row's state; None after `trim`."""
+        return self._lane.state if self._lane is not None else None
 
-    def _fused(self, state) -> FusedDecode | None:
-        """The one-launch kernel for a state of one row; None where torch's ops serve, and `how` says why."""
-        if self._config.kernels == "torch" or state.batch > 1 or self.pool.device.type != "cuda":
-            return None
+    def lane(self) -> Lane:
+        """One row of the whole context, made anew after `trim`."""
+        if self._lane is None:
+            self._lane = Lane(self.talker, self._config, 1, self.context, self.pool, self.pool)
+        return self._lane
+
+    @contextlib.contextmanager
+    def batch(self, lines: int, slots: int):
+        """A lane for `lines` lines of up to `slots` positions, for the length of this `with`.
+
+        It has as many rows as there are lines, or as fit into free memory, or as the configuration allows; where that
+        is one, it is the lane of one row. What it took is given back at the end, after an error too.
+        """
+        slots = min(self.context, -(-slots // SLOT_BLOCK) * SLOT_BLOCK)
+        made = self._make_batch(self._rows_that_fit(lines, slots), slots)
+        if made is None:
+            yield self.lane()
+            return
+        pool, lane = made
         try:
-            with self.pool.allocate():
-                return FusedDecode(self.talker, state)
-        except NoCompiler as error:
-            self._unfused = str(error)
-            return None
+            yield lane
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # their tensors would outlive the lane
+            raise
+        finally:
+            self._synchronize()
+            lane.close()
+            pool.close()
 
-    def how(self, rows: int) -> str:
-        """In plain words, what decodes `rows` rows."""
-        state, runner = self.lane(rows)
-        ops = "one fused kernel" if state.fused else "torch ops"
-        why = f" ({self._unfused})" if self._unfused and not state.fused else ""
-        return f"{ops}{why}, {'CUDA graph' if runner.name == 'graph' else runner.name}"
+    def _make_batch(self, rows: int, slots: int) -> tuple[PrivatePool, Lane] | None:
+        """A lane in a pool of its own, with half the rows as long as memory runs out; None for less than two."""
+        while rows > 1:
+            pool = PrivatePool(self.pool.device)
+            try:
+                return pool, Lane(self.talker, self._config, rows, slots, pool, self.pool)
+            except torch.cuda.OutOfMemoryError:
+                pool.close()
+                rows //= 2
+        return None
 
-    def _make_state(self):
-        talker = self.talker
-        with self.pool.allocate():
-            self.state = DecodeState(talker.config, self._config.batch, self._context, talker.device, talker.dtype)
-        self.pool.adopt(self.state.tensors())
+    def _rows_that_fit(self, lines: int, slots: int) -> int:
+        rows = min(lines, self._config.batch or MAX_BATCH)
+        device = self.pool.device
+        if device.type != "cuda":
+            return min(rows, CPU_BATCH)
+        torch.cuda.empty_cache()
+        one, two = (self._state_bytes(count, slots) for count in (1, 2))
+        room = torch.cuda.mem_get_info(device)[0] - RESERVE - (2 * one - two)
+        return min(rows, room // (two - one))
+
+    def _state_bytes(self, rows: int, slots: int) -> int:
+        return DecodeState(self.talker.config, rows, slots, torch.device("meta"), self.talker.dtype).nbytes()
+
+    def _synchronize(self):
+        if self.pool.device.type == "cuda":
+            torch.cuda.synchronize(self.pool.device)
 
     def trim(self):
         """Gives up the cache, the buffers and all captures; the weights stay. The next `lane` makes them anew."""
-        if self.pool.device.type == "cuda":
-            torch.cuda.synchronize(self.pool.device)
-        for state, runner in self._lanes.values():
-            runner.close()
-            if state.fused is not None:
-                state.fused.close()
-        self._lanes.clear()
-        self.state = None
+        self._synchronize()
+        if self._lane is not None:
+            self._lane.close()
+        self._lane = None
         self.pool.trim()
-
-    def _runner(self, state):
-        """The configured runner. A step that cannot be captured runs eagerly, and the notes say why."""
-        try:
-            return make_runner(self._config.runner, self.talker, state, self.pool)
-        except GraphError as error:
-            reason = str(error).strip().splitlines()[0]
-            self.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
-            return make_runner("eager", self.talker, state, self.pool)
 
     def close(self):
         """Frees everything; safe to call twice, and from any thread that the owner lets in."""

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams
-from higgs_tts.engine import residency as residency_module
+from higgs_tts.engine import lane as lane_module
 from higgs_tts.engine import step as step_module
 from higgs_tts.engine.runners import eager as eager_module
 from higgs_tts.engine.runners import graph as graph_module
@@ -57,15 +57,6 @@ def test_graph_and_eager_engines_give_the_same_codes_and_waveform(folders, famil
     for line in range(3):
         assert torch.equal(said["eager", line].codes, said["graph", line].codes)
         assert torch.equal(said["eager", line].wav, said["graph", line].wav)
-
-
-@pytest.mark.parametrize("batch", [1, 3, 16])
-def test_every_batch_size_is_captured_when_first_needed(folders, batch):
-    with Engine(config(folders["v3"], batch=batch)) as engine:
-        for rows in range(1, batch + 1):
-            state, runner = engine._residency.lane(rows)
-            assert state.batch >= rows and runner.name == "graph"
-        assert torch.equal(engine.speak(TEXT, params=PARAMS).codes, engine.speak(TEXT, params=PARAMS).codes)
 
 
 def test_closing_returns_what_opening_took_and_the_plan_was_honest(folder):
@@ -154,7 +145,7 @@ def test_out_of_memory_before_the_capture(folder, monkeypatch):
     """Something takes all that is left between the buffers and the capture: the step needs none of it."""
     before = free_bytes()
     hog = []
-    make = residency_module.make_runner
+    make = lane_module.make_runner
 
     def starved(*args):
         torch.cuda.synchronize()
@@ -167,7 +158,7 @@ def test_out_of_memory_before_the_capture(folder, monkeypatch):
                 size //= 2
         return make(*args)
 
-    monkeypatch.setattr(residency_module, "make_runner", starved)
+    monkeypatch.setattr(lane_module, "make_runner", starved)
     engine = Engine(config(folder))
     engine.open()
     hog.clear()

@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams
+from higgs_tts.engine import lane as lane_module
 from higgs_tts.engine import residency as residency_module
 from higgs_tts.engine.memory import PrivatePool
 from higgs_tts.engine.runners import GraphError
@@ -61,30 +62,50 @@ def test_trim_keeps_the_weights_and_the_next_speech_is_the_same(folder):
 
 
 def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkeypatch):
-    make = residency_module.make_runner
+    make = lane_module.make_runner
 
     def failing(name, *args):
         if name == "auto":
             raise GraphError("no room\nand more")
         return make(name, *args)
 
-    monkeypatch.setattr(residency_module, "make_runner", failing)
+    monkeypatch.setattr(lane_module, "make_runner", failing)
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         speech = engine.speak("Hello.", params=PARAMS)
     assert speech.how == "torch ops, eager" and speech.frames == 12
     assert speech.warnings == ("CUDA graphs are off for this model, so it is slower: no room.",)
 
 
-def test_a_batch_is_served_by_the_next_size_and_each_row_says_what_it_says_alone(folder):
-    with Engine(EngineConfig(model=folder, device="cpu", batch=5)) as engine:
-        sizes = [engine._residency.lane(rows)[0].batch for rows in range(1, 6)]
-        assert sizes == [1, 2, 4, 4, 5]
-        whole = engine._residency.state
-        part = engine._residency.lane(2)[0]
-        assert part.keys.data_ptr() == whole.keys.data_ptr() and part.logits.shape[0] == 2
-        speech = engine.speak("Hello.", params=PARAMS)
-    with Engine(EngineConfig(model=folder, device="cpu")) as alone:
-        assert torch.equal(alone.speak("Hello.", params=PARAMS).codes, speech.codes)
+def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
+    with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
+        residency = engine._residency
+        for lines, slots, shape in ((2, 100, (2, 128)), (9, 64, (4, 64)), (3, 4000, (3, 512))):
+            with residency.batch(lines, slots) as lane:
+                assert (lane.state.batch, lane.state.context) == shape
+                watched = [weakref.ref(tensor) for tensor in lane.state.tensors()]
+            assert lane.state is None and not [ref for ref in watched if ref() is not None]
+        with residency.batch(1, 100) as lane:
+            assert lane is residency.lane() and lane.state.context == 512
+        assert residency.lane().state is not None
+    few = EngineConfig(model=folder, device="cpu", batch=3)
+    with Engine(few) as engine, engine._residency.batch(9, 64) as lane:
+        assert lane.state.batch == 3
+
+
+def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatch):
+    tried = []
+
+    class Crowded(lane_module.Lane):
+        def __init__(self, talker, config, rows, *args):
+            tried.append(rows)
+            if rows > 1:
+                raise torch.cuda.OutOfMemoryError("planted")
+            super().__init__(talker, config, rows, *args)
+
+    with Engine(EngineConfig(model=folder, device="cpu")) as engine:
+        monkeypatch.setattr(residency_module, "Lane", Crowded)
+        with engine._residency.batch(9, 64) as lane:
+            assert tried == [4, 2] and lane is engine._residency.lane()
 
 
 def test_opening_that_fails_leaves_nothing(folder, monkeypatch):

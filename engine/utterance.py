@@ -1,0 +1,191 @@
+"""One call of `speak`: a text in lines that decode together, and one stream of audio in the text's order.
+
+Knows neither layers nor kernels, and what decodes the lines only as a lane.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+
+from .codec import CONTEXT_FRAMES, EMIT_FRAMES, WINDOW_FRAMES, StreamDecoder
+from .config import CODEBOOK_SIZE, FRAME_RATE, SamplingParams
+from .errors import HiggsError
+from .generate import Decoding
+from .speech import Speech
+from .text import estimate_frames, split_text
+from .voice import MAX_CLIP_SECONDS, Voice
+
+_ANCHOR_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
+_EARLY = (1, 2, 4, 8)  # frames of the first windows where somebody listens
+
+
+@dataclass
+class _Line:
+    """One chunk of the text."""
+
+    left: int  # frames that it is expected to say yet
+    codes: list[torch.Tensor] = field(default_factory=list)  # [k, N] each
+    unheard: deque = field(default_factory=deque)  # those of them that are not in the stream yet
+    done: bool = False
+    ended: bool = False  # by itself, not at the limit
+
+
+class Utterance:
+    """Speaks one text. `on_frame(done, expected)` and `on_audio(wav)` are as for `Engine.speak`; both may raise."""
+
+    def __init__(self, residency, builder, voice, params: SamplingParams, scene, on_frame, on_audio=None):
+        self._residency, self._builder, self._voice = residency, builder, voice
+        self._params, self._scene, self._on_frame = params, scene, on_frame
+        self._sound = _Sound(residency.decoder, on_audio)
+        self._warnings: list[str] = []
+        self._lines: list[_Line] = []
+        self._turn = 0  # the line that is heard now
+        self._frames = self._left = 0  # said, and expected yet, over all lines
+        self._how = ""
+
+    def say(self, text: str) -> Speech:
+        """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
+        began = time.perf_counter()
+        chunks = split_text(text, self._params.chunk_seconds)
+        self._lines = [_Line(estimate_frames(chunk)) for chunk in chunks]
+        self._left = sum(line.left for line in self._lines)
+        first = 0
+        if self._voice is None and len(chunks) > 1:
+            self._decode(chunks[:1], 0)
+            self._voice, first = self._anchor(chunks[0]), 1
+        self._decode(chunks[first:], first)
+        wav = self._sound.finish()
+        none = torch.empty((0, self._residency.talker.config.codebooks), dtype=torch.int64)
+        codes = torch.cat([none, *(piece for line in self._lines for piece in line.codes)])
+        elapsed = time.perf_counter() - began
+        warnings = tuple(dict.fromkeys(self._warnings))
+        return Speech(wav, codes, elapsed, len(chunks), self._stopped(), warnings, self._how)
+
+    def _decode(self, chunks: list[str], first: int):
+        """Speaks these chunks, the first of which is line `first` of the text."""
+        prompts = [self._prompt(chunk) for chunk in chunks]
+        if len(prompts) == 1:
+            self._run(self._residency.lane(), prompts, first)
+            return
+        rows = self._params.max_frames + self._residency.talker.config.codebooks - 1
+        with self._residency.batch(len(prompts), max(len(prompt.ids) for prompt in prompts) + rows) as lane:
+            self._run(lane, prompts, first)
+
+    def _prompt(self, chunk: str):
+        prompt = self._builder.build(chunk, self._voice, self._scene)
+        self._warnings += prompt.warnings
+        context = self._residency.context
+        room = context - len(prompt.ids) - self._residency.talker.config.codebooks
+        if room < FRAME_RATE:
+            raise HiggsError(
+                f"Text and voice take {len(prompt.ids)} of {context} positions, which leaves no second of "
+                "speech. Use a shorter reference clip, split the text, or load the model with a larger context."
+            )
+        return prompt
+
+    def _run(self, lane, prompts: list, first: int):
+        self._warnings += lane.notes
+        rows = min(lane.state.batch, len(prompts))
+        self._how = lane.how() + (f", {rows} lines together" if rows > 1 else "")
+        hurry = self._sound.wanted
+        run = Decoding(self._residency.talker, *lane, prompts, self._params, first, self._tick, hurry)
+        for index, codes in run:
+            line = self._lines[first + index]
+            line.codes.append(codes)
+            line.unheard.append(codes)
+            line.done, line.ended = run.lines[index].done, run.lines[index].ended
+            self._count(line, len(codes))
+            self._hear()
+
+    def _count(self, line: _Line, frames: int):
+        left = 0 if line.done else max(0, line.left - frames)
+        self._frames += frames
+        self._left += left - line.left
+        line.left = left
+
+    def _tick(self):
+        self._on_frame(self._frames, self._frames + self._left)
+
+    def _hear(self):
+        """Puts what is next in the text's order into the stream."""
+        while self._turn < len(self._lines):
+            line = self._lines[self._turn]
+            while line.unheard:
+                self._sound.push(line.unheard.popleft(), self._turn == 0, self._tick)
+            if not line.done:
+                return
+            self._turn += 1
+
+    def _anchor(self, chunk: str) -> Voice | None:
+        """The first chunk as a voice; its transcript only where the whole of it is heard."""
+        codes = torch.cat(self._lines[0].codes)
+        if not len(codes):
+            return None
+        whole = self._lines[0].ended and len(codes) <= _ANCHOR_FRAMES
+        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:_ANCHOR_FRAMES]
+        return Voice(codes, chunk if whole else None, "first chunk")
+
+    def _stopped(self) -> str:
+        limited = [str(number) for number, line in enumerate(self._lines, 1) if not line.ended]
+        if not limited:
+            return "end of speech"
+        seconds = self._params.max_frames / FRAME_RATE
+        where = f" in chunk {', '.join(limited)} of {len(self._lines)}" if len(self._lines) > 1 else ""
+        return f"frame limit ({self._params.max_frames} frames, {seconds:.1f} s){where}"
+
+
+class _Sound:
+    """Codes in the text's order -> wav on the host, in windows that depend on the frames' numbers alone."""
+
+    def __init__(self, decoder, on_audio):
+        self._stream = StreamDecoder(decoder, emit=1)  # so that what is pushed at once makes one window
+        self._later = WINDOW_FRAMES if next(decoder.parameters()).is_cuda else EMIT_FRAMES
+        self._on_audio = on_audio
+        self._early = deque(_EARLY if on_audio is not None else (EMIT_FRAMES,))
+        self.wanted = CONTEXT_FRAMES + self._early[0] if on_audio is not None else 0  # frames until somebody hears
+        self._next, self._size = [], 0  # pieces of the next window, and how many frames it takes
+        self._wavs: list[torch.Tensor] = []
+
+    def push(self, codes: torch.Tensor, is_first: bool, on_window):
+        """codes [k, N] of the text's first line, or of a later one; `on_window()` is called after each window."""
+        while len(codes):
+            if not self._next:
+                self._size = self._window(is_first)
+            self._next.append(codes[: self._size])
+            self._size -= len(self._next[-1])
+            codes = codes[len(self._next[-1]) :]
+            if not self._size:
+                self._decode()
+                on_window()
+
+    def _window(self, is_first: bool) -> int:
+        """Frames of the next window; the first one waits for what its frames need on their right."""
+        if self._early:
+            context = 0 if self._wavs else CONTEXT_FRAMES
+            return context + self._early.popleft()
+        return EMIT_FRAMES if is_first else self._later
+
+    def _decode(self):
+        codes, self._next = torch.cat(self._next), []
+        self._give(self._stream.push(codes))
+
+    def _give(self, wav: torch.Tensor):
+        wav = wav.cpu()
+        if not wav.isfinite().all():
+            raise HiggsError("The model made a sound that is not a number. Load it with dtype fp32.")
+        if len(wav):
+            self._wavs.append(wav.clamp_(-1.0, 1.0))
+            self.wanted = 0
+            if self._on_audio is not None:
+                self._on_audio(wav)
+
+    def finish(self) -> torch.Tensor:
+        """The rest -> the whole wav [T]."""
+        if self._next:
+            self._decode()
+        self._give(self._stream.finish())
+        return torch.cat([torch.empty(0), *self._wavs])
