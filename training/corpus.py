@@ -1,0 +1,153 @@
+"""What is said in training and in the held-out test, and how: text, pauses, speed. Knows no voice and no model.
+
+The two splits share no sentence by construction: a sentence's letters decide its split, and the sentences of
+text/held_out.txt are never trained on. Sources: own sentence forms (templates.py) and WordNet's examples (wordnet.py).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from . import templates
+
+SPLITS = ("train", "heldout")
+HELD_OUT_EACH = 40  # one sentence in so many is held out
+MOST_WORDS = 25
+# Stretch of the duration, and the middle of the silence that the tag asks for.
+SPEEDS = {
+    "<|prosody:speed_very_slow|>": 1 / 0.65,
+    "<|prosody:speed_slow|>": 1 / 0.85,
+    "<|prosody:speed_fast|>": 1 / 1.2,
+    "<|prosody:speed_very_fast|>": 1 / 1.4,
+}
+PAUSES = {"<|prosody:pause|>": 0.55, "<|prosody:long_pause|>": 1.1}
+TAG = re.compile(r"<\|[^|]*\|>")
+_QUESTION = re.compile(r"(who|what|where|when|why|how|which|can|could|will|would|do|does|did|is|are|was|were) ", re.I)
+_EDGE_SILENCE = 0.1  # what stays of the voice's own silence on both sides of a pause, together
+# Share of each kind of line.
+_SPEED_SHARE, _PAUSE_SHARE = 0.06, 0.07
+
+
+@dataclass(frozen=True)
+class Line:
+    """text: what the model reads, with tags. parts: what is spoken, one after the other, with pauses[i] seconds of
+    silence between parts i and i + 1. stretch: duration over the voice's usual one."""
+
+    text: str
+    parts: tuple[str, ...]
+    pauses: tuple[float, ...] = ()
+    stretch: float = 1.0
+
+
+def split_of(sentence: str) -> str:
+    """Which split a sentence belongs to, whatever its capitals, marks and tags."""
+    letters = _letters(sentence)
+    if letters in _fixed_letters() or zlib.crc32(letters.encode()) % HELD_OUT_EACH == 0:
+        return "heldout"
+    return "train"
+
+
+def lines(split: str, count: int, seed: int = 0) -> list[Line]:
+    """`count` different lines of a split; another seed gives another order and other filled-in words."""
+    assert split in SPLITS
+    rng = random.Random(f"{split} {seed}")
+    found: dict[str, Line] = {}
+    for sentence in _stream(split, rng):
+        if len(found) == count:
+            break
+        line = _voiced(sentence, rng)
+        found.setdefault(line.text, line)
+    return list(found.values())
+
+
+def sentences(split: str, count: int, seed: int = 0) -> list[str]:
+    """The texts of `lines`."""
+    return [line.text for line in lines(split, count, seed)]
+
+
+def _stream(split: str, rng: random.Random) -> Iterator[str]:
+    """Sentences without tags, for ever: WordNet's, our forms, and for training bare words too."""
+    fixed = list(_fixed()) if split == "heldout" else []
+    natural: list[str] = []
+    while True:
+        kind = rng.random()
+        if fixed and kind < 0.2:
+            yield fixed.pop(rng.randrange(len(fixed)))
+            continue
+        if kind < 0.55:
+            if not natural:
+                natural = list(_examples(split))
+                rng.shuffle(natural)
+            sentence = _finished(natural.pop(), rng)
+        elif kind < 0.92 or split == "heldout":
+            sentence = templates.sentence(rng)
+        else:
+            sentence = _words(rng)
+        fewest = 1 if split == "train" else 4
+        if split_of(sentence) == split and fewest <= len(sentence.split()) <= MOST_WORDS:
+            yield sentence
+
+
+@cache
+def _examples(split: str) -> tuple[str, ...]:
+    texts = (templates.TEXT / "examples.txt").read_text().splitlines()
+    return tuple(text for text in texts if split_of(text) == split)
+
+
+@cache
+def _fixed() -> tuple[str, ...]:
+    return tuple((templates.TEXT / "held_out.txt").read_text().splitlines())
+
+
+@cache
+def _fixed_letters() -> frozenset[str]:
+    return frozenset(_letters(text) for text in _fixed())
+
+
+def _letters(sentence: str) -> str:
+    return "".join(re.findall(r"[a-z0-9]", TAG.sub("", sentence).lower()))
+
+
+def _finished(text: str, rng: random.Random) -> str:
+    """An example as a sentence, mostly: with a capital and a mark at its end."""
+    if rng.random() < 0.08:
+        return text
+    if text[-1] not in ".?!":
+        text += "?" if _QUESTION.match(text) and rng.random() < 0.9 else rng.choice("." * 24 + "!")
+    return text[0].upper() + text[1:]
+
+
+def _words(rng: random.Random) -> str:
+    """A few words without a sentence, so that rare ones are heard too; often just one or two."""
+    count = rng.choice((1, 1, 2, 3, 5, 7, 9))
+    text = rng.choice((" ", " ", ", ")).join(templates.word(rng) for _ in range(count))
+    return text[0].upper() + text[1:] + rng.choice(("", ".", ".", "!", "?"))
+
+
+def _voiced(sentence: str, rng: random.Random) -> Line:
+    """A sentence as a line: most plain, some with a pause inside, some faster or slower."""
+    kind = rng.random()
+    if kind < _PAUSE_SHARE:
+        return _paused(sentence, rng)
+    if kind < _PAUSE_SHARE + _SPEED_SHARE:
+        tag = rng.choice(list(SPEEDS))
+        return Line(tag + rng.choice(("", "", " ")) + sentence, (sentence,), (), SPEEDS[tag])
+    return Line(sentence, (sentence,))
+
+
+def _paused(sentence: str, rng: random.Random) -> Line:
+    """A pause at a comma or stop inside, else between any two words."""
+    places = [match.end() for match in re.finditer(r"[,;.?!:] ", sentence)]
+    places = places or [match.end() for match in re.finditer(r"\w (?=\w)", sentence)]
+    if not places:
+        return Line(sentence, (sentence,))
+    cut = rng.choice(places)
+    first, second = sentence[:cut].strip(), sentence[cut:]
+    tag = rng.choice(("<|prosody:pause|>", "<|prosody:pause|>", "<|prosody:long_pause|>"))
+    text = first + rng.choice((" ", " ", "")) + tag + rng.choice((" ", " ", "")) + second
+    return Line(text, (first, second), (PAUSES[tag] - _EDGE_SILENCE,))

@@ -1,0 +1,155 @@
+"""The v3 talker in a form that learns: packed sequences in, logits of the next rows out. Knows no file and no text.
+
+Same network as engine/talker (Qwen3 blocks, tied code embedding), held against it by a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention.varlen import varlen_attn
+
+CODEBOOKS, CODE_VOCAB = 8, 1026
+THETA, EPS = 1e6, 1e-6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a talker. The defaults are those of the embedded checkpoint."""
+
+    text_vocab: int = 320
+    hidden: int = 384
+    layers: int = 8
+    heads: int = 6
+    kv_heads: int = 2
+    head_dim: int = 64
+    intermediate: int = 896
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+@dataclass
+class Batch:
+    """Packed sequences, P positions in all.
+
+    ids [P] token of each position; codes [P, N] row of each position; is_code [P] bool, which of the two counts;
+    targets [P, N] the row that follows, -1 where nothing is learned; place [P] position inside its sequence;
+    ends [S + 1] int32, cumulated lengths, its last entries repeated; longest: a bound on the sequences' length.
+    """
+
+    ids: torch.Tensor
+    codes: torch.Tensor
+    is_code: torch.Tensor
+    targets: torch.Tensor
+    place: torch.Tensor
+    ends: torch.Tensor
+    longest: int
+
+    def to(self, device) -> Batch:
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in _TENSORS}
+        return Batch(**moved, longest=self.longest)
+
+
+_TENSORS = ("ids", "codes", "is_code", "targets", "place", "ends")
+
+
+class Block(nn.Module):
+    """One Qwen3 layer."""
+
+    def __init__(self, shape: Shape, dropout: float):
+        super().__init__()
+        self.shape, self.dropout = shape, dropout
+        hidden, dim = shape.hidden, shape.head_dim
+        self.attn_norm, self.mlp_norm = nn.RMSNorm(hidden, EPS), nn.RMSNorm(hidden, EPS)
+        self.q_norm, self.k_norm = nn.RMSNorm(dim, EPS), nn.RMSNorm(dim, EPS)
+        self.q = nn.Linear(hidden, shape.heads * dim, bias=False)
+        self.k = nn.Linear(hidden, shape.kv_heads * dim, bias=False)
+        self.v = nn.Linear(hidden, shape.kv_heads * dim, bias=False)
+        self.o = nn.Linear(shape.heads * dim, hidden, bias=False)
+        self.gate = nn.Linear(hidden, shape.intermediate, bias=False)
+        self.up = nn.Linear(hidden, shape.intermediate, bias=False)
+        self.down = nn.Linear(shape.intermediate, hidden, bias=False)
+
+    def forward(self, x, cos, sin, attend):  # [P, H], [P, 1, D]
+        dim, groups = self.shape.head_dim, self.shape.heads // self.shape.kv_heads
+        h = self.attn_norm(x)
+        q = rotate(self.q_norm(self.q(h).view(-1, self.shape.heads, dim)), cos, sin)
+        k = rotate(self.k_norm(self.k(h).view(-1, self.shape.kv_heads, dim)), cos, sin)
+        v = self.v(h).view(-1, self.shape.kv_heads, dim)
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        x = x + F.dropout(self.o(attend(q, k, v).flatten(1)), self.dropout, self.training)
+        h = self.mlp_norm(x)
+        return x + F.dropout(self.down(F.silu(self.gate(h)) * self.up(h)), self.dropout, self.training)
+
+
+class Talker(nn.Module):
+    """Rows and text in, logits of the next row out."""
+
+    def __init__(self, shape: Shape, dropout: float = 0.0):
+        super().__init__()
+        self.shape = shape
+        self.text = nn.Embedding(shape.text_vocab, shape.hidden)
+        self.codes = nn.Embedding(CODEBOOKS * CODE_VOCAB, shape.hidden)  # the head too
+        self.blocks = nn.ModuleList(Block(shape, dropout) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.hidden, EPS)
+        self.register_buffer("offsets", torch.arange(CODEBOOKS) * CODE_VOCAB, persistent=False)
+        frequencies = THETA ** (-torch.arange(0, shape.head_dim, 2).float() / shape.head_dim)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self._start()
+
+    def _start(self):
+        for parameter in self.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=0.6 * parameter.shape[1] ** -0.5)
+        nn.init.normal_(self.text.weight, std=0.1)
+        nn.init.normal_(self.codes.weight, std=0.03)
+        for block in self.blocks:
+            nn.init.zeros_(block.o.weight)
+            nn.init.zeros_(block.down.weight)
+
+    def forward(self, batch: Batch) -> torch.Tensor:  # -> [P, N, V]
+        x = self.codes(batch.codes + self.offsets).sum(1)
+        x = torch.where(batch.is_code.unsqueeze(1), x, self.text(batch.ids))
+        angles = (batch.place.unsqueeze(1) * self.frequencies).repeat(1, 2).unsqueeze(1)
+        cos, sin = angles.cos(), angles.sin()
+        attend = _Attention(batch)
+        for block in self.blocks:
+            x = block(x, cos, sin, attend)
+        return F.linear(self.norm(x), self.codes.weight).view(-1, CODEBOOKS, CODE_VOCAB)
+
+
+class _Attention:
+    """Causal attention inside each sequence of a batch: flash attention on a GPU, a mask elsewhere."""
+
+    def __init__(self, batch: Batch):
+        self.batch = batch
+
+    def __call__(self, q, k, v):  # [P, heads, D] each
+        ends, longest = self.batch.ends, self.batch.longest
+        if q.is_cuda:
+            q, k, v = (t.to(torch.bfloat16) for t in (q, k, v))
+            return varlen_attn(q, k, v, ends, ends, longest, longest, window_size=(-1, 0))
+        places = torch.arange(len(q))
+        owner = torch.bucketize(places, ends.long(), right=True)
+        mask = (owner[:, None] == owner) & (places[:, None] >= places)
+        q, k, v = (t.to(v.dtype).transpose(0, 1) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(0, 1)
+
+
+def rotate(x, cos, sin):
+    """Rotary embedding of x [P, heads, D], halves split."""
+    left, right = x.float().chunk(2, -1)
+    return (x * cos + torch.cat([-right, left], -1) * sin).to(x.dtype)
+
+
+def loss_of(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy of each codebook [N], over the cells with a target, and their weighted mean, as [N + 1]."""
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1, reduction="none")
+    losses = losses.view(targets.shape)
+    known = targets >= 0
+    each = losses.sum(0) / known.sum(0).clamp(min=1)
+    return torch.cat([each, ((each * weights).sum() / weights.sum())[None]])

@@ -1,0 +1,32 @@
+"""The embedded checkpoint's tokenizer: bytes, and the special tokens and control tags of v3. Knows no text."""
+
+from __future__ import annotations
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from engine.tags import TAGS
+
+SPECIALS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|tts|>",
+    "<|audio|>",
+    "<|audio_end|>",
+    "<|text|>",
+    "<|text_end|>",
+    "<|eoc|>",
+    "<|ref_audio|>",
+    "<|ref_text|>",
+    *TAGS,
+)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer without merges: one id a byte, so that a small model learns how letters sound."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS])
+    return tokenizer
