@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encoder_parts
+from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, Snake, decoder_parts, encoder_parts
 from .codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES, SAMPLE_RATE
 from .errors import HiggsError
@@ -36,6 +36,12 @@ class CodecDecoder(nn.Module):
     def forward(self, codes: torch.Tensor) -> torch.Tensor:  # [B, N, T] -> [B, 960 * T]
         codes = torch.where((codes >= 0) & (codes < self.codebook_size), codes, 0)
         return self.acoustic_decoder(self.fc2(self.quantizer.decode(codes)).transpose(1, 2))[:, 0]
+
+    def use(self, snake):
+        """Puts `snake(x, alpha)` in the place of torch's ops, or torch's back in its."""
+        for module in self.modules():
+            if isinstance(module, Snake):
+                module.compute = snake
 
     @torch.no_grad()
     def decode_span(self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES) -> torch.Tensor:
@@ -123,6 +129,10 @@ class StreamDecoder:
             chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
         return torch.cat(chunks)
 
+    def poll(self) -> torch.Tensor:
+        """What has become ready since the last call; here nothing, because `push` waits for its windows."""
+        return torch.empty(0)
+
     def finish(self) -> torch.Tensor:
         """The rest of the stream -> wav [960 * frames not yet given], then forgets it."""
         chunks = [torch.empty(0) if self._codes is None else self._codes.new_empty(0, dtype=torch.float32)]
@@ -133,10 +143,13 @@ class StreamDecoder:
 
     def _give(self, frames: int) -> torch.Tensor:
         stop = self._heard + frames
-        wav = self.decoder.decode_span(self._codes.T[None], self._heard, stop, self.context)[0]
+        wav = self._decode(self._codes.T[None], self._heard, stop)
         self._heard = min(stop, self.context)
         self._codes = self._codes[stop - self._heard :].clone()
-        return wav.to(self._codes.device)
+        return wav
+
+    def _decode(self, codes: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return self.decoder.decode_span(codes, start, stop, self.context)[0].to(codes.device)
 
 
 TINY = CodecConfig(

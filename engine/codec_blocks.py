@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .config import SAMPLE_RATE
+from .kernels.snake import snake
 from .libraries import borrow
 
 if TYPE_CHECKING:
@@ -113,6 +114,18 @@ def _hubert_settings(config: CodecConfig) -> dict:
     }
 
 
+class Snake(nn.Module):
+    """DAC's activation, by whatever computes it: torch's ops, or a kernel put in their place."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(1, width, 1))
+        self.compute = snake
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
+        return self.compute(x, self.alpha)
+
+
 def acoustic_encoder(config: CodecConfig) -> nn.Module:
     """wav [B, 1, S] -> [B, acoustic_hidden, S / 960]."""
     return borrow(_DAC, "DacEncoder")(dac_config(config))
@@ -125,6 +138,10 @@ def acoustic_decoder(config: CodecConfig) -> nn.Module:
     decoder.tanh = nn.Identity()
     for block in decoder.block:
         block.conv_t1.output_padding = (block.conv_t1.stride[0] % 2,)
+    for module in list(decoder.modules()):
+        for name, child in list(module.named_children()):
+            if name.startswith("snake"):
+                setattr(module, name, Snake(child.alpha.shape[1]))
     return decoder
 
 

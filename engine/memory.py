@@ -29,6 +29,7 @@ class PrivatePool:
         self._adopted: dict[int, tuple[weakref.ref, int]] = {}
         self._pool = _mem_pool(device)
         self._stream: torch.cuda.Stream | None = None
+        self._side: torch.cuda.Stream | None = None
 
     @contextlib.contextmanager
     def allocate(self):
@@ -52,10 +53,16 @@ class PrivatePool:
         return sum(size for ref, size in self._adopted.values() if ref() is not None)
 
     def capture_stream(self) -> torch.cuda.Stream:
-        """The pool's one stream for warm-up and capture."""
+        """The pool's one stream for warm-up and capture; what it captures goes before other work on the device."""
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self.device)
+            self._stream = torch.cuda.Stream(self.device, priority=-1)
         return self._stream
+
+    def side_stream(self) -> torch.cuda.Stream:
+        """The pool's one stream for work beside the talker."""
+        if self._side is None:
+            self._side = torch.cuda.Stream(self.device)
+        return self._side
 
     def hold_workspaces(self):
         """Makes cuBLAS keep its workspaces until `trim`: for a capture with matrix products of cuBLAS inside."""
@@ -68,7 +75,7 @@ class PrivatePool:
         if self.device.type != "cuda":
             return
         with torch.cuda.device(self.device):
-            self._stream = None
+            self._stream = self._side = None
             _release_workspaces(self)
             torch.cuda.empty_cache()
 

@@ -11,8 +11,10 @@ import torch
 from .checkpoint import Checkpoint, load_talker
 from .codec import build_decoder
 from .config import MAX_BATCH, EngineConfig
+from .kernels.snake import NoCompiler, SnakeKernel
 from .lane import Lane
 from .memory import PrivatePool
+from .prefix import PrefixCache
 from .state import DecodeState
 from .talker import build_talker
 
@@ -31,14 +33,17 @@ class Residency:
         self.context = context
         self._config = config
         self._lane: Lane | None = None
+        self._snake: SnakeKernel | None = None
         self.talker = self.decoder = None
         self.pool = PrivatePool(device)
+        self.prefixes = PrefixCache(self.pool, config.prefixes)
         try:
             with self.pool.allocate():
                 tensors = load_talker(checkpoint, device, dtype)
                 self.talker = build_talker(checkpoint.config, tensors, context)
                 self.decoder = build_decoder(checkpoint.codec, device)
             self.pool.adopt([*self.talker.tensors(), *self.decoder.state_dict().values()])
+            self._quicken_codec()
             self.lane()
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
@@ -46,10 +51,24 @@ class Residency:
             self.close()
             raise
 
+    def _quicken_codec(self):
+        """Gives the codec a kernel for its activation where there is one; it is a third of the codec's launches."""
+        if self._config.kernels == "torch" or self.pool.device.type != "cuda":
+            return
+        with contextlib.suppress(NoCompiler):
+            self._snake = SnakeKernel(self.pool.device)
+            self.decoder.use(self._snake)
+
     @property
     def state(self) -> DecodeState | None:
         """The one row's state; None after `trim`."""
         return self._lane.state if self._lane is not None else None
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes on the device that `trim` gives up, captures aside."""
+        state = self.state
+        return self.prefixes.nbytes() + (state.nbytes() if state is not None else 0)
 
     def lane(self) -> Lane:
         """One row of the whole context, made anew after `trim`."""
@@ -109,8 +128,9 @@ class Residency:
             torch.cuda.synchronize(self.pool.device)
 
     def trim(self):
-        """Gives up the cache, the buffers and all captures; the weights stay. The next `lane` makes them anew."""
+        """Gives up cache, prefixes, buffers and captures; the weights stay. The next `lane` makes them anew."""
         self._synchronize()
+        self.prefixes.clear()
         if self._lane is not None:
             self._lane.close()
         self._lane = None
@@ -119,7 +139,9 @@ class Residency:
     def close(self):
         """Frees everything; safe to call twice, and from any thread that the owner lets in."""
         self.trim()
-        self.decoder = self.talker = None
+        if self._snake is not None:
+            self._snake.close()
+        self.decoder = self.talker = self._snake = None
         self.pool.close()
 
     def __del__(self):

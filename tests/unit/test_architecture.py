@@ -19,7 +19,7 @@ TIERS = [
     {"layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},
     {"codec"},
-    {"checkpoint", "runners", "tiny_config"},
+    {"checkpoint", "codec_stream", "runners", "tiny_config"},
     {"generate", "lane", "tiny", "doctor"},
     {"residency", "published"},
     {"utterance"},

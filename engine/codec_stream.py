@@ -1,0 +1,62 @@
+"""The stream of sound beside the talker: windows of the codec on a CUDA stream of their own. Knows no talker."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+
+from .codec import CodecDecoder, StreamDecoder
+
+
+class SideStreamDecoder(StreamDecoder):
+    """A StreamDecoder that waits in `finish` alone: windows run on `stream`, results come to the host by themselves.
+
+    `push` starts the windows that its codes complete; it and `poll` give what has become ready, in order.
+    """
+
+    def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, **options):
+        super().__init__(decoder, **options)
+        self._stream = stream
+        stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
+
+    def reset(self) -> None:
+        super().reset()
+        self._windows: deque = deque()  # (event, wav that is there once the event is) of windows under way
+
+    def push(self, codes: torch.Tensor) -> torch.Tensor:
+        """codes [k, N] int64 on the host -> wav [960 * frames that became ready], fp32 on the host."""
+        super().push(codes)
+        return self.poll()
+
+    def poll(self) -> torch.Tensor:
+        """What has become ready since the last call, without waiting."""
+        ready = [torch.empty(0)]
+        while self._windows and self._windows[0][0].query():
+            ready.append(self._windows.popleft()[1])
+        return torch.cat(ready)
+
+    def finish(self) -> torch.Tensor:
+        """The rest of the stream, then forgets it."""
+        windows = self._windows
+        super().finish()  # forgets the windows after it has added the last ones to them
+        if windows:
+            windows[-1][0].synchronize()
+        return torch.cat([torch.empty(0), *(wav for _, wav in windows)])
+
+    def _decode(self, codes: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        with torch.cuda.stream(self._stream):
+            wav = super()._decode(codes.to(self._stream.device), start, stop)
+            host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
+            host.copy_(wav, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._windows.append((event, host))
+        return codes.new_empty(0, dtype=torch.float32)
+
+
+def make_stream(decoder: CodecDecoder, pool, **options) -> StreamDecoder:
+    """A stream of sound for one utterance: beside the talker on a GPU, in its turn elsewhere."""
+    if pool.device.type != "cuda":
+        return StreamDecoder(decoder, **options)
+    return SideStreamDecoder(decoder, pool.side_stream(), **options)
