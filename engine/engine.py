@@ -88,11 +88,11 @@ class Engine:
         if not self._lock.acquire(blocking=False):
             return 0
         try:
-            if not self.opened or self._residency.state is None:
+            size = self._residency.spare_bytes if self.opened else 0
+            if not size:
                 return 0
             with self._on_device():
                 before = self._free_bytes()
-                size = self._residency.state.nbytes()
                 self._residency.trim()
                 return self._free_bytes() - before if self.device.type == "cuda" else size
         finally:
@@ -103,11 +103,11 @@ class Engine:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes on the device now: all of `planned_bytes`, less after `trim`, none when closed."""
+        """Bytes on the device between calls: `planned_bytes`, kept prefixes; less after `trim`, none when closed."""
         residency = self._residency
         if residency is None:
             return 0
-        return self.planned_bytes - (self._state_bytes if residency.state is None else 0)
+        return self.planned_bytes - self._state_bytes + residency.spare_bytes
 
     def close(self):
         """Gives everything back. Speech in another thread stops at its next frame, and is waited for."""

@@ -38,15 +38,24 @@ class Decoding:
 
     first_line: the number of the queue's first line in its text; on_step(): called after every prompt and every step,
     may raise to cancel; hurry: frames of the first line that are wanted as soon as they are there: until they are, it
-    decodes alone and the device is not read late.
+    decodes alone and the device is not read late; prefixes: beginnings of prompts computed before.
     """
 
     def __init__(
-        self, talker, state, runner, prompts, params: SamplingParams, first_line: int = 0, on_step=None, hurry: int = 0
+        self,
+        talker,
+        state,
+        runner,
+        prompts,
+        params: SamplingParams,
+        first_line: int = 0,
+        on_step=None,
+        hurry: int = 0,
+        prefixes=None,
     ):
         self._talker, self._state, self._runner = talker, state, runner
         self._params, self._first_line, self._on_step = params, first_line, on_step
-        self._hurry = hurry
+        self._hurry, self._prefixes = hurry, prefixes
         self._queue = deque(enumerate(prompts))
         self._rows: list[Line | None] = [None] * state.batch  # whose line each row decodes
         self._copies: deque = deque()
@@ -84,7 +93,8 @@ class Decoding:
                 return
             if line is None:
                 number, prompt = self._queue.popleft()
-                prefill(self._talker, self._state, b, prompt, self._first_line + number, self._params)
+                line_number = self._first_line + number
+                prefill(self._talker, self._state, b, prompt, line_number, self._params, self._prefixes)
                 self._rows[b] = self.lines[number]
                 self._tick()
 

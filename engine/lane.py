@@ -19,7 +19,7 @@ class Lane:
     def __init__(self, talker, config, rows: int, slots: int, pool, streams):
         self.notes: list[str] = []  # what the user should know: a capture that failed, and why
         self.state = self.runner = None
-        self._pool, self._unfused = pool, ""
+        self.pool, self._unfused = pool, ""
         try:
             with pool.allocate():
                 self.state = DecodeState(talker.config, rows, slots, talker.device, talker.dtype)

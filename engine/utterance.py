@@ -15,6 +15,7 @@ from .codec import CONTEXT_FRAMES, EMIT_FRAMES, WINDOW_FRAMES, StreamDecoder
 from .config import CODEBOOK_SIZE, FRAME_RATE, SamplingParams
 from .errors import HiggsError
 from .generate import Decoding
+from .prefix import PrefixCache
 from .speech import Speech
 from .text import estimate_frames, split_text
 from .voice import MAX_CLIP_SECONDS, Voice
@@ -38,7 +39,8 @@ class Utterance:
     """Speaks one text. `on_frame(done, expected)` and `on_audio(wav)` are as for `Engine.speak`; both may raise."""
 
     def __init__(self, residency, builder, voice, params: SamplingParams, scene, on_frame, on_audio=None):
-        self._residency, self._builder, self._voice = residency, builder, voice
+        self._residency, self._builder = residency, builder
+        self._voice = self._given = voice
         self._params, self._scene, self._on_frame = params, scene, on_frame
         self._sound = _Sound(residency.decoder, on_audio)
         self._warnings: list[str] = []
@@ -91,8 +93,11 @@ class Utterance:
         self._warnings += lane.notes
         rows = min(lane.state.batch, len(prompts))
         self._how = lane.how() + (f", {rows} lines together" if rows > 1 else "")
-        hurry = self._sound.wanted
-        run = Decoding(self._residency.talker, *lane, prompts, self._params, first, self._tick, hurry)
+        # A voice made of this text's first line is of no use to the next call.
+        prefixes = self._residency.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)
+        run = Decoding(
+            self._residency.talker, *lane, prompts, self._params, first, self._tick, self._sound.wanted, prefixes
+        )
         for index, codes in run:
             line = self._lines[first + index]
             line.codes.append(codes)
