@@ -15,7 +15,6 @@ from .kernels.snake import NoCompiler, SnakeKernel
 from .lane import Lane
 from .memory import PrivatePool
 from .prefix import PrefixCache
-from .prefix import PrefixCache
 from .state import DecodeState
 from .talker import build_talker
 
@@ -64,12 +63,6 @@ class Residency:
     def state(self) -> DecodeState | None:
         """The one row's state; None after `trim`."""
         return self._lane.state if self._lane is not None else None
-
-    @property
-    def spare_bytes(self) -> int:
-        """Bytes on the device that `trim` gives up, captures aside."""
-        state = self.state
-        return self.prefixes.nbytes() + (state.nbytes() if state is not None else 0)
 
     @property
     def spare_bytes(self) -> int:
