@@ -17,6 +17,7 @@ ALLOCATORS = {
     "cudaMallocAsync": "backend:cudaMallocAsync",
 }
 GB = 1 << 30
+DEVICE = "cuda:0"
 
 
 def card() -> dict:
@@ -33,20 +34,29 @@ def card() -> dict:
     }
 
 
-def in_process(script: str, arguments: list[str], allocator: str) -> dict:
-    """Runs a worker of a script in a process of its own, because an allocator is chosen once; its last line is JSON."""
+def in_process(script: str, arguments: list[str], allocator: str, timeout: float | None = None) -> dict:
+    """Runs a worker of a script in a process of its own, because an allocator is chosen once; its last line is JSON.
+
+    Past `timeout` seconds it is ended and counts as a crash.
+    """
     env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=ALLOCATORS[allocator])
-    done = subprocess.run([sys.executable, script, *arguments], env=env, capture_output=True, text=True, check=False)
+    command = [sys.executable, script, *arguments]
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"crashes": 1, "exit": None, "error": [f"did not finish in {timeout:.0f} s"]}
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "rror" in line]
         return {"crashes": 1, "exit": done.returncode, "error": errors[:3]}
     return json.loads(done.stdout.splitlines()[-1]) | {"crashes": 0}
 
 
-def write_shapes(folder: pathlib.Path, family: str, layers: int | None) -> pathlib.Path:
+def write_shapes(folder: pathlib.Path, family: str, layers: int | None, whole_codec: bool = False) -> pathlib.Path:
     """A checkpoint of published width, made in another process so that none of its memory is in the way."""
     command = [sys.executable, str(ROOT / "benchmarks" / "real_shapes.py"), str(folder), family]
-    subprocess.run(command + ([str(layers)] if layers else []), check=True, stdout=subprocess.DEVNULL)
+    command += [str(layers)] if layers else []
+    command += ["--whole-codec"] if whole_codec else []
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

@@ -60,9 +60,9 @@ def published_config(folder: Path, family: str, layers: int | None = None):
     return plan, codec
 
 
-def write_hollow(folder: Path, family: str):
+def write_hollow(folder: Path, family: str, layers: int | None = None):
     """A checkpoint of the published shapes that takes no room: a header, and a hole where the weights would be."""
-    plan, codec = published_config(folder, family)
+    plan, codec = published_config(folder, family, layers)
     shapes = {name: tuple(tensor.shape) for name, tensor in codec.items()}
     for sources in plan.parts.values():
         shapes |= {stored_name(family, source.name): source.shape for source in sources}

@@ -53,7 +53,7 @@ def test_counted_bytes_are_those_of_the_file(folders, family):
 
 def test_a_timed_state_is_live_and_filled_as_said(folders):
     with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256, dtype="fp32"))) as residency:
-        state, runner = residency.lane(1)
+        state, runner = residency.lane()
         steps = []
         runner.step, step = lambda: (steps.append(int(state.prompt_length[0]) + len(steps)), step()), runner.step
         assert bench.time_step(state, runner, 100, steps=20) > 0
