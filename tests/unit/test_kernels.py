@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine.config import ModelConfig, RopeConfig
-from higgs_tts.engine.kernels import nvrtc
+from higgs_tts.engine.kernels import front, nvrtc
 from higgs_tts.engine.kernels.fused import defines, source, unfit
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
@@ -31,6 +31,14 @@ needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="this torch has no NVRT
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_sources_compile(config, capability):
     assert len(nvrtc.compile_cubin(source(), capability, defines(config, BLOCKS[capability]))) > 10_000
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("capability", BLOCKS)
+def test_the_front_compiles(config, dtype, capability):
+    assert len(nvrtc.compile_cubin(front.source(), capability, front.defines(config, dtype, 7))) > 10_000
 
 
 @needs_nvrtc
