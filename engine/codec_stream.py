@@ -22,7 +22,7 @@ class SideStreamDecoder(StreamDecoder):
 
     def reset(self) -> None:
         super().reset()
-        self._windows: deque = deque()  # (event, wav that is there once the event is) of windows under way
+        self._windows: deque = deque()  # under way, as `_begin` gives them
 
     def push(self, codes: torch.Tensor) -> torch.Tensor:
         """codes [k, N] int64 on the host -> wav [960 * frames that became ready], fp32 on the host."""
@@ -45,14 +45,18 @@ class SideStreamDecoder(StreamDecoder):
         return torch.cat([torch.empty(0), *(wav for _, wav in windows)])
 
     def _decode(self, codes: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        self._windows.append(self._begin(codes, start, stop))
+        return codes.new_empty(0, dtype=torch.float32)
+
+    def _begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple:
+        """Starts a window: (event, wav that is there once the event is)."""
         with torch.cuda.stream(self._stream):
             wav = super()._decode(codes.to(self._stream.device), start, stop)
             host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
             host.copy_(wav, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-        self._windows.append((event, host))
-        return codes.new_empty(0, dtype=torch.float32)
+        return event, host
 
 
 def make_stream(decoder: CodecDecoder, pool, **options) -> StreamDecoder:
