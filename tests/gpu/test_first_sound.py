@@ -1,0 +1,137 @@
+"""Sound while it is spoken: the codec on its own stream, kept prefixes, and the memory both take and give back."""
+
+import gc
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
+from higgs_tts.engine.codec import StreamDecoder, build_decoder
+from higgs_tts.engine.codec_stream import make_stream
+from higgs_tts.engine.kernels.snake import SnakeKernel, snake
+from higgs_tts.engine.memory import PrivatePool
+
+CUDA = torch.device("cuda", 0)
+TEXT = "One two three four five six seven."
+PARAMS = SamplingParams(max_frames=90, seed=3)
+WINDOWS = (11, 2, 4, 8, 25, 25, 25, 25)
+
+
+def free_bytes():
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    import pathlib
+    import sys
+
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+    from real_shapes import write
+
+    return {family: write(tmp_path_factory.mktemp(family), family, 3, True) for family in ("v3", "v2")}
+
+
+def config(folder, **changes):
+    return EngineConfig(**{"model": str(folder), "device": "cuda:0", "context": 1024, **changes})
+
+
+def voice(seed, frames=120):
+    g = torch.Generator().manual_seed(seed)
+    return Voice(torch.randint(0, 1024, (frames, 8), generator=g), "A reference of a few words.")
+
+
+def say(stream, codes, windows=WINDOWS):
+    out = []
+    for size in windows:
+        out.append(stream.push(codes[:size]))
+        codes = codes[size:]
+    return torch.cat([*out, stream.push(codes), stream.finish()])
+
+
+@pytest.fixture
+def decoder(folders):
+    with Engine(config(folders["v3"])) as engine:
+        weights = engine.checkpoint.codec
+    return build_decoder(weights, CUDA)
+
+
+def test_the_side_stream_is_the_plain_stream_bit_for_bit_and_the_whole_decode_nearly(decoder):
+    pool, codes = PrivatePool(CUDA), torch.randint(0, 1024, (160, 8))
+    side = say(make_stream(decoder, pool, emit=1), codes)
+    assert torch.equal(side, say(StreamDecoder(decoder, emit=1), codes).cpu())
+    whole = decoder(codes.t()[None].cuda())[0].cpu()
+    assert side.shape == whole.shape
+    # cuDNN takes another algorithm for another length, and rounds to TF32 in it.
+    assert (side - whole).norm() / whole.norm() < 5e-3
+    pool.close()
+
+
+def test_the_side_stream_is_exact_in_fp64(decoder):
+    pool, codes = PrivatePool(CUDA), torch.randint(0, 1024, (160, 8))
+    wide = decoder.double()
+    side = say(make_stream(wide, pool, emit=1), codes)
+    assert (side - wide(codes.t()[None].cuda())[0].cpu()).abs().max() < 1e-9
+    pool.close()
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 1), (1, 512, 8), (2, 96, 999), (1, 32, 43_200)])
+def test_the_activation_s_kernel_is_its_twin(shape):
+    kernel = SnakeKernel(CUDA)
+    x, alpha = torch.randn(shape, device=CUDA) * 3, torch.rand(1, shape[1], 1, device=CUDA) * 3 + 0.1
+    assert (kernel(x, alpha) - snake(x, alpha)).abs().max() < 1e-5
+    assert torch.equal(kernel(x.transpose(1, 2).contiguous().transpose(1, 2), alpha), kernel(x, alpha))
+    torch.cuda.synchronize()
+    kernel.close()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_what_is_heard_early_is_what_is_returned(folders, family):
+    with Engine(config(folders[family])) as engine:
+        heard = []
+        speech = engine.speak(TEXT, voice(1), PARAMS, on_audio=heard.append)
+        assert len(heard) > 3 and len(heard[0]) < len(heard[-2])
+        assert torch.equal(torch.cat(heard), speech.wav) and len(speech.wav) == 90 * 960
+        assert torch.equal(engine.speak(TEXT, voice(1), PARAMS).codes, speech.codes)
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_speech_does_not_depend_on_what_was_kept(folders, family):
+    said = []
+    for most in (0, 4):
+        with Engine(config(folders[family], prefixes=most)) as engine:
+            for _ in range(2):
+                said.append(engine.speak(TEXT, voice(1), PARAMS))
+            assert len(engine._residency.prefixes) == (1 if most else 0)
+    for speech in said[1:]:
+        assert torch.equal(speech.codes, said[0].codes) and torch.equal(speech.wav, said[0].wav)
+
+
+def test_memory_comes_back(folders):
+    def speak_to(engine):
+        for seed in range(6):
+            engine.speak(TEXT, voice(seed), PARAMS, on_audio=lambda wav: None)
+
+    with Engine(config(folders["v3"])) as engine:  # whatever the process keeps for good is there after this
+        speak_to(engine)
+    before = free_bytes()
+    engine = Engine(config(folders["v3"]))
+    engine.open()
+    engine.trim()
+    trimmed = free_bytes()
+    speak_to(engine)
+    kept = engine._residency.prefixes.nbytes()
+    assert len(engine._residency.prefixes) == 4 and kept > 4 * 120 * 3 * 8 * 128 * 2 * 2
+    engine.trim()
+    assert free_bytes() == trimmed
+    speak_to(engine)
+
+    def stop(wav):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.speak(TEXT, voice(1), PARAMS, on_audio=stop)
+    engine.close()
+    assert free_bytes() == before
