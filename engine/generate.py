@@ -58,7 +58,8 @@ class Decoding:
         self._hurry, self._prefixes = hurry, prefixes
         self._queue = deque(enumerate(prompts))
         self._rows: list[Line | None] = [None] * state.batch  # whose line each row decodes
-        self._copies: deque = deque()
+        self._copies: deque = deque()  # under way to the host
+        self._late = 1 if state.device.type == "cuda" else 0  # copies that may stay unread
         self._steps = self._looked = 0
         nothing = torch.empty((0, state.config.codebooks), dtype=torch.int64)
         self.lines = [Line(number, nothing) for number, _ in self._queue]
@@ -72,14 +73,13 @@ class Decoding:
             self._tick()
             if self._is_time():
                 self._post()
-                late = 0 if self._hurry or self._state.device.type != "cuda" else 1
-                while len(self._copies) > late:
+                while len(self._copies) > (0 if self._hurry else self._late):
                     yield from self._read()
                 self._refill()
 
     def _is_time(self) -> bool:
         if self._hurry:
-            return self._steps >= self._hurry + self._state.config.codebooks - 1  # no sooner can the frames be there
+            return frames_ready(self._state.config, self._steps, False, False) >= self._hurry  # none can be sooner
         return self._steps - self._looked >= CHECK_EVERY
 
     def _tick(self):

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .codec import CONTEXT_FRAMES, EMIT_FRAMES, WINDOW_FRAMES, StreamDecoder
+from .codec import CONTEXT_FRAMES, EMIT_FRAMES, WINDOW_FRAMES
+from .codec_stream import make_stream
 from .config import CODEBOOK_SIZE, FRAME_RATE, SamplingParams
 from .errors import HiggsError
 from .generate import Decoding
@@ -42,7 +43,7 @@ class Utterance:
         self._residency, self._builder = residency, builder
         self._voice = self._given = voice
         self._params, self._scene, self._on_frame = params, scene, on_frame
-        self._sound = _Sound(residency.decoder, on_audio)
+        self._sound = _Sound(residency, on_audio)
         self._warnings: list[str] = []
         self._lines: list[_Line] = []
         self._turn = 0  # the line that is heard now
@@ -113,6 +114,7 @@ class Utterance:
         line.left = left
 
     def _tick(self):
+        self._sound.poll()
         self._on_frame(self._frames, self._frames + self._left)
 
     def _hear(self):
@@ -146,12 +148,14 @@ class Utterance:
 class _Sound:
     """Codes in the text's order -> wav on the host, in windows that depend on the frames' numbers alone."""
 
-    def __init__(self, decoder, on_audio):
-        self._stream = StreamDecoder(decoder, emit=1)  # so that what is pushed at once makes one window
-        self._later = WINDOW_FRAMES if next(decoder.parameters()).is_cuda else EMIT_FRAMES
+    def __init__(self, residency, on_audio):
+        # With emit=1, what is pushed at once makes one window.
+        self._stream = make_stream(residency.decoder, residency.pool, emit=1)
+        self._later = WINDOW_FRAMES if residency.pool.device.type == "cuda" else EMIT_FRAMES
         self._on_audio = on_audio
         self._early = deque(_EARLY if on_audio is not None else (EMIT_FRAMES,))
         self.wanted = CONTEXT_FRAMES + self._early[0] if on_audio is not None else 0  # frames until somebody hears
+        self._context = CONTEXT_FRAMES
         self._next, self._size = [], 0  # pieces of the next window, and how many frames it takes
         self._wavs: list[torch.Tensor] = []
 
@@ -170,7 +174,7 @@ class _Sound:
     def _window(self, is_first: bool) -> int:
         """Frames of the next window; the first one waits for what its frames need on their right."""
         if self._early:
-            context = 0 if self._wavs else CONTEXT_FRAMES
+            context, self._context = self._context, 0
             return context + self._early.popleft()
         return EMIT_FRAMES if is_first else self._later
 
@@ -178,15 +182,20 @@ class _Sound:
         codes, self._next = torch.cat(self._next), []
         self._give(self._stream.push(codes))
 
+    def poll(self):
+        """Hands on what has become final since; needed only where somebody listens."""
+        if self._on_audio is not None:
+            self._give(self._stream.poll())
+
     def _give(self, wav: torch.Tensor):
-        wav = wav.cpu()
+        if not len(wav):
+            return
         if not wav.isfinite().all():
             raise HiggsError("The model made a sound that is not a number. Load it with dtype fp32.")
-        if len(wav):
-            self._wavs.append(wav.clamp_(-1.0, 1.0))
-            self.wanted = 0
-            if self._on_audio is not None:
-                self._on_audio(wav)
+        self._wavs.append(wav.clamp_(-1.0, 1.0))
+        self.wanted = 0
+        if self._on_audio is not None:
+            self._on_audio(wav)
 
     def finish(self) -> torch.Tensor:
         """The rest -> the whole wav [T]."""
