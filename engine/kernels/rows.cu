@@ -1,0 +1,92 @@
+// What a batch's decode pass does between its matrix products, for up to 64 rows: norms, attention, the MLP's gate.
+//
+// Every row is worked on by itself and in an order that its own position alone decides, so its result is the same
+// whatever rows stand beside it and however many. Residual stream and sums are fp32; what the products read is bf16.
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM, CHUNK (positions that one block attends to at once).
+
+#include "common.cuh"
+#include "rows_attention.cuh"
+
+struct Norm { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
+
+__device__ __forceinline__ void widen(uint4 v, float* f) {
+  f[0] = low(v.x); f[1] = high(v.x); f[2] = low(v.y); f[3] = high(v.y);
+  f[4] = low(v.z); f[5] = high(v.z); f[6] = low(v.w); f[7] = high(v.w);
+}
+
+// x += delta, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
+extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) {
+  __shared__ float part[HIDDEN / 256];
+  const int t = threadIdx.x;
+  const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
+  const uint4 weights = *(const uint4*)(s.weight + t * 8);
+  float v[8], w[8];
+  if (s.x_in) {
+    widen(*(const uint4*)(s.x_in + at), v);
+  } else {
+    const float4 a = *(const float4*)(s.x + at), b = *(const float4*)(s.x + at + 4);
+    widen(*(const uint4*)(s.delta + at), v);
+    v[0] += a.x; v[1] += a.y; v[2] += a.z; v[3] += a.w; v[4] += b.x; v[5] += b.y; v[6] += b.z; v[7] += b.w;
+  }
+  *(float4*)(s.x + at) = make_float4(v[0], v[1], v[2], v[3]);
+  *(float4*)(s.x + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
+  float square = 0.f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) square = fmaf(v[i], v[i], square);
+  square = warp_sum(square);
+  if ((t & 31) == 0) part[t >> 5] = square;
+  __syncthreads();
+  float total = 0.f;
+#pragma unroll
+  for (int i = 0; i < HIDDEN / 256; ++i) total += part[i];
+  const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
+  widen(weights, w);
+  *(uint4*)(s.h + at) = make_uint4(pack(v[0] * f * w[0], v[1] * f * w[1]), pack(v[2] * f * w[2], v[3] * f * w[3]),
+                                   pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
+}
+
+struct Gate { const u16* gate_up; u16* act; int rows; };
+
+// act = silu(gate) * up. 8 values a thread.
+extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
+  constexpr int WIDE = INTER / 8;
+  const int i = blockIdx.x * 256 + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
+  if (row >= s.rows) return;
+  const u16* from = s.gate_up + (long long)row * (2 * INTER) + at;
+  float gate[8], up[8];
+  widen(*(const uint4*)from, gate);
+  widen(*(const uint4*)(from + INTER), up);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.f + __expf(-gate[k]));
+  *(uint4*)(s.act + (long long)row * INTER + at) =
+      make_uint4(pack(up[0], up[1]), pack(up[2], up[3]), pack(up[4], up[5]), pack(up[6], up[7]));
+}
+
+struct Attend {
+  const u16 *qkv, *qk_norm, *cos, *sin;
+  u16 *keys, *values;         // of one layer: [rows][KV_HEADS][slots][DIM]
+  const long long* position;  // [rows]: where this step's key and value go
+  u16* attended;
+  float* partial;             // [rows][KV_HEADS][most_chunks][GROUP][DIM + 2]
+  u32* arrived;               // [rows][KV_HEADS], zero between launches
+  int rows, slots, most_chunks;
+};
+
+// Blocks take (row, chunk, kv head) in turn; each warp finds the row of a chunk from all rows' lengths.
+extern "C" __global__ void __launch_bounds__(CREW * 32, 4) attend(const Attend s) {
+  __shared__ Crew sh;
+  const Chunks chunks = count_chunks(s.position, s.rows);
+  clear_queries(sh);
+  for (int item = blockIdx.x; item < chunks.total * KV_HEADS; item += gridDim.x) {
+    Stretch a = stretch_of(chunks, item / KV_HEADS, item % KV_HEADS);
+    const long long head = (long long)a.row * KV_HEADS + a.kv;
+    u16 *keys = s.keys + head * s.slots * DIM, *values = s.values + head * s.slots * DIM;
+    Tile tile;
+    load_keys(tile, keys, a, a.from + (int)(threadIdx.x >> 5) * TILE);
+    load_values(tile, values, a, a.from + (int)(threadIdx.x >> 5) * TILE);
+    place_qkv(a, s.qkv + (long long)a.row * QKV_ROWS, s.qk_norm, s.cos, s.sin, keys, values, sh);
+    attend_stretch(a, tile, keys, values, sh);
+    float* partial = s.partial + head * s.most_chunks * (GROUP * (DIM + 2));
+    join(a, partial, s.arrived + head, s.attended + (long long)a.row * Q_ROWS + a.kv * GROUP * DIM, sh);
+  }
+}
