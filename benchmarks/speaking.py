@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 import statistics
 import tempfile
@@ -19,7 +20,7 @@ CHUNK_SECONDS = 30
 
 def first_sound(args, result: dict):
     """Wall clock from `speak` to the first chunk of sound: without a voice, and with one that was encoded before."""
-    with tempfile.TemporaryDirectory() as folder, _engine(folder, args.layers) as engine:
+    with _engine(args.layers) as engine:
         voice = engine.encode_voice(_clip(10), 24000, transcript="What the clip says, in about these words.")
         found = {name: _first_chunk(engine, voice) for name, voice in (("zero_shot", None), ("clone", voice))}
         result["first_sound_ms"] = {name: ms for name, (ms, _) in found.items()}
@@ -69,11 +70,18 @@ def _clip(seconds: int):
     return (0.1 * voiced * torch.sin(torch.pi * 4 * t).abs()).float()
 
 
-def _engine(folder: str, layers: int | None):
+def _engine(layers: int | None):
     from engine import Engine, EngineConfig
 
-    write_shapes(pathlib.Path(folder), "v3", layers, whole_codec=True)
-    return Engine(EngineConfig(folder, device=DEVICE))
+    return Engine(EngineConfig(_checkpoint(layers).name, device=DEVICE))
+
+
+@functools.cache
+def _checkpoint(layers: int | None) -> tempfile.TemporaryDirectory:
+    """A checkpoint of v3's shape with a codec of the published widths; it goes when the process ends."""
+    folder = tempfile.TemporaryDirectory()
+    write_shapes(pathlib.Path(folder.name), "v3", layers, whole_codec=True)
+    return folder
 
 
 def length(args, result: dict):
@@ -83,7 +91,7 @@ def length(args, result: dict):
     from engine import SamplingParams
 
     params = SamplingParams(max_frames=25 * CHUNK_SECONDS, chunk_seconds=CHUNK_SECONDS)
-    with tempfile.TemporaryDirectory() as folder, _engine(folder, args.layers) as engine:
+    with _engine(args.layers) as engine:
         engine.speak(_narration(4), params=SamplingParams(max_frames=50, chunk_seconds=CHUNK_SECONDS))  # warm-up
         result["length"] = []
         for minutes in map(int, args.minutes.split(",")):
