@@ -106,6 +106,7 @@ class Utterance:
             line.done, line.ended = run.lines[index].done, run.lines[index].ended
             self._count(line, len(codes))
             self._hear()
+            self._tick()
 
     def _count(self, line: _Line, frames: int):
         left = 0 if line.done else max(0, line.left - frames)

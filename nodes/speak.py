@@ -20,7 +20,8 @@ class HiggsTTSSpeak(io.ComfyNode):
             display_name=NAME,
             category=types.CATEGORY,
             description="Speaks a text, with a voice of your own if one is connected. Long texts are split at "
-            "sentence ends. Show or save the audio with PreviewAudio or SaveAudio.",
+            "sentence ends and their parts spoken together, as many as fit into free memory. Show or save the audio "
+            "with PreviewAudio or SaveAudio.",
             search_aliases=["tts", "text to speech", "speech", "narration", "voice clone", "higgs audio", "boson"],
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model."),

@@ -1,0 +1,156 @@
+"""Long text through the engine: lines that decode together, in the text's order, and nothing left of it afterwards."""
+
+import weakref
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine.config import EOC
+from higgs_tts.engine.generate import Decoding
+from higgs_tts.engine.residency import CPU_BATCH
+from higgs_tts.engine.text import split_text
+from higgs_tts.engine.tiny import write_tiny
+
+PARAMS = SamplingParams(seed=3, max_frames=40, chunk_seconds=3)
+TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five six seven".split())
+LINES = 7
+
+
+@pytest.fixture(scope="module", params=["v3", "v2"])
+def folder(request, tmp_path_factory):
+    return str(write_tiny(tmp_path_factory.mktemp("tiny"), request.param))
+
+
+@pytest.fixture
+def opened(folder):
+    """opened(batch) -> an open engine whose lines find their ends at different frames; the fourth line never does."""
+    engines = []
+
+    def make(batch=0):
+        engine = Engine(EngineConfig(model=folder, device="cpu", context=1024, batch=batch))
+        engine.open()
+        engines.append(engine)
+        talker = engine._residency.talker
+        decode, ends = talker.decode, torch.tensor([18, 30, 9, 1000, 25, 0, 12])
+
+        def ending(state):
+            decode(state)
+            state.logits[:, 0, EOC].add_((state.written > ends[state.line]) * 1e4)
+
+        talker.decode = ending
+        return engine
+
+    yield make
+    for engine in engines:
+        del engine._residency.talker.decode
+        engine.close()
+
+
+def a_voice():
+    codes = torch.randint(0, 1024, (30, 8), generator=torch.Generator().manual_seed(1))
+    return Voice(codes, "A reference.", "somebody")
+
+
+@pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
+def test_codes_and_sound_do_not_depend_on_how_many_lines_go_together(opened, voice):
+    alone = opened(batch=1).speak(TEXT, voice, PARAMS)
+    assert alone.chunks == LINES and "together" not in alone.how
+    assert alone.stopped == "frame limit (40 frames, 1.6 s) in chunk 4 of 7"
+    for batch, rows in ((2, 2), (3, 3), (0, CPU_BATCH)):
+        speech = opened(batch).speak(TEXT, voice, PARAMS)
+        assert speech.how == f"{alone.how}, {rows} lines together"
+        assert torch.equal(speech.codes, alone.codes) and torch.equal(speech.wav, alone.wav)
+        assert (speech.chunks, speech.stopped, speech.warnings) == (LINES, alone.stopped, alone.warnings)
+    assert len(alone.wav) == 960 * alone.frames
+
+
+def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
+    """In the text's order, though shorter lines are done sooner."""
+    engine, voice = opened(), a_voice()
+    speech = engine.speak(TEXT, voice, PARAMS)
+    residency, said = engine._residency, []
+    for number, chunk in enumerate(split_text(TEXT, PARAMS.chunk_seconds)):
+        prompt = engine._builder.build(chunk, voice)
+        said += [codes for _, codes in Decoding(residency.talker, *residency.lane(), [prompt], PARAMS, number)]
+    assert torch.equal(torch.cat(said), speech.codes)
+
+
+def test_progress_goes_up_and_ends_at_what_was_said(opened):
+    seen = []
+    speech = opened().speak(TEXT, params=PARAMS, on_frame=lambda done, expected: seen.append((done, expected)))
+    assert all(done <= expected for done, expected in seen)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[0][0] == 0
+    assert seen[-1] == (speech.frames, speech.frames) and seen[0][1] > 7 * 25
+
+
+@pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
+def test_whoever_listens_hears_it_early_and_all_of_it_once(opened, voice):
+    engine, heard, done = opened(), [], []
+    silent = engine.speak(TEXT, voice, PARAMS)
+    speech = engine.speak(
+        TEXT,
+        voice,
+        PARAMS,
+        on_frame=lambda frames, expected: done.append(frames),
+        on_audio=lambda wav: heard.append((wav.clone(), len(done))),
+    )
+    assert torch.equal(speech.codes, silent.codes)
+    assert torch.allclose(speech.wav, silent.wav, atol=1e-5)
+    assert torch.equal(torch.cat([wav for wav, _ in heard]), speech.wav)
+    assert [len(wav) // 960 for wav, _ in heard[:3]] == [1, 2, 4]
+    assert heard[0][1] <= 22  # one prompt, and the steps that 11 frames take
+    assert all(wav.dtype == torch.float32 and wav.device.type == "cpu" for wav, _ in heard)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("by", ["on_frame", "on_audio", "step"])
+def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplog, by):
+    engine, watched = opened(), []
+    expected = engine.speak(TEXT, a_voice(), PARAMS)
+    batch = engine._residency._make_batch
+
+    def watching(*args):
+        made = batch(*args)
+        watched.extend(weakref.ref(tensor) for tensor in made[1].state.tensors())
+        if by == "step":
+            step, calls = made[1].runner.step, []
+            made[1].runner.step = lambda: stop(calls.append(1) or len(calls)) or step()
+        return made
+
+    def stop(count):
+        if count > 30:
+            raise Stop
+
+    monkeypatch.setattr(engine._residency, "_make_batch", watching)
+    listeners = {"on_frame": lambda done, expected: stop(done), "on_audio": lambda wav: stop(len(wav))}
+    with pytest.raises(Stop):
+        engine.speak(TEXT, a_voice(), PARAMS, **{name: given for name, given in listeners.items() if name == by})
+    assert watched and not [ref for ref in watched if ref() is not None]
+    assert "still referenced" not in caplog.text
+    monkeypatch.undo()
+    assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).wav, expected.wav)
+
+
+def test_a_long_text_keeps_nothing_when_it_is_done(opened, caplog):
+    engine, voice = opened(), a_voice()
+    engine.speak(TEXT, voice, PARAMS)
+    engine.speak("Hello.", params=PARAMS)
+    held, live = engine.held_bytes, engine._residency.pool.live_bytes()
+    kept = len(engine._residency.prefixes)
+    engine.speak(TEXT, voice, PARAMS)
+    engine.speak(TEXT, params=PARAMS)  # the voice of its first line is of no use to others
+    assert engine.held_bytes == held and engine._residency.pool.live_bytes() == live
+    assert len(engine._residency.prefixes) == kept and "still referenced" not in caplog.text
+
+
+def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
+    engine = opened()
+    engine._residency.context = 90
+    frames = []
+    text = TEXT + " " + "word " * 200 + "."
+    with pytest.raises(HiggsError, match="larger context"):
+        engine.speak(text, a_voice(), SamplingParams(chunk_seconds=20), on_frame=lambda *seen: frames.append(seen))
+    assert not frames
