@@ -18,15 +18,15 @@ THETA, EPS = 1e6, 1e-6
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a talker. The defaults are those of the embedded checkpoint."""
+    """Sizes of a talker. The defaults are those of the embedded checkpoint, and such as the engine's kernels take."""
 
     text_vocab: int = 320
-    hidden: int = 384
-    layers: int = 8
-    heads: int = 6
-    kv_heads: int = 2
-    head_dim: int = 64
-    intermediate: int = 896
+    hidden: int = 512
+    layers: int = 7
+    heads: int = 4
+    kv_heads: int = 1
+    head_dim: int = 128
+    intermediate: int = 512
 
     def as_dict(self) -> dict:
         return asdict(self)

@@ -1,0 +1,120 @@
+"""Talker and codec into one folder of the published v3 layout, in files small enough for a repository.
+
+python -m training.export --talker DIR --codec DIR --out engine/embedded
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from engine.checkpoint import inspect, require_whole
+from engine.layouts import V3_CODEC
+from engine.tensors import INDEX
+
+from .talker import CODE_VOCAB, CODEBOOKS, EPS, Shape
+from .tokenizer import byte_tokenizer
+from .weights import load_talker, published, save_shards
+
+CONTEXT = 8192
+HERE = Path(__file__).parent
+
+
+def config(shape: Shape, end: int) -> dict:
+    """config.json as the published checkpoint spells it. `end`: id of <|endoftext|>."""
+    return {
+        "architectures": ["HiggsMultimodalQwen3ForConditionalGeneration"],
+        "model_type": "higgs_multimodal_qwen3",
+        "audio_token_id": -100,
+        "mel_per_sample": 8,
+        "eos_token_id": end,
+        "dtype": "bfloat16",
+        "audio_encoder_config": {
+            "model_type": "higgs_audio_encoder",
+            "encoder_type": "discrete",
+            "num_codebooks": CODEBOOKS,
+            "vocab_size": CODE_VOCAB,
+            "out_dim": shape.hidden,
+            "tie_word_embeddings": True,
+            "use_delay_pattern": True,
+        },
+        "text_config": {
+            "model_type": "qwen3",
+            "vocab_size": shape.text_vocab,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.intermediate,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "rms_norm_eps": EPS,
+            "max_position_embeddings": CONTEXT,
+            "rope_theta": None,  # as published; 1e6 is meant
+            "tie_word_embeddings": True,
+            "eos_token_id": end,
+            "dtype": "bfloat16",
+        },
+    }
+
+
+def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """The codec's tensors under the names they have inside a v3 file."""
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        return {f"{V3_CODEC}{name}": file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
+    """Writes the folder and reads it back; returns the talker's note. Raises HiggsError where it would not load.
+
+    sharpness: what the logits are multiplied with, through the last norm, so that a temperature of 1 is a good one.
+    """
+    shape, state, note = load_talker(talker)
+    state["norm.weight"] = state["norm.weight"] * sharpness
+    tensors = published(state) | codec_tensors(codec)
+    tensors = dict(sorted(tensors.items()))
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("*.safetensors"):
+        old.unlink()
+    paths = save_shards(out, "model", tensors, {})
+    weight_map = {}
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            weight_map |= dict.fromkeys(file.keys(), path.name)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    tokenizer = byte_tokenizer()
+    tokenizer.save(str(out / "tokenizer.json"))
+    end = "<|endoftext|>"
+    _write(out / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
+    _write(out / "config.json", config(shape, tokenizer.token_to_id(end)))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
+    _write(out / "tokenizer_config.json", settings)
+    require_whole(inspect(out))
+    count = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    print(f"export: {count:,} parameters, {total / 1e6:.1f} MB in {len(paths)} files, talker {note}")
+    return note
+
+
+def _write(path: Path, value: dict) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--talker", type=Path, required=True, help="folder that train_talker wrote")
+    parser.add_argument("--codec", type=Path, required=True, help="folder that train_codec wrote")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "engine" / "embedded")
+    parser.add_argument("--sharpness", type=float, default=1.0)
+    given = parser.parse_args()
+    export(given.talker, given.codec, given.out, given.sharpness)
+
+
+if __name__ == "__main__":
+    main()
