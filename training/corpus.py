@@ -86,6 +86,8 @@ def _stream(split: str, rng: random.Random) -> Iterator[str]:
             sentence = _finished(natural.pop(), rng)
         elif kind < 0.92 or split == "heldout":
             sentence = templates.sentence(rng)
+            while split_of(sentence) != split:
+                sentence = templates.sentence(rng)
         else:
             sentence = _words(rng)
         fewest = 1 if split == "train" else 4
