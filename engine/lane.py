@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import traceback
 
+from .kernels.front import FrontStep
 from .kernels.fused import FusedDecode, NoCompiler
+from .kernels.rows import RowsDecode
 from .runners import GraphError, make_runner
 from .state import DecodeState
 
@@ -23,7 +25,7 @@ class Lane:
         try:
             with pool.allocate():
                 self.state = DecodeState(talker.config, rows, slots, talker.device, talker.dtype)
-                self.state.fused = self._fused(talker, config)
+                self._take_kernels(talker, config)
             pool.adopt(self.state.tensors())
             if not isinstance(self.state.fused, FusedDecode):
                 pool.hold_workspaces()  # before the capture, which has their addresses inside
@@ -33,15 +35,16 @@ class Lane:
             self.close()
             raise
 
-    def _fused(self, talker, config) -> FusedDecode | None:
-        """The one-launch kernel for a state of one row; None where torch's ops serve, and `how` says why."""
-        if config.kernels == "torch" or self.state.batch > 1 or talker.device.type != "cuda":
-            return None
+    def _take_kernels(self, talker, config):
+        """Our kernels for a state of that many rows; where torch's ops serve instead, `how` says why."""
+        if config.kernels == "torch" or talker.device.type != "cuda":
+            return
+        kind = FusedDecode if self.state.batch == 1 else RowsDecode
         try:
-            return FusedDecode(talker, self.state)
+            self.state.fused = kind(talker, self.state)
+            self.state.front = FrontStep(talker, self.state)
         except NoCompiler as error:
             self._unfused = str(error)
-            return None
 
     def _runner(self, talker, config, streams):
         """The configured runner. A step that cannot be captured runs eagerly, and the notes say why."""
@@ -58,7 +61,9 @@ class Lane:
 
     def how(self) -> str:
         """In plain words, what decodes."""
-        ops = "one fused kernel" if self.state.fused else "torch ops"
+        ops = "torch ops"
+        if self.state.fused:
+            ops = "one fused kernel" if self.state.batch == 1 else "kernels for many rows"
         why = f" ({self._unfused})" if self._unfused and not self.state.fused else ""
         return f"{ops}{why}, {'CUDA graph' if self.runner.name == 'graph' else self.runner.name}"
 
@@ -66,7 +71,9 @@ class Lane:
         """Drops captures, kernel and buffers; safe to call twice. No step may be under way on the device."""
         if self.runner is not None:
             self.runner.close()
-        if self.state is not None and self.state.fused is not None:
-            self.state.fused.close()
-            self.state.fused = None
+        if self.state is not None:
+            for kernel in (self.state.front, self.state.fused):
+                if kernel is not None:
+                    kernel.close()
+            self.state.front = self.state.fused = None
         self.state = self.runner = None
