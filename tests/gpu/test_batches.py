@@ -1,0 +1,143 @@
+"""Long text on the GPU: the same codes for any number of rows, and the memory of a batch back after every end."""
+
+import dataclasses
+import gc
+import pathlib
+import sys
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, generate
+from higgs_tts.engine import residency as residency_module
+from higgs_tts.engine.kernels.rows import RowsDecode
+from higgs_tts.engine.step import prefill
+
+LINES = 40
+TEXT = " ".join(f"This is sentence number {number} of forty." for number in range(1, LINES + 1))
+PARAMS = SamplingParams(seed=5, max_frames=90, chunk_seconds=4)
+FRAMES = [20 + 29 * number % 61 for number in range(LINES)]  # where each line ends
+
+
+def config(folder, **changes):
+    return EngineConfig(**{"model": str(folder), "device": "cuda:0", "context": 1024, **changes})
+
+
+def a_voice():
+    codes = torch.randint(0, 1024, (60, 8), generator=torch.Generator().manual_seed(1))
+    return Voice(codes, "A reference.", "somebody")
+
+
+def free_bytes():
+    """What the device has left once torch has given back what it only caches."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
+def rows_of(speech):
+    return int(speech.how.rsplit(", ", 1)[1].split(" lines")[0])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+    from real_shapes import write
+
+    return {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
+
+
+@pytest.fixture(autouse=True)
+def _uneven(monkeypatch):
+    """Every line has a limit of its own, so that rows are refilled at different times."""
+
+    def uneven(talker, state, b, prompt, line, params, prefixes=None):
+        prefill(talker, state, b, prompt, line, dataclasses.replace(params, max_frames=FRAMES[line % LINES]), prefixes)
+
+    monkeypatch.setattr(generate, "prefill", uneven)
+
+
+WAYS = {
+    "bf16": {},
+    "bf16, torch's ops": {"kernels": "torch"},
+    "fp32": {"dtype": "fp32"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_codes_do_not_depend_on_how_many_lines_go_together(folders, family, way):
+    said, hows = {}, {}
+    for batch in (2, 3, 8, 64):
+        with Engine(config(folders[family], batch=batch, **WAYS[way])) as engine:
+            speech = engine.speak(TEXT, a_voice(), PARAMS)
+            assert speech.chunks == LINES and speech.frames == sum(FRAMES) and not speech.warnings
+            said[batch], hows[batch] = speech, speech.how
+            assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).codes, speech.codes)
+    assert hows[8].endswith("CUDA graph, 8 lines together") and hows[64].endswith("CUDA graph, 40 lines together")
+    assert ("kernels for many rows" in hows[8]) == (way == "bf16")
+    same = {batch: float((speech.codes == said[8].codes).all(1).float().mean()) for batch, speech in said.items()}
+    assert min(same.values()) == 1.0, same
+    assert all(torch.equal(speech.wav, said[8].wav) for speech in said.values())
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8, 33, 64])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_every_number_of_rows_is_captured(folders, rows, dtype):
+    with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
+        with engine._residency.batch(rows, 200) as lane:
+            assert (lane.state.batch, lane.state.context, lane.runner.name) == (rows, 256, "graph")
+            assert isinstance(lane.state.fused, RowsDecode) == (dtype == "bf16")
+        assert engine._residency.lane().runner.name == "graph"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_s_memory_comes_back_to_the_byte(folders, way):
+    class Stop(Exception):
+        pass
+
+    def cancel(done, expected):
+        if done > 300:
+            raise Stop
+
+    with Engine(config(folders["v3"], **WAYS[way])) as engine:
+        engine.speak("Hello.", a_voice(), PARAMS)
+        first = engine.speak(TEXT, a_voice(), PARAMS)  # whatever the process keeps for good is there after this
+        before = free_bytes(), torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).wav, first.wav)
+        assert (free_bytes(), torch.cuda.memory_stats()["allocated_bytes.all.current"]) == before
+        for _ in range(2):
+            with pytest.raises(Stop):
+                engine.speak(TEXT, a_voice(), PARAMS, on_frame=cancel)
+            assert (free_bytes(), torch.cuda.memory_stats()["allocated_bytes.all.current"]) == before
+        short = engine.speak("Hello.", a_voice(), PARAMS)
+        assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).wav, first.wav)
+        assert torch.equal(engine.speak("Hello.", a_voice(), PARAMS).wav, short.wav)
+
+
+def test_little_memory_means_fewer_lines_and_the_same_codes(folders, monkeypatch):
+    big = dataclasses.replace(PARAMS, max_frames=3900)
+    with Engine(config(folders["v3"], context=4096)) as engine:
+        expected = engine.speak(TEXT, a_voice(), big)
+        row = engine._residency._state_bytes(3, 4096) - engine._residency._state_bytes(2, 4096)
+        hog = torch.empty(free_bytes() - residency_module.RESERVE - 12 * row, dtype=torch.uint8, device="cuda")
+        speech = engine.speak(TEXT, a_voice(), big)
+        assert rows_of(expected) == LINES and 8 <= rows_of(speech) <= 12
+        assert torch.equal(speech.codes, expected.codes)
+        del hog
+        monkeypatch.setattr(residency_module, "RESERVE", -(64 << 30))  # a wrong guess: memory runs out on the way
+        hog = torch.empty(free_bytes() - 18 * row, dtype=torch.uint8, device="cuda")
+        before = free_bytes()
+        speech = engine.speak(TEXT, a_voice(), big)
+        assert rows_of(speech) == 10 and torch.equal(speech.codes, expected.codes)
+        assert free_bytes() == before
+        del hog
+
+
+def test_whoever_listens_hears_the_same_sound(folders):
+    with Engine(config(folders["v3"])) as engine:
+        silent, heard = engine.speak(TEXT, a_voice(), PARAMS), []
+        speech = engine.speak(TEXT, a_voice(), PARAMS, on_audio=lambda wav: heard.append(wav.clone()))
+        assert torch.equal(speech.codes, silent.codes)
+        assert torch.equal(torch.cat(heard), speech.wav) and len(heard[0]) < 960 * 8
+        assert torch.allclose(speech.wav, silent.wav, atol=1e-3)
