@@ -1,7 +1,8 @@
 // A codebook's code out of its logits, by one warp: bans, temperature, top-k, top-p, Gumbel noise, v2's second draw.
 //
-// A lane keeps its part of the logits in registers as integers that sort like the floats, and the thresholds of top-k
-// and top-p are found by halving an interval of them: nothing is sorted.
+// A lane keeps its part of the logits in registers as integers that sort like the floats. Nothing is sorted: the
+// threshold of top-k or top-p is bracketed until few codes are left in the bracket, and those are held against each
+// other. Where few codes are left above the bracket too, as with the usual top-k, all that follows is about them alone.
 
 typedef unsigned int u32;
 typedef unsigned char u8;
@@ -13,7 +14,7 @@ constexpr int THREADS = BOOKS * 32;
 constexpr int QUADS = (VOCAB + 3) / 4;         // a counter's four words serve codes q, q + QUADS, ...
 constexpr int GROUPS = (QUADS + 31) / 32;      // quads of a lane: lane, lane + 32, ...
 constexpr int WIDE = GROUPS * 4;               // codes of a lane; slot 4 * group + word
-constexpr int NARROW = 4, LIST = NARROW * 32;  // few enough to be gathered into a short list
+constexpr int FEW = 32, LIST = 128;            // codes left in a bracket; codes that a list holds
 constexpr u32 DRAW = 0, REDRAW = 1 << 16;      // the draw and v2's second one
 
 #if BF16
@@ -37,8 +38,21 @@ struct Front {
 
 struct Row {  // of one block: what it needs from before this frame
   u32 written, line, key0, key1;
-  int countdown;
-  bool ban;
+  int countdown, prompt_length, limit;
+  bool ban, live;
+};
+
+struct __align__(16) List {  // of one warp: codes set apart, with room for a last read of four
+  u32 key[LIST + 4];
+  float mass[LIST + 4], above[LIST];
+  u16 code[LIST];
+};
+
+struct Bracket {  // the threshold lies in (low, high]
+  u32 low, high;
+  u32 above_low, above_high;  // keys above either
+  u32 mine_low, mine_high;    // and how many of them are this lane's
+  float sum_high;             // their weight above high
 };
 
 __device__ __forceinline__ u32 lane_id() { return threadIdx.x & 31; }
@@ -77,76 +91,98 @@ __device__ __forceinline__ u32 to_key(float v) {
 __device__ __forceinline__ float to_value(u32 key) {
   return __uint_as_float(key ^ (~(u32)((int)key >> 31) | 0x80000000u));
 }
-
-__device__ __forceinline__ float never() { return __uint_as_float(0xff800000u); }  // minus infinity
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
 __device__ __forceinline__ int code_of(int slot) { return (slot & 3) * QUADS + (slot >> 2) * 32 + (int)lane_id(); }
+__device__ __forceinline__ float mass_of(u32 key, u32 top) { return expf(to_value(key) - to_value(top)); }
 
-// Logits of a codebook as keys, scaled and without the codes that may not be drawn.
-__device__ __forceinline__ void load_keys(u32 (&key)[WIDE], const float* logits, float scale, bool no_begin,
-                                          bool no_end) {
-#pragma unroll
-  for (int slot = 0; slot < WIDE; ++slot) {
-    const int code = code_of(slot);
-    const bool real = (slot >> 2) * 32 + (int)lane_id() < QUADS && code < VOCAB;
-    float v = real ? __fadd_rn(__fmul_rn(logits[code], scale), 0.f) : 0.f;  // -0 becomes 0: they are equal
-    if ((code == BOC && no_begin) || (code == EOC && no_end)) v = never();
-    key[slot] = real ? to_key(v) : 0;
+struct Logits {  // of one codebook, scaled and without the codes that may not be drawn
+  const float* from;
+  float scale;
+  bool no_begin, no_end;
+
+  __device__ __forceinline__ u32 key(int code) const {
+    if ((code == BOC && no_begin) || (code == EOC && no_end)) return to_key(-infinity());
+    return to_key(__fadd_rn(__fmul_rn(from[code], scale), 0.f));  // -0 becomes 0: they are equal
   }
+};
+
+// A key to try inside a bracket: in the middle of its values, or where that does not lead on, of its keys. At first 20
+// below the highest, about where noise cannot lift a code to the top.
+__device__ __forceinline__ u32 within(const Bracket& b, int step) {
+  const float high = to_value(b.high);
+  const u32 key = to_key(step == 0 ? high - 20.f : 0.5f * to_value(b.low) + 0.5f * high);
+  return step < 16 && key > b.low && key < b.high ? key : b.low + (b.high - b.low) / 2;
 }
 
-template <int N>
-__device__ __forceinline__ u32 greatest(const u32 (&key)[N]) {
-  u32 top = 0;
-#pragma unroll
-  for (int i = 0; i < N; ++i) top = max(top, key[i]);
-  return max_of(top);
-}
-
-// The lowest key that top-k keeps, ties with the k-th included. At least k keys lie above low, fewer above high.
-__device__ __forceinline__ u32 top_k_floor(const u32 (&key)[WIDE], u32 k, u32 top) {
-  u32 low = 0, high = top;
-  while (high - low > 1) {
-    const u32 middle = low + (high - low) / 2;
-    u32 above = 0;
-#pragma unroll
-    for (int i = 0; i < WIDE; ++i) above += key[i] > middle;
-    above = sum_of(above);
-    if (above < k) high = middle;
-    else low = middle;
-    if (above == k) break;
-  }
-  return low + 1;
-}
-
-// The lowest key that top-p keeps of those from `floor` on: the mass strictly above it is less than p.
-// The answer lies in (low, high]; where one key is left there, it is that key.
-template <int N>
-__device__ __forceinline__ u32 top_p_floor(const u32 (&key)[N], u32 floor, u32 top, float p) {
-  float mass[N], all = 0.f;
-  u32 above_low = 0, above_high = 0;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    mass[i] = key[i] >= floor ? expf(to_value(key[i]) - to_value(top)) : 0.f;
-    all += mass[i];
-    above_low += key[i] >= floor;
-  }
-  const float enough = p * sum_of(all);
-  above_low = sum_of(above_low);
-  u32 low = floor - 1, high = top;
-  while (high - low > 1 && above_low - above_high > 1) {
-    const u32 middle = low + (high - low) / 2;
+// Closes in on the lowest key above which the weight is less than `target`. A key weighs its mass, or 1.
+template <bool BY_MASS>
+__device__ __forceinline__ void close_in(Bracket& b, const u32 (&key)[WIDE], const float (&mass)[WIDE], float target) {
+  for (int step = 0; b.high - b.low > 1 && b.above_low - b.above_high > FEW; ++step) {
+    const u32 middle = within(b, step);
+    u32 mine = 0;
     float sum = 0.f;
-    u32 above = 0;
 #pragma unroll
-    for (int i = 0; i < N; ++i)
-      if (key[i] > middle) sum += mass[i], ++above;
-    sum = sum_of(sum);
-    above = sum_of(above);
-    if (sum < enough) high = middle, above_high = above;
-    else low = middle, above_low = above;
+    for (int i = 0; i < WIDE; ++i)
+      if (key[i] > middle) {
+        ++mine;
+        if (BY_MASS) sum += mass[i];
+      }
+    const u32 above = sum_of(mine);
+    sum = BY_MASS ? sum_of(sum) : (float)above;
+    if (sum < target) b.high = middle, b.above_high = above, b.mine_high = mine, b.sum_high = sum;
+    else b.low = middle, b.above_low = above, b.mine_low = mine;
   }
-  return low + 1;
+}
+
+// Lists the keys in (low, high], `count` in all and `mine` of them this lane's, with their masses.
+__device__ __forceinline__ void gather(List& list, const u32 (&key)[WIDE], u32 low, u32 high, u32 mine, u32 count,
+                                       u32 top) {
+  const u32 lane = lane_id();
+  u32 end = mine;
+#pragma unroll
+  for (int o = 1; o < 32; o <<= 1) {
+    const u32 before = __shfl_up_sync(ALL, end, o);
+    if (lane >= o) end += before;
+  }
+  u32 at = end - mine;
+  __syncwarp();  // nobody reads the list's former content any more
+#pragma unroll
+  for (int slot = 0; slot < WIDE; ++slot)
+    if (key[slot] > low && key[slot] <= high) list.key[at] = key[slot], list.code[at++] = code_of(slot);
+  if (lane < 4) list.key[count + lane] = 0, list.mass[count + lane] = 0.f;
+  __syncwarp();
+  for (u32 i = lane; i < count; i += 32) list.mass[i] = mass_of(list.key[i], top);
+  __syncwarp();
+}
+
+struct Above { u32 count; float mass; };
+
+// What lies above a key in a list.
+__device__ __forceinline__ Above above(const List& list, u32 count, u32 key) {
+  Above sum = {0, 0.f};
+#pragma unroll 2
+  for (u32 at = 0; at < count; at += 4) {
+    const uint4 keys = *(const uint4*)(list.key + at);
+    const float4 mass = *(const float4*)(list.mass + at);
+    if (keys.x > key) ++sum.count, sum.mass += mass.x;
+    if (keys.y > key) ++sum.count, sum.mass += mass.y;
+    if (keys.z > key) ++sum.count, sum.mass += mass.z;
+    if (keys.w > key) ++sum.count, sum.mass += mass.w;
+  }
+  return sum;
+}
+
+// The lowest key above which the weight is less than `target`, once the bracket is closed in.
+template <bool BY_MASS>
+__device__ __forceinline__ u32 resolve(const Bracket& b, const u32 (&key)[WIDE], float target, u32 top, List& list) {
+  if (b.high - b.low <= 1) return b.high;  // all that is left is equal
+  const u32 count = b.above_low - b.above_high, lane = lane_id();
+  gather(list, key, b.low, b.high, b.mine_low - b.mine_high, count, top);
+  const u32 own = lane < count ? list.key[lane] : 0;
+  const Above more = above(list, count, own);
+  const bool kept = lane < count && b.sum_high + (BY_MASS ? more.mass : (float)more.count) < target;
+  return ~max_of(kept ? ~own : 0);
 }
 
 // Philox 4x32-10: the four words of a counter.
@@ -162,13 +198,14 @@ __device__ __forceinline__ void philox(u32 (&word)[4], const Row& row, u32 quad,
   word[0] = a, word[1] = b, word[2] = c, word[3] = d;
 }
 
-__device__ __forceinline__ float gumbel(u32 word) {
-  return -logf(-logf(__fmul_rn(__fadd_rn((float)(word >> 9), 0.5f), 0x1p-23f)));
+__device__ __forceinline__ float noisy(u32 key, u32 word, float scale) {
+  const float gumbel = -logf(-logf(__fmul_rn(__fadd_rn((float)(word >> 9), 0.5f), 0x1p-23f)));
+  return __fadd_rn(to_value(key), __fmul_rn(gumbel, scale));
 }
 
 struct Best {  // the highest score, and of equal ones the lowest code
-  float score = never();
-  int code = 0;
+  float score;
+  int code;
 
   __device__ __forceinline__ void offer(float other, int name) {
     if (other > score || (other == score && name < code)) score = other, code = name;
@@ -183,85 +220,80 @@ struct Best {  // the highest score, and of equal ones the lowest code
   }
 };
 
-__device__ __forceinline__ float noisy(u32 key, u32 word, float scale) {
-  return __fadd_rn(to_value(key), __fmul_rn(gumbel(word), scale));
-}
-
-// A draw among all keys from `floor` on.
-__device__ __forceinline__ int draw_wide(const u32 (&key)[WIDE], u32 floor, const Row& row, int book, u32 stream,
+// A draw among the keys from `floor` on.
+__device__ __forceinline__ int draw_wide(const Logits& logits, u32 floor, const Row& row, int book, u32 stream,
                                          float scale) {
-  Best best;
-#pragma unroll
-  for (int group = 0; group < GROUPS; ++group) {
+  Best best = {-infinity(), 0};
+#pragma unroll 1
+  for (int quad = lane_id(); quad < QUADS; quad += 32) {
     u32 word[4];
-    philox(word, row, group * 32 + lane_id(), book, stream);
+    philox(word, row, quad, book, stream);
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      const int slot = group * 4 + w;
-      if (key[slot] >= floor) best.offer(noisy(key[slot], word[w], scale), code_of(slot));
+      const int code = w * QUADS + quad;
+      const u32 key = code < VOCAB ? logits.key(code) : 0;
+      if (key >= floor) best.offer(noisy(key, word[w], scale), code);
     }
   }
   return best.of_warp();
 }
 
-// The same where few keys are left: they are gathered first, so that only they cost noise.
-__device__ __forceinline__ int draw_narrow(const u32 (&key)[WIDE], u32 count, u32 floor, u32 top, float p,
-                                           const Row& row, int book, float scale, uint2* list) {
-  const int lane = lane_id();
-  u32 before = count;  // how many the lanes up to this one have
-#pragma unroll
-  for (int o = 1; o < 32; o <<= 1) {
-    const u32 other = __shfl_up_sync(ALL, before, o);
-    if (lane >= o) before += other;
+// Top-k, top-p and the draw where few keys lie above the bracket's low end: only they cost noise.
+__device__ __forceinline__ int draw_narrow(const Bracket& b, const u32 (&key)[WIDE], u32 k, float p, u32 top,
+                                           const Row& row, int book, float scale, List& list) {
+  const u32 count = b.above_low, lane = lane_id();
+  gather(list, key, b.low, ALL, b.mine_low, count, top);
+  float all = 0.f;
+  for (u32 i = lane; i < count; i += 32) {
+    const Above more = above(list, count, list.key[i]);
+    if (more.count < k) all += list.mass[i];
+    list.above[i] = more.count < k ? more.mass : infinity();
   }
-  const u32 total = __shfl_sync(ALL, before, 31);
-  u32 at = before - count;
-#pragma unroll
-  for (int slot = 0; slot < WIDE; ++slot)
-    if (key[slot] >= floor) list[at++] = make_uint2(key[slot], code_of(slot));
-  __syncwarp();
-  if (p < 1.f) {
-    u32 few[NARROW];
-#pragma unroll
-    for (int i = 0; i < NARROW; ++i) few[i] = i * 32 + lane < total ? list[i * 32 + lane].x : 0;
-    floor = top_p_floor(few, floor, top, p);
-  }
-  Best best;
+  all = sum_of(all);
+  const float enough = p < 1.f ? p * all : infinity();
+  Best best = {-infinity(), 0};
 #pragma unroll 1
-  for (u32 place = lane; place < total; place += 32) {
-    const u32 key = list[place].x, code = list[place].y, w = code / QUADS;
-    if (key < floor) continue;
+  for (u32 i = lane; i < count; i += 32) {
+    if (!(list.above[i] < enough)) continue;
     u32 word[4];
+    const u32 code = list.code[i], w = code / QUADS;
     philox(word, row, code % QUADS, book, DRAW);
-    best.offer(noisy(key, w < 2 ? (w ? word[1] : word[0]) : (w == 2 ? word[2] : word[3]), scale), code);
+    best.offer(noisy(list.key[i], w < 2 ? (w ? word[1] : word[0]) : (w == 2 ? word[2] : word[3]), scale), code);
   }
   return best.of_warp();
 }
 
-__device__ __forceinline__ int draw(const Front& s, const Row& row, int b, int book, bool no_end, uint2* list) {
-  u32 key[WIDE];
+// The codes that top-k and top-p leave, and one of them.
+__device__ __forceinline__ int draw(const Front& s, const Row& row, int b, int book, const Logits& logits, List& list) {
   const float p = s.top_p[b], scale = s.noise_scale[b];
-  const i64 last = s.top_k_index[b * BOOKS + book];
-  load_keys(key, s.logits + (i64)(b * BOOKS + book) * VOCAB, s.inverse_temperature[b], row.ban, no_end);
-  const u32 top = greatest(key);
-  u32 floor = last < VOCAB - 1 ? top_k_floor(key, (u32)last + 1, top) : 1;
-  u32 count = 0;
+  const u32 k = (u32)min(s.top_k_index[b * BOOKS + book], (i64)VOCAB - 1) + 1;
+  u32 key[WIDE], top = 0, real = 0;
+  float mass[WIDE] = {};
 #pragma unroll
-  for (int i = 0; i < WIDE; ++i) count += key[i] >= floor;
-  if (sum_of(count) <= LIST) return draw_narrow(key, count, floor, top, p, row, book, scale, list);
-  if (p < 1.f) floor = top_p_floor(key, floor, top, p);
-  return draw_wide(key, floor, row, book, DRAW, scale);
+  for (int i = 0; i < WIDE; ++i) {
+    const int code = code_of(i);
+    key[i] = (i >> 2) * 32 + (int)lane_id() < QUADS && code < VOCAB ? logits.key(code) : 0;
+    top = max(top, key[i]);
+    real += key[i] > 0;
+  }
+  top = max_of(top);
+  Bracket bracket = {0, top, sum_of(real), 0, real, 0, 0.f};
+  u32 floor = 1;
+  if (k < VOCAB) {
+    close_in<false>(bracket, key, mass, (float)k);
+    if (bracket.above_low <= LIST) return draw_narrow(bracket, key, k, p, top, row, book, scale, list);
+    floor = resolve<false>(bracket, key, (float)k, top, list);
+  }
+  if (p < 1.f) {
+    float all = 0.f;
+    u32 mine = 0;
+#pragma unroll
+    for (int i = 0; i < WIDE; ++i)
+      if (key[i] >= floor) mass[i] = mass_of(key[i], top), all += mass[i], ++mine;
+    const float enough = p * sum_of(all);
+    bracket = {floor - 1, top, sum_of(mine), 0, mine, 0, 0.f};
+    close_in<true>(bracket, key, mass, enough);
+    floor = resolve<true>(bracket, key, enough, top, list);
+  }
+  return draw_wide(logits, floor, row, book, DRAW, scale);
 }
-
-#if IS_V2
-// A code seen too often in the window is drawn again, without temperature, top-k and top-p. `seen`: lane w's code of
-// w frames into the window.
-__device__ __forceinline__ int redraw(const Front& s, const Row& row, int b, int book, bool no_end, int code, int seen,
-                                      bool counts) {
-  const int repeats = __popc(__ballot_sync(ALL, counts && seen == code && seen < BOC));
-  if ((float)repeats < s.repeat_limit[b]) return code;
-  u32 key[WIDE];
-  load_keys(key, s.logits + (i64)(b * BOOKS + book) * VOCAB, 1.f, row.ban, no_end);
-  return draw_wide(key, 1, row, book, REDRAW, 1.f);
-}
-#endif

@@ -33,13 +33,13 @@ __device__ __forceinline__ void emit(const Front& s, const Row& row, int b, int 
     s.rows[((i64)b * (s.context + 1) + slot) * BOOKS + lane] = code;
   }
   if (lane == 0) {
-    const bool live = !s.done[b], last = live && countdown == 0;
-    const i64 written = (i64)row.written + live, position = s.prompt_length[b] + row.written;
-    s.position[b] = min(position, (i64)s.context - 1);
+    const bool last = row.live && countdown == 0;
+    const int written = (int)row.written + row.live;
+    s.position[b] = min(row.prompt_length + (int)row.written, s.context - 1);
     s.written[b] = written;
     s.countdown[b] = countdown;
-    s.ended[b] = s.ended[b] || last;
-    s.done[b] = !live || last || written >= s.row_limit[b];
+    if (last) s.ended[b] = 1;
+    s.done[b] = !row.live || last || written >= row.limit;
   }
 }
 
@@ -84,21 +84,28 @@ __device__ __forceinline__ void embed(const Front& s, int b, int code) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) front_step(const Front s) {
-  __shared__ uint2 lists[BOOKS][LIST];
+  __shared__ List lists[BOOKS];
   __shared__ int codes[BOOKS];
   const int b = blockIdx.x, book = threadIdx.x >> 5, lane = lane_id();
-  const Row row = {(u32)s.written[b], (u32)s.line[b], (u32)s.keys_philox[b * 20], (u32)s.keys_philox[b * 20 + 1],
-                   (int)s.countdown[b], s.ban[b] != 0};
+  const i64* const seed = s.keys_philox + (i64)b * 20;  // ten rounds' keys, of which the first gives the others
+  const Row row = {(u32)s.written[b],   (u32)s.line[b],          (u32)seed[0],          (u32)seed[1],
+                   (int)s.countdown[b], (int)s.prompt_length[b], (int)s.row_limit[b], s.ban[b] != 0, !s.done[b]};
   // No end inside speech but on codebook 0, and there none that v3 would ignore.
   const bool no_end = row.ban && row.countdown < 0 && (book > 0 || (!IS_V2 && row.written < BOOKS));
+  Logits logits = {s.logits + (i64)(b * BOOKS + book) * VOCAB, s.inverse_temperature[b], row.ban, no_end};
 #if IS_V2
-  i64* const window = s.history + ((i64)b * WINDOW + min(lane, WINDOW - 1)) * BOOKS + book;
+  const int place = min(lane, WINDOW - 1);  // lane w has the window's code of w frames from its beginning
+  i64* const window = s.history + ((i64)b * WINDOW + place) * BOOKS + book;
   const int seen = (int)*window;
-  const bool counts = lane < WINDOW && s.window_mask[b * WINDOW + min(lane, WINDOW - 1)];
+  const bool counts = lane < WINDOW && seen < BOC && s.window_mask[b * WINDOW + place];
+  const float limit = s.repeat_limit[b];
 #endif
-  int code = draw(s, row, b, book, no_end, lists[book]);
+  int code = draw(s, row, b, book, logits, lists[book]);
 #if IS_V2
-  code = redraw(s, row, b, book, no_end, code, seen, counts);
+  if ((float)__popc(__ballot_sync(ALL, counts && seen == code)) >= limit) {
+    logits.scale = 1.f;  // seen too often: drawn again without temperature, top-k and top-p
+    code = draw_wide(logits, 1, row, book, REDRAW, 1.f);
+  }
 #endif
   if (lane == 0) codes[book] = code;
   __syncthreads();  // from here on what was read of the row may be overwritten
