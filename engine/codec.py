@@ -20,6 +20,7 @@ from .libraries import borrow
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
 EMIT_FRAMES = 25  # frames a stream waits for before it decodes a window
+LENGTHS = (EMIT_FRAMES + 2 * CONTEXT_FRAMES, WINDOW_FRAMES + 2 * CONTEXT_FRAMES)  # the two windows a stream is made of
 _SEMANTIC_PAD = 160  # samples HuBERT's input gets on each side
 _SEMANTIC_STEP = 2  # HuBERT states a codec frame
 
@@ -32,26 +33,37 @@ class CodecDecoder(nn.Module):
         self.codebook_size = config.codebook_size
         for name, part in decoder_parts(config).items():
             self.add_module(name, part)
+        self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
 
-    def forward(self, codes: torch.Tensor) -> torch.Tensor:  # [B, N, T] -> [B, 960 * T]
+    def forward(self, codes: torch.Tensor, length: int = 0) -> torch.Tensor:  # [B, N, T] -> [B, 960 * T]
+        """`length`: frames to compute with, T or more; what is beyond T is heard as the end of the clip."""
+        frames = codes.shape[2]
+        length = max(length, frames)
+        for snake in self._snakes:
+            snake.heard, snake.frames = frames, length
         codes = torch.where((codes >= 0) & (codes < self.codebook_size), codes, 0)
-        return self.acoustic_decoder(self.fc2(self.quantizer.decode(codes)).transpose(1, 2))[:, 0]
+        hidden = self.fc2(self.quantizer.decode(F.pad(codes, (0, length - frames)))).transpose(1, 2)
+        hidden[..., frames:] = 0.0
+        return self.acoustic_decoder(hidden)[:, 0, : frames * FRAME_SAMPLES]
 
     def use(self, snake):
-        """Puts `snake(x, alpha)` in the place of torch's ops, or torch's back in its."""
-        for module in self.modules():
-            if isinstance(module, Snake):
-                module.compute = snake
+        """Puts `snake` in the place of torch's ops (kernels/snake.py), or those back in its."""
+        for module in self._snakes:
+            module.compute = snake
 
     @torch.no_grad()
-    def decode_span(self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES) -> torch.Tensor:
+    def decode_span(
+        self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES, lengths: tuple = ()
+    ) -> torch.Tensor:
         """The waveform of frames `start` to `stop` of `codes`, as it is in the decode of all of them.
 
         codes: [B, N, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
-        count as 0. With less than 10 frames of context the edges are approximate.
+        count as 0. With less than 10 frames of context the edges are approximate. lengths: windows are padded to one
+        of these where one is long enough, because libraries prepare themselves for every new length.
         """
         left, right = max(0, start - context), min(codes.shape[2], stop + context)
-        wav = self(codes[:, :, left:right].to(self.fc2.weight.device))
+        length = min((length for length in lengths if length >= right - left), default=0)
+        wav = self(codes[:, :, left:right].to(self.fc2.weight.device), length)
         return wav[:, (start - left) * FRAME_SAMPLES : (stop - left) * FRAME_SAMPLES]
 
     @torch.no_grad()
@@ -106,13 +118,16 @@ class StreamDecoder:
     """Decodes codes as they come, sample for sample as one decode of them all would.
 
     Holds the frames still to be heard and `context` frames before them, never the history. `emit` is the least
-    number of frames worth a window: each window also decodes `context` frames on both sides.
+    number of frames worth a window: each window also decodes `context` frames on both sides. `lengths`: as for
+    `CodecDecoder.decode_span`.
     """
 
-    def __init__(self, decoder: CodecDecoder, context: int = CONTEXT_FRAMES, emit: int = EMIT_FRAMES):
+    def __init__(
+        self, decoder: CodecDecoder, context: int = CONTEXT_FRAMES, emit: int = EMIT_FRAMES, lengths: tuple = ()
+    ):
         assert context >= 0 and emit >= 1
         self.decoder = decoder
-        self.context = context
+        self.context, self.lengths = context, lengths
         self.emit = emit
         self.reset()
 
@@ -149,7 +164,7 @@ class StreamDecoder:
         return wav
 
     def _decode(self, codes: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return self.decoder.decode_span(codes, start, stop, self.context)[0].to(codes.device)
+        return self.decoder.decode_span(codes, start, stop, self.context, self.lengths)[0].to(codes.device)
 
 
 TINY = CodecConfig(

@@ -115,15 +115,20 @@ def _hubert_settings(config: CodecConfig) -> dict:
 
 
 class Snake(nn.Module):
-    """DAC's activation, by whatever computes it: torch's ops, or a kernel put in their place."""
+    """DAC's activation, by whatever computes it: torch's ops, or a kernel put in their place.
+
+    `heard` of `frames` frames are sound and the rest is padding, which it silences. As every convolution that widens
+    what a sample hears comes after one of these, padding is to the frames before it what the end of a clip is.
+    """
 
     def __init__(self, width: int):
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(1, width, 1))
         self.compute = snake
+        self.heard = self.frames = 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        return self.compute(x, self.alpha)
+        return self.compute(x, self.alpha, x.shape[2] // self.frames * self.heard)
 
 
 def acoustic_encoder(config: CodecConfig) -> nn.Module:

@@ -6,7 +6,7 @@ from collections import deque
 
 import torch
 
-from .codec import CodecDecoder, StreamDecoder
+from .codec import LENGTHS, CodecDecoder, StreamDecoder
 
 
 class SideStreamDecoder(StreamDecoder):
@@ -63,4 +63,4 @@ def make_stream(decoder: CodecDecoder, pool, **options) -> StreamDecoder:
     """A stream of sound for one utterance: beside the talker on a GPU, in its turn elsewhere."""
     if pool.device.type != "cuda":
         return StreamDecoder(decoder, **options)
-    return SideStreamDecoder(decoder, pool.side_stream(), **options)
+    return SideStreamDecoder(decoder, pool.side_stream(), lengths=LENGTHS, **options)

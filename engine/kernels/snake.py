@@ -14,10 +14,13 @@ SAMPLES = 4  # a thread's
 _SOURCE = pathlib.Path(__file__).with_suffix(".cu")
 
 
-def snake(x, alpha):
-    """x [B, C, T], alpha [1, C, 1] -> [B, C, T] fp32."""
+def snake(x, alpha, valid: int):
+    """x [B, C, T], alpha [1, C, 1] -> [B, C, T] fp32, 0 from sample `valid` on."""
     wave = torch.mul(x, alpha).sin_().square_()
-    return torch.addcmul(x, wave, (alpha + 1e-9).reciprocal())
+    out = torch.addcmul(x, wave, (alpha + 1e-9).reciprocal())
+    if valid < x.shape[2]:
+        out[..., valid:] = 0.0
+    return out
 
 
 class _Snake(ctypes.Structure):
@@ -25,7 +28,7 @@ class _Snake(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("x", "alpha", "out")),
-        *((name, ctypes.c_int) for name in ("channels", "length", "pieces")),
+        *((name, ctypes.c_int) for name in ("channels", "length", "valid", "pieces")),
     ]
 
 
@@ -39,12 +42,12 @@ class SnakeKernel:
         self._module = Module(compile_cubin(_SOURCE.read_text(encoding="utf-8"), f"{major}{minor}", ()))
         self._function = self._module.function("snake")
 
-    def __call__(self, x, alpha):
-        """As the twin; `x` is contiguous."""
+    def __call__(self, x, alpha, valid: int):
+        """As the twin."""
         batch, channels, length = x.shape
         x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
         pieces = -(-length // (THREADS * SAMPLES))
-        argument = _Snake(x.data_ptr(), alpha.data_ptr(), out.data_ptr(), channels, length, pieces)
+        argument = _Snake(x.data_ptr(), alpha.data_ptr(), out.data_ptr(), channels, length, valid, pieces)
         launch(self._function, batch * channels * pieces, THREADS, argument)
         return out
 

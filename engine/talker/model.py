@@ -43,7 +43,7 @@ class Talker:
         keys, values: [layers, kv_heads, S, D], the row's part of the cache, filled before `start` and here after it.
         """
         hidden = self.fill(ids, spans, keys, values, start, len(ids))[-1:]
-        normed = F.rms_norm(hidden, hidden.shape[-1:], None, self.config.norm_eps).mul_(self.norm)
+        normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.norm_eps)
         return (normed @ self.head_codes.t()).float()[0]
 
     def fill(self, ids, spans, keys, values, start: int, stop: int) -> torch.Tensor:

@@ -6,11 +6,12 @@ no sampling and keeps nothing between calls.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 
 from ..config import ModelConfig
-from ..kernels.rope import rotate
 from ..kernels.swiglu import swiglu
 from .layers import Layer
 
@@ -22,7 +23,9 @@ class Span:
 
     def __init__(self, talker, ids, audio, start: int, stop: int):
         self.start, self.stop = start, stop
-        self.cos, self.sin = talker.cos[start:stop], talker.sin[start:stop]
+        cos, sin = talker.cos[start:stop, None], talker.sin[start:stop, None]
+        half = cos.shape[-1] // 2
+        self.rotary = cos, sin[..., :half], sin[..., half:]
         self.x = talker.embed_text[torch.as_tensor(ids[start:stop])].to(talker.device, talker.dtype)  # [L, H]
         is_code = torch.zeros(stop - start, dtype=torch.bool)
         for at, rows in audio:
@@ -31,7 +34,8 @@ class Span:
                 books = rows[first - at : last - at].to(talker.device) + talker.offsets
                 self.x[first - start : last - start] = talker.embed_codes[books].sum(1)
                 is_code[first - start : last - start] = True
-        self.mask = self._mask() if start else None
+        self.flash = _has_flash(talker.device, talker.dtype)
+        self.mask = self._mask() if start and not self.flash else None
         self.kinds = None  # (rows of text, rows of codes, [L, 1] bool) where both kinds need weights of their own
         self.all_code = bool(is_code.all())
         if talker.config.is_v2 and is_code.any() and not self.all_code:
@@ -45,6 +49,15 @@ class Span:
         return mask.triu_(self.start + 1)[:, : self.stop]
 
 
+@functools.cache
+def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether FlashAttention serves here. It is called by name: torch's own choice on new GPUs is cuDNN's attention,
+    which compiles a plan for every new length of a prompt."""
+    if device.type != "cuda" or dtype == torch.float32 or not torch.backends.cuda.is_flash_attention_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def run_layer(config: ModelConfig, layer: Layer, span: Span, keys, values):
     """Takes span.x through a layer; keys, values: [kv_heads, S, D], filled up to the span, and by this call with it."""
     heads, total = config.heads, config.heads + config.kv_heads
@@ -52,49 +65,62 @@ def run_layer(config: ModelConfig, layer: Layer, span: Span, keys, values):
     split = (h @ layer.qkv.t()).view(len(h), -1, config.head_dim)
     raw = split[:, :total]
     if layer.qk_norm is not None:
-        raw = F.rms_norm(raw, raw.shape[-1:], None, config.norm_eps).mul_(layer.qk_norm)
-    qk = torch.empty_like(raw, memory_format=torch.contiguous_format)
-    rotate(raw, span.cos, span.sin, qk)
+        raw = F.rms_norm(split, split.shape[-1:], None, config.norm_eps)[:, :total].mul_(layer.qk_norm)
+    qk = _rotated(raw, *span.rotary)
     keys[:, span.start : span.stop].copy_(qk[:, heads:].transpose(0, 1))
     values[:, span.start : span.stop].copy_(split[:, total:].transpose(0, 1))
-    attended = F.scaled_dot_product_attention(
-        qk[:, :heads].transpose(0, 1)[None],
-        _for_each_head(config, keys[:, : span.stop]),
-        _for_each_head(config, values[:, : span.stop]),
-        attn_mask=span.mask,
-        is_causal=span.mask is None,
-    )
-    span.x.add_(attended[0].transpose(0, 1).flatten(1) @ layer.out.t())
+    attended = _attend(config, span, qk[:, :heads], keys[:, : span.stop], values[:, : span.stop])
+    span.x.addmm_(attended, layer.out.t())
     _mlp(config, layer, span)
 
 
-def _for_each_head(config: ModelConfig, cache):
-    """[kv_heads, S, D] -> [1, heads, S, D]: every query head's own."""
-    groups = config.heads // config.kv_heads
-    return cache[:, None].expand(-1, groups, -1, -1).reshape(1, config.heads, *cache.shape[1:])
+def _rotated(x, cos, low_sin, high_sin) -> torch.Tensor:
+    """As kernels/rope.py, x [L, heads, D] -> the same."""
+    half = low_sin.shape[-1]
+    out = x * cos
+    out[..., :half].addcmul_(x[..., half:], low_sin, value=-1.0)
+    out[..., half:].addcmul_(x[..., :half], high_sin)
+    return out
+
+
+def _attend(config: ModelConfig, span: Span, q, keys, values) -> torch.Tensor:
+    """q [L, heads, D] to keys, values [kv_heads, stop, D], causally from the last position back -> [L, heads * D]."""
+    q = q.transpose(0, 1)[None]
+    if span.flash:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        out = flash(q, keys[None], values[None], 0.0, True, False)[0]
+    else:
+        groups = config.heads // config.kv_heads
+        keys, values = (
+            cache[:, None].expand(-1, groups, -1, -1).reshape(1, config.heads, *cache.shape[1:])
+            for cache in (keys, values)
+        )
+        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=span.mask, is_causal=span.mask is None)
+    return out[0].transpose(0, 1).flatten(1)
 
 
 def _normed(config: ModelConfig, layer: Layer, span: Span, name: str) -> torch.Tensor:
-    """span.x normed, each position with its own kind's weight; rounded before the weight, as kernels/norm.py does."""
+    """span.x normed, each position with its own kind's weight."""
     text, code = getattr(layer.text, name), getattr(layer.code, name)
-    weight = code if span.all_code else text
-    if span.kinds is not None:
-        weight = torch.where(span.kinds[2], code, text)
-    return F.rms_norm(span.x, span.x.shape[-1:], None, config.norm_eps).mul_(weight)
+    shape, eps = span.x.shape[-1:], config.norm_eps
+    if span.kinds is None:
+        return F.rms_norm(span.x, shape, code if span.all_code else text, eps)
+    return F.rms_norm(span.x, shape, None, eps).mul_(torch.where(span.kinds[2], code, text))
 
 
 def _mlp(config: ModelConfig, layer: Layer, span: Span):
     """Adds the gated MLP to span.x, each position with its own kind's weights."""
     h = _normed(config, layer, span, "mlp_norm")
     if span.kinds is None:
-        span.x.add_(_gated(layer.code if span.all_code else layer.text, h))
+        expert = layer.code if span.all_code else layer.text
+        span.x.addmm_(_gated(expert, h), expert.down.t())
         return
     for expert, rows in ((layer.text, span.kinds[0]), (layer.code, span.kinds[1])):
-        span.x.index_add_(0, rows, _gated(expert, h[rows]))
+        span.x.index_add_(0, rows, _gated(expert, h[rows]) @ expert.down.t())
 
 
 def _gated(expert, h) -> torch.Tensor:
     gate_up = h @ expert.gate_up.t()
     act = gate_up.new_empty(len(h), gate_up.shape[1] // 2)
     swiglu(gate_up, act)
-    return act @ expert.down.t()
+    return act

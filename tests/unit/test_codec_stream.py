@@ -104,15 +104,40 @@ def test_the_activation_is_transformers_own(decoder):
     theirs.alpha.data.uniform_(0.2, 3.0)
     x = torch.randn(2, 24, 50) * 4
     kept = x.clone()
-    assert (snake(x, theirs.alpha) - theirs(x)).abs().max() < 1e-6
+    assert (snake(x, theirs.alpha, 50) - theirs(x)).abs().max() < 1e-6
     assert torch.equal(x, kept)
+    assert torch.equal(snake(x, theirs.alpha, 7)[..., :7], snake(x, theirs.alpha, 50)[..., :7])
+    assert not snake(x, theirs.alpha, 7)[..., 7:].any()
 
 
 def test_another_activation_takes_the_place_of_every_one(decoder):
     codes, calls = draw_codes(3).T[None], []
     expected = decoder(codes)
-    decoder.use(lambda x, alpha: calls.append(alpha) or snake(x, alpha))
+    decoder.use(lambda x, alpha, valid: calls.append(alpha) or snake(x, alpha, valid))
     assert torch.equal(decoder(codes), expected)
     assert len(calls) == len({alpha.data_ptr() for alpha in calls}) == 36
     decoder.use(snake)
     assert torch.equal(decoder(codes), expected) and len(calls) == 36
+
+
+@pytest.mark.parametrize("frames", [1, 2, 11, 20, 44, 45])
+def test_a_window_padded_to_a_fixed_length_is_exact(decoder, frames):
+    codes = draw_codes(frames, seed=frames).T[None].repeat(2, 1, 1)
+    assert (decoder(codes, 45) - decoder(codes)).abs().max() < 1e-5
+    assert decoder(codes).shape == (2, 960 * frames)  # and the padding is forgotten
+
+
+def test_a_stream_of_two_lengths_is_exact(decoder):
+    codes, lengths = draw_codes(130), []
+    real = type(decoder).forward
+    decoder.forward = lambda codes, length=0: (
+        lengths.append(max(length, codes.shape[2])) or real(decoder, codes, length)
+    )
+    stream, out, rest = StreamDecoder(decoder, emit=1, lengths=(45, 70)), [], codes
+    for size in (11, 2, 4, 8, 25, 50):
+        out.append(stream.push(rest[:size]))
+        rest = rest[size:]
+    wav = torch.cat([*out, stream.push(rest), stream.finish()])
+    del decoder.forward
+    assert lengths == [45, 45, 45, 45, 45, 70, 70, 45]
+    assert (wav - decoder(codes.T[None])[0]).abs().max() < 1e-5
