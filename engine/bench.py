@@ -130,7 +130,7 @@ def read_rate(device: torch.device) -> float:
     size = _READ_BYTES[device.type]
     if device.type == "cuda":
         size = min(size, torch.cuda.mem_get_info(device)[0] // 3)
-    buffer = torch.zeros(size // 4, dtype=torch.int32, device=device)
+    buffer = torch.empty(size // 4, dtype=torch.int32, device=device).random_()  # zeros could flatter the memory
     rounds = [_seconds(buffer.max, 4, device) / 4 for _ in range(6)]
     del buffer
     if device.type == "cuda":
