@@ -36,7 +36,7 @@ class Residency:
         self._snake: SnakeKernel | None = None
         self.talker = self.decoder = None
         self.pool = PrivatePool(device)
-        self.prefixes = PrefixCache(self.pool, config.prefixes)
+        self._make_spare(device)
         try:
             with self.pool.allocate():
                 tensors = load_talker(checkpoint, device, dtype)
@@ -50,6 +50,11 @@ class Residency:
             tensors = None
             self.close()
             raise
+
+    def _make_spare(self, device):
+        """A pool of its own for what `trim` gives up: memory goes back to the device with the pool it is in."""
+        self.spare = PrivatePool(device)
+        self.prefixes = PrefixCache(self.spare, self._config.prefixes)
 
     def _quicken_codec(self):
         """Gives the codec a kernel for its activation where there is one; it is a third of the codec's launches."""
@@ -73,7 +78,7 @@ class Residency:
     def lane(self) -> Lane:
         """One row of the whole context, made anew after `trim`."""
         if self._lane is None:
-            self._lane = Lane(self.talker, self._config, 1, self.context, self.pool, self.pool)
+            self._lane = Lane(self.talker, self._config, 1, self.context, self.spare, self.pool)
         return self._lane
 
     @contextlib.contextmanager
@@ -134,6 +139,8 @@ class Residency:
         if self._lane is not None:
             self._lane.close()
         self._lane = None
+        self.spare.close()
+        self._make_spare(self.pool.device)
         self.pool.trim()
 
     def close(self):
