@@ -1,0 +1,96 @@
+"""Shards of speech to codes, with the codec as the engine loads it, many clips at once. Knows no training.
+
+Clips of the same length go together, so that no clip hears another's padding: each gets the codes it gets alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from engine.checkpoint import open_codec
+from engine.codec import CodecEncoder, build_encoder
+from engine.config import FRAME_SAMPLES
+
+from .clips import Clips
+from .synthesise import Utterance, load_shards
+
+_BATCH_FRAMES = 16_000  # frames that go through the encoder at once
+_CHECKED = 24  # clips that are encoded a second time, alone
+
+
+@torch.no_grad()
+def encode_batch(encoder: CodecEncoder, wav: torch.Tensor) -> torch.Tensor:
+    """wav [B, 960 * T] fp32 -> codes int16 [B, T, 8]. For a codec whose semantic half weighs nothing."""
+    acoustic = encoder.acoustic_encoder(wav[:, None]).transpose(1, 2)
+    width = encoder.fc.in_features - acoustic.shape[2]
+    assert not encoder.fc.weight[:, -width:].any(), "this codec listens to its semantic half"
+    return encoder.quantizer.encode(encoder.fc(F.pad(acoustic, (0, width)))).transpose(1, 2).to(torch.int16)
+
+
+def _batches(utterances: list[Utterance]) -> list[list[int]]:
+    """Indices of utterances with the same number of frames, as many as go at once."""
+
+    def frames(i: int) -> int:
+        return -(-utterances[i].samples // FRAME_SAMPLES)
+
+    found = []
+    for length, same in itertools.groupby(sorted(range(len(utterances)), key=frames), key=frames):
+        indices, most = list(same), max(1, _BATCH_FRAMES // length)
+        found += [indices[i : i + most] for i in range(0, len(indices), most)]
+    return found
+
+
+def _wav(samples: torch.Tensor, one: Utterance) -> torch.Tensor:
+    """The clip, padded to whole frames."""
+    return F.pad(samples[one.start : one.start + one.samples], (0, -one.samples % FRAME_SAMPLES))
+
+
+def encode(data: Sequence[Path], codec: Path, device: str, speakers: set[str] | None = None) -> Clips:
+    """Every utterance in the folders `data`, of `speakers` alone where they are given, as `codec` hears it."""
+    found = open_codec(codec)
+    assert found, f"{codec} holds no codec"
+    encoder = build_encoder(found.weights, device)
+    samples, utterances = load_shards(data)
+    samples = samples.to(device)
+    utterances = [one for one in utterances if speakers is None or one.speaker in speakers]
+    codes: list[torch.Tensor] = [torch.empty(0)] * len(utterances)
+    same = total = 0
+    for number, batch in enumerate(_batches(utterances)):
+        wav = torch.stack([_wav(samples, utterances[i]) for i in batch]).float() / 32768
+        for i, clip in zip(batch, encode_batch(encoder, wav).cpu(), strict=True):
+            codes[i] = clip
+        if number % 20 == 0 and number < 20 * _CHECKED:
+            alone = encoder.encode(wav[0]).cpu()
+            same, total = same + int((alone == codes[batch[0]]).sum()), total + alone.numel()
+    print(f"encode: {same} of {total} codes checked are those of a clip alone", flush=True)
+    assert same >= 0.99 * total
+    return Clips.join(codes, [one.text for one in utterances], [one.speaker for one in utterances])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders of shards")
+    parser.add_argument("--codec", type=Path, required=True, help="folder of the codec")
+    parser.add_argument("--out", type=Path, required=True, help="file of the clips")
+    parser.add_argument("--speakers", help="names with commas between them; all where not given")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args(arguments)
+    torch.backends.cudnn.allow_tf32 = False
+    begin = time.time()
+    speakers = set(given.speakers.split(",")) if given.speakers else None
+    clips = encode(given.data, given.codec, given.device, speakers)
+    clips.save(given.out)
+    hours = len(clips.codes) / 25 / 3600
+    print(f"encode: {len(clips)} clips, {hours:.2f} h, in {time.time() - begin:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Trains the codec on shards of speech within a given time, and can go on from where a run ended.
+
+The learning rate follows the clock: it reaches nearly zero when the minutes are over. Knows no text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from engine.config import FRAME_SAMPLES
+
+from .codec_model import Codec, fuse_snakes, load, save
+from .critics import Critics, SpectralLoss, codec_losses, critic_loss
+from .synthesise import load_shards
+
+WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 1.0, "alike": 1.0}
+UNQUANTISED_STEPS = 300  # before the codebooks begin
+WARM_STEPS = 200
+CRITIC_FRAMES = 12
+_CRITICS = "critics.safetensors"
+
+
+@dataclass
+class Settings:
+    """One run. `minutes` counts from the first start of the training, also where it goes on."""
+
+    data: Path
+    out: Path
+    minutes: float
+    batch: int = 32
+    frames: int = 32  # of a training excerpt
+    rate: float = 6e-4
+    critic_rate: float = 3e-4
+    critic_share: float = 0.4  # of the time that passes before the critics begin
+    seed: int = 0
+    log_seconds: float = 10.0
+    save_seconds: float = 90.0
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Bank:
+    """All speech in the device's memory, to draw excerpts from."""
+
+    def __init__(self, folder: Path, device: str):
+        self.samples = load_shards([folder])[0].to(device)
+
+    def draw(self, batch: int, length: int) -> torch.Tensor:
+        """[batch, 1, length], half of them made softer or louder."""
+        device = self.samples.device
+        starts = torch.randint(len(self.samples) - length, (batch, 1), device=device)
+        wav = self.samples[starts + torch.arange(length, device=device)].float() / 32768
+        decibels = torch.empty(batch, 1, device=device).uniform_(-10, 4)
+        gain = torch.where(torch.rand(batch, 1, device=device) < 0.5, 10 ** (decibels / 20), 1.0)
+        return (wav * gain).clamp(-1, 1)[:, None]
+
+
+class _Repeated:
+    """Work that is captured into a CUDA graph at its fourth call and replayed from then on; plain work on a CPU."""
+
+    def __init__(self, work: Callable[[], None]):
+        self.work, self.calls, self.graph = work, 0, None
+        self.stream = torch.cuda.Stream() if torch.cuda.is_available() else None
+
+    def __call__(self, device: str) -> None:
+        self.calls += 1
+        if not device.startswith("cuda"):
+            self.work()
+        elif self.calls <= 3:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.work()
+            torch.cuda.current_stream().wait_stream(self.stream)
+        else:
+            if self.graph is None:
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph):
+                    self.work()
+            self.graph.replay()
+
+
+@dataclass
+class Run:
+    """What is trained, and how far it is."""
+
+    settings: Settings
+    bank: Bank
+    codec: Codec
+    critics: Critics
+    spectral: SpectralLoss
+    before: float = 0.0  # minutes of earlier runs
+    steps: int = 0
+    begin: float = field(default_factory=time.time)
+    losses: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self):
+        device = self.settings.device
+        graphed = device.startswith("cuda")
+        self.real = torch.zeros(self.settings.batch, 1, self.settings.frames * FRAME_SAMPLES, device=device)
+        self.revive = torch.ones((), dtype=torch.bool, device=device)
+        rest = {"betas": (0.8, 0.99), "weight_decay": 0.0, "fused": graphed, "capturable": graphed}
+        rates = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.teach_codec = torch.optim.AdamW(self.codec.parameters(), lr=rates[0], **rest)
+        self.teach_critics = torch.optim.AdamW(self.critics.parameters(), lr=rates[1], **rest)
+        self.works = {
+            "unquantised": _Repeated(lambda: self.learn(quantised=False, judged=False)),
+            "quantised": _Repeated(lambda: self.learn(quantised=True, judged=False)),
+            "judged": _Repeated(lambda: self.learn(quantised=True, judged=True)),
+        }
+
+    @property
+    def minutes(self) -> float:
+        return self.before + (time.time() - self.begin) / 60
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.minutes / self.settings.minutes)
+
+    def set_rates(self) -> None:
+        fall = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * self.progress))
+        warm = min(1.0, (self.steps + 1) / WARM_STEPS)
+        for optimiser, rate in (self.teach_codec, self.settings.rate), (self.teach_critics, self.settings.critic_rate):
+            optimiser.param_groups[0]["lr"].fill_(rate * fall * warm)
+
+    def step(self) -> None:
+        """One batch through the codec, and through the critics once they have begun."""
+        self.set_rates()
+        self.real.copy_(self.bank.draw(*self.real.shape[::2]))
+        self.revive.fill_(self.progress < 0.8)
+        if self.steps == UNQUANTISED_STEPS:
+            with torch.no_grad():
+                self.codec.begin_books(self.bank.draw(20 * len(self.real), self.real.shape[2]), len(self.real))
+        judged = "judged" if self.progress >= self.settings.critic_share else "quantised"
+        self.works["unquantised" if self.steps < UNQUANTISED_STEPS else judged](self.settings.device)
+        self.steps += 1
+
+    def learn(self, quantised: bool, judged: bool) -> None:
+        """Everything of a step that the GPU does, with fixed places for what goes in and out."""
+        made, commitment = self.codec(self.real, self.revive if quantised else None)
+        made, real = made[:, 0], self.real[:, 0]
+        mel, magnitude = self.spectral(made, real)
+        losses = {"mel": mel, "magnitude": magnitude, "commitment": commitment}
+        if judged:
+            start = (made.shape[1] - CRITIC_FRAMES * FRAME_SAMPLES) // 2  # the critics hear the middle
+            made, real = (wav[:, max(0, start) : made.shape[1] - max(0, start)] for wav in (made, real))
+            seen = self.critics(real)
+            told = critic_loss(self.critics(made.detach()), seen)
+            _learn(self.teach_critics, told, self.critics)
+            seen = [[state.detach() for state in states] for states in seen]
+            self.critics.requires_grad_(False)
+            losses["verdict"], losses["alike"] = codec_losses(self.critics(made), seen)
+            self.critics.requires_grad_(True)
+        _learn(self.teach_codec, sum(WEIGHTS[name] * loss for name, loss in losses.items()), self.codec)
+        self.losses = {name: loss.detach() for name, loss in losses.items()} | (
+            {"critics": told.detach()} if judged else {}
+        )
+
+    def report(self) -> None:
+        used = (self.codec.books.count > 0.1).float().mean(1)
+        told = " ".join(f"{name} {float(loss):.3f}" for name, loss in self.losses.items())
+        share = f"{float(used.min()):.2f}..{float(used.max()):.2f}"
+        print(f"codec: {self.minutes:.2f} min, step {self.steps}, {told}, books used {share}", flush=True)
+
+    @property
+    def sound(self) -> bool:
+        """Whether all losses are still numbers."""
+        return all(math.isfinite(float(loss)) for loss in self.losses.values())
+
+    def keep(self) -> None:
+        """Writes the codec and the critics."""
+        save(self.codec, self.settings.out, self.minutes, self.steps)
+        tensors = {name: tensor.half().contiguous() for name, tensor in self.critics.state_dict().items()}
+        save_file(tensors, self.settings.out / _CRITICS)
+
+    def go_back(self) -> None:
+        """To what was last kept, with optimisers that remember nothing."""
+        load(self.codec, self.settings.out)
+        held = load_file(self.settings.out / _CRITICS)
+        self.critics.load_state_dict({name: tensor.float() for name, tensor in held.items()})
+        self.__post_init__()
+
+
+def _learn(optimiser: torch.optim.Optimizer, loss: torch.Tensor, network: nn.Module) -> None:
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(network.parameters(), 30.0)
+    optimiser.step()
+
+
+def train(settings: Settings, resume: bool) -> None:
+    """Runs until the time is over; keeps the codec now and then and at the end."""
+    torch.manual_seed(settings.seed)
+    torch.backends.cudnn.benchmark = True
+    if settings.device.startswith("cuda"):
+        fuse_snakes()
+    device = settings.device
+    run = Run(
+        settings, Bank(settings.data, device), Codec().to(device), Critics().to(device), SpectralLoss().to(device)
+    )
+    print(f"codec: {len(run.bank.samples) / 24_000 / 3600:.2f} h of speech, on {device}", flush=True)
+    if resume and (settings.out / "model.safetensors").is_file():
+        run.before, run.steps = load(run.codec, settings.out)
+        run.go_back()
+    run.begin = logged = kept = time.time()
+    while run.progress < 1.0:
+        run.step()
+        now = time.time()
+        if now - logged < settings.log_seconds:
+            continue
+        run.report()
+        logged = time.time()
+        if not run.sound:
+            print("codec: the losses are no numbers any more; back to what was last kept", flush=True)
+            run.go_back()
+        elif now - kept >= settings.save_seconds:
+            run.keep()
+            kept = time.time()
+    run.report()
+    run.keep()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the shards that synthesise wrote")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the codec")
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--batch", type=int, default=Settings.batch)
+    parser.add_argument("--frames", type=int, default=Settings.frames)
+    parser.add_argument("--rate", type=float, default=Settings.rate)
+    parser.add_argument("--critic-share", type=float, default=Settings.critic_share)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="go on from what --out holds")
+    given = vars(parser.parse_args(arguments))
+    resume = given.pop("resume")
+    train(Settings(**given), resume)
+
+
+if __name__ == "__main__":
+    main()
