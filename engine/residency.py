@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import traceback
 
@@ -116,14 +117,17 @@ class Residency:
         return None
 
     def _rows_that_fit(self, lines: int, slots: int) -> int:
+        """Rows for `lines` lines: as few as take no more turns than the most that are possible."""
         rows = min(lines, self._config.batch or MAX_BATCH)
         device = self.pool.device
-        if device.type != "cuda":
-            return min(rows, CPU_BATCH)
-        torch.cuda.empty_cache()
-        one, two = (self._state_bytes(count, slots) for count in (1, 2))
-        room = torch.cuda.mem_get_info(device)[0] - RESERVE - (2 * one - two)
-        return min(rows, room // (two - one))
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            one, two = (self._state_bytes(count, slots) for count in (1, 2))
+            room = torch.cuda.mem_get_info(device)[0] - RESERVE - (2 * one - two)
+            rows = min(rows, room // (two - one))
+        else:
+            rows = min(rows, CPU_BATCH)
+        return math.ceil(lines / math.ceil(lines / rows)) if rows > 1 else 1
 
     def _state_bytes(self, rows: int, slots: int) -> int:
         return DecodeState(self.talker.config, rows, slots, torch.device("meta"), self.talker.dtype).nbytes()

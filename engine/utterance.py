@@ -201,6 +201,7 @@ class _Sound:
     def finish(self) -> torch.Tensor:
         """The rest -> the whole wav [T]."""
         if self._next:
+            self._stream.emit = 2 * WINDOW_FRAMES  # more than there can be: the rest is one window with the end
             self._decode()
         self._give(self._stream.finish())
         return torch.cat([torch.empty(0), *self._wavs])
