@@ -17,31 +17,54 @@ from .linear import linear
 from .nvrtc import Module, NoCompiler, compile_cubin, launch
 
 MOST_ROWS = 64
-CHUNK = 128  # positions that one block attends to at once
-_CREW_THREADS, _CREWS = 128, 4  # of an attending block; such blocks on a multiprocessor at once
+SHORTEST, MOST_PARTS = 64, 32  # positions that one warp attends to, at least; parts that a row may come to
+CREWS = 3  # attending blocks on a multiprocessor at once
+_CREW_THREADS = 128
 _GATE_THREADS = 256
+AHEAD = {"qkv": 2, "out": 4, "gate_up": 1, "down": 8}
+_PIECE = 512
 _SOURCES = pathlib.Path(__file__).parent
+_ATTEND = "qkv qk_norm cos sin keys values position attended sums marks arrived"
 _INCLUDE = re.compile(r'#include "(.+)"')
+
+
+class _Ahead(ctypes.Structure):
+    """As `Ahead` in rows.cu."""
+
+    _fields_ = [
+        ("weights", ctypes.c_void_p),
+        ("pitch", ctypes.c_longlong),
+        *((name, ctypes.c_int) for name in ("rows", "pieces", "stride")),
+    ]
 
 
 class _Norm(ctypes.Structure):
     """As `Norm` in rows.cu."""
 
-    _fields_ = [(name, ctypes.c_void_p) for name in "x_in delta weight x h".split()]
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in "x_in delta weight x h".split()),
+        ("rows", ctypes.c_int),
+        ("ahead", _Ahead),
+    ]
 
 
 class _Gate(ctypes.Structure):
     """As `Gate` in rows.cu."""
 
-    _fields_ = [("gate_up", ctypes.c_void_p), ("act", ctypes.c_void_p), ("rows", ctypes.c_int)]
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("gate_up", "act")),
+        *((name, ctypes.c_int) for name in ("rows", "blocks")),
+        ("ahead", _Ahead),
+    ]
 
 
 class _Attend(ctypes.Structure):
     """As `Attend` in rows.cu."""
 
     _fields_ = [
-        *((n, ctypes.c_void_p) for n in "qkv qk_norm cos sin keys values position attended partial arrived".split()),
-        *((name, ctypes.c_int) for name in ("rows", "slots", "most_chunks")),
+        *((n, ctypes.c_void_p) for n in _ATTEND.split()),
+        *((name, ctypes.c_int) for name in ("rows", "slots", "most_parts")),
+        ("ahead", _Ahead),
     ]
 
 
@@ -60,9 +83,22 @@ def defines(config) -> tuple[str, ...]:
         "INTER": config.intermediate,
         "EPS": f"{config.norm_eps}f",
         "HAS_QK_NORM": int(not config.is_v2),
-        "CHUNK": CHUNK,
+        "SHORTEST": SHORTEST,
+        "MOST_PARTS": MOST_PARTS,
+        "CREWS": CREWS,
     }
     return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+def most_parts(context: int) -> int:
+    """The most parts that a row of that many slots comes to; see part_size in rows_attention.cuh."""
+    short = -(-min(context, 4 * SHORTEST) // SHORTEST)
+    return max(short, min(MOST_PARTS, -(-context // (2 * SHORTEST))))
+
+
+def _blocks_ahead(argument, threads: int) -> int:
+    """Blocks that do nothing but fetch ahead, a piece a thread."""
+    return -(-argument.ahead.rows * argument.ahead.pieces // threads)
 
 
 class RowsDecode:
@@ -84,9 +120,8 @@ class RowsDecode:
         self._talker, self._state, self._rows = talker, state, state.batch
         self._norm_threads = config.hidden // 8
         self._gate_blocks = -(-state.batch * config.intermediate // (8 * _GATE_THREADS))
-        self._most_chunks = -(-state.context // CHUNK)
-        blocks = torch.cuda.get_device_properties(device).multi_processor_count * _CREWS
-        self._attend_blocks = min(blocks, state.batch * config.kv_heads * self._most_chunks)
+        self._most_parts = most_parts(state.context)
+        self._attend_blocks = torch.cuda.get_device_properties(device).multi_processor_count * CREWS
         self.scratch = self._make_scratch(config, device)
         self._make_arguments()
 
@@ -104,27 +139,44 @@ class RowsDecode:
         new = {name: (MOST_ROWS, width) for name, width in widths.items()}
         new = {name: torch.zeros(shape, device=device, dtype=torch.bfloat16) for name, shape in new.items()}
         new["x"] = torch.zeros(rows, config.hidden, device=device)
-        new["partial"] = torch.zeros(rows * self._most_chunks * heads * (dim + 2), device=device)
+        new["sums"] = torch.zeros(rows * heads * self._most_parts * dim, device=device)
+        new["marks"] = torch.zeros(rows * heads * MOST_PARTS * 2, device=device)
         new["arrived"] = torch.zeros(rows * kv_heads, device=device, dtype=torch.int32)
         return new
 
     def _make_arguments(self):
-        """What each layer's kernels are launched with, and the last norm."""
-        s, talker = self.scratch, self._talker
-        self._gate = _Gate(gate_up=s["gate_up"].data_ptr(), act=s["act"].data_ptr(), rows=self._rows)
-        self._norms = [self._norm(talker.layers[0].code.attn_norm, self._state.work.x)]
-        self._attends = []
-        for index, layer in enumerate(talker.layers):
-            self._attends.append(self._attend(layer, self._state.keys[index], self._state.values[index]))
-            following = talker.layers[index + 1].code.attn_norm if index + 1 < len(talker.layers) else talker.norm
-            self._norms += [self._norm(layer.code.mlp_norm), self._norm(following)]
+        """What each layer's kernels are launched with, in the order of their launches."""
+        layers, state = self._talker.layers, self._state
+        first = layers[0]
+        self._norms = [self._norm(first.code.attn_norm, "qkv", first.qkv, state.work.x)]
+        self._attends, self._gates = [], []
+        for index, layer in enumerate(layers):
+            self._attends.append(self._attend(layer, state.keys[index], state.values[index]))
+            self._norms.append(self._norm(layer.code.mlp_norm, "gate_up", layer.code.gate_up))
+            self._gates.append(self._gate(layer))
+            if index + 1 < len(layers):
+                following = layers[index + 1]
+                self._norms.append(self._norm(following.code.attn_norm, "qkv", following.qkv))
+            else:
+                self._norms.append(self._norm(self._talker.norm, "qkv", self._talker.head_codes))
 
-    def _norm(self, weight, x_in=None) -> _Norm:
+    def _ahead(self, name: str, weights) -> _Ahead:
+        pieces = AHEAD[name]
+        pitch = weights.shape[1] * 2
+        stride = pitch // max(1, pieces) // 16 * 16
+        return _Ahead(weights.data_ptr(), pitch, weights.shape[0], pieces, max(stride, _PIECE))
+
+    def _gate(self, layer) -> _Gate:
+        s = {name: self.scratch[name].data_ptr() for name in ("gate_up", "act")}
+        return _Gate(**s, rows=self._rows, blocks=self._gate_blocks, ahead=self._ahead("down", layer.code.down))
+
+    def _norm(self, weight, name: str, product, x_in=None) -> _Norm:
         s = {name: self.scratch[name].data_ptr() for name in ("delta", "x", "h")}
-        return _Norm(x_in=None if x_in is None else x_in.data_ptr(), weight=weight.data_ptr(), **s)
+        x_in = None if x_in is None else x_in.data_ptr()
+        return _Norm(**s, x_in=x_in, weight=weight.data_ptr(), rows=self._rows, ahead=self._ahead(name, product))
 
     def _attend(self, layer, keys, values) -> _Attend:
-        s = {name: self.scratch[name].data_ptr() for name in ("qkv", "attended", "partial", "arrived")}
+        s = {name: self.scratch[name].data_ptr() for name in ("qkv", "attended", "sums", "marks", "arrived")}
         return _Attend(
             **s,
             qk_norm=None if layer.qk_norm is None else layer.qk_norm.data_ptr(),
@@ -135,7 +187,8 @@ class RowsDecode:
             position=self._state.position.data_ptr(),
             rows=self._rows,
             slots=self._state.context,
-            most_chunks=self._most_chunks,
+            most_parts=self._most_parts,
+            ahead=self._ahead("out", layer.out),
         )
 
     def run(self):
@@ -147,14 +200,16 @@ class RowsDecode:
             linear(s["attended"], layer.out, s["delta"])
             launch_norm(self._norms[2 * index + 1])
             linear(s["h"], layer.code.gate_up, s["gate_up"])
-            launch(self._kernels["swiglu"], self._gate_blocks, _GATE_THREADS, self._gate)
+            gate = self._gates[index]
+            launch(self._kernels["swiglu"], self._gate_blocks + _blocks_ahead(gate, _GATE_THREADS), _GATE_THREADS, gate)
             linear(s["act"], layer.code.down, s["delta"])
             launch_norm(self._norms[2 * index + 2])
         linear(s["h"], talker.head_codes, s["head"])
         self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])
 
     def _launch_norm(self, norm: _Norm):
-        launch(self._kernels["add_norm"], self._rows, self._norm_threads, norm)
+        blocks = self._rows + _blocks_ahead(norm, self._norm_threads)
+        launch(self._kernels["add_norm"], blocks, self._norm_threads, norm)
 
     def close(self):
         """Unloads the code; scratch goes with the object."""

@@ -9,13 +9,35 @@ from higgs_tts.engine.kernels.rows import RowsDecode
 from higgs_tts.engine.step import decode_step, prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
-EDGES = (0, 1, 15, 16, 63, 64, 126, 127, 128, 129, 255, 256, 500, 1023, 1024, 1098, 1099)  # of tiles, chunks, cache
+EDGES = (
+    0,
+    1,
+    15,
+    16,
+    17,
+    62,
+    63,
+    64,
+    65,
+    127,
+    128,
+    500,
+    1023,
+    1024,
+    2047,
+    2048,
+    2049,
+    2098,
+    2099,
+)  # tiles, parts, cache
 
 
 def relative(ours, theirs):
-    """The worst row's relative error."""
-    ours, theirs = ours.float().flatten(1), theirs.float().flatten(1)
-    return float(((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max())
+    return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+
+
+def worst_row(ours, theirs):
+    return max(relative(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 def by_row(cache, row, filled):
@@ -41,7 +63,7 @@ def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, promp
         decode_step(talker, twin)
         decode_step(talker, ours)
         assert torch.equal(ours.row, twin.row)
-        assert ours.logits.isfinite().all() and relative(ours.logits, twin.logits) < 2e-2
+        assert relative(ours.logits, twin.logits) < 2e-2 and worst_row(ours.logits, twin.logits) < 3e-2
     for b in range(batch):
         filled = int(twin.position[b]) + 1
         assert relative(by_row(ours.keys, b, filled), by_row(twin.keys, b, filled)) < 2e-2
@@ -68,8 +90,8 @@ def test_kernels_are_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, fam
         state.logits.copy_(twin.logits)
         for model, one in ((talker, twin), (talker, ours), (exact, state)):
             decode_step(model, one)
-        errors["twin"] = max(errors["twin"], relative(twin.logits, state.logits))
-        errors["kernels"] = max(errors["kernels"], relative(ours.logits, state.logits))
+        errors["twin"] = max(errors["twin"], worst_row(twin.logits, state.logits))
+        errors["kernels"] = max(errors["kernels"], worst_row(ours.logits, state.logits))
     assert errors["kernels"] < 2e-2 and errors["kernels"] < 1.2 * errors["twin"], errors
     ours.fused.close()
 
@@ -93,15 +115,15 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
     if not tensor_cores:
         options = rows_module.defines
         monkeypatch.setattr(rows_module, "defines", lambda config: (*options(config), "-DNO_TENSOR_CORES"))
-    talker = wide(family, torch.bfloat16, 2, 1100)
-    twin, ours = (state_of(talker, len(EDGES), 1100) for _ in range(2))
+    talker = wide(family, torch.bfloat16, 2, 2100)
+    twin, ours = (state_of(talker, len(EDGES), 2100) for _ in range(2))
     ours.fused = RowsDecode(talker, ours)
     for shift in range(2):
         positions = [EDGES[(i + 5 * shift) % len(EDGES)] for i in range(len(EDGES))]
         for state in (twin, ours):
             pose(state, positions, shift)
             talker.decode(state)
-        assert relative(ours.logits, twin.logits) < 2e-2
+        assert relative(ours.logits, twin.logits) < 2e-2 and worst_row(ours.logits, twin.logits) < 3e-2
         for b, at in enumerate(positions):
             assert relative(by_row(ours.keys, b, at + 1), by_row(twin.keys, b, at + 1)) < 2e-2
             assert torch.equal(ours.keys[:, b, :, at + 1 :], twin.keys[:, b, :, at + 1 :])
@@ -112,13 +134,13 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_row_comes_out_the_same_whatever_stands_beside_it(wide, state_of, family):
     """One row's bits for other numbers of rows, other neighbours at other positions, another slot, another cache."""
-    talker = wide(family, torch.bfloat16, 3, 1100)
+    talker = wide(family, torch.bfloat16, 3, 2100)
     g = torch.Generator("cuda").manual_seed(7)
     for at in (3, 127, 700):
         seen = set()
         keys, values = (torch.randn(3, 8, at, 128, generator=g, device="cuda").bfloat16() for _ in range(2))
         x = torch.randn(talker.config.hidden, generator=g, device="cuda").bfloat16()
-        for batch, slot, slots in ((2, 0, 1100), (2, 1, 704), (3, 1, 704), (8, 7, 900), (33, 32, 704), (64, 40, 1100)):
+        for batch, slot, slots in ((2, 0, 2100), (2, 1, 704), (3, 1, 704), (8, 7, 900), (33, 32, 704), (64, 40, 2100)):
             state = state_of(talker, batch, slots)
             state.fused = RowsDecode(talker, state)
             positions = [(at * 31 + 97 * b * batch) % slots for b in range(batch)]
