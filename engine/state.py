@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 
 from .config import BOC, CODE_VOCAB, RAS_WINDOW, ModelConfig, SamplingParams
 from .kernels import noise
 from .talker.layers import Work
 
-_UNBATCHED = {"cache_index", "book_index", "factors", "quad_index"}
 ALWAYS = 2.0  # a top-p that keeps all: above any cumulative probability, rounding included
 
 
@@ -118,24 +115,6 @@ class DecodeState:
             self.repeats_wide = self._new(batch, window, books, **per_row)
             self.repeat_count = self._new(batch, books, **per_row)
             self.repeat_limit = self._new(batch, 1, **per_row, fill=window + 1)
-
-    def first(self, rows: int) -> DecodeState:
-        """The first `rows` rows as a state of their own, on the same buffers."""
-        cut: dict[int, torch.Tensor] = {}  # buffers with two names stay one object
-
-        def part(name, value):
-            if name in _UNBATCHED or not isinstance(value, torch.Tensor):
-                return value
-            dim = 1 if name in ("keys", "values") else 0
-            size = value.shape[dim] // self.batch * rows
-            return cut.setdefault(id(value), value.narrow(dim, 0, size))
-
-        state = copy.copy(self)
-        vars(state).update({name: part(name, value) for name, value in vars(self).items()})
-        state.work = Work(**{name: part(name, value) for name, value in vars(self.work).items()})
-        state.flags = {name: part(name, value) for name, value in self.flags.items()}
-        state.batch = rows
-        return state
 
     def tensors(self) -> list[torch.Tensor]:
         """Every tensor of the state."""
