@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine.config import ModelConfig, RopeConfig
-from higgs_tts.engine.kernels import front, nvrtc
+from higgs_tts.engine.kernels import front, nvrtc, rows
 from higgs_tts.engine.kernels.fused import defines, source, unfit
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
@@ -39,6 +39,25 @@ def test_the_sources_compile(config, capability):
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_front_compiles(config, dtype, capability):
     assert len(nvrtc.compile_cubin(front.source(), capability, front.defines(config, dtype, 7))) > 10_000
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
+@pytest.mark.parametrize("capability", BLOCKS)
+def test_the_batch_kernels_compile(config, capability):
+    assert len(nvrtc.compile_cubin(rows.source(), capability, rows.defines(config))) > 10_000
+
+
+@pytest.mark.parametrize("context", [1, 64, 65, 255, 256, 257, 700, 3968, 4096, 4097, 8192, 30000])
+def test_no_row_comes_to_more_parts_than_there_is_room_for(context):
+    """The sizes that the kernel chooses: doubled once from the fourth part on, then as long as parts are too many."""
+    most = 0
+    for at in range(context):
+        size = rows.SHORTEST * (1 if at < 4 * rows.SHORTEST else 2)
+        while at // size >= rows.MOST_PARTS:
+            size *= 2
+        most = max(most, at // size + 1)
+    assert most == rows.most_parts(context)
 
 
 @needs_nvrtc
