@@ -20,7 +20,8 @@ from .libraries import borrow
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
 EMIT_FRAMES = 25  # frames a stream waits for before it decodes a window
-LENGTHS = (EMIT_FRAMES + 2 * CONTEXT_FRAMES, WINDOW_FRAMES + 2 * CONTEXT_FRAMES)  # the two windows a stream is made of
+STEADY_FRAMES = 100  # frames a window on a GPU while somebody listens: four times as many cost it little more
+LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (EMIT_FRAMES, STEADY_FRAMES, WINDOW_FRAMES))  # of windows
 _SEMANTIC_PAD = 160  # samples HuBERT's input gets on each side
 _SEMANTIC_STEP = 2  # HuBERT states a codec frame
 

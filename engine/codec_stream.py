@@ -12,8 +12,12 @@ from .codec import LENGTHS, CodecDecoder, StreamDecoder
 class SideStreamDecoder(StreamDecoder):
     """A StreamDecoder that waits in `finish` alone: windows run on `stream`, results come to the host by themselves.
 
-    `push` starts the windows that its codes complete; it and `poll` give what has become ready, in order.
+    `push` starts the windows that its codes complete; it and `poll` give what has become ready, in order. `in_turn`:
+    a window begins when the work queued so far on the current stream is done, and what is queued later waits for it.
+    A kernel that needs the whole device to itself loses more by windows that slip in between than by waiting for one.
     """
+
+    in_turn = True
 
     def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, **options):
         super().__init__(decoder, **options)
@@ -50,12 +54,17 @@ class SideStreamDecoder(StreamDecoder):
 
     def _begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple:
         """Starts a window: (event, wav that is there once the event is)."""
+        talker = torch.cuda.current_stream(self._stream.device)
+        if self.in_turn:
+            self._stream.wait_stream(talker)
         with torch.cuda.stream(self._stream):
             wav = super()._decode(codes.to(self._stream.device), start, stop)
             host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
             host.copy_(wav, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
+        if self.in_turn:
+            talker.wait_event(event)
         return event, host
 
 

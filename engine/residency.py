@@ -11,6 +11,7 @@ import torch
 
 from .checkpoint import Checkpoint, load_talker
 from .codec import build_decoder
+from .codec_stream import make_stream
 from .config import MAX_BATCH, EngineConfig
 from .kernels.snake import NoCompiler, SnakeKernel
 from .lane import Lane
@@ -46,6 +47,7 @@ class Residency:
             self.pool.adopt([*self.talker.tensors(), *self.decoder.state_dict().values()])
             self._quicken_codec()
             self.lane()
+            self._warm_up()
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
             tensors = None
@@ -64,6 +66,18 @@ class Residency:
         with contextlib.suppress(NoCompiler):
             self._snake = SnakeKernel(self.pool.device)
             self.decoder.use(self._snake)
+
+    def _warm_up(self):
+        """Lets the libraries set themselves up, which takes them a third of a second the first time in a process."""
+        if self.pool.device.type != "cuda":
+            return
+        config, length = self.talker.config, 32
+        with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
+            cache = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
+            self.talker.prefill([0] * length, (), *cache)
+            stream = make_stream(self.decoder, self.pool)
+            stream.push(torch.zeros(1, config.codebooks, dtype=torch.int64))
+            stream.finish()
 
     @property
     def state(self) -> DecodeState | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .codec import CONTEXT_FRAMES, EMIT_FRAMES, WINDOW_FRAMES
+from .codec import CONTEXT_FRAMES, EMIT_FRAMES, STEADY_FRAMES, WINDOW_FRAMES
 from .codec_stream import make_stream
 from .config import CODEBOOK_SIZE, FRAME_RATE, SamplingParams
 from .errors import HiggsError
@@ -22,7 +22,7 @@ from .text import estimate_frames, split_text
 from .voice import MAX_CLIP_SECONDS, Voice
 
 _ANCHOR_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
-_EARLY = (1, 2, 4, 8)  # frames of the first windows where somebody listens
+_EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
 
 
 @dataclass
@@ -94,6 +94,7 @@ class Utterance:
         self._warnings += lane.notes
         rows = min(lane.state.batch, len(prompts))
         self._how = lane.how() + (f", {rows} lines together" if rows > 1 else "")
+        self._sound.stream.in_turn = rows == 1
         # A voice made of this text's first line is of no use to the next call.
         prefixes = self._residency.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)
         run = Decoding(
@@ -151,10 +152,11 @@ class _Sound:
 
     def __init__(self, residency, on_audio):
         # With emit=1, what is pushed at once makes one window.
-        self._stream = make_stream(residency.decoder, residency.pool, emit=1)
+        self.stream = make_stream(residency.decoder, residency.pool, emit=1)
         self._later = WINDOW_FRAMES if residency.pool.device.type == "cuda" else EMIT_FRAMES
+        self._steady = self._later if on_audio is None else min(self._later, STEADY_FRAMES)
         self._on_audio = on_audio
-        self._early = deque(_EARLY if on_audio is not None else (EMIT_FRAMES,))
+        self._early = deque(_EARLY if on_audio is not None else (self._steady,))
         self.wanted = CONTEXT_FRAMES + self._early[0] if on_audio is not None else 0  # frames until somebody hears
         self._context = CONTEXT_FRAMES
         self._next, self._size = [], 0  # pieces of the next window, and how many frames it takes
@@ -177,16 +179,16 @@ class _Sound:
         if self._early:
             context, self._context = self._context, 0
             return context + self._early.popleft()
-        return EMIT_FRAMES if is_first else self._later
+        return self._steady if is_first else self._later
 
     def _decode(self):
         codes, self._next = torch.cat(self._next), []
-        self._give(self._stream.push(codes))
+        self._give(self.stream.push(codes))
 
     def poll(self):
         """Hands on what has become final since; needed only where somebody listens."""
         if self._on_audio is not None:
-            self._give(self._stream.poll())
+            self._give(self.stream.poll())
 
     def _give(self, wav: torch.Tensor):
         if not len(wav):
@@ -201,7 +203,7 @@ class _Sound:
     def finish(self) -> torch.Tensor:
         """The rest -> the whole wav [T]."""
         if self._next:
-            self._stream.emit = 2 * WINDOW_FRAMES  # more than there can be: the rest is one window with the end
+            self.stream.emit = 2 * WINDOW_FRAMES  # more than there can be: the rest is one window with the end
             self._decode()
-        self._give(self._stream.finish())
+        self._give(self.stream.finish())
         return torch.cat([torch.empty(0), *self._wavs])
