@@ -5,7 +5,9 @@ import torch
 from higgs_tts.engine.codec import StreamDecoder, build_decoder, tiny_codec
 from higgs_tts.engine.codec_layout import CodecWeights
 from higgs_tts.engine.codec_stream import SideStreamDecoder, make_stream
-from higgs_tts.engine.kernels.snake import snake
+from higgs_tts.engine.kernels import nvrtc
+from higgs_tts.engine.kernels import snake as snake_module
+from higgs_tts.engine.kernels.snake import SnakeKernel, snake
 from higgs_tts.engine.memory import PrivatePool
 
 
@@ -108,6 +110,20 @@ def test_the_activation_is_transformers_own(decoder):
     assert torch.equal(x, kept)
     assert torch.equal(snake(x, theirs.alpha, 7)[..., :7], snake(x, theirs.alpha, 50)[..., :7])
     assert not snake(x, theirs.alpha, 7)[..., 7:].any()
+
+
+@pytest.mark.parametrize("capability", ["75", "80", "86", "89", "90", "100", "120"])
+def test_the_activation_s_kernel_compiles(capability):
+    try:
+        nvrtc._nvrtc()
+    except nvrtc.NoCompiler as error:
+        pytest.skip(str(error))
+    assert nvrtc.compile_cubin(snake_module._SOURCE.read_text(encoding="utf-8"), capability, ())
+
+
+def test_the_activation_s_kernel_is_refused_without_a_gpu():
+    with pytest.raises(nvrtc.NoCompiler, match="NVIDIA"):
+        SnakeKernel(torch.device("cpu"))
 
 
 def test_another_activation_takes_the_place_of_every_one(decoder):
