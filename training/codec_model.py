@@ -174,6 +174,12 @@ class Codec(nn.Module):
     def latents(self, wav: torch.Tensor) -> torch.Tensor:  # [B, 1, S] -> [B, T, LATENT]
         return self.fc(self.acoustic_encoder(wav).transpose(1, 2))
 
+    def fix_codes(self) -> None:
+        """From here on nothing learns that decides which codes a sound gets."""
+        for part in (self.acoustic_encoder, self.fc):
+            part.requires_grad_(False)
+        self.books.eval()
+
     @torch.no_grad()
     def begin_books(self, wav: torch.Tensor, at_once: int) -> None:
         """Sets the codebooks by the latents of wav [B, 1, S], `at_once` a time; they get mean 0 and size 1 first."""
@@ -192,6 +198,7 @@ class Codec(nn.Module):
         return self.acoustic_decoder(self.fc2(z).transpose(1, 2)), commitment
 
 
+_AFTER_CODES = ("fc2.", "acoustic_decoder.")
 _CONVOLUTIONS = ("acoustic_encoder.", "acoustic_decoder.")
 
 
@@ -235,10 +242,16 @@ def _idle() -> dict[str, torch.Tensor]:
     return made | {name: torch.ones(needed[name]) for name in norms}
 
 
-def save(codec: Codec, folder: Path, minutes: float, steps: int) -> None:
-    """Writes the codec as a folder that the engine and transformers load. `minutes`, `steps`: of training so far."""
+def save(codec: Codec, folder: Path, minutes: float, steps: int, fixed_codes: bool = False) -> None:
+    """Writes the codec as a folder that the engine and transformers load. `minutes`, `steps`: of training so far.
+
+    `fixed_codes`: what decides the codes stays, to the bit, as the folder has it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.to(STORED).contiguous() for name, tensor in canonical(codec).items()}
+    if fixed_codes:
+        with safe_open(folder / "model.safetensors", framework="pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in tensors if not name.startswith(_AFTER_CODES)}
     assert {**encoder_shapes(CONFIG), **decoder_shapes(CONFIG)}.keys() <= tensors.keys()
     partial = folder / "model.partial"
     save_file(tensors, partial, metadata={"format": "pt", "minutes": str(minutes), "steps": str(steps)})

@@ -39,9 +39,10 @@ class Settings:
     batch: int = 32
     frames: int = 32  # of a training excerpt
     rate: float = 6e-4
-    critic_rate: float = 3e-4
+    critic_rate: float = 5e-4
     critic_share: float = 0.4  # of the time that passes before the critics begin
     seed: int = 0
+    fixed_codes: bool = False  # the decoder alone learns: what a talker was trained on stays true
     log_seconds: float = 10.0
     save_seconds: float = 90.0
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,7 +109,10 @@ class Run:
         self.revive = torch.ones((), dtype=torch.bool, device=device)
         rest = {"betas": (0.8, 0.99), "weight_decay": 0.0, "fused": graphed, "capturable": graphed}
         rates = torch.zeros((), device=device), torch.zeros((), device=device)
-        self.teach_codec = torch.optim.AdamW(self.codec.parameters(), lr=rates[0], **rest)
+        if self.settings.fixed_codes:
+            self.codec.fix_codes()
+        learning = [one for one in self.codec.parameters() if one.requires_grad]
+        self.teach_codec = torch.optim.AdamW(learning, lr=rates[0], **rest)
         self.teach_critics = torch.optim.AdamW(self.critics.parameters(), lr=rates[1], **rest)
         self.works = {
             "unquantised": _Repeated(lambda: self.learn(quantised=False, judged=False)),
@@ -150,7 +154,8 @@ class Run:
         losses = {"mel": mel, "magnitude": magnitude, "commitment": commitment}
         if judged:
             start = (made.shape[1] - CRITIC_FRAMES * FRAME_SAMPLES) // 2  # the critics hear the middle
-            made, real = (wav[:, max(0, start) : made.shape[1] - max(0, start)] for wav in (made, real))
+            size = real.square().mean(1, keepdim=True).sqrt().clamp_min(1e-3)  # the loudness tells them nothing
+            made, real = (wav[:, max(0, start) : made.shape[1] - max(0, start)] / size for wav in (made, real))
             seen = self.critics(real)
             told = critic_loss(self.critics(made.detach()), seen)
             _learn(self.teach_critics, told, self.critics)
@@ -176,15 +181,16 @@ class Run:
 
     def keep(self) -> None:
         """Writes the codec and the critics."""
-        save(self.codec, self.settings.out, self.minutes, self.steps)
+        save(self.codec, self.settings.out, self.minutes, self.steps, self.settings.fixed_codes)
         tensors = {name: tensor.half().contiguous() for name, tensor in self.critics.state_dict().items()}
         save_file(tensors, self.settings.out / _CRITICS)
 
     def go_back(self) -> None:
         """To what was last kept, with optimisers that remember nothing."""
         load(self.codec, self.settings.out)
-        held = load_file(self.settings.out / _CRITICS)
-        self.critics.load_state_dict({name: tensor.float() for name, tensor in held.items()})
+        if (self.settings.out / _CRITICS).is_file():  # critics can begin anew beside an old codec
+            held = load_file(self.settings.out / _CRITICS)
+            self.critics.load_state_dict({name: tensor.float() for name, tensor in held.items()})
         self.__post_init__()
 
 
@@ -237,10 +243,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--frames", type=int, default=Settings.frames)
     parser.add_argument("--rate", type=float, default=Settings.rate)
     parser.add_argument("--critic-share", type=float, default=Settings.critic_share)
+    parser.add_argument("--critic-rate", type=float, default=Settings.critic_rate)
+    parser.add_argument("--fixed-codes", action="store_true", help="with --resume: the decoder alone learns")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="go on from what --out holds")
     given = vars(parser.parse_args(arguments))
     resume = given.pop("resume")
+    if given["fixed_codes"] and not (resume and (given["out"] / "model.safetensors").is_file()):
+        parser.error("--fixed-codes needs --resume and a codec in --out")
     train(Settings(**given), resume)
 
 
