@@ -6,47 +6,20 @@
 // attends to by itself; MOST_PARTS, how many such parts a row may come to; CREWS, attending blocks a multiprocessor.
 
 #include "common.cuh"
-
-// Weights of the product that follows, on their way into L2 while memory has less to do: of each row as many pieces.
-struct Ahead { const unsigned char* weights; long long pitch; int rows, pieces, stride; };  // pitch, stride: bytes
-constexpr int PIECE = 512;
-
-// Called by `count` threads, with 0, 1, 2 and so on as `index`.
-__device__ __forceinline__ void fetch_ahead(const Ahead& a, int index, int count) {
-  for (int i = index; i < a.rows * a.pieces; i += count) {
-    const unsigned char* at = a.weights + i % a.rows * a.pitch + i / a.rows * a.stride;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "n"(PIECE) : "memory");
-#else
-    for (int k = 0; k < PIECE; k += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(at + k));
-#endif
-  }
-}
-
 #include "rows_tile.cuh"
 #include "rows_attention.cuh"
 
-struct Norm {
-  const u16 *x_in, *delta, *weight;  // x_in: the stream's beginning, else null
-  float* x;
-  u16* h;
-  int rows;
-  Ahead ahead;
-};
+struct Norm { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
 
 __device__ __forceinline__ void widen(uint4 v, float* f) {
   f[0] = low(v.x); f[1] = high(v.x); f[2] = low(v.y); f[3] = high(v.y);
   f[4] = low(v.z); f[5] = high(v.z); f[6] = low(v.w); f[7] = high(v.w);
 }
 
-// x += delta, and h = RMSNorm(x) * weight. One block a row, 8 values a thread; the blocks after those fetch ahead.
+// x += delta, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) {
   __shared__ float part[HIDDEN / 256];
   const int t = threadIdx.x;
-  if (blockIdx.x >= s.rows) {
-    fetch_ahead(s.ahead, (blockIdx.x - s.rows) * blockDim.x + t, (gridDim.x - s.rows) * blockDim.x);
-    return;
-  }
   const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
   const uint4 weights = *(const uint4*)(s.weight + t * 8);
   float v[8], w[8];
@@ -74,20 +47,11 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) 
                                    pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
 }
 
-struct Gate {
-  const u16* gate_up;
-  u16* act;
-  int rows, blocks;  // blocks: those that compute; the blocks after them fetch ahead
-  Ahead ahead;
-};
+struct Gate { const u16* gate_up; u16* act; int rows; };
 
 // act = silu(gate) * up. 8 values a thread.
 extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
   constexpr int WIDE = INTER / 8;
-  if (blockIdx.x >= s.blocks) {
-    fetch_ahead(s.ahead, (blockIdx.x - s.blocks) * 256 + threadIdx.x, (gridDim.x - s.blocks) * 256);
-    return;
-  }
   const int i = blockIdx.x * 256 + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
   if (row >= s.rows) return;
   const u16* from = s.gate_up + (long long)row * (2 * INTER) + at;
@@ -108,17 +72,16 @@ struct Attend {
   float *sums, *marks;        // [rows][KV_HEADS] times what a meeting of parts wants
   u32* arrived;               // [rows][KV_HEADS], zero between launches
   int rows, slots, most_parts;
-  Ahead ahead;
 };
 
 // Warps take (row, part, kv head) in turn, each by itself; a warp finds the row of an item from all rows' lengths.
-// Whoever has nothing left to take fetches ahead.
 extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const Attend s) {
   __shared__ Hand hands[CREW];
-  Hand& hand = hands[threadIdx.x >> 5];
+  const int warp = threadIdx.x >> 5;
+  Hand& hand = hands[warp];
   const Parts parts = count_parts(s.position, s.rows);
   clear_queries(hand);
-  for (int item = (threadIdx.x >> 5) * gridDim.x + blockIdx.x; item < parts.total * KV_HEADS; item += CREW * gridDim.x) {
+  for (int item = warp * gridDim.x + blockIdx.x; item < parts.total * KV_HEADS; item += CREW * gridDim.x) {
     const Stretch a = stretch_of(parts, item);
     const long long head = (long long)a.row * KV_HEADS + a.kv;
     u16 *keys = s.keys + head * s.slots * DIM, *values = s.values + head * s.slots * DIM;
@@ -137,5 +100,4 @@ extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const Atte
     write_part(a, sums, meeting);
     if (last_to_arrive(meeting, a.parts)) join(a, meeting, attended);
   }
-  fetch_ahead(s.ahead, (threadIdx.x >> 5) * (gridDim.x * 32) + blockIdx.x * 32 + (threadIdx.x & 31), gridDim.x * CREW * 32);
 }

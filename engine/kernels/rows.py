@@ -21,41 +21,21 @@ SHORTEST, MOST_PARTS = 64, 32  # positions that one warp attends to, at least; p
 CREWS = 3  # attending blocks on a multiprocessor at once
 _CREW_THREADS = 128
 _GATE_THREADS = 256
-AHEAD = {"qkv": 2, "out": 4, "gate_up": 1, "down": 8}
-_PIECE = 512
 _SOURCES = pathlib.Path(__file__).parent
 _ATTEND = "qkv qk_norm cos sin keys values position attended sums marks arrived"
 _INCLUDE = re.compile(r'#include "(.+)"')
 
 
-class _Ahead(ctypes.Structure):
-    """As `Ahead` in rows.cu."""
-
-    _fields_ = [
-        ("weights", ctypes.c_void_p),
-        ("pitch", ctypes.c_longlong),
-        *((name, ctypes.c_int) for name in ("rows", "pieces", "stride")),
-    ]
-
-
 class _Norm(ctypes.Structure):
     """As `Norm` in rows.cu."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in "x_in delta weight x h".split()),
-        ("rows", ctypes.c_int),
-        ("ahead", _Ahead),
-    ]
+    _fields_ = [(name, ctypes.c_void_p) for name in "x_in delta weight x h".split()]
 
 
 class _Gate(ctypes.Structure):
     """As `Gate` in rows.cu."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("gate_up", "act")),
-        *((name, ctypes.c_int) for name in ("rows", "blocks")),
-        ("ahead", _Ahead),
-    ]
+    _fields_ = [("gate_up", ctypes.c_void_p), ("act", ctypes.c_void_p), ("rows", ctypes.c_int)]
 
 
 class _Attend(ctypes.Structure):
@@ -64,7 +44,6 @@ class _Attend(ctypes.Structure):
     _fields_ = [
         *((n, ctypes.c_void_p) for n in _ATTEND.split()),
         *((name, ctypes.c_int) for name in ("rows", "slots", "most_parts")),
-        ("ahead", _Ahead),
     ]
 
 
@@ -94,11 +73,6 @@ def most_parts(context: int) -> int:
     """The most parts that a row of that many slots comes to; see part_size in rows_attention.cuh."""
     short = -(-min(context, 4 * SHORTEST) // SHORTEST)
     return max(short, min(MOST_PARTS, -(-context // (2 * SHORTEST))))
-
-
-def _blocks_ahead(argument, threads: int) -> int:
-    """Blocks that do nothing but fetch ahead, a piece a thread."""
-    return -(-argument.ahead.rows * argument.ahead.pieces // threads)
 
 
 class RowsDecode:
@@ -146,34 +120,18 @@ class RowsDecode:
 
     def _make_arguments(self):
         """What each layer's kernels are launched with, in the order of their launches."""
-        layers, state = self._talker.layers, self._state
-        first = layers[0]
-        self._norms = [self._norm(first.code.attn_norm, "qkv", first.qkv, state.work.x)]
-        self._attends, self._gates = [], []
+        s, layers, state = self.scratch, self._talker.layers, self._state
+        self._gate = _Gate(gate_up=s["gate_up"].data_ptr(), act=s["act"].data_ptr(), rows=self._rows)
+        self._norms = [self._norm(layers[0].code.attn_norm, state.work.x)]
+        self._attends = []
         for index, layer in enumerate(layers):
             self._attends.append(self._attend(layer, state.keys[index], state.values[index]))
-            self._norms.append(self._norm(layer.code.mlp_norm, "gate_up", layer.code.gate_up))
-            self._gates.append(self._gate(layer))
-            if index + 1 < len(layers):
-                following = layers[index + 1]
-                self._norms.append(self._norm(following.code.attn_norm, "qkv", following.qkv))
-            else:
-                self._norms.append(self._norm(self._talker.norm, "qkv", self._talker.head_codes))
+            following = layers[index + 1].code.attn_norm if index + 1 < len(layers) else self._talker.norm
+            self._norms += [self._norm(layer.code.mlp_norm), self._norm(following)]
 
-    def _ahead(self, name: str, weights) -> _Ahead:
-        pieces = AHEAD[name]
-        pitch = weights.shape[1] * 2
-        stride = pitch // max(1, pieces) // 16 * 16
-        return _Ahead(weights.data_ptr(), pitch, weights.shape[0], pieces, max(stride, _PIECE))
-
-    def _gate(self, layer) -> _Gate:
-        s = {name: self.scratch[name].data_ptr() for name in ("gate_up", "act")}
-        return _Gate(**s, rows=self._rows, blocks=self._gate_blocks, ahead=self._ahead("down", layer.code.down))
-
-    def _norm(self, weight, name: str, product, x_in=None) -> _Norm:
+    def _norm(self, weight, x_in=None) -> _Norm:
         s = {name: self.scratch[name].data_ptr() for name in ("delta", "x", "h")}
-        x_in = None if x_in is None else x_in.data_ptr()
-        return _Norm(**s, x_in=x_in, weight=weight.data_ptr(), rows=self._rows, ahead=self._ahead(name, product))
+        return _Norm(**s, x_in=None if x_in is None else x_in.data_ptr(), weight=weight.data_ptr())
 
     def _attend(self, layer, keys, values) -> _Attend:
         s = {name: self.scratch[name].data_ptr() for name in ("qkv", "attended", "sums", "marks", "arrived")}
@@ -188,7 +146,6 @@ class RowsDecode:
             rows=self._rows,
             slots=self._state.context,
             most_parts=self._most_parts,
-            ahead=self._ahead("out", layer.out),
         )
 
     def run(self):
@@ -200,17 +157,16 @@ class RowsDecode:
             linear(s["attended"], layer.out, s["delta"])
             launch_norm(self._norms[2 * index + 1])
             linear(s["h"], layer.code.gate_up, s["gate_up"])
-            gate = self._gates[index]
-            launch(self._kernels["swiglu"], self._gate_blocks + _blocks_ahead(gate, _GATE_THREADS), _GATE_THREADS, gate)
+            launch(self._kernels["swiglu"], self._gate_blocks, _GATE_THREADS, self._gate)
             linear(s["act"], layer.code.down, s["delta"])
             launch_norm(self._norms[2 * index + 2])
         linear(s["h"], talker.head_codes, s["head"])
         self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])
 
     def _launch_norm(self, norm: _Norm):
-        blocks = self._rows + _blocks_ahead(norm, self._norm_threads)
-        launch(self._kernels["add_norm"], blocks, self._norm_threads, norm)
+        launch(self._kernels["add_norm"], self._rows, self._norm_threads, norm)
 
     def close(self):
-        """Unloads the code; scratch goes with the object."""
+        """Unloads the code and lets go of the state, which holds this object."""
         self._module.close()
+        self._talker = self._state = None

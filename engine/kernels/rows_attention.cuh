@@ -126,8 +126,11 @@ __device__ __forceinline__ void write_part(const Stretch& a, const Sums& s, cons
     float* to = at.sums + (a.part * GROUP + query) * DIM + g * 8;
 #pragma unroll
     for (int m = 0; m < 8; m += 4) {
-      *(float4*)(to + m) = make_float4(s.acc[m][i], s.acc[m + 1][i], s.acc[m + 2][i], s.acc[m + 3][i]);
-      *(float4*)(to + 64 + m) = make_float4(s.acc[m][i + 2], s.acc[m + 1][i + 2], s.acc[m + 2][i + 2], s.acc[m + 3][i + 2]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int k = i + 2 * h;
+        *(float4*)(to + h * 64 + m) = make_float4(s.acc[m][k], s.acc[m + 1][k], s.acc[m + 2][k], s.acc[m + 3][k]);
+      }
     }
     if (g == 0) *(float2*)(at.marks + (query * MOST_PARTS + a.part) * 2) = make_float2(s.m[i], s.l[i]);
   }

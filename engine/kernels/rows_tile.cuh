@@ -16,27 +16,24 @@ struct Stretch { int row, kv, part, parts, from, to, at; };  // positions [from,
 // Lane (g, t) = (lane / 4, lane % 4). Keys: positions g and g + 8, dimensions 32 * j + 8 * t of piece j.
 // Values: positions 2t, 2t + 1, 2t + 8, 2t + 9, dimensions 8 * g and 64 + 8 * g.
 struct Tile { uint4 k[2][4], v[4][2]; };
+__device__ __forceinline__ uint4 read_cache(const u16* cache, const Stretch& a, int at, int dim) {
+  return at < a.to && at < a.at ? stream16(cache + (long long)at * DIM + dim) : make_uint4(0, 0, 0, 0);
+}
 __device__ __forceinline__ int value_position(int i) { return (threadIdx.x & 3) * 2 + (i & 1) + (i >> 1) * 8; }
 
 __device__ __forceinline__ void load_keys(Tile& tile, const u16* keys, const Stretch& a, int base) {
   const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int at = base + g + r * 8;
+  for (int r = 0; r < 2; ++r)
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-      tile.k[r][j] = at < a.to && at < a.at ? stream16(keys + (long long)at * DIM + j * 32 + t * 8) : make_uint4(0, 0, 0, 0);
-  }
+    for (int j = 0; j < 4; ++j) tile.k[r][j] = read_cache(keys, a, base + g + r * 8, j * 32 + t * 8);
 }
 __device__ __forceinline__ void load_values(Tile& tile, const u16* values, const Stretch& a, int base) {
   const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int at = base + value_position(i);
+  for (int i = 0; i < 4; ++i)
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      tile.v[i][h] = at < a.to && at < a.at ? stream16(values + (long long)at * DIM + h * 64 + g * 8) : make_uint4(0, 0, 0, 0);
-  }
+    for (int h = 0; h < 2; ++h) tile.v[i][h] = read_cache(values, a, base + value_position(i), h * 64 + g * 8);
 }
 // The new position is not read from the cache: it is in shared memory.
 __device__ __forceinline__ void insert_new(Tile& tile, const Stretch& a, int base, const Hand& hand) {
@@ -56,7 +53,8 @@ __device__ __forceinline__ void insert_new(Tile& tile, const Stretch& a, int bas
 // c += a * b with a [16, 16], b [16, 8] in bf16, laid out over the lanes as the instruction of 8.0 wants them.
 __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800 && !defined(NO_TENSOR_CORES)
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 #else
   const int lane = threadIdx.x & 31, row = lane & ~3, column = (lane & 3) * 8;  // first lanes of a's row, b's columns
