@@ -7,6 +7,7 @@ from collections import deque
 import torch
 
 from .codec import LENGTHS, CodecDecoder, StreamDecoder
+from .memory import to_device
 
 
 class SideStreamDecoder(StreamDecoder):
@@ -58,7 +59,7 @@ class SideStreamDecoder(StreamDecoder):
         if self.in_turn:
             self._stream.wait_stream(talker)
         with torch.cuda.stream(self._stream):
-            wav = super()._decode(codes.to(self._stream.device), start, stop)
+            wav = super()._decode(to_device(codes, self._stream.device), start, stop)
             host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
             host.copy_(wav, non_blocking=True)
             event = torch.cuda.Event()

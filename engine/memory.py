@@ -89,6 +89,13 @@ class PrivatePool:
         self.trim()
 
 
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor` on `device`; the host does not wait for the work that is queued there before the copy."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def _mem_pool(device: torch.device):
     """A pool of one's own, or None where there is none to be had."""
     if device.type != "cuda" or not hasattr(torch.cuda, "use_mem_pool"):

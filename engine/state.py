@@ -6,6 +6,7 @@ import torch
 
 from .config import BOC, CODE_VOCAB, RAS_WINDOW, ModelConfig, SamplingParams
 from .kernels import noise
+from .memory import to_device
 from .talker.layers import Work
 
 ALWAYS = 2.0  # a top-p that keeps all: above any cumulative probability, rounding included
@@ -145,7 +146,7 @@ class DecodeState:
         self.top_k_index[b] = min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1
         self.ban[b] = params.ban_specials
         self.line[b] = line
-        self.keys_philox[b] = noise.round_keys(params.seed).to(self.device)
+        self.keys_philox[b] = to_device(noise.round_keys(params.seed), self.device)
         if self.config.is_v2:
             self._start_window(b, tail_rows, params)
 
@@ -158,4 +159,4 @@ class DecodeState:
         self.history[b] = BOC
         tail = tail_rows[-window:]
         if len(tail):
-            self.history[b, window - len(tail) :] = tail.to(self.device)
+            self.history[b, window - len(tail) :] = to_device(tail, self.device)

@@ -1,7 +1,7 @@
 """The talker's pass over many positions of one row: a prompt, or the part of it that the cache does not hold yet.
 
-Its results are new tensors, so it needs no scratch and a third of the launches that the step's own layers make. Knows
-no sampling and keeps nothing between calls.
+Its results are new tensors, so it needs no scratch and a third of the launches that the step's own layers make. It
+waits for nothing on the device, where other rows may be decoding. Knows no sampling and keeps nothing between calls.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from ..config import ModelConfig
 from ..kernels.swiglu import swiglu
+from ..memory import to_device
 from .layers import Layer
 
 _ALIGNED = 16  # attention kernels read masks in whole rows of this
@@ -26,12 +27,13 @@ class Span:
         cos, sin = talker.cos[start:stop, None], talker.sin[start:stop, None]
         half = cos.shape[-1] // 2
         self.rotary = cos, sin[..., :half], sin[..., half:]
-        self.x = talker.embed_text[torch.as_tensor(ids[start:stop])].to(talker.device, talker.dtype)  # [L, H]
+        text = talker.embed_text[torch.as_tensor(ids[start:stop])]
+        self.x = to_device(text, talker.device).to(talker.dtype)  # [L, H]
         is_code = torch.zeros(stop - start, dtype=torch.bool)
         for at, rows in audio:
             first, last = max(at, start), min(at + len(rows), stop)
             if first < last:
-                books = rows[first - at : last - at].to(talker.device) + talker.offsets
+                books = to_device(rows[first - at : last - at], talker.device) + talker.offsets
                 self.x[first - start : last - start] = talker.embed_codes[books].sum(1)
                 is_code[first - start : last - start] = True
         self.flash = _has_flash(talker.device, talker.dtype)
@@ -40,7 +42,7 @@ class Span:
         self.all_code = bool(is_code.all())
         if talker.config.is_v2 and is_code.any() and not self.all_code:
             kinds = (~is_code).nonzero()[:, 0], is_code.nonzero()[:, 0], is_code[:, None]
-            self.kinds = tuple(kind.to(talker.device) for kind in kinds)
+            self.kinds = tuple(to_device(kind, talker.device) for kind in kinds)
 
     def _mask(self) -> torch.Tensor:
         """Added to scores [L, stop]: each position sees all before the span, and of the span what is not after it."""
