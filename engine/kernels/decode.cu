@@ -1,71 +1,98 @@
 // One decode step of the talker for one row, embedding to logits, as one cooperative kernel that reads each weight once.
 //
-// Every block stays on its multiprocessor and walks through the phases of all layers; a grid barrier separates them.
-// The memory system must not idle at a barrier, so each warp has its first weights of the next phase loading meanwhile.
-// Widths are compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM, and
-// ROW_TILE, the rows of a projection that a warp loads at a time.
+// Every block stays on its multiprocessor and walks through the phases of all layers; what a phase makes is handed to
+// the blocks that need it (step.cuh). The memory system must not idle while they wait: rings of shared memory go on
+// filling with the weights that come next (ring.cuh).
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS, the grid;
+// PIECE, the most weights a copy brings; SLOTS, pieces a warp has under way; SHARED_ROOM, bytes beside the rings.
 // Weights and cache are bf16; the residual stream and all sums are fp32.
 
 #include "common.cuh"
+#include "step.cuh"
+#include "ring.cuh"
 #include "matvec.cuh"
 #include "attention.cuh"
 
+// What of each matrix is a warp's, in rows from `first` on. Contiguous, so that it is one stretch of the ring's.
+struct Rows { int first, count; };
+__device__ __forceinline__ Rows rows_of(int rows) {
+  const int base = share(rows, blockIdx.x, BLOCKS), mine = share(rows, blockIdx.x + 1, BLOCKS) - base;
+  const int warp = threadIdx.x >> 5, first = share(mine, warp, WARPS);
+  return {base + first, share(mine, warp + 1, WARPS) - first};
+}
+// The same of a projection, in pieces of rows counted from the block's first row.
+template <int K>
+__device__ __forceinline__ Rows pieces_in_block() {
+  const int pieces = parts_of(K) * (share(HIDDEN, blockIdx.x + 1, BLOCKS) - share(HIDDEN, blockIdx.x, BLOCKS));
+  const int warp = threadIdx.x >> 5, first = share(pieces, warp, WARPS);
+  return {first, share(pieces, warp + 1, WARPS) - first};
+}
+__device__ __forceinline__ Pieces wide_pieces(const u16* w, int from, Rows mine) {
+  constexpr int PARTS = parts_of(HIDDEN);
+  return {(const unsigned char*)(w + (long long)(from + mine.first) * HIDDEN), HIDDEN / PARTS * 2, mine.count * PARTS};
+}
+template <int K>
+__device__ __forceinline__ Pieces projection_pieces(const u16* w) {
+  constexpr int N = K / parts_of(K);
+  const Rows mine = pieces_in_block<K>();
+  w += (long long)share(HIDDEN, blockIdx.x, BLOCKS) * K + (long long)mine.first * N;
+  return {(const unsigned char*)w, N * 2, mine.count};
+}
+__device__ __noinline__ Pieces pieces_of(const LayerWeights* layers, const u16* head, int layer_count, int span) {
+  if (span == layer_count * SPANS) return wide_pieces(head, 0, rows_of(CODES));
+  const LayerWeights& w = layers[span / SPANS];
+  switch (span % SPANS) {
+    case 0: return wide_pieces(w.qkv, 0, rows_of(QKV_ROWS));
+    case 1: return projection_pieces<Q_ROWS>(w.out);
+    case 2: return wide_pieces(w.gate_up, 0, rows_of(INTER));
+    case 3: return wide_pieces(w.gate_up, INTER, rows_of(INTER));
+    default: return projection_pieces<INTER>(w.down);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step s) {
   __shared__ Shared sh;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, block = blockIdx.x;
-  const int qkv0 = first_row(QKV_ROWS, block) + warp, head0 = first_row(CODES, block) + warp;
-  const int mlp0 = first_row(INTER, block) + warp;
-  const int qkv_count = (first_row(QKV_ROWS, block + 1) - qkv0 + WARPS - 1) / WARPS;
-  const int mlp_count = (first_row(INTER, block + 1) - mlp0 + WARPS - 1) / WARPS * 2;
-  const int head_count = (first_row(CODES, block + 1) - head0 + WARPS - 1) / WARPS;
-  u32 round = *s.start;
-  Half front;
-  uint4 norm = norm_weights(s.layers[0].attn_norm);
-  load_half(front, s.layers[0].qkv + (long long)qkv0 * HIDDEN, 0, qkv_count > 0);
-  for (int layer = 0; layer < s.layer_count; ++layer) {
+  extern __shared__ __align__(128) unsigned char slots[];
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const Rows qkv = rows_of(QKV_ROWS), mlp = rows_of(INTER), head = rows_of(CODES);
+  const Rows out = pieces_in_block<Q_ROWS>(), down = pieces_in_block<INTER>();
+  Ring ring = make_ring(s, slots, sh.full);
+  const int base = share(HIDDEN, blockIdx.x, BLOCKS), end = share(HIDDEN, blockIdx.x + 1, BLOCKS);
+  for (int r = threadIdx.x; r < end - base; r += THREADS) sh.own[r] = bf16(s.x_in[base + r]);
+  const Stretch a = stretch_of(s, blockIdx.x);
+  u32 round = *s.rounds;  // the hand-over that came last
+  for (int layer = 0; layer < s.layer_count; ++layer, round += 5) {
     const LayerWeights& w = s.layers[layer];
-    norm_input(s, norm, layer == 0, sh);
-    wide_rows(front, qkv_count, sh, [&](int j) { return w.qkv + (long long)(qkv0 + j * WARPS) * HIDDEN; },
-              [&](int j, float sum) { if (lane == 0) s.qkv[qkv0 + j * WARPS] = sum; });
-    arrive(s);
+    const long long cache = layer * s.layer_stride;
+    const uint4 attn_norm = norm_weights(w.attn_norm), mlp_norm = norm_weights(w.mlp_norm);
     wait(s, round);
-    attention(s, w.qk_norm, layer, sh);
-    arrive(s);
-    {
-      Projection<Q_ROWS> out;
-      out.begin(w.out);
-      wait(s, round);
-      out.add(s, w.out, s.attended, layer == 0, sh);
-    }
-    arrive(s);
-    norm = norm_weights(w.mlp_norm);
-    auto mlp_row = [&](int j) { return w.gate_up + (long long)((j & 1) * INTER + mlp0 + (j >> 1) * WARPS) * HIDDEN; };
-    load_half(front, mlp_row(0), 0, mlp_count > 0);
-    wait(s, round);
-    norm_input(s, norm, false, sh);
-    float gate = 0.f;
-    wide_rows(front, mlp_count, sh, mlp_row, [&](int j, float sum) {
-      if (j & 1) { if (lane == 0) s.act[mlp0 + (j >> 1) * WARPS] = gate / (1.f + __expf(-gate)) * sum; }
-      else gate = sum;
+    norm_input(s, attn_norm, layer == 0, round, sh);
+    wide_rows(s, ring, qkv.count, sh, [&](int j, float sum) {
+      if (lane == 0) hand(s.qkv + qkv.first + j, sum, round + 1);
     });
     arrive(s);
-    {
-      Projection<INTER> down;
-      down.begin(w.down);
-      wait(s, round);
-      down.add(s, w.down, s.act, false, sh);
-    }
+    attention(s, w.qk_norm, a, s.keys + cache, s.values + cache, round + 1, sh);
     arrive(s);
-    const bool more = layer + 1 < s.layer_count;
-    norm = norm_weights(more ? s.layers[layer + 1].attn_norm : s.norm);
-    const u16* next = more ? s.layers[layer + 1].qkv + (long long)qkv0 * HIDDEN : s.head + (long long)head0 * HIDDEN;
-    load_half(front, next, 0, (more ? qkv_count : head_count) > 0);
-    wait(s, round);
+    wait(s, round + 2);
+    project<Q_ROWS>(s, ring, s.attended, out.first, out.first + out.count, round + 3, sh);
+    arrive(s);
+    wait(s, round + 3);
+    norm_input(s, mlp_norm, false, round + 3, sh);
+    wide_rows(s, ring, mlp.count, sh, [&](int j, float sum) { if (lane == 0) sh.gate[warp][j] = sum; });
+    wide_rows(s, ring, mlp.count, sh, [&](int j, float sum) {
+      const float gate = sh.gate[warp][j];
+      if (lane == 0) hand(s.act + mlp.first + j, gate / (1.f + __expf(-gate)) * sum, round + 4);
+    });
+    arrive(s);
+    wait(s, round + 4);
+    project<INTER>(s, ring, s.act, down.first, down.first + down.count, round + 5, sh);
+    arrive(s);
   }
-  norm_input(s, norm, false, sh);
-  wide_rows(front, head_count, sh, [&](int j) { return s.head + (long long)(head0 + j * WARPS) * HIDDEN; },
-            [&](int j, float sum) {  // rounded as a bf16 product would be
-              if (lane == 0) s.logits[head0 + j * WARPS] = __uint_as_float(to_bf16(sum) << 16);
-            });
-  if (block == 0 && threadIdx.x == 0) *s.start = round;  // everyone read the old one before the first barrier
+  const uint4 norm = norm_weights(s.norm);
+  wait(s, round);
+  norm_input(s, norm, false, round, sh);
+  wide_rows(s, ring, head.count, sh, [&](int j, float sum) {  // rounded as a bf16 product would be
+    if (lane == 0) s.logits[head.first + j] = __uint_as_float(to_bf16(sum) << 16);
+  });
+  if (blockIdx.x == 0 && threadIdx.x == 0) *s.rounds = round;  // it has values of every block, so all have read it
 }

@@ -8,13 +8,16 @@ import re
 
 import torch
 
-from .nvrtc import Module, NoCompiler, compile_cubin, launch
+from .nvrtc import Module, NoCompiler, compile_cubin, launch, shared_limit
 
 THREADS = 512
+WARPS = THREADS // 32
 MAX_SPLITS = 32
+SHARED_ROOM = 44 << 10  # bytes of a block's shared memory beside the rings; the kernel checks it against what it has
+ENOUGH_SLOTS = 3  # pieces under way a warp that keep memory busy; with fewer the pieces are made smaller
 _SOURCES = pathlib.Path(__file__).parent
 _POINTERS = (
-    "layers x_in head norm cos sin keys values position x qkv attended act partial logits arrivals start arrived"
+    "layers x_in head norm cos sin keys values position logits x qkv partial attended act rounds arrivals"
 ).split()
 
 
@@ -35,11 +38,29 @@ def source() -> str:
     return re.sub(r'#include "(.+)"', lambda include: (_SOURCES / include[1]).read_text(encoding="utf-8"), text)
 
 
-def defines(config, blocks: int) -> tuple[str, ...]:
-    """The widths as compiler options, for a grid of that many blocks."""
-    rows = -(-config.hidden // blocks)
+def ring(config, shared: int) -> tuple[int, int]:
+    """(weights a piece, pieces a warp) of the rings that fit into `shared` bytes of a block."""
+    for piece in (config.hidden // 2, config.hidden // 4, config.hidden // 8):
+        slots = (shared - SHARED_ROOM) // (WARPS * piece * 2)
+        if slots >= ENOUGH_SLOTS:
+            break
+    return piece, slots
+
+
+def ring_bytes(config, shared: int) -> int:
+    """Dynamic shared memory of a block."""
+    piece, slots = ring(config, shared)
+    return WARPS * slots * piece * 2
+
+
+def defines(config, blocks: int, shared: int) -> tuple[str, ...]:
+    """The widths as compiler options, for a grid of that many blocks with that many bytes of shared memory each."""
+    piece, slots = ring(config, shared)
     values = {
-        "ROW_TILE": min((6, 5, 4), key=lambda tile: -(-rows // tile) * tile),
+        "BLOCKS": blocks,
+        "PIECE": piece,
+        "SLOTS": slots,
+        "SHARED_ROOM": SHARED_ROOM,
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
         "KV_HEADS": config.kv_heads,
@@ -78,8 +99,10 @@ class FusedDecode:
             raise NoCompiler(reason or "it serves one row")
         major, minor = torch.cuda.get_device_capability(device)
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks)))
-        self._function = self._module.function("decode_step")
+        limit = shared_limit()
+        self._shared = ring_bytes(config, limit)
+        self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks, limit)))
+        self._function = self._module.function("decode_step", self._shared)
         self.scratch = self._make_scratch(config, device)
         self._layers = _layer_table(talker, device)
         heads = {name: tensor.data_ptr() for name, tensor in self.scratch.items()}
@@ -99,23 +122,36 @@ class FusedDecode:
             layer_count=config.layers,
             slots=state.context,
         )
+        self._try(state)
+
+    def _try(self, state):
+        """One launch on a state that holds no row yet: a driver that refuses it does so here, not in the first step."""
+        state.work.x.zero_()
+        try:
+            self.run()
+        except NoCompiler:
+            self.close()
+            raise
 
     @staticmethod
     def _make_scratch(config, device) -> dict[str, torch.Tensor]:
         group = config.heads // config.kv_heads
-        sizes = {
+        wide = {
             "x": config.hidden,
             "qkv": (config.heads + 2 * config.kv_heads) * config.head_dim,
+            "partial": config.kv_heads * MAX_SPLITS * group * (2 * config.head_dim + 2),
+        }
+        narrow = {
             "attended": config.heads * config.head_dim,
             "act": config.intermediate,
-            "partial": config.kv_heads * MAX_SPLITS * group * (config.head_dim + 2),
+            "rounds": 1,
+            "arrivals": 1,
         }
-        scratch = {name: torch.zeros(size, device=device, dtype=torch.float32) for name, size in sizes.items()}
-        counters = {"arrivals": 1, "start": 1, "arrived": config.kv_heads}
-        return scratch | {n: torch.zeros(size, device=device, dtype=torch.int32) for n, size in counters.items()}
+        scratch = {name: torch.zeros(size, device=device, dtype=torch.int64) for name, size in wide.items()}
+        return scratch | {n: torch.zeros(size, device=device, dtype=torch.int32) for n, size in narrow.items()}
 
     def run(self):
-        launch(self._function, self._blocks, THREADS, self._step, cooperative=True)
+        launch(self._function, self._blocks, THREADS, self._step, cooperative=True, shared=self._shared)
 
     def close(self):
         """Unloads the code; scratch goes with the object."""

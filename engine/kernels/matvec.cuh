@@ -1,39 +1,56 @@
-// Matrix times vector for one row of activations: weights stream through registers, once. Part of decode.cu.
+// Matrix times vector for one row of activations: each weight is read once, through the warp's ring. Part of decode.cu.
 
-// Rows [first, last) of an output that this block makes: all blocks get as many as one another, give or take one.
-__device__ __forceinline__ int first_row(int rows, int block) { return (int)((long long)rows * block / gridDim.x); }
+// Rows [share(n, block), share(n, block + 1)) of an output are this block's: as many as another's, give or take one.
+__device__ __forceinline__ int share(int count, int part, int parts) { return (int)((long long)count * part / parts); }
 
+// Pieces of a row of K weights: the fewest that are alike, whole lanes' loads, and no longer than PIECE.
+__host__ __device__ constexpr int parts_of(int k) {
+  int n = (k + PIECE - 1) / PIECE;
+  while (k % n || k / n % LANE) ++n;
+  return n;
+}
+__host__ __device__ constexpr int most(int rows, int parts) { return (rows + parts - 1) / parts; }
+constexpr int OWN_ROWS = most(HIDDEN, BLOCKS);                  // of the residual stream, at most, a block
+constexpr int WARP_ROWS = most(most(INTER, BLOCKS), WARPS);     // of gate or up, at most, a warp
 constexpr int LONGEST = INTER > Q_ROWS ? INTER : Q_ROWS;
-constexpr int MAX_ROWS = 32;  // rows of a projection that meet in shared memory at a time
+constexpr int MOST_PARTS = parts_of(INTER) > parts_of(Q_ROWS) ? parts_of(INTER) : parts_of(Q_ROWS);
 
 struct Shared {
-  uint4 x[HIDDEN / LANE];  // the normed input, packed bf16
+  u64 full[WARPS * SLOTS];
+  uint4 x[HIDDEN / LANE];    // the normed input, packed bf16
+  float own[OWN_ROWS];       // the block's rows of the residual stream
   float part[WARPS];
-  float q[GROUP][DIM];
+  float gate[WARPS][WARP_ROWS];
+  __align__(16) float q[GROUP][DIM];
+  __align__(16) u32 key[DIM / 2], value[DIM / 2];  // of the position that is new, packed bf16
   float m[WARPS][GROUP], l[WARPS][GROUP];
   union {
     float acc[WARPS][GROUP][DIM];
-    struct { uint4 input[LONGEST / LANE]; float sums[LONGEST / SLICE][MAX_ROWS]; } project;  // input: packed bf16
+    struct { uint4 input[LONGEST / LANE]; float sums[OWN_ROWS * MOST_PARTS]; } project;  // input: packed bf16
   };
-  int last;
 };
+static_assert(sizeof(Shared) <= SHARED_ROOM, "the host leaves too little room beside the rings");
 
-// RMSNorm of the residual stream into shared memory. The weights were loaded before the barrier: 8 a thread.
+// RMSNorm of the residual stream into shared memory. The weights were loaded ahead: 8 a thread.
 __device__ __forceinline__ uint4 norm_weights(const u16* weight) {
   return threadIdx.x < HIDDEN / LANE ? ((const uint4*)weight)[threadIdx.x] : make_uint4(0, 0, 0, 0);
 }
-__device__ __forceinline__ void norm_input(const Step& s, uint4 w, bool first, Shared& sh) {
+__device__ __forceinline__ void norm_input(const Step& s, uint4 w, bool first, u32 round, Shared& sh) {
   const int t = threadIdx.x;
-  float4 a = make_float4(0, 0, 0, 0), b = a;
+  float v[LANE] = {0, 0, 0, 0, 0, 0, 0, 0};
   if (t < HIDDEN / LANE) {
-    if (first) {
-      const uint4 v = ((const uint4*)s.x_in)[t];
-      a = make_float4(low(v.x), high(v.x), low(v.y), high(v.y));
-      b = make_float4(low(v.z), high(v.z), low(v.w), high(v.w));
-    } else { a = fresh4(s.x + t * LANE); b = fresh4(s.x + t * LANE + 4); }
+    if (first) unpack8(((const uint4*)s.x_in)[t], v);
+    else {
+      float2 pairs[LANE / 2];
+      receive<LANE / 2>(s.x + t * LANE, 2, round, pairs);
+#pragma unroll
+      for (int i = 0; i < LANE / 2; ++i) { v[2 * i] = pairs[i].x; v[2 * i + 1] = pairs[i].y; }
+    }
   }
-  const float square = warp_sum(a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w + b.x * b.x + b.y * b.y + b.z * b.z +
-                                b.w * b.w);
+  float square = 0.f;
+#pragma unroll
+  for (int i = 0; i < LANE; ++i) square = fmaf(v[i], v[i], square);
+  square = warp_sum(square);
   if ((t & 31) == 0) sh.part[t >> 5] = square;
   __syncthreads();
   float total = 0.f;
@@ -41,119 +58,67 @@ __device__ __forceinline__ void norm_input(const Step& s, uint4 w, bool first, S
   for (int k = 0; k < WARPS; ++k) total += sh.part[k];
   const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
   if (t < HIDDEN / LANE)
-    sh.x[t] = make_uint4(pack(a.x * f * low(w.x), a.y * f * high(w.x)), pack(a.z * f * low(w.y), a.w * f * high(w.y)),
-                         pack(b.x * f * low(w.z), b.y * f * high(w.z)), pack(b.z * f * low(w.w), b.w * f * high(w.w)));
+    sh.x[t] = make_uint4(pack(v[0] * f * low(w.x), v[1] * f * high(w.x)), pack(v[2] * f * low(w.y), v[3] * f * high(w.y)),
+                         pack(v[4] * f * low(w.z), v[5] * f * high(w.z)), pack(v[6] * f * low(w.w), v[7] * f * high(w.w)));
   __syncthreads();
 }
 
-// A warp's rows of HIDDEN weights, one after another in halves, the next half's loads always under way. Row j is at
-// where(j); done(j, sum) takes its product with the normed input. The first half may be loaded before the barrier.
-struct Half { uint4 v[WIDE / 2]; };
-__device__ __forceinline__ void load_half(Half& r, const u16* w, int half, bool real) {
+// This lane's part of the product of a piece of N weights with as many inputs.
+template <int N>
+__device__ __forceinline__ float dot_piece(const uint4* w, const uint4* x) {
+  constexpr int LANES = N / LANE;
+  float even = 0.f, odd = 0.f;
 #pragma unroll
-  for (int c = 0; c < WIDE / 2; ++c)  // set in any case, so that no older value has to be kept
-    r.v[c] = real ? stream16(w + (half * (WIDE / 2) + c) * SLICE + (threadIdx.x & 31) * LANE) : make_uint4(0, 0, 0, 0);
+  for (int c = 0; c < most(LANES, 32); ++c) {
+    const int at = c * 32 + (threadIdx.x & 31);
+    if (LANES % 32 == 0 || at < LANES) {
+      const uint4 a = w[at], b = x[at];
+      even = fmaf(low(a.x), low(b.x), even); odd = fmaf(high(a.x), high(b.x), odd);
+      even = fmaf(low(a.y), low(b.y), even); odd = fmaf(high(a.y), high(b.y), odd);
+      even = fmaf(low(a.z), low(b.z), even); odd = fmaf(high(a.z), high(b.z), odd);
+      even = fmaf(low(a.w), low(b.w), even); odd = fmaf(high(a.w), high(b.w), odd);
+    }
+  }
+  return even + odd;
 }
-__device__ __forceinline__ float dot_half(const Half& r, int half, float sum, const Shared& sh) {
-#pragma unroll
-  for (int c = 0; c < WIDE / 2; ++c)
-    sum = dot8(r.v[c], sh.x[(half * (WIDE / 2) + c) * 32 + (threadIdx.x & 31)], sum);
-  return sum;
-}
-template <class Where, class Done>
-__device__ __forceinline__ void wide_rows(Half& front, int rows, const Shared& sh, Where where, Done done) {
-  Half back;
+
+// The warp's next `rows` rows of HIDDEN weights; done(j, sum) takes the product of each with the normed input.
+template <class Done>
+__device__ __forceinline__ void wide_rows(const Step& s, Ring& ring, int rows, const Shared& sh, Done done) {
+  constexpr int PARTS = parts_of(HIDDEN), N = HIDDEN / PARTS;
 #pragma unroll 1
   for (int j = 0; j < rows; ++j) {
-    load_half(back, where(j), 1, true);
-    float sum = dot_half(front, 0, 0.f, sh);
-    load_half(front, where(j + 1), 0, j + 1 < rows);
-    sum = dot_half(back, 1, sum, sh);
+    float sum = 0.f;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+      sum += dot_piece<N>(take(ring), sh.x + part * (N / LANE));
+      give(s, ring);
+    }
     done(j, warp_sum(sum));
   }
 }
 
-// x += W @ input for the block's rows of W [HIDDEN, K]. A warp takes slices of K for a group of the rows; the groups
-// are as many as make the warps' shares even. Sums meet in shared memory.
+// x += W @ input for the block's rows of W [HIDDEN, K], handed on as `round`, the one after the input's. A warp takes pieces [first, last) of them, counted from the
+// block's first row; a row's pieces meet in shared memory.
 template <int K>
-struct Projection {
-  static constexpr int SLICES = K / SLICE;
-  static constexpr int GROUPS = SLICES % WARPS == 0 ? 1 : SLICES * 2 % WARPS == 0 || SLICES > 24 ? 2 : 4;
-  static constexpr int TASKS = SLICES * GROUPS, TILE = ROW_TILE;
-  uint4 v[TILE];
-  int base, end, rows;
-
-  __device__ __forceinline__ int from(int group) const { return base + rows * group / GROUPS; }
-  __device__ __forceinline__ void load(uint4* to, const u16* w, int task, int tile) const {
-    const int group = task / SLICES, last = from(group + 1);
-    const u16* at = w + (task % SLICES) * SLICE + (threadIdx.x & 31) * LANE;
-#pragma unroll
-    for (int t = 0; t < TILE; ++t) {
-      const int row = from(group) + tile * TILE + t;
-      to[t] = row < last ? stream16(at + (long long)row * K) : make_uint4(0, 0, 0, 0);
-    }
-  }
-  __device__ __forceinline__ void begin(const u16* w) {
-    base = first_row(HIDDEN, blockIdx.x);
-    end = first_row(HIDDEN, blockIdx.x + 1);
-    rows = min(MAX_ROWS, end - base);
-    load(v, w, threadIdx.x >> 5, 0);
-  }
-  // 8 sums over the warp in 9 shuffles: lane 4 * i ends up with the i-th, bits of i reversed.
-  static __device__ __forceinline__ float scatter_sum(float* f) {
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int o = 16, n = 4; n; o >>= 1, n >>= 1)
-#pragma unroll
-      for (int i = 0; i < n; ++i) {
-        const bool up = lane & o;
-        const float keep = up ? f[i + n] : f[i], send = up ? f[i] : f[i + n];
-        f[i] = keep + __shfl_xor_sync(~0u, send, o);
-      }
-    f[0] += __shfl_xor_sync(~0u, f[0], 2);
-    return f[0] + __shfl_xor_sync(~0u, f[0], 1);
-  }
-  __device__ __forceinline__ void add(const Step& s, const u16* w, const float* input, bool first, Shared& sh) {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int slot = (lane >> 4 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1);
-#pragma unroll
-    for (int i = threadIdx.x; i < K / LANE; i += THREADS) {
-      const float4 a = fresh4(input + i * LANE), b = fresh4(input + i * LANE + 4);
-      sh.project.input[i] = make_uint4(pack(a.x, a.y), pack(a.z, a.w), pack(b.x, b.y), pack(b.z, b.w));
-    }
-    __syncthreads();
-    for (;;) {
+__device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* input, int first, int last, u32 round, Shared& sh) {
+  constexpr int PARTS = parts_of(K), N = K / PARTS;
+  const int lane = threadIdx.x & 31, base = share(HIDDEN, blockIdx.x, BLOCKS);
+  const int rows = share(HIDDEN, blockIdx.x + 1, BLOCKS) - base;
+  for (int i = threadIdx.x; i < K / LANE; i += THREADS) sh.project.input[i] = receive(input + i * LANE, round - 1);
+  __syncthreads();
 #pragma unroll 1
-      for (int task = warp; task < TASKS; task += WARPS) {
-        const int slice = task % SLICES, group = task / SLICES;
-        const uint4 x = sh.project.input[slice * 32 + lane];
-        const int count = from(group + 1) - from(group);
-#pragma unroll 1
-        for (int tile = 0; tile * TILE < count; ++tile) {
-          uint4 next[TILE];
-          const bool more = (tile + 1) * TILE < count;
-          load(next, w, more ? task : min(task + WARPS, TASKS - 1), more ? tile + 1 : task + WARPS < TASKS ? 0 : 99);
-          float f[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-#pragma unroll
-          for (int t = 0; t < TILE; ++t) f[t] = dot8(v[t], x, 0.f);
-          const float sum = scatter_sum(f);
-          const int row = from(group) - base + tile * TILE + slot;
-          if ((lane & 3) == 0 && slot < TILE && tile * TILE + slot < count) sh.project.sums[slice][row] = sum;
-#pragma unroll
-          for (int t = 0; t < TILE; ++t) v[t] = next[t];
-        }
-      }
-      __syncthreads();
-      for (int r = threadIdx.x; r < rows; r += THREADS) {
-        float sum = first ? bf16(s.x_in[base + r]) : fresh(s.x + base + r);
-        for (int k = 0; k < SLICES; ++k) sum += sh.project.sums[k][r];
-        s.x[base + r] = sum;
-      }
-      base += rows;
-      if (base >= end) return;
-      rows = min(MAX_ROWS, end - base);
-      __syncthreads();
-      load(v, w, warp, 0);
-    }
+  for (int i = first; i < last; ++i) {
+    float sum = dot_piece<N>(take(ring), sh.project.input + i % PARTS * (N / LANE));
+    give(s, ring);
+    sum = warp_sum(sum);
+    if (lane == 0) sh.project.sums[i] = sum;
   }
-};
+  __syncthreads();
+  for (int r = threadIdx.x; r < rows; r += THREADS) {
+    float sum = sh.own[r];
+    for (int k = 0; k < PARTS; ++k) sum += sh.project.sums[r * PARTS + k];
+    sh.own[r] = sum;
+    hand(s.x + base + r, sum, round);
+  }
+}

@@ -13,6 +13,9 @@ import sys
 
 import torch
 
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+
 
 class NoCompiler(RuntimeError):
     """Why kernels cannot be compiled or loaded here."""
@@ -77,9 +80,12 @@ class Module:
         self._module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
 
-    def function(self, name: str) -> ctypes.c_void_p:
+    def function(self, name: str, shared: int = 0) -> ctypes.c_void_p:
+        """A kernel by its name; `shared`: bytes of dynamic shared memory that it may be launched with."""
         function = ctypes.c_void_p()
         _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()), "find")
+        if shared:
+            _check(_driver().cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "give shared memory to")
         return function
 
     def close(self):
@@ -88,14 +94,22 @@ class Module:
         self._module = None
 
 
-def launch(function, grid: int, block: int, argument: ctypes.Structure, cooperative: bool = False):
+def shared_limit() -> int:
+    """Bytes of shared memory that a block may have on the current device."""
+    device, limit = ctypes.c_int(), ctypes.c_int()
+    _check(_driver().cuCtxGetDevice(ctypes.byref(device)), "find the device of")
+    _check(_driver().cuDeviceGetAttribute(ctypes.byref(limit), _SHARED_LIMIT, device), "measure the memory of")
+    return limit.value
+
+
+def launch(function, grid: int, block: int, argument: ctypes.Structure, cooperative: bool = False, shared: int = 0):
     """Launches on the current stream with one structure as the argument. Raises NoCompiler when the driver refuses."""
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     if cooperative:
-        error = _driver().cuLaunchCooperativeKernel(function, grid, 1, 1, block, 1, 1, 0, stream, arguments)
+        error = _driver().cuLaunchCooperativeKernel(function, grid, 1, 1, block, 1, 1, shared, stream, arguments)
     else:
-        error = _driver().cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, arguments, None)
+        error = _driver().cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, arguments, None)
     _check(error, "launch")
 
 

@@ -8,6 +8,8 @@ import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine import lane as lane_module
 from higgs_tts.engine import step as step_module
+from higgs_tts.engine.kernels import fused as fused_module
+from higgs_tts.engine.kernels.nvrtc import NoCompiler
 from higgs_tts.engine.runners import eager as eager_module
 from higgs_tts.engine.runners import graph as graph_module
 
@@ -111,6 +113,21 @@ def test_a_failed_capture_leaves_the_engine_eager_and_says_why(folder, monkeypat
         speech = engine.speak(TEXT, params=PARAMS)
         assert torch.equal(speech.wav, expected.wav)
         assert any("CUDA graphs are off" in note and "planted failure" in note for note in speech.warnings)
+    assert free_bytes() == before
+
+
+def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise NoCompiler("the driver could not launch a kernel: not supported")
+
+    monkeypatch.setattr(fused_module, "launch", refuse)
+    with Engine(config(folder, kernels="torch")) as engine:
+        expected = engine.speak(TEXT, params=PARAMS)
+    before = free_bytes()
+    with Engine(config(folder)) as engine:
+        speech = engine.speak(TEXT, params=PARAMS)
+    assert speech.how == "torch ops (the driver could not launch a kernel: not supported), CUDA graph"
+    assert torch.equal(speech.codes, expected.codes)
     assert free_bytes() == before
 
 

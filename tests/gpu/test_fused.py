@@ -18,9 +18,9 @@ def both(wide, state_of, family, layers, context, prompt, frames=12):
     """The same talker and prompt in two states, the second with the kernel."""
     talker = wide(family, torch.bfloat16, layers, context)
     states = [state_of(talker, 1, context) for _ in range(2)]
+    states[1].fused = FusedDecode(talker, states[1])
     for state in states:
         prefill(talker, state, 0, prompt(talker.config, frames=frames), 0, PARAMS)
-    states[1].fused = FusedDecode(talker, states[1])
     return talker, *states
 
 

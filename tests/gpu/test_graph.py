@@ -3,6 +3,9 @@
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.kernels.front import FrontStep
+from higgs_tts.engine.kernels.fused import FusedDecode
+from higgs_tts.engine.kernels.rows import RowsDecode
 from higgs_tts.engine.memory import PrivatePool
 from higgs_tts.engine.runners import graph as graph_module
 from higgs_tts.engine.runners import make_runner
@@ -13,12 +16,20 @@ CUDA = torch.device("cuda", 0)
 LAYERS = 3
 
 
+def take_kernels(talker, state):
+    """Our kernels for a state of that many rows, as a lane has them."""
+    state.fused = (FusedDecode if state.batch == 1 else RowsDecode)(talker, state)
+    state.front = FrontStep(talker, state)
+
+
 class Pair:
     """One talker, two states: one stepped eagerly, one by graph replay, compared after every step."""
 
-    def __init__(self, talker, make_state, batch, context):
+    def __init__(self, talker, make_state, batch, context, kernels=False):
         self.talker, self.pool = talker, PrivatePool(CUDA)
         self.states = [make_state(talker, batch, context) for _ in range(2)]
+        for state in self.states if kernels else ():
+            take_kernels(talker, state)
         names = ("eager", "graph")
         self.runners = [make_runner(n, talker, s, self.pool) for n, s in zip(names, self.states, strict=True)]
 
@@ -42,6 +53,9 @@ class Pair:
     def close(self):
         for runner in self.runners:
             runner.close()
+        for state in self.states:
+            for kernel in filter(None, (state.fused, state.front)):
+                kernel.close()
         self.states = self.runners = self.talker = None
         self.pool.close()
 
@@ -50,9 +64,20 @@ class Pair:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
 def test_graph_equals_eager_bit_for_bit(wide, state_of, prompt, family, dtype, batch):
-    """Three utterances in the same state: plain, rows that finish early, and up to the cache's last slot."""
     talker = wide(family, dtype, LAYERS, 640)
-    pair = Pair(talker, state_of, batch, 640)
+    three_utterances(Pair(talker, state_of, batch, 640), prompt, batch)
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("batch", [1, 2, 7, 64])
+def test_the_graph_of_our_kernels_equals_eager_bit_for_bit(wide, state_of, prompt, family, batch):
+    talker = wide(family, torch.bfloat16, LAYERS, 640)
+    three_utterances(Pair(talker, state_of, batch, 640, kernels=True), prompt, batch)
+
+
+def three_utterances(pair, prompt, batch):
+    """In the same state: a plain one, one with rows that finish early, and one up to the cache's last slot."""
+    talker = pair.talker
     config = talker.config
     for utterance, steps in enumerate((500, 120, 640)):
         prompts = [prompt(config, seed=10 * utterance + b, frames=8 + 3 * b) for b in range(batch)]
@@ -107,11 +132,14 @@ def test_a_capture_that_does_something_else_is_refused(wide, state_of, monkeypat
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
-def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, family, dtype):
-    talker = wide(family, dtype, 2, 512)
-    state = state_of(talker, 4, 512)
-    for b in range(4):
+@pytest.mark.parametrize(("way", "batch"), [("bf16", 4), ("fp32", 4), ("kernels", 1), ("kernels", 4)])
+def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, family, way, batch):
+    talker = wide(family, torch.float32 if way == "fp32" else torch.bfloat16, 2, 512)
+    state, captured = (state_of(talker, batch, 512) for _ in range(2))
+    if way == "kernels":
+        take_kernels(talker, state)
+        take_kernels(talker, captured)
+    for b in range(batch):
         prefill(talker, state, b, prompt(talker.config, seed=b), b, SamplingParams())
     eager = make_runner("eager", talker, state, None)
     eager.step()
@@ -130,7 +158,7 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, fami
 
     graph_module.decode_step = counted
     try:
-        runner = GraphRunner(talker, state_of(talker, 4, 512), pool.capture_stream())
+        runner = GraphRunner(talker, captured, pool.capture_stream())
     finally:
         graph_module.decode_step = step
     assert counts[-3] == 0, "the capture allocated"  # warm-ups, then the capture, then the proof's two eager steps

@@ -6,11 +6,12 @@ import pytest
 import torch
 from higgs_tts.engine.config import ModelConfig, RopeConfig
 from higgs_tts.engine.kernels import front, nvrtc, rows
-from higgs_tts.engine.kernels.fused import defines, source, unfit
+from higgs_tts.engine.kernels.fused import SHARED_ROOM, defines, ring, ring_bytes, source, unfit
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
 V2 = ModelConfig("v2", "v2", 3072, 28, 24, 8, 128, 8192, 1e-5, RopeConfig(5e5), 128256)
 BLOCKS = {"75": 30, "80": 108, "86": 28, "89": 128, "90": 132, "100": 148, "120": 170}
+SHARED_KB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 
 def has_nvrtc():
@@ -30,7 +31,18 @@ needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="this torch has no NVRT
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_sources_compile(config, capability):
-    assert len(nvrtc.compile_cubin(source(), capability, defines(config, BLOCKS[capability]))) > 10_000
+    assert (
+        len(nvrtc.compile_cubin(source(), capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10)))
+        > 10_000
+    )
+
+
+@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
+@pytest.mark.parametrize("kb", sorted(set(SHARED_KB.values())))
+def test_the_rings_fit_beside_what_else_a_block_shares(config, kb):
+    piece, slots = ring(config, kb << 10)
+    assert slots >= 1 and piece % 8 == 0 and config.hidden % piece == 0
+    assert ring_bytes(config, kb << 10) + SHARED_ROOM <= kb << 10
 
 
 @needs_nvrtc
