@@ -5,7 +5,7 @@
 #   training/run.sh WORK [EARLIER]
 #
 # WORK     an empty folder for the data (up to 20 GB); what is to be kept lies in WORK/result, in files under 16 MB
-# EARLIER  a result folder of an earlier leg: its codec stays as it is, its talker goes on learning from new speech
+# EARLIER  a result folder of an earlier leg: its codec stays as it is; its talker, where it has one, goes on learning
 set -euo pipefail
 
 work=$1
@@ -17,7 +17,7 @@ codec_minutes=${CODEC_MINUTES:-9.5}
 more_minutes=${MORE_MINUTES:-8}       # at most, for the second lot of speech
 heldout_hours=${HELDOUT_HOURS:-1.5}
 seed=${SEED:-0}                       # of the speech; another one in every leg
-cores=${CORES:-$(nproc)}
+cores=${CORES:-$(nproc --all)}
 export TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 [ -z "${SETUP:-}" ] || . "$SETUP"
 python=${PYTHON:-python3}
@@ -47,10 +47,12 @@ lots=("$work/more")
 $python -m training.encode --data "$work/heldout" --codec "$result/codec" --out "$work/heldout.safetensors"
 $python -m training.encode --data "${lots[@]}" --codec "$result/codec" --out "$work/train.safetensors"
 
+resume=()
+[ ! -d "$earlier/talker" ] || resume=(--resume "$earlier/talker")
 left=$((seconds - SECONDS))
 say "talker, for $left s"
 $python -m training.train_talker --data "$work/train.safetensors" --heldout "$work/heldout.safetensors" \
     --out "$result/talker" --minutes "$(awk "BEGIN { print $left / 60 }")" --seed "$seed" \
-    ${earlier:+--resume "$earlier/talker"} ${TALKER_OPTIONS:-}
+    "${resume[@]}" ${TALKER_OPTIONS:-}
 say "done"
 ls -l "$result"/*

@@ -49,7 +49,7 @@ def sentence(rng: random.Random) -> str:
     while _SLOT.search(text):
         text = _SLOT.sub(lambda match: _fill(match[1], rng), text, count=1)
     text = _ARTICLE.sub(r"\1n ", " ".join(text.split()))
-    text = re.sub(r" (?=[.,!?])", "", text)
+    text = re.sub(r" (?=[.,!?])", "", text).replace("m..", "m.")
     return text[0].upper() + text[1:]
 
 
