@@ -103,25 +103,9 @@ class FusedDecode:
         self._shared = ring_bytes(config, limit)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks, limit)))
         self._function = self._module.function("decode_step", self._shared)
-        self.scratch = self._make_scratch(config, device)
-        self._layers = _layer_table(talker, device)
-        heads = {name: tensor.data_ptr() for name, tensor in self.scratch.items()}
-        self._step = _Step(
-            **heads,
-            layers=self._layers.data_ptr(),
-            x_in=state.work.x.data_ptr(),
-            head=talker.head_codes.data_ptr(),
-            norm=talker.norm.data_ptr(),
-            cos=talker.cos.data_ptr(),
-            sin=talker.sin.data_ptr(),
-            keys=state.keys.data_ptr(),
-            values=state.values.data_ptr(),
-            position=state.position.data_ptr(),
-            logits=state.logits.data_ptr(),
-            layer_stride=state.keys.stride(0),
-            layer_count=config.layers,
-            slots=state.context,
-        )
+        self.scratch = self.make_scratch(config, device)
+        self._layers = layer_table(talker, device)
+        self._step = arguments(talker, state, self.scratch, self._layers)
         self._try(state)
 
     def _try(self, state):
@@ -134,7 +118,8 @@ class FusedDecode:
             raise
 
     @staticmethod
-    def _make_scratch(config, device) -> dict[str, torch.Tensor]:
+    def make_scratch(config, device) -> dict[str, torch.Tensor]:
+        """What the kernel's blocks hand to each other, zeroed: no round has been yet."""
         group = config.heads // config.kv_heads
         wide = {
             "x": config.hidden,
@@ -158,7 +143,7 @@ class FusedDecode:
         self._module.close()
 
 
-def _layer_table(talker, device) -> torch.Tensor:
+def layer_table(talker, device) -> torch.Tensor:
     """Addresses of every layer's weights, [layers, 7] int64."""
     rows = []
     for layer in talker.layers:
@@ -166,3 +151,23 @@ def _layer_table(talker, device) -> torch.Tensor:
         tensors = (expert.attn_norm, layer.qkv, layer.qk_norm, layer.out, expert.mlp_norm, expert.gate_up, expert.down)
         rows.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
     return torch.tensor(rows, dtype=torch.int64, device=device)
+
+
+def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Structure:
+    """The kernel's argument; all these tensors must outlive it."""
+    return _Step(
+        **{name: tensor.data_ptr() for name, tensor in scratch.items()},
+        layers=layers.data_ptr(),
+        x_in=state.work.x.data_ptr(),
+        head=talker.head_codes.data_ptr(),
+        norm=talker.norm.data_ptr(),
+        cos=talker.cos.data_ptr(),
+        sin=talker.sin.data_ptr(),
+        keys=state.keys.data_ptr(),
+        values=state.values.data_ptr(),
+        position=state.position.data_ptr(),
+        logits=state.logits.data_ptr(),
+        layer_stride=state.keys.stride(0),
+        layer_count=talker.config.layers,
+        slots=state.context,
+    )
