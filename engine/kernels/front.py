@@ -74,7 +74,7 @@ class FrontStep:
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, talker.dtype, window)))
         self._function = self._module.function("front_step")
         self._grid, self._block = state.batch, 32 * config.codebooks
-        self._front = _Front(**pointers(talker, state), context=state.context)
+        self._front = arguments(talker, state)
 
     def run(self):
         launch(self._function, self._grid, self._block, self._front)
@@ -84,11 +84,12 @@ class FrontStep:
         self._module.close()
 
 
-def pointers(talker, state) -> dict[str, int]:
-    """Addresses of what the kernel reads and writes; 0 for what only v2 has."""
+def arguments(talker, state) -> ctypes.Structure:
+    """The kernel's argument: addresses of what it reads and writes, 0 for what only v2 has. They must outlive it."""
     buffers = {"embed": talker.embed_codes, "x": state.work.x}
     for name in _OF_STATE:
         if name not in buffers and (talker.config.is_v2 or name not in _OF_V2):
             buffers[name] = getattr(state, name)
     assert all(buffer.is_contiguous() for buffer in buffers.values())
-    return {name: buffers[name].data_ptr() if name in buffers else 0 for name in _OF_STATE}
+    pointers = {name: buffers[name].data_ptr() if name in buffers else 0 for name in _OF_STATE}
+    return _Front(**pointers, context=state.context)

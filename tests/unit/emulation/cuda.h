@@ -1,6 +1,7 @@
-// Enough of CUDA to run a cooperative kernel on a CPU, every thread a fiber of its own. Slow, for tests.
+// Enough of CUDA to run a kernel on a CPU, every thread a fiber of its own. Slow, for tests.
 //
-// The kernel's source follows this file, then run.h. Its inline PTX is replaced by the test before.
+// The kernel's source follows this file, then run.h. Inline PTX and shared memory are replaced before; see conftest.py.
+// BLOCK_THREADS, KERNEL and ARGUMENT are compiler options.
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -30,11 +31,20 @@ inline uint4 make_uint4(unsigned a, unsigned b, unsigned c, unsigned d) { return
 inline uint2 make_uint2(unsigned a, unsigned b) { return {a, b}; }
 inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
 inline float2 make_float2(float a, float b) { return {a, b}; }
-template <class To, class From> To bits(From v) { To to; memcpy(&to, &v, sizeof to); return to; }
+template <class To, class From> To bits(From v) {
+  To to{};
+  memcpy(&to, &v, std::min(sizeof to, sizeof v));
+  return to;
+}
 inline unsigned __float_as_uint(float v) { return bits<unsigned>(v); }
 inline float __uint_as_float(unsigned v) { return bits<float>(v); }
 inline float __expf(float v) { return expf(v); }
 inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
+inline float __fmul_rn(float a, float b) { return a * b; }  // contraction is off
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __ffs(unsigned v) { return __builtin_ffs(v); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
   const unsigned long long both = (unsigned long long)b << 32 | a;
   unsigned to = 0;
@@ -42,12 +52,11 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
   return to;
 }
 
-constexpr int BLOCK_THREADS = 512, SHARED_BYTES = 256 << 10;
 struct Index { unsigned x; };
 struct Meeting { int here = 0, round = 0; };
 struct Block {
   Meeting all, warp[BLOCK_THREADS / 32];
-  float handed[BLOCK_THREADS];
+  unsigned long long handed[BLOCK_THREADS];
   std::vector<unsigned char> memory;  // poisoned: what is read before it is written is seen
   unsigned char* shared(size_t at) {  // both rounded up to what bulk copies and the widest loads want
     return (unsigned char*)(((size_t)memory.data() + 127) / 128 * 128) + (at + 127) / 128 * 128;
@@ -82,10 +91,33 @@ inline void meet(Meeting& meeting, int threads) {
 }
 inline void __syncthreads() { meet(block().all, BLOCK_THREADS); }
 inline void __syncwarp() { meet(block().warp[threadIdx.x / 32], 32); }
-inline float __shfl_xor_sync(unsigned, float v, int lanes) {
-  block().handed[threadIdx.x] = v;
+
+// All lanes of a warp hand each other a value; `take(values of the warp, lane)` makes the result of them.
+template <class T, class Take> T exchange(T v, Take take) {
+  const unsigned lane = threadIdx.x % 32, first = threadIdx.x - lane;
+  block().handed[threadIdx.x] = bits<unsigned long long>(v);
   __syncwarp();
-  const float other = block().handed[threadIdx.x ^ lanes];
+  T all[32];
+  for (int i = 0; i < 32; ++i) all[i] = bits<T>(block().handed[first + i]);
   __syncwarp();
-  return other;
+  return take(all, (int)lane);
+}
+template <class T> T __shfl_sync(unsigned, T v, int from) {
+  return exchange(v, [=](T* all, int) { return all[from & 31]; });
+}
+template <class T> T __shfl_xor_sync(unsigned, T v, int lanes) {
+  return exchange(v, [=](T* all, int lane) { return all[lane ^ lanes]; });
+}
+template <class T> T __shfl_up_sync(unsigned, T v, int lanes) {
+  return exchange(v, [=](T* all, int lane) { return all[lane < lanes ? lane : lane - lanes]; });
+}
+template <class T> T __shfl_down_sync(unsigned, T v, int lanes) {
+  return exchange(v, [=](T* all, int lane) { return all[lane + lanes > 31 ? lane : lane + lanes]; });
+}
+inline unsigned __ballot_sync(unsigned, bool v) {
+  return exchange((unsigned)v, [](unsigned* all, int) {
+    unsigned mask = 0;
+    for (int i = 0; i < 32; ++i) mask |= all[i] << i;
+    return mask;
+  });
 }

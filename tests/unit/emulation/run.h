@@ -1,20 +1,20 @@
-// Launches the kernel of cuda.h: fibers take turns in an order that changes from round to round.
+// Launches the kernel: fibers take turns in an order that changes from round to round.
 
-static const Step* argument;
+static const ARGUMENT* argument;
 static void enter() {
-  decode_step(*argument);
+  KERNEL(*argument);
   fiber->done = true;
   look_again();
 }
 
 // 0, or 1 when the threads wait for each other for good.
-extern "C" int run(const Step* step, unsigned seed) {
-  constexpr size_t STACK = 48 << 10;
-  argument = step;
-  std::vector<Block> grid(BLOCKS);
-  for (Block& one : grid) one.memory.assign(SHARED_BYTES, 0xEE);
-  blocks = grid.data();
-  std::vector<Fiber> fibers(BLOCKS * BLOCK_THREADS);
+extern "C" int run(const ARGUMENT* of_the_kernel, int grid, unsigned seed) {
+  constexpr size_t STACK = 48 << 10, SHARED_BYTES = 256 << 10;
+  argument = of_the_kernel;
+  std::vector<Block> all(grid);
+  for (Block& one : all) one.memory.assign(SHARED_BYTES, 0xEE);
+  blocks = all.data();
+  std::vector<Fiber> fibers(grid * BLOCK_THREADS);
   std::vector<char> stacks(fibers.size() * STACK);
   for (size_t i = 0; i < fibers.size(); ++i) {
     Fiber& one = fibers[i];

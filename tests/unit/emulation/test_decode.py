@@ -1,15 +1,4 @@
-"""The fused kernel's own source, run on a CPU against its torch twin. Needs g++ and Linux, not a GPU.
-
-What only a GPU can tell is not here: inline PTX is replaced by what it stands for, and weights take the way that GPUs
-without bulk copies take.
-"""
-
-import ctypes
-import pathlib
-import re
-import shutil
-import subprocess
-import sys
+"""The fused kernel of one row against its torch twin. Weights take the way of GPUs without bulk copies."""
 
 import pytest
 import torch
@@ -19,7 +8,6 @@ from higgs_tts.engine.layouts import make_plan
 from higgs_tts.engine.state import DecodeState
 from higgs_tts.engine.talker import build_talker
 
-HERE = pathlib.Path(__file__).parent / "emulation"
 CPU = torch.device("cpu")
 BLOCKS, CONTEXT = 10, 700  # five blocks to a key-value head, so that up to five parts of the context meet
 IN_PLACE_OF = {  # what a function with inline PTX comes down to
@@ -36,25 +24,6 @@ IN_PLACE_OF = {  # what a function with inline PTX comes down to
     "uint4 look(const void* p)": "look_again(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
 }
-
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not shutil.which("g++"), reason="no g++ on Linux here to emulate the kernel with"
-)
-
-
-def emulated_source() -> str:
-    text = fused.source()
-    for signature, body in IN_PLACE_OF.items():
-        function = re.compile(re.escape(signature) + r" \{(?:(?:  //[^\n]*)?\n.*?\n\}| [^\n]*\})\n", re.DOTALL)
-        text, count = function.subn(lambda _, new=f"{signature} {{ {body} }}\n": new, text)
-        assert count == 1, signature
-    text = text.replace("__shared__ Shared sh;", "Shared& sh = *(Shared*)block().shared(0);")
-    text = text.replace(
-        "extern __shared__ __align__(128) unsigned char slots[];",
-        "unsigned char* slots = block().shared(sizeof(Shared));",
-    )
-    text = text.replace('extern "C" __global__ void', "static void")
-    return (HERE / "cuda.h").read_text() + text + (HERE / "run.h").read_text()
 
 
 def small_talker(family):
@@ -83,15 +52,10 @@ def small_talker(family):
     return build_talker(config, tensors, CONTEXT)
 
 
-def compiled(config, folder) -> ctypes.CDLL:
-    options = [d for d in fused.defines(config, BLOCKS, 99 << 10) if not d.startswith(("-DPIECE", "-DSLOTS"))]
-    options += ["-DPIECE=128", "-DSLOTS=3"]
-    source, library = folder / "kernel.cpp", folder / "kernel.so"
-    source.write_text(emulated_source())
-    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", *options]
-    done = subprocess.run([*command, "-o", library, source], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:2000]
-    return ctypes.CDLL(str(library))
+def options(config):
+    """With pieces so small that every ring turns around."""
+    kept = [d for d in fused.defines(config, BLOCKS, 99 << 10) if not d.startswith(("-DPIECE", "-DSLOTS"))]
+    return [*kept, "-DPIECE=128", "-DSLOTS=3"]
 
 
 def relative(ours, theirs):
@@ -100,9 +64,9 @@ def relative(ours, theirs):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @torch.inference_mode()
-def test_the_kernel_s_source_does_what_the_twin_does(tmp_path, family):
+def test_the_kernel_does_what_the_twin_does(emulate, family):
     talker = small_talker(family)
-    kernel = compiled(talker.config, tmp_path)
+    run = emulate(fused.source(), "decode_step", "Step", fused.THREADS, options(talker.config), IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for cache in ("keys", "values"):
@@ -120,7 +84,7 @@ def test_the_kernel_s_source_does_what_the_twin_does(tmp_path, family):
         torch.gt(twin.cache_index, twin.position.view(-1, 1, 1), out=twin.unfilled)
         talker.decode(twin)
         ours.logits.fill_(float("nan"))
-        assert kernel.run(ctypes.byref(step), seed) == 0, "the blocks wait for each other for good"
+        run(step, BLOCKS, seed)
         assert relative(ours.logits, twin.logits) < 2e-2, at
         assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
     assert int(scratch["rounds"]) == 2 * talker.config.layers * 5

@@ -1,0 +1,64 @@
+"""Kernels' own sources compiled for the CPU, every CUDA thread a fiber. Needs g++ and Linux, not a GPU.
+
+What only a GPU can tell is not seen here: functions with inline PTX are replaced by what they come down to, and where
+a kernel goes another way on older GPUs, that way is taken.
+"""
+
+import ctypes
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+SHARED = re.compile(r"(extern )?__shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)(\[\w*\])?;")
+
+
+def pytest_collection_modifyitems(items):
+    if sys.platform == "linux" and shutil.which("g++"):
+        return
+    for item in items:
+        if HERE in pathlib.Path(item.path).parents:
+            item.add_marker(pytest.mark.skip(reason="no g++ on Linux here to emulate kernels with"))
+
+
+def translated(source: str, in_place_of: dict[str, str]) -> str:
+    for signature, body in in_place_of.items():
+        function = re.compile(re.escape(signature) + r" \{(?:(?:  //[^\n]*)?\n.*?\n\}| [^\n]*\})\n", re.DOTALL)
+        source, count = function.subn(lambda _, new=f"{signature} {{ {body} }}\n": new, source)
+        assert count == 1, signature
+    places = iter(range(0, 1 << 18, 1 << 16))
+
+    def shared(found):
+        outside, kind, name, size = found.groups()
+        at = f"block().shared({next(places)})"
+        if outside:
+            return f"{kind}* {name} = ({kind}*){at};"
+        return f"{kind} (&{name}){size or ''} = *({kind} (*){size or ''}){at};"
+
+    source = SHARED.sub(shared, source)
+    return (HERE / "cuda.h").read_text() + source.replace('extern "C" __global__ void', "static void")
+
+
+@pytest.fixture
+def emulate(tmp_path):
+    """A kernel's source -> run(argument structure, grid, seed), which asserts that its threads come to their end."""
+
+    def build(source, kernel: str, argument: str, threads: int, options, in_place_of=None):
+        code, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
+        code.write_text(translated(source, in_place_of or {}) + (HERE / "run.h").read_text())
+        command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
+        command += [f"-DKERNEL={kernel}", f"-DARGUMENT={argument}", f"-DBLOCK_THREADS={threads}", *options]
+        done = subprocess.run([*command, "-o", library, code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:2000]
+        compiled = ctypes.CDLL(str(library))
+
+        def run(structure, grid: int, seed: int = 0):
+            assert compiled.run(ctypes.byref(structure), grid, seed) == 0, "the threads wait for each other for good"
+
+        return run
+
+    return build
