@@ -11,11 +11,6 @@
 
 struct Norm { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
 
-__device__ __forceinline__ void widen(uint4 v, float* f) {
-  f[0] = low(v.x); f[1] = high(v.x); f[2] = low(v.y); f[3] = high(v.y);
-  f[4] = low(v.z); f[5] = high(v.z); f[6] = low(v.w); f[7] = high(v.w);
-}
-
 // x += delta, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) {
   __shared__ float part[HIDDEN / 256];
@@ -24,10 +19,10 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) 
   const uint4 weights = *(const uint4*)(s.weight + t * 8);
   float v[8], w[8];
   if (s.x_in) {
-    widen(*(const uint4*)(s.x_in + at), v);
+    unpack8(*(const uint4*)(s.x_in + at), v);
   } else {
     const float4 a = *(const float4*)(s.x + at), b = *(const float4*)(s.x + at + 4);
-    widen(*(const uint4*)(s.delta + at), v);
+    unpack8(*(const uint4*)(s.delta + at), v);
     v[0] += a.x; v[1] += a.y; v[2] += a.z; v[3] += a.w; v[4] += b.x; v[5] += b.y; v[6] += b.z; v[7] += b.w;
   }
   *(float4*)(s.x + at) = make_float4(v[0], v[1], v[2], v[3]);
@@ -42,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) 
 #pragma unroll
   for (int i = 0; i < HIDDEN / 256; ++i) total += part[i];
   const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
-  widen(weights, w);
+  unpack8(weights, w);
   *(uint4*)(s.h + at) = make_uint4(pack(v[0] * f * w[0], v[1] * f * w[1]), pack(v[2] * f * w[2], v[3] * f * w[3]),
                                    pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
 }
@@ -56,8 +51,8 @@ extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
   if (row >= s.rows) return;
   const u16* from = s.gate_up + (long long)row * (2 * INTER) + at;
   float gate[8], up[8];
-  widen(*(const uint4*)from, gate);
-  widen(*(const uint4*)(from + INTER), up);
+  unpack8(*(const uint4*)from, gate);
+  unpack8(*(const uint4*)(from + INTER), up);
 #pragma unroll
   for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.f + __expf(-gate[k]));
   *(uint4*)(s.act + (long long)row * INTER + at) =

@@ -12,9 +12,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from higgs_tts.engine.config import ModelConfig, RopeConfig
+from higgs_tts.engine.layouts import make_plan
+from higgs_tts.engine.talker import build_talker
 
 HERE = pathlib.Path(__file__).parent
-SHARED = re.compile(r"(extern )?__shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)(\[\w*\])?;")
+SHARED = re.compile(r"(extern )?__shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)(\[[^\]]*\])?;")
 
 
 def pytest_collection_modifyitems(items):
@@ -34,7 +38,7 @@ def translated(source: str, in_place_of: dict[str, str]) -> str:
 
     def shared(found):
         outside, kind, name, size = found.groups()
-        at = f"block().shared({next(places)})"
+        at = f"emulation::block().shared({next(places)})"
         if outside:
             return f"{kind}* {name} = ({kind}*){at};"
         return f"{kind} (&{name}){size or ''} = *({kind} (*){size or ''}){at};"
@@ -43,12 +47,44 @@ def translated(source: str, in_place_of: dict[str, str]) -> str:
     return (HERE / "cuda.h").read_text() + source.replace('extern "C" __global__ void', "static void")
 
 
+def narrow_talker(family: str, context: int):
+    """Two layers with heads as wide as the published ones, which the kernels want; bf16, one codebook."""
+    config = ModelConfig(
+        family=family,
+        layout=family,
+        hidden=512,
+        layers=2,
+        heads=8 if family == "v3" else 6,
+        kv_heads=2,
+        head_dim=128,
+        intermediate=1024,
+        norm_eps=1e-6,
+        rope=RopeConfig(1e6),
+        text_vocab=10,
+        codebooks=1,
+    )
+    plan, g = make_plan(config, [], tied=family == "v3"), torch.Generator().manual_seed(0)
+    tensors = {}
+    for name in plan.parts:
+        shape = plan.shape(name)
+        scale = 1.0 if len(shape) == 1 else shape[-1] ** -0.5
+        tensors[name] = (torch.randn(shape, generator=g) * scale).to(torch.bfloat16)
+    if plan.tied:
+        tensors["head_codes"] = tensors["embed_codes"]
+    return build_talker(config, tensors, context)
+
+
+@pytest.fixture
+def narrow():
+    return narrow_talker
+
+
 @pytest.fixture
 def emulate(tmp_path):
     """A kernel's source -> run(argument structure, grid, seed), which asserts that its threads come to their end."""
 
     def build(source, kernel: str, argument: str, threads: int, options, in_place_of=None):
-        code, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
+        code, library = tmp_path / f"{kernel}.cpp", tmp_path / f"{kernel}.so"
         code.write_text(translated(source, in_place_of or {}) + (HERE / "run.h").read_text())
         command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
         command += [f"-DKERNEL={kernel}", f"-DARGUMENT={argument}", f"-DBLOCK_THREADS={threads}", *options]

@@ -31,18 +31,25 @@ inline uint4 make_uint4(unsigned a, unsigned b, unsigned c, unsigned d) { return
 inline uint2 make_uint2(unsigned a, unsigned b) { return {a, b}; }
 inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
 inline float2 make_float2(float a, float b) { return {a, b}; }
+namespace emulation {
 template <class To, class From> To bits(From v) {
   To to{};
   memcpy(&to, &v, std::min(sizeof to, sizeof v));
   return to;
 }
-inline unsigned __float_as_uint(float v) { return bits<unsigned>(v); }
-inline float __uint_as_float(unsigned v) { return bits<float>(v); }
+}  // namespace emulation
+inline unsigned __float_as_uint(float v) { return emulation::bits<unsigned>(v); }
+inline float __uint_as_float(unsigned v) { return emulation::bits<float>(v); }
 inline float __expf(float v) { return expf(v); }
 inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
 inline float __fmul_rn(float a, float b) { return a * b; }  // contraction is off
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
+inline unsigned atomicInc(unsigned* at, unsigned last) {  // no two fibers run at once
+  const unsigned old = *at;
+  *at = old >= last ? 0 : old + 1;
+  return old;
+}
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __ffs(unsigned v) { return __builtin_ffs(v); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
@@ -52,6 +59,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
   return to;
 }
 
+namespace emulation {
 struct Index { unsigned x; };
 struct Meeting { int here = 0, round = 0; };
 struct Block {
@@ -70,9 +78,8 @@ struct Fiber {
 };
 static Fiber* fiber;
 static Block* blocks;
+static Index grid_size;
 static jmp_buf home;
-#define threadIdx (fiber->thread)
-#define blockIdx (fiber->block)
 
 inline Block& block() { return blocks[fiber->block.x]; }
 inline void look_again() {
@@ -89,33 +96,41 @@ inline void meet(Meeting& meeting, int threads) {
   if (++meeting.here == threads) { meeting.here = 0; ++meeting.round; }
   while (meeting.round == round) look_again();
 }
-inline void __syncthreads() { meet(block().all, BLOCK_THREADS); }
-inline void __syncwarp() { meet(block().warp[threadIdx.x / 32], 32); }
+
+inline void meet_warp() { meet(block().warp[fiber->thread.x / 32], 32); }
 
 // All lanes of a warp hand each other a value; `take(values of the warp, lane)` makes the result of them.
 template <class T, class Take> T exchange(T v, Take take) {
-  const unsigned lane = threadIdx.x % 32, first = threadIdx.x - lane;
-  block().handed[threadIdx.x] = bits<unsigned long long>(v);
-  __syncwarp();
+  const unsigned lane = fiber->thread.x % 32, first = fiber->thread.x - lane;
+  block().handed[fiber->thread.x] = bits<unsigned long long>(v);
+  meet_warp();
   T all[32];
   for (int i = 0; i < 32; ++i) all[i] = bits<T>(block().handed[first + i]);
-  __syncwarp();
+  meet_warp();
   return take(all, (int)lane);
 }
+}  // namespace emulation
+
+#define threadIdx (emulation::fiber->thread)
+#define blockIdx (emulation::fiber->block)
+#define gridDim emulation::grid_size
+inline void __syncthreads() { emulation::meet(emulation::block().all, BLOCK_THREADS); }
+inline void __syncwarp() { emulation::meet_warp(); }
+
 template <class T> T __shfl_sync(unsigned, T v, int from) {
-  return exchange(v, [=](T* all, int) { return all[from & 31]; });
+  return emulation::exchange(v, [=](T* all, int) { return all[from & 31]; });
 }
 template <class T> T __shfl_xor_sync(unsigned, T v, int lanes) {
-  return exchange(v, [=](T* all, int lane) { return all[lane ^ lanes]; });
+  return emulation::exchange(v, [=](T* all, int lane) { return all[lane ^ lanes]; });
 }
 template <class T> T __shfl_up_sync(unsigned, T v, int lanes) {
-  return exchange(v, [=](T* all, int lane) { return all[lane < lanes ? lane : lane - lanes]; });
+  return emulation::exchange(v, [=](T* all, int lane) { return all[lane < lanes ? lane : lane - lanes]; });
 }
 template <class T> T __shfl_down_sync(unsigned, T v, int lanes) {
-  return exchange(v, [=](T* all, int lane) { return all[lane + lanes > 31 ? lane : lane + lanes]; });
+  return emulation::exchange(v, [=](T* all, int lane) { return all[lane + lanes > 31 ? lane : lane + lanes]; });
 }
 inline unsigned __ballot_sync(unsigned, bool v) {
-  return exchange((unsigned)v, [](unsigned* all, int) {
+  return emulation::exchange((unsigned)v, [](unsigned* all, int) {
     unsigned mask = 0;
     for (int i = 0; i < 32; ++i) mask |= all[i] << i;
     return mask;

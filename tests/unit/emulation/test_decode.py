@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from higgs_tts.engine.config import ModelConfig, RopeConfig
 from higgs_tts.engine.kernels import fused
-from higgs_tts.engine.layouts import make_plan
 from higgs_tts.engine.state import DecodeState
-from higgs_tts.engine.talker import build_talker
 
 CPU = torch.device("cpu")
 BLOCKS, CONTEXT = 10, 700  # five blocks to a key-value head, so that up to five parts of the context meet
@@ -18,38 +15,13 @@ IN_PLACE_OF = {  # what a function with inline PTX comes down to
     "void hand(u64* to, float v, u32 round)": "*to = (u64)round << 32 | __float_as_uint(v);",
     "void hand(u32* to, float v, u32 round)": "*to = round << 16 | to_bf16(v);",
     "void arrive(const Step& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
-    "void wait(const Step& s, u32 round)": (
-        "if (threadIdx.x == 0) while ((int)(*s.arrivals - round * BLOCKS) < 0) look_again(); __syncthreads();"
-    ),
-    "uint4 look(const void* p)": "look_again(); return *(const uint4*)p;",
+    "void wait(const Step& s, u32 round)": """
+        if (threadIdx.x == 0)
+          while ((int)(*s.arrivals - round * BLOCKS) < 0) emulation::look_again();
+        __syncthreads();""",
+    "uint4 look(const void* p)": "emulation::look_again(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
 }
-
-
-def small_talker(family):
-    config = ModelConfig(
-        family=family,
-        layout=family,
-        hidden=512,
-        layers=2,
-        heads=8 if family == "v3" else 6,
-        kv_heads=2,
-        head_dim=128,
-        intermediate=1024,
-        norm_eps=1e-6,
-        rope=RopeConfig(1e6),
-        text_vocab=10,
-        codebooks=1,
-    )
-    plan, g = make_plan(config, [], tied=family == "v3"), torch.Generator().manual_seed(0)
-    tensors = {}
-    for name in plan.parts:
-        shape = plan.shape(name)
-        scale = 1.0 if len(shape) == 1 else shape[-1] ** -0.5
-        tensors[name] = (torch.randn(shape, generator=g) * scale).to(torch.bfloat16)
-    if plan.tied:
-        tensors["head_codes"] = tensors["embed_codes"]
-    return build_talker(config, tensors, CONTEXT)
 
 
 def options(config):
@@ -64,8 +36,8 @@ def relative(ours, theirs):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @torch.inference_mode()
-def test_the_kernel_does_what_the_twin_does(emulate, family):
-    talker = small_talker(family)
+def test_the_kernel_does_what_the_twin_does(emulate, narrow, family):
+    talker = narrow(family, CONTEXT)
     run = emulate(fused.source(), "decode_step", "Step", fused.THREADS, options(talker.config), IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
