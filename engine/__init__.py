@@ -4,12 +4,15 @@ from .config import DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, EngineConfig, Sampl
 from .engine import Engine
 from .errors import HiggsError
 from .files import DOWNLOADS, download_checkpoint, find_checkpoints, find_in_hf_cache
+from .shipped import EMBEDDED, EMBEDDED_NAME
 from .speech import Speech
 from .voice import Voice
 
 __all__ = [
     "DOWNLOADS",
     "DTYPES",
+    "EMBEDDED",
+    "EMBEDDED_NAME",
     "FRAME_RATE",
     "GRAPHS",
     "SAMPLE_RATE",

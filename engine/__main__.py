@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +12,16 @@ import soundfile
 import torch
 from tqdm import tqdm
 
-from . import SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
+from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
 from .bench import as_text
 from .bench import bench as time_steps
 from .config import DTYPES, GRAPHS, KERNELS
 from .doctor import examine
 from .tiny import FAMILIES, write_tiny
 
-_RANDOM_VOICE = (
-    "No --model given: using the embedded checkpoint. It is tiny and its weights are random, so what you hear is noise "
-    "in the right form, not speech."
+_SMALL_VOICE = (
+    "No --model given: the embedded checkpoint speaks. It is small, has one voice, and knows about two hundred English "
+    f"words; {EMBEDDED / 'README.md'} lists them."
 )
 
 
@@ -48,8 +46,7 @@ def say(args) -> int:
     params = _sampling(args)
     out = _writable(args.out, ".wav")
     codes_out = _writable(args.codes, ".npy") if args.codes else None
-    with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(Engine(_engine_config(args, stack)))
+    with Engine(_engine_config(args)) as engine:
         voice = _voice(engine, args.voice, args.transcript) if args.voice else None
         speech = _with_bar(engine, args.text, voice, params, args.scene)
     soundfile.write(out, speech.wav.numpy(), SAMPLE_RATE)
@@ -67,9 +64,7 @@ def say(args) -> int:
 
 def voice(args) -> int:
     """A reference clip to a voice file."""
-    with contextlib.ExitStack() as stack:
-        engine = Engine(_engine_config(args, stack))
-        made = _voice(engine, args.reference, args.transcript)
+    made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
     path = made.save(args.out)
     print(f"{made.seconds:.2f} s of reference in {path}")
     return 0
@@ -98,13 +93,10 @@ def tiny(args) -> int:
     return 0
 
 
-def _engine_config(args, stack) -> EngineConfig:
-    model = args.model
-    if model is None:
-        print(_RANDOM_VOICE, file=sys.stderr)
-        model = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        write_tiny(Path(model), "v3", seed=0)
-    return _settings(args, model)
+def _engine_config(args) -> EngineConfig:
+    if args.model is None:
+        print(_SMALL_VOICE, file=sys.stderr)
+    return _settings(args, args.model or EMBEDDED)
 
 
 def _settings(args, model) -> EngineConfig:

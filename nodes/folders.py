@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import folder_paths
 
-from ..engine import DOWNLOADS, HiggsError, find_checkpoints, find_in_hf_cache
+from ..engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, HiggsError, find_checkpoints, find_in_hf_cache
 
 HOME = "higgs_tts"  # our folder below models/, and our key in extra_model_paths.yaml
 OTHER_HOMES = ("TTS", "tts", "higgsv3tts", "higgs_audio")  # where other packs keep the same checkpoints
@@ -41,11 +42,12 @@ def model_roots() -> list[Path]:
 
 
 def checkpoints() -> dict:
-    """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, then Hugging Face's cache.
+    """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, Hugging Face's cache, ours.
 
     What works comes first, and has a name before an unfinished download that bears it too.
     """
-    found = [*find_checkpoints(model_roots()), *find_in_hf_cache()]
+    shipped = [replace(found, name=EMBEDDED_NAME) for found in find_checkpoints([EMBEDDED])]
+    found = [*find_checkpoints(model_roots()), *find_in_hf_cache(), *shipped]
     named: dict = {}
     for checkpoint in sorted(found, key=lambda checkpoint: not checkpoint.complete):
         named.setdefault(checkpoint.name, checkpoint)
