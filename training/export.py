@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from engine.checkpoint import inspect, require_whole
 from engine.layouts import V3_CODEC
-from engine.tensors import INDEX
+from engine.tensors import INDEX, open_folder
 
 from .narrow import word_tokenizer
 from .talker import CODE_VOCAB, CODEBOOKS, EPS, Shape
@@ -67,9 +67,11 @@ def config(shape: Shape, end: int) -> dict:
 
 
 def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """The codec's tensors under the names they have inside a v3 file."""
-    with safe_open(folder / "model.safetensors", framework="pt") as file:
-        return {f"{V3_CODEC}{name}": file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    """The codec's tensors under the names they have inside a v3 file. `folder`: a codec's, or a whole checkpoint's."""
+    held = open_folder(folder)
+    inside = held.under(V3_CODEC)
+    held = inside if inside.shapes else held
+    return {f"{V3_CODEC}{name}": held.get(name).clone() for name in held.shapes}
 
 
 def export(talker: Path, codec: Path, out: Path, sharpness: float, domain: str = "open") -> dict:
@@ -111,7 +113,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--talker", type=Path, required=True, help="folder that train_talker wrote")
-    parser.add_argument("--codec", type=Path, required=True, help="folder that train_codec wrote")
+    parser.add_argument("--codec", type=Path, required=True, help="folder that train_codec wrote, or a checkpoint's")
     parser.add_argument("--out", type=Path, default=HERE.parent / "engine" / "embedded")
     parser.add_argument("--sharpness", type=float, default=1.0)
     parser.add_argument("--domain", choices=TOKENIZERS, default="open", help="what the talker learned to say")
