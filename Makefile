@@ -7,7 +7,7 @@ FLOOR := .floor
 
 demo: $(VENV)/.ready
 	@mkdir -p output
-	$(PY) -m engine say "Hello. This is Higgs, speaking from your own machine." --max-frames 250 --out output/demo.wav
+	$(PY) -m engine say "Meet me at the station at 5:30." --out output/demo.wav
 
 test: lint $(FLOOR)/.ready
 	$(PY) -m pytest
