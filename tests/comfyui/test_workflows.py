@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
+import sys
+
 import numpy as np
 import pytest
+import torch
 
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
 NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
 
@@ -57,6 +62,20 @@ def test_v2_speaks_with_a_scene(comfy, workflow):
 
 def test_a_name_from_another_machine_is_found(comfy, workflow):
     check_speech(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "TTS\\boson\\Higgs-TTS-3-4b"})))
+
+
+def test_the_embedded_checkpoint_says_what_is_written(comfy, workflow):
+    changes = {"text": "It is 7:45 in Paris.", "seed": 0, "max_frames": 250}
+    model = {"model": "embedded (small, English)"}
+    outcome = comfy.run(workflow("speak", HiggsTTSLoadModel=model, HiggsTTSSpeak=changes))
+    wave, rate = outcome.audio("PreviewAudio")
+    assert "end of speech" in outcome.text() and 1.5 < len(wave) / rate < 3
+    pytest.importorskip("pocketsphinx", reason="benchmarks/requirements.txt is not installed: nobody listens")
+    sys.path.insert(0, str(BENCHMARKS))
+    from hearing import RECOGNISERS
+
+    heard = RECOGNISERS["pocketsphinx"]()(torch.from_numpy(wave[:, 0].copy()))
+    assert heard == "it is seven forty five in paris"
 
 
 @pytest.fixture
