@@ -67,9 +67,8 @@ def find(name: str) -> Path:
     found = checkpoints()
     match = _match(found, name)
     if match is None:
-        here = ", ".join(found) or "none yet"
         raise HiggsError(
-            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {here}). Put its folder into "
+            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Put its folder into "
             f"models/{HOME}, or choose a '{DOWNLOAD}' entry of the list; press R to read the folders again."
         )
     if not match.complete:

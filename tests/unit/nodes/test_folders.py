@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from higgs_tts.engine import DOWNLOADS, HiggsError
+from higgs_tts.engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, HiggsError
 
 
 def make_checkpoint(folder, whole=True):
@@ -34,14 +34,18 @@ def test_every_home_is_searched_and_what_works_comes_first(folders, tmp_path):
     for index, home in enumerate(["higgs_tts", "TTS/boson", "tts", "higgsv3tts", "higgs_audio"]):
         make_checkpoint(tmp_path / "models" / home / f"c{index}")
     names = folders.choices()
-    assert names[:7] == ["b", "boson/c1", "c0", "c2", "c3", "c4", "a-half"]
-    assert names[7:] == [f"download: {label}" for label in DOWNLOADS]
+    assert names[:8] == ["b", "boson/c1", "c0", "c2", "c3", "c4", EMBEDDED_NAME, "a-half"]
+    assert names[8:] == [f"download: {label}" for label in DOWNLOADS]
 
 
 def test_a_folder_under_two_names_is_searched_once(folders, tmp_path):
     make_checkpoint(tmp_path / "models" / "TTS" / "a")
     (tmp_path / "models" / "tts").symlink_to(tmp_path / "models" / "TTS")
-    assert len(folders.model_roots()) == 1 and list(folders.checkpoints()) == ["a"]
+    assert len(folders.model_roots()) == 1 and list(folders.checkpoints()) == ["a", EMBEDDED_NAME]
+
+
+def test_a_fresh_install_speaks_before_any_download(folders):
+    assert folders.choices()[0] == EMBEDDED_NAME and folders.find(EMBEDDED_NAME) == EMBEDDED
 
 
 def test_a_whole_checkpoint_has_its_name_before_a_half_one(folders, tmp_path):
@@ -60,7 +64,7 @@ def test_names_from_other_machines(folders, tmp_path, saved):
 
 
 def test_what_is_missing_is_told(folders, tmp_path):
-    with pytest.raises(HiggsError, match=r"'gone'.*none yet.*download: "):
+    with pytest.raises(HiggsError, match=r"'gone'.*found: embedded.*download: "):
         folders.find("gone")
     make_checkpoint(tmp_path / "disk" / "half", whole=False)
     with pytest.raises(HiggsError, match=r"not complete.*tokenizer\.json"):
