@@ -68,8 +68,8 @@ def find(name: str) -> Path:
     match = _match(found, name)
     if match is None:
         raise HiggsError(
-            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Put its folder into "
-            f"models/{HOME}, or choose a '{DOWNLOAD}' entry of the list; press R to read the folders again."
+            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Put its folder "
+            f"into models/{HOME}, or choose a '{DOWNLOAD}' entry of the list; press R to read the folders again."
         )
     if not match.complete:
         raise HiggsError(f"{match.path} is not complete. {match.note}")
