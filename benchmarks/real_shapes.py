@@ -13,27 +13,10 @@ from safetensors.torch import save_file
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from engine.codec import decoder_shapes, encoder_shapes, unused_shapes
-from engine.codec_blocks import CodecConfig
 from engine.config import BOC, CODE_VOCAB
 from engine.files import CODEC_SUBFOLDER
 from engine.layouts import V3_CODEC
-from engine.published import published_config, stored_name
-
-CODEC = CodecConfig(
-    codebook_size=1024,
-    codebook_dim=64,
-    acoustic_hidden=256,
-    encoder_hidden=64,
-    decoder_hidden=1024,
-    semantic_hidden=768,
-    semantic_ffn=3072,
-    semantic_layers=12,
-    pos_kernel=128,
-    pos_groups=16,
-    ratios=(8, 5, 4, 2, 3),
-    conv_dims=(512,) * 7,
-    conv_kernels=(10, 3, 3, 3, 3, 2, 2),
-)
+from engine.published import PUBLISHED_CODEC, published_config, stored_name
 
 
 def write(folder: pathlib.Path, family: str, layers: int | None = None, whole_codec: bool = False) -> pathlib.Path:
@@ -70,7 +53,7 @@ def _replace_codec(folder: pathlib.Path, family: str, tensors: dict, random: tor
 
 def whole_codec_tensors(random: torch.Generator) -> dict[str, torch.Tensor]:
     """Random tensors of the published codec, fp32 on the host. What it decodes to is noise of sane loudness."""
-    shapes = {**encoder_shapes(CODEC), **decoder_shapes(CODEC), **unused_shapes(CODEC)}
+    shapes = {**encoder_shapes(PUBLISHED_CODEC), **decoder_shapes(PUBLISHED_CODEC), **unused_shapes(PUBLISHED_CODEC)}
     tensors = {}
     for name, shape in shapes.items():
         leaf, norm = name.rpartition(".")[2], "layer_norm" in name

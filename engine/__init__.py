@@ -1,6 +1,6 @@
 """The engine's door. `nodes/` and the terminal import from here and from nowhere deeper."""
 
-from .config import DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, EngineConfig, SamplingParams
+from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, EngineConfig, SamplingParams
 from .engine import Engine
 from .errors import HiggsError
 from .files import DOWNLOADS, download_checkpoint, find_checkpoints, find_in_hf_cache
@@ -9,6 +9,7 @@ from .speech import Speech
 from .voice import Voice
 
 __all__ = [
+    "DEFAULT_GRAPHS",
     "DOWNLOADS",
     "DTYPES",
     "EMBEDDED",

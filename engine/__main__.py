@@ -15,7 +15,7 @@ from tqdm import tqdm
 from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
 from .bench import as_text
 from .bench import bench as time_steps
-from .config import DTYPES, GRAPHS, KERNELS
+from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
 from .doctor import examine
 from .tiny import FAMILIES, write_tiny
 
@@ -105,7 +105,7 @@ def _settings(args, model) -> EngineConfig:
         codec=args.codec,
         device=args.device,
         dtype=args.dtype,
-        runner=GRAPHS[getattr(args, "graphs", "auto")],
+        runner=GRAPHS[getattr(args, "graphs", DEFAULT_GRAPHS)],
         kernels=getattr(args, "kernels", EngineConfig.kernels),
     )
 
@@ -218,7 +218,7 @@ def _bench_parser(commands):
 
 def _way_arguments(command):
     command.add_argument("--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no kernels of ours")
-    command.add_argument("--graphs", choices=GRAPHS, default="auto", help="CUDA graphs; off is slower")
+    command.add_argument("--graphs", choices=GRAPHS, default=DEFAULT_GRAPHS, help="CUDA graphs; off is slower")
 
 
 def _model_arguments(command, model="checkpoint folder; without it the embedded one speaks"):

@@ -54,6 +54,9 @@ class EngineConfig:
         _within("prefixes", self.prefixes, 0, 64)
 
 
+DEFAULT_GRAPHS = next(choice for choice, runner in GRAPHS.items() if runner == EngineConfig.runner)
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """What may change from call to call."""

@@ -61,10 +61,10 @@ class Lane:
 
     def how(self) -> str:
         """In plain words, what decodes."""
-        ops = "torch ops"
-        if self.state.fused:
-            ops = "one fused kernel" if self.state.batch == 1 else "kernels for many rows"
-        why = f" ({self._unfused})" if self._unfused and not self.state.fused else ""
+        ops = self.state.fused.name if self.state.fused else "torch ops"
+        if self.state.fused and not self.state.front:
+            ops += ", torch ops to sample"
+        why = f" ({self._unfused})" if self._unfused else ""
         return f"{ops}{why}, {'CUDA graph' if self.runner.name == 'graph' else self.runner.name}"
 
     def close(self):

@@ -13,7 +13,7 @@ LAYERS = 2
 HIDDEN, KV_HEADS, HEAD_DIM, INTERMEDIATE = 64, 2, 16, 160
 HEADS = {"v3": 8, "v2": 4}
 
-_SPECIALS = {
+SPECIALS = {
     "v3": (
         "<|endoftext|>",
         "<|im_start|>",
@@ -60,7 +60,7 @@ def tiny_tokenizer(kind: str) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in _SPECIALS[kind]])
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS[kind]])
     if kind == "v2":  # Llama 3's tokenizer begins every text by itself
         begin = "<|begin_of_text|>"
         tokenizer.post_processor = processors.TemplateProcessing(

@@ -7,7 +7,7 @@ from pathlib import Path
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
+from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
 from . import folders, patcher, types
 
 NAME = "Higgs Load Model"
@@ -64,7 +64,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: str, device: str = EngineConfig.device, graphs: str = EngineConfig.runner, **settings
+        cls, model: str, device: str = EngineConfig.device, graphs: str = DEFAULT_GRAPHS, **settings
     ) -> io.NodeOutput:
         with patcher.told_by(NAME):
             is_download = model.startswith(folders.DOWNLOAD)
@@ -124,7 +124,7 @@ def _advanced_inputs() -> list[io.Input]:
         io.Combo.Input(
             "graphs",
             options=list(GRAPHS),
-            default=EngineConfig.runner,
+            default=DEFAULT_GRAPHS,
             optional=True,
             advanced=True,
             tooltip="CUDA graphs: the GPU records a step of speech once and repeats it by itself, which is "

@@ -16,9 +16,10 @@ from safetensors import safe_open
 from engine.checkpoint import inspect, require_whole
 from engine.layouts import V3_CODEC
 from engine.tensors import INDEX, open_folder
+from engine.tiny_config import v3_config
 
 from .narrow import word_tokenizer
-from .talker import CODE_VOCAB, CODEBOOKS, EPS, Shape
+from .talker import EPS, Shape
 from .tokenizer import byte_tokenizer
 from .weights import load_talker, published, save_shards
 
@@ -27,43 +28,21 @@ TOKENIZERS = {"open": byte_tokenizer, "narrow": word_tokenizer}
 HERE = Path(__file__).parent
 
 
-def config(shape: Shape, end: int) -> dict:
-    """config.json as the published checkpoint spells it. `end`: id of <|endoftext|>."""
-    return {
-        "architectures": ["HiggsMultimodalQwen3ForConditionalGeneration"],
-        "model_type": "higgs_multimodal_qwen3",
-        "audio_token_id": -100,
-        "mel_per_sample": 8,
-        "eos_token_id": end,
-        "dtype": "bfloat16",
-        "audio_encoder_config": {
-            "model_type": "higgs_audio_encoder",
-            "encoder_type": "discrete",
-            "num_codebooks": CODEBOOKS,
-            "vocab_size": CODE_VOCAB,
-            "out_dim": shape.hidden,
-            "tie_word_embeddings": True,
-            "use_delay_pattern": True,
-        },
-        "text_config": {
-            "model_type": "qwen3",
-            "vocab_size": shape.text_vocab,
-            "hidden_size": shape.hidden,
-            "intermediate_size": shape.intermediate,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.kv_heads,
-            "head_dim": shape.head_dim,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "rms_norm_eps": EPS,
-            "max_position_embeddings": CONTEXT,
-            "rope_theta": None,  # as published; 1e6 is meant
-            "tie_word_embeddings": True,
-            "eos_token_id": end,
-            "dtype": "bfloat16",
-        },
+def config(shape: Shape, tokenizer) -> dict:
+    """config.json as the published checkpoint spells it."""
+    made = v3_config(tokenizer, shape.text_vocab)
+    made["audio_encoder_config"]["out_dim"] = shape.hidden
+    made["text_config"] |= {
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "rms_norm_eps": EPS,
+        "max_position_embeddings": CONTEXT,
     }
+    return made
 
 
 def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -96,7 +75,7 @@ def export(talker: Path, codec: Path, out: Path, sharpness: float, domain: str =
     tokenizer.save(str(out / "tokenizer.json"))
     end = "<|endoftext|>"
     _write(out / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
-    _write(out / "config.json", config(shape, tokenizer.token_to_id(end)))
+    _write(out / "config.json", config(shape, tokenizer))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
     _write(out / "tokenizer_config.json", settings)
     require_whole(inspect(out))

@@ -76,7 +76,7 @@ def vocabulary() -> list[str]:
 
 def word_tokenizer() -> Tokenizer:
     """Byte-level BPE whose merges lead up to whole words, and v3's special tokens."""
-    from .tokenizer import SPECIALS  # which the engine lists; sentences alone do without it
+    from engine.tiny_config import SPECIALS  # which the engine lists; sentences alone do without it
 
     vocab = {letter: i for i, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merges = []
@@ -92,5 +92,5 @@ def word_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS["v3"]])
     return tokenizer

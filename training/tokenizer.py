@@ -4,22 +4,7 @@ from __future__ import annotations
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from engine.tags import TAGS
-
-SPECIALS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|tts|>",
-    "<|audio|>",
-    "<|audio_end|>",
-    "<|text|>",
-    "<|text_end|>",
-    "<|eoc|>",
-    "<|ref_audio|>",
-    "<|ref_text|>",
-    *TAGS,
-)
+from engine.tiny_config import SPECIALS
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -28,5 +13,5 @@ def byte_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS["v3"]])
     return tokenizer

@@ -54,13 +54,13 @@ __device__ __forceinline__ float4 norm_rotate(const Stretch& a, float4 v, uint2 
                      v.z * low(a.cos.y) + o.z * low(a.sin.y), v.w * high(a.cos.y) + o.w * high(a.sin.y));
 }
 
-// Puts the rotated queries of the kv head into shared memory, scaled, and the new key and value there too; whoever
-// takes the last positions also writes those into the cache.
 __device__ __forceinline__ float4 receive4(const u64* from, u32 round) {
   float2 v[2];
   receive<2>(from, 2, round, v);
   return make_float4(v[0].x, v[0].y, v[1].x, v[1].y);
 }
+// Puts the rotated queries of the kv head into shared memory, scaled, and the new key and value there too; whoever
+// takes the last positions also writes those into the cache.
 __device__ __forceinline__ void place_qkv(const Step& s, const Stretch& a, uint2 norm, u16* keys, u16* values, u32 round,
                                           Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;

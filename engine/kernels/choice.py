@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .fused import NoCompiler, compile_cubin, unfit
+from .fused import FusedDecode, NoCompiler, compile_cubin, unfit
 
 _PROBE = 'extern "C" __global__ void probe() {}'
 
@@ -18,4 +18,4 @@ def decode_ops(config, device: torch.device, dtype: torch.dtype) -> str:
             compile_cubin(_PROBE, f"{major}{minor}", ())
         except NoCompiler as error:
             reason = str(error)
-    return f"torch ops ({reason})" if reason else "one fused kernel"
+    return f"torch ops ({reason})" if reason else FusedDecode.name

@@ -1,21 +1,10 @@
-// Widths, loads, bf16 as bits and sums over a warp, for all kernels of the talker.
+// Widths, loads and sums over a warp, for all kernels of the talker.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned long long u64;
+#include "bits.cuh"
 
 constexpr int DIM = 128, GROUP = HEADS / KV_HEADS;
 constexpr int Q_ROWS = HEADS * DIM, KV_ROWS = KV_HEADS * DIM, QKV_ROWS = Q_ROWS + 2 * KV_ROWS;
 constexpr int MAX_SPLITS = 32, LANE = 8;  // a lane reads 16 bytes, 8 weights, at a time
-
-__device__ __forceinline__ float low(u32 v) { return __uint_as_float(v << 16); }
-__device__ __forceinline__ float high(u32 v) { return __uint_as_float(v & 0xffff0000u); }
-__device__ __forceinline__ float bf16(u16 v) { return __uint_as_float((u32)v << 16); }
-__device__ __forceinline__ u32 to_bf16(float v) {  // round to nearest even; inputs are finite
-  u32 b = __float_as_uint(v);
-  return (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
-}
-__device__ __forceinline__ u32 pack(float a, float b) { return to_bf16(a) | (to_bf16(b) << 16); }
 
 __device__ __forceinline__ uint4 stream16(const void* p) {  // read once: no place in L1
   uint4 v;

@@ -4,9 +4,9 @@
 // threshold of top-k or top-p is bracketed until few codes are left in the bracket, and those are held against each
 // other. Where few codes are left above the bracket too, as with the usual top-k, all that follows is about them alone.
 
-typedef unsigned int u32;
+#include "bits.cuh"
+
 typedef unsigned char u8;
-typedef unsigned short u16;
 typedef long long i64;
 
 constexpr u32 ALL = ~0u;

@@ -44,17 +44,8 @@ __device__ __forceinline__ void emit(const Front& s, const Row& row, int b, int 
 }
 
 #if BF16
-__device__ __forceinline__ float4 widen(uint2 v) {
-  return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
-                     __uint_as_float(v.y & 0xffff0000u));
-}
-__device__ __forceinline__ u32 to_bf16(float v) {  // round to nearest even; inputs are finite
-  const u32 bits = __float_as_uint(v);
-  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-}
-__device__ __forceinline__ uint2 narrowed(float4 v) {
-  return make_uint2(to_bf16(v.x) | (to_bf16(v.y) << 16), to_bf16(v.z) | (to_bf16(v.w) << 16));
-}
+__device__ __forceinline__ float4 widen(uint2 v) { return make_float4(low(v.x), high(v.x), low(v.y), high(v.y)); }
+__device__ __forceinline__ uint2 narrowed(float4 v) { return make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
 #else
 __device__ __forceinline__ float4 widen(float4 v) { return v; }
 __device__ __forceinline__ float4 narrowed(float4 v) { return v; }

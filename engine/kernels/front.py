@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import pathlib
 
 import torch
 
-from .nvrtc import Module, NoCompiler, compile_cubin, launch
+from .nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
 
-_SOURCES = pathlib.Path(__file__).parent
 _OF_STATE = (
     "logits inverse_temperature noise_scale top_p repeat_limit top_k_index line keys_philox prompt_length row_limit "
     "ban window_mask embed x row rows history written position countdown done ended"
@@ -24,9 +22,7 @@ class _Front(ctypes.Structure):
 
 
 def source() -> str:
-    """front.cu with its include in place."""
-    text, drawn = ((_SOURCES / name).read_text(encoding="utf-8") for name in ("front.cu", "draw.cuh"))
-    return text.replace('#include "draw.cuh"', drawn)
+    return read_source("front.cu")
 
 
 def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:

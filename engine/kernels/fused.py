@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import pathlib
-import re
 
 import torch
 
-from .nvrtc import Module, NoCompiler, compile_cubin, launch, shared_limit
+from .nvrtc import Module, NoCompiler, compile_cubin, launch, read_source, shared_limit
 
 THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32
 SHARED_ROOM = 44 << 10  # bytes of a block's shared memory beside the rings; the kernel checks it against what it has
 ENOUGH_SLOTS = 3  # pieces under way a warp that keep memory busy; with fewer the pieces are made smaller
-_SOURCES = pathlib.Path(__file__).parent
 _POINTERS = (
     "layers x_in head norm cos sin keys values position logits x qkv partial attended act rounds arrivals"
 ).split()
@@ -33,9 +30,7 @@ class _Step(ctypes.Structure):
 
 
 def source() -> str:
-    """decode.cu with its includes in place."""
-    text = (_SOURCES / "decode.cu").read_text(encoding="utf-8")
-    return re.sub(r'#include "(.+)"', lambda include: (_SOURCES / include[1]).read_text(encoding="utf-8"), text)
+    return read_source("decode.cu")
 
 
 def ring(config, shared: int) -> tuple[int, int]:
@@ -91,6 +86,8 @@ class FusedDecode:
 
     Allocates its scratch when made; `run` allocates nothing and may be captured.
     """
+
+    name = "one fused kernel"
 
     def __init__(self, talker, state):
         config, device = talker.config, talker.device

@@ -1,6 +1,6 @@
 // Matrix times vector for one row of activations: each weight is read once, through the warp's ring. Part of decode.cu.
 
-// Rows [share(n, block), share(n, block + 1)) of an output are this block's: as many as another's, give or take one.
+// Of `count` things, those from share(.., part, ..) to share(.., part + 1, ..) are a part's: give or take one, all alike.
 __device__ __forceinline__ int share(int count, int part, int parts) { return (int)((long long)count * part / parts); }
 
 // Pieces of a row of K weights: the fewest that are alike, whole lanes' loads, and no longer than PIECE.
@@ -98,10 +98,11 @@ __device__ __forceinline__ void wide_rows(const Step& s, Ring& ring, int rows, c
   }
 }
 
-// x += W @ input for the block's rows of W [HIDDEN, K], handed on as `round`, the one after the input's. A warp takes pieces [first, last) of them, counted from the
-// block's first row; a row's pieces meet in shared memory.
+// x += W @ input for the block's rows of W [HIDDEN, K], handed on as `round`, the one after the input's. A warp takes
+// pieces [first, last) of them, counted from the block's first row; a row's pieces meet in shared memory.
 template <int K>
-__device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* input, int first, int last, u32 round, Shared& sh) {
+__device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* input, int first, int last, u32 round,
+                                        Shared& sh) {
   constexpr int PARTS = parts_of(K), N = K / PARTS;
   const int lane = threadIdx.x & 31, base = share(HIDDEN, blockIdx.x, BLOCKS);
   const int rows = share(HIDDEN, blockIdx.x + 1, BLOCKS) - base;

@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ with the NVRTC that comes with torch and launches it through the driver. Knows no kernel.
+"""Reads CUDA C++, compiles it with the NVRTC that comes with torch, launches it through the driver. Knows no kernel.
 
 Neither a CUDA toolkit nor Triton is needed, on Linux or Windows. torch has the same inside as a private function, which
 cannot launch cooperatively and passes no structures.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import pathlib
+import re
 import sys
 
 import torch
@@ -44,6 +45,12 @@ def _nvrtc() -> ctypes.CDLL:
 @functools.cache
 def _driver() -> ctypes.CDLL:
     return _library(["nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"], [])
+
+
+def read_source(name: str) -> str:
+    """A CUDA source of this folder, its includes in place."""
+    text = (pathlib.Path(__file__).parent / name).read_text(encoding="utf-8")
+    return re.sub(r'#include "(.+)"', lambda include: read_source(include[1]), text)
 
 
 @functools.lru_cache(maxsize=8)

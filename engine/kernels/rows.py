@@ -7,23 +7,19 @@ row's result depends on neither the number nor the contents of the others; they 
 from __future__ import annotations
 
 import ctypes
-import pathlib
-import re
 
 import torch
 
 from .fused import unfit
 from .linear import linear
-from .nvrtc import Module, NoCompiler, compile_cubin, launch
+from .nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
 
 MOST_ROWS = 64
 SHORTEST, MOST_PARTS = 64, 32  # positions that one warp attends to, at least; parts that a row may come to
 CREWS = 3  # attending blocks on a multiprocessor at once
 _CREW_THREADS = 128
 _GATE_THREADS = 256
-_SOURCES = pathlib.Path(__file__).parent
 _ATTEND = "qkv qk_norm cos sin keys values position attended sums marks arrived"
-_INCLUDE = re.compile(r'#include "(.+)"')
 
 
 class _Norm(ctypes.Structure):
@@ -48,9 +44,7 @@ class _Attend(ctypes.Structure):
 
 
 def source() -> str:
-    """rows.cu with its includes in place."""
-    text = (_SOURCES / "rows.cu").read_text(encoding="utf-8")
-    return _INCLUDE.sub(lambda include: (_SOURCES / include[1]).read_text(encoding="utf-8"), text)
+    return read_source("rows.cu")
 
 
 def defines(config) -> tuple[str, ...]:
@@ -80,6 +74,8 @@ class RowsDecode:
 
     Allocates its scratch when made; `run` allocates nothing and may be captured.
     """
+
+    name = "kernels for many rows"
 
     def __init__(self, talker, state):
         config, device = talker.config, talker.device

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import pathlib
 
 import torch
 
-from .nvrtc import Module, NoCompiler, compile_cubin, launch
+from .nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
 
 THREADS = 256
 SAMPLES = 4  # a thread's
-_SOURCE = pathlib.Path(__file__).with_suffix(".cu")
 
 
 def snake(x, alpha, valid: int):
@@ -39,7 +37,7 @@ class SnakeKernel:
         if device.type != "cuda" or torch.version.hip:
             raise NoCompiler("it needs an NVIDIA GPU")
         major, minor = torch.cuda.get_device_capability(device)
-        self._module = Module(compile_cubin(_SOURCE.read_text(encoding="utf-8"), f"{major}{minor}", ()))
+        self._module = Module(compile_cubin(read_source("snake.cu"), f"{major}{minor}", ()))
         self._function = self._module.function("snake")
 
     def __call__(self, x, alpha, valid: int):

@@ -89,6 +89,21 @@ def small_prompt(config: ModelConfig, seed: int = 0, frames: int = 6):
     return Prompt(ids, tuple(spans), prefix=4 + len(rows))
 
 
+class Tensors:
+    """A TensorFile whose tensors lie in memory."""
+
+    def __init__(self, tensors):
+        self.tensors = tensors
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+
+    def file_of(self, name):
+        return "model.safetensors"
+
+    def get(self, name, device):
+        return self.tensors[name].to(device)
+
+
 class Bench:
     """A talker, its state and a runner; `start` prefills rows, `run` returns the emitted rows [B, steps, N]."""
 
@@ -114,6 +129,11 @@ class Bench:
 def _inference():
     with torch.inference_mode():
         yield
+
+
+@pytest.fixture(scope="session")
+def in_memory():
+    return Tensors
 
 
 @pytest.fixture

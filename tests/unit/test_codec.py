@@ -18,41 +18,11 @@ from higgs_tts.engine.codec import (
     tiny_codec,
     unused_shapes,
 )
-from higgs_tts.engine.codec_blocks import CodecConfig, hf_config
+from higgs_tts.engine.codec_blocks import hf_config
 from higgs_tts.engine.codec_layout import CodecWeights
 from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.published import PUBLISHED_CODEC
 from safetensors.torch import save_file
-
-PUBLISHED = CodecConfig(
-    codebook_size=1024,
-    codebook_dim=64,
-    acoustic_hidden=256,
-    encoder_hidden=64,
-    decoder_hidden=1024,
-    semantic_hidden=768,
-    semantic_ffn=3072,
-    semantic_layers=12,
-    pos_kernel=128,
-    pos_groups=16,
-    ratios=(8, 5, 4, 2, 3),
-    conv_dims=(512,) * 7,
-    conv_kernels=(10, 3, 3, 3, 3, 2, 2),
-)
-
-
-class Tensors:
-    """A TensorFile whose tensors lie in memory."""
-
-    def __init__(self, tensors):
-        self.tensors = tensors
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-
-    def file_of(self, name):
-        return "model.safetensors"
-
-    def get(self, name, device):
-        return self.tensors[name].to(device)
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +31,13 @@ def tensors():
 
 
 @pytest.fixture(scope="module")
-def decoder(tensors):
-    return build_decoder(CodecWeights(Tensors(tensors)), "cpu")
+def decoder(tensors, in_memory):
+    return build_decoder(CodecWeights(in_memory(tensors)), "cpu")
 
 
 @pytest.fixture(scope="module")
-def encoder(tensors):
-    return build_encoder(CodecWeights(Tensors(tensors)), "cpu")
+def encoder(tensors, in_memory):
+    return build_encoder(CodecWeights(in_memory(tensors)), "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +246,7 @@ def test_published_size():
     def millions(shapes, prefix):
         return round(count({n: s for n, s in shapes.items() if n.startswith(prefix)}) / 1e6, 1)
 
-    out, way_in, unused = decoder_shapes(PUBLISHED), encoder_shapes(PUBLISHED), unused_shapes(PUBLISHED)
+    out, way_in, unused = (shapes(PUBLISHED_CODEC) for shapes in (decoder_shapes, encoder_shapes, unused_shapes))
     assert round(count(out) / 1e6, 1) == 21.6
     assert millions(out, "acoustic_decoder.") == 20.2 and millions(way_in, "acoustic_encoder.") == 51.3
     assert millions(way_in, "semantic_model.") == 94.4 and millions(way_in, "encoder_semantic.") == 14.7
@@ -285,8 +255,8 @@ def test_published_size():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_tiny_codec_makes_sound_and_varied_codes(seed):
-    weights = CodecWeights(Tensors(tiny_codec(seed)))
+def test_tiny_codec_makes_sound_and_varied_codes(in_memory, seed):
+    weights = CodecWeights(in_memory(tiny_codec(seed)))
     wav = build_decoder(weights, "cpu").decode(draw_codes(50, seed=seed))
     assert 0.05 < wav.square().mean().sqrt() < 0.3 and wav.abs().max() <= 1
     codes = build_encoder(weights, "cpu").encode(chirp(48_000))

@@ -6,29 +6,13 @@ from higgs_tts.engine.codec import StreamDecoder, build_decoder, tiny_codec
 from higgs_tts.engine.codec_layout import CodecWeights
 from higgs_tts.engine.codec_stream import SideStreamDecoder, make_stream
 from higgs_tts.engine.kernels import nvrtc
-from higgs_tts.engine.kernels import snake as snake_module
 from higgs_tts.engine.kernels.snake import SnakeKernel, snake
 from higgs_tts.engine.memory import PrivatePool
 
 
-class Tensors:
-    """A TensorFile whose tensors lie in memory."""
-
-    def __init__(self, tensors):
-        self.tensors = tensors
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        self.dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
-
-    def file_of(self, name):
-        return "model.safetensors"
-
-    def get(self, name, device):
-        return self.tensors[name].to(device)
-
-
 @pytest.fixture(scope="module")
-def decoder():
-    return build_decoder(CodecWeights(Tensors(tiny_codec(seed=3))), "cpu")
+def decoder(in_memory):
+    return build_decoder(CodecWeights(in_memory(tiny_codec(seed=3))), "cpu")
 
 
 class Event:
@@ -118,7 +102,7 @@ def test_the_activation_s_kernel_compiles(capability):
         nvrtc._nvrtc()
     except nvrtc.NoCompiler as error:
         pytest.skip(str(error))
-    assert nvrtc.compile_cubin(snake_module._SOURCE.read_text(encoding="utf-8"), capability, ())
+    assert nvrtc.compile_cubin(nvrtc.read_source("snake.cu"), capability, ())
 
 
 def test_the_activation_s_kernel_is_refused_without_a_gpu():

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine.config import ModelConfig, RopeConfig
+from higgs_tts.engine.config import MAX_BATCH, ModelConfig, RopeConfig
 from higgs_tts.engine.kernels import front, nvrtc, rows
 from higgs_tts.engine.kernels.fused import SHARED_ROOM, defines, ring, ring_bytes, source, unfit
 
@@ -70,6 +70,10 @@ def test_no_row_comes_to_more_parts_than_there_is_room_for(context):
             size *= 2
         most = max(most, at // size + 1)
     assert most == rows.most_parts(context)
+
+
+def test_a_batch_is_no_larger_than_its_kernels_serve():
+    assert MAX_BATCH <= rows.MOST_ROWS
 
 
 @needs_nvrtc
