@@ -15,17 +15,22 @@ from safetensors.torch import save_file
 @dataclass(frozen=True, eq=False)
 class Clips:
     """codes: int16 [F, N], all clips one after another, not delayed; starts: int64 [n + 1], the first frame of each
-    clip and the end of the last; texts: what each says, with tags; speakers: who says it."""
+    clip and the end of the last; texts: what each says, with tags; speakers: who says it; words: int32 [W], the
+    millisecond of its clip at which each word begins; word_starts: int64 [n + 1], as `starts`, for `words`. A clip
+    without words is one whose words have no known times."""
 
     codes: torch.Tensor
     starts: torch.Tensor
     texts: tuple[str, ...]
     speakers: tuple[str, ...]
+    words: torch.Tensor
+    word_starts: torch.Tensor
 
     def __post_init__(self):
         count = len(self.texts)
-        assert len(self.speakers) == count and len(self.starts) == count + 1
+        assert len(self.speakers) == count and len(self.starts) == len(self.word_starts) == count + 1
         assert int(self.starts[0]) == 0 and int(self.starts[-1]) == len(self.codes)
+        assert int(self.word_starts[-1]) == len(self.words)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -38,18 +43,50 @@ class Clips:
         return self.codes[int(self.starts[clip]) : int(self.starts[clip + 1])]
 
     @classmethod
-    def join(cls, codes: Sequence[torch.Tensor], texts: Sequence[str], speakers: Sequence[str]) -> Clips:
-        """From the codes [T, N] of each clip."""
-        lengths = torch.tensor([0, *(len(clip) for clip in codes)], dtype=torch.int64)
-        return cls(torch.cat(list(codes)).to("cpu", torch.int16), lengths.cumsum(0), tuple(texts), tuple(speakers))
+    def join(
+        cls,
+        codes: Sequence[torch.Tensor],
+        texts: Sequence[str],
+        speakers: Sequence[str],
+        words: Sequence[Sequence[int]] | None = None,
+    ) -> Clips:
+        """From the codes [T, N] of each clip; words: the milliseconds at which its words begin."""
+        words = words or [()] * len(texts)
+        flat = torch.tensor([start for found in words for start in found], dtype=torch.int32)
+        joined = torch.cat(list(codes)).to("cpu", torch.int16)
+        return cls(joined, _bounds(codes), tuple(texts), tuple(speakers), flat, _bounds(words))
+
+    @classmethod
+    def all(cls, lots: Sequence[Clips]) -> Clips:
+        """Several lots as one."""
+        codes, words = torch.cat([lot.codes for lot in lots]), torch.cat([lot.words for lot in lots])
+        texts = tuple(text for lot in lots for text in lot.texts)
+        speakers = tuple(speaker for lot in lots for speaker in lot.speakers)
+        starts, word_starts = (
+            torch.cat([torch.zeros(1, dtype=torch.int64), *(bounds.diff() for bounds in found)]).cumsum(0)
+            for found in ([lot.starts for lot in lots], [lot.word_starts for lot in lots])
+        )
+        return cls(codes, starts, texts, speakers, words, word_starts)
 
     def save(self, path: Path | str) -> None:
+        """Writes the file; it appears whole or not at all."""
+        path = Path(path)
         spoken = json.dumps({"texts": self.texts, "speakers": self.speakers})
-        save_file({"codes": self.codes, "starts": self.starts}, path, metadata={"clips": spoken})
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        save_file(tensors, path.with_suffix(".part"), metadata={"clips": spoken})
+        path.with_suffix(".part").replace(path)
 
     @classmethod
     def load(cls, path: Path | str) -> Clips:
         with safe_open(path, framework="pt") as file:
             spoken = json.loads(file.metadata()["clips"])
-            codes, starts = file.get_tensor("codes"), file.get_tensor("starts")
-        return cls(codes, starts, tuple(spoken["texts"]), tuple(spoken["speakers"]))
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+        return cls(texts=tuple(spoken["texts"]), speakers=tuple(spoken["speakers"]), **tensors)
+
+
+_TENSORS = ("codes", "starts", "words", "word_starts")
+
+
+def _bounds(parts: Sequence) -> torch.Tensor:
+    """int64 [n + 1]: where each part begins when all are laid end to end, and where the last ends."""
+    return torch.tensor([0, *map(len, parts)], dtype=torch.int64).cumsum(0)

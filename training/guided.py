@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 from .muon import Muon
 from .narrow import sentences, word_tokenizer
-from .sequences import Example, Words, example
+from .sequences import Example, Said, Words, example
 from .talker import CODE_VOCAB, CODEBOOKS, Shape, Talker, loss_of
 from .weights import load_talker, save_talker
 
@@ -49,12 +49,11 @@ class Guided:
     word: np.ndarray
 
 
-def guided(words: Words, tokenizer, text: str, codes: np.ndarray, spans: list[tuple[float, float]]) -> Guided:
-    """An example whose attention is known. spans: (start, end) in seconds of each word between white space."""
-    one = example(words, text, codes)
+def guided(words: Words, tokenizer, text: str, codes: np.ndarray, starts: tuple[float, ...]) -> Guided:
+    """An example whose attention is known. starts: the second at which each word between white space begins."""
+    one = example(words, Said(text, codes))
     offsets = tokenizer.encode(text).offsets
     first = len(offsets) + 2  # the position of <|audio|>, which predicts row 0
-    starts = [start for start, _ in spans]
     spoken = np.full(len(one.ids), _GROUP_NONE, np.int64)
     for row in range(len(one.ids) - first):
         now = (min(row, len(codes) - 1) + 1) * FRAME_SECONDS
@@ -68,7 +67,8 @@ def load(paths: list[Path]) -> list[Guided]:
     """What `speech` wrote, as examples."""
     tokenizer = word_tokenizer()
     words = Words(tokenizer)
-    return [guided(words, tokenizer, text, codes.numpy(), spans) for p in paths for text, codes, spans in torch.load(p)]
+    made = [one for path in paths for one in torch.load(path)]
+    return [guided(words, tokenizer, text, codes.numpy(), starts) for text, codes, starts in made]
 
 
 def collate(found: list[Guided], noise: float = 0.0, dice: np.random.Generator | None = None) -> list[torch.Tensor]:
@@ -186,15 +186,14 @@ def speech(args: argparse.Namespace) -> None:
     from engine.codec import build_encoder
 
     from .encode import encode_batch
-    from .timed import speak
+    from .voices import DEFAULT, timed
 
     encoder = build_encoder(open_codec(args.codec).weights, "cpu")
     made = []
     for text in sentences(args.split, args.count, args.part):
-        wav, spans = speak(text)
-        if len(spans) == len(text.split()):
-            codes = encode_batch(encoder, F.pad(wav, (0, -len(wav) % 960))[None])[0]
-            made.append((text, codes, spans))
+        spoken = timed(DEFAULT, text)
+        codes = encode_batch(encoder, F.pad(spoken.wav, (0, -len(spoken.wav) % 960))[None])[0]
+        made.append((text, codes, spoken.starts))
     args.work.mkdir(parents=True, exist_ok=True)
     torch.save(made, args.work / f"{args.split}{args.part}.codes")
     print(f"{args.split} {args.part}: {len(made)} sentences", flush=True)

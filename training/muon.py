@@ -36,10 +36,12 @@ class Muon(torch.optim.Optimizer):
         ahead = torch._foreach_lerp(grads, moments, group["momentum"])  # Nesterov
         wide = torch.stack([update if update.shape[0] <= update.shape[1] else update.T for update in ahead])
         updates = orthogonal(wide) * (_RMS * max(parameters[0].shape) ** 0.5)
-        for parameter, update in zip(parameters, updates.to(parameters[0].dtype), strict=True):
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            update = update if parameter.shape[0] <= parameter.shape[1] else update.T
-            parameter.sub_(update, alpha=group["lr"])
+        each = [
+            update if parameter.shape[0] <= parameter.shape[1] else update.T
+            for parameter, update in zip(parameters, updates.to(parameters[0].dtype), strict=True)
+        ]
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(parameters, each, alpha=-group["lr"])
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:

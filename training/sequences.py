@@ -8,32 +8,54 @@ Knows no network and no clock.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from .clips import Clips
-from .corpus import SPEEDS
 from .talker import CODEBOOKS, Batch
 
 BOC, EOC = 1024, 1025
 FILLER = 0  # the id under a reference's rows
 MOST_FRAMES, MOST_REFERENCE = 780, 700  # longest speech and reference, 25 frames a second
-LONGEST = 2560  # positions; a bound on what the above add up to, texts included
-_TAG = re.compile(r"(<\|[^|]*\|>)")
+LONGEST = 2816  # positions of a sequence, texts included
+MOST_LEARNED = 0.65  # of a batch's positions; on average it is 0.54
+FRAME_MS = 40
+NOT_SPOKEN, NO_WORD = -1, -2
+_TAG, _SPACES = re.compile(r"(<\|[^|]*\|>)"), re.compile(r"(\s+)")
+
+
+@dataclass(frozen=True)
+class Said:
+    """A text, its codes [T, N], and the millisecond at which each of its words begins: empty where that is unknown."""
+
+    text: str
+    codes: np.ndarray
+    starts: np.ndarray | tuple[int, ...] = ()
+
+    def word_of_rows(self, count: int) -> np.ndarray:
+        """[T + N - 1] the number of the word that each row says in its first codebook, of `count` in the text."""
+        rows = len(self.codes) + CODEBOOKS - 1
+        if len(self.starts) != count:
+            return np.full(rows, NOT_SPOKEN, np.int16)
+        frames = np.minimum(np.arange(rows), len(self.codes) - 1)
+        heard = np.searchsorted(self.starts, (frames + 1) * FRAME_MS, side="right") - 1
+        return np.maximum(heard, 0).astype(np.int16)
 
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence before packing: ids [P], rows [P, N] where is_code, targets [P, N] (-1: not learned)."""
+    """One sequence before packing: ids [P], rows [P, N] where is_code, targets [P, N] (-1: not learned); spoken [P]
+    number of the word that the next row says (-1: none known); word [P] number of the word of the text that a
+    position belongs to (-2: none). The words of a transcript count before those of the text."""
 
     ids: np.ndarray
     rows: np.ndarray
     is_code: np.ndarray
     targets: np.ndarray
+    spoken: np.ndarray
+    word: np.ndarray
 
 
 def delayed(codes: np.ndarray) -> np.ndarray:
@@ -52,133 +74,111 @@ class Words:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
 
-    def __call__(self, text: str) -> np.ndarray:
+    def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray, int]:
+        """(ids, number of the word each belongs to, number of words). White space ends a word, and so does a tag,
+        which is no word itself."""
         ids: list[int] = []
+        word: list[int] = []
+        count = 0
         for piece in filter(None, _TAG.split(text)):
             if _TAG.fullmatch(piece):
                 ids.append(self.token(piece))
-            else:
-                ids += self._tokenizer.encode(piece, add_special_tokens=False).ids
-        return np.array(ids, np.int16)
+                word.append(NO_WORD)
+                continue
+            number: list[int] = []  # of the word of each character
+            for group in _SPACES.split(piece):
+                number += [NO_WORD if not group or group.isspace() else count] * len(group)
+                count += bool(group) and not group.isspace()
+            encoded = self._tokenizer.encode(piece, add_special_tokens=False)
+            ids += encoded.ids
+            word += [number[stop - 1] for _, stop in encoded.offsets]
+        return np.array(ids, np.int16), np.array(word, np.int16), count
 
     def token(self, name: str) -> int:
         return self._tokenizer.token_to_id(name)
 
 
-def example(words: Words, text: str, codes: np.ndarray, reference: np.ndarray | None = None, said: str = "") -> Example:
-    """The sequence that teaches to say `text` as `codes` [T, N], in the voice of `reference` [R, N] that says `said`.
+@dataclass(frozen=True)
+class _Part:
+    """Consecutive ids [n] or rows [n, N]; learned: whether the rows are; number: of the word of each."""
+
+    held: np.ndarray
+    number: np.ndarray
+    learned: bool = False
+
+
+def example(words: Words, said: Said, reference: Said | None = None) -> Example:
+    """The sequence that teaches to say `said`, in the voice of `reference`, whose text may be empty: not told.
 
     With a transcript the reference is learned too: it is speech to a text like any other.
     """
-    parts: list[tuple[np.ndarray, bool]] = [(np.array([words.token("<|tts|>")]), False)]
+
+    def command(name: str) -> _Part:
+        return _Part(np.array([words.token(name)], np.int16), np.array([NO_WORD], np.int16))
+
+    parts, before = [command("<|tts|>")], 0
     if reference is not None:
-        if said:
-            parts.append((np.concatenate([[words.token("<|ref_text|>")], words(said)]), False))
-        parts.append((np.array([words.token("<|ref_audio|>")]), False))
-        parts.append((delayed(reference), bool(said)))
-    parts.append((np.concatenate([[words.token("<|text|>")], words(text), [words.token("<|audio|>")]]), False))
-    parts.append((delayed(codes), True))
-    length = sum(len(part) for part, _ in parts) - 1  # the last row is learned and never read
+        number = np.full(len(reference.codes) + CODEBOOKS - 1, NOT_SPOKEN, np.int16)
+        if reference.text:
+            ids, word, before = words(reference.text)
+            number = reference.word_of_rows(before)
+            parts += [command("<|ref_text|>"), _Part(ids, word)]
+        parts += [command("<|ref_audio|>"), _Part(delayed(reference.codes), number, bool(reference.text))]
+    ids, word, count = words(said.text)
+    rows = said.word_of_rows(count)
+    parts += [command("<|text|>"), _Part(ids, np.where(word >= 0, word + before, word)), command("<|audio|>")]
+    parts.append(_Part(delayed(said.codes), np.where(rows >= 0, rows + before, rows), True))
+    return _joined(parts)
+
+
+def _joined(parts: list[_Part]) -> Example:
+    length = sum(len(part.held) for part in parts) - 1  # the last row is learned and never read
     ids, rows = np.full(length + 1, FILLER, np.int16), np.zeros((length + 1, CODEBOOKS), np.int16)
     is_code = np.zeros(length + 1, bool)
     targets = np.full((length, CODEBOOKS), -1, np.int16)
+    spoken, word = np.full(length, NOT_SPOKEN, np.int16), np.full(length, NO_WORD, np.int16)
     start = 0
-    for part, learned in parts:
-        stop = start + len(part)
-        if part.ndim == 1:
-            ids[start:stop] = part
+    for part in parts:
+        stop = start + len(part.held)
+        if part.held.ndim == 1:
+            ids[start:stop], word[start:stop] = part.held, part.number
         else:
-            rows[start:stop], is_code[start:stop] = part, True
-            if learned:  # BOC is laid by the engine, nobody has to know it
-                targets[start - 1 : stop - 1] = np.where(part == BOC, -1, part)
+            rows[start:stop], is_code[start:stop] = part.held, True
+            spoken[start - 1 : stop - 1] = part.number
+            if part.learned:  # BOC is laid by the engine, nobody has to know it
+                targets[start - 1 : stop - 1] = np.where(part.held == BOC, -1, part.held)
         start = stop
-    return Example(ids[:length], rows[:length], is_code[:length], targets)
+    return Example(ids[:length], rows[:length], is_code[:length], targets, spoken, word)
 
 
 def pack(examples: list[Example], positions: int, sequences: int) -> Batch:
     """Examples one after another, filled up to fixed sizes so that every batch has one shape."""
     count = sum(len(example.ids) for example in examples)
     assert count <= positions and len(examples) < sequences
-    batch = {
-        "ids": np.zeros(positions, np.int64),
-        "codes": np.zeros((positions, CODEBOOKS), np.int64),
-        "is_code": np.zeros(positions, bool),
-        "targets": np.full((positions, CODEBOOKS), -1, np.int64),
-        "place": np.zeros(positions, np.int64),
-        "ends": np.full(sequences + 1, positions, np.int32),
-    }
-    start = 0
-    for number, one in enumerate(examples):
-        stop = start + len(one.ids)
-        batch["ids"][start:stop], batch["codes"][start:stop] = one.ids, one.rows
-        batch["is_code"][start:stop], batch["targets"][start:stop] = one.is_code, one.targets
-        batch["place"][start:stop] = np.arange(stop - start)
-        batch["ends"][number] = start
-        start = stop
-    batch["ends"][len(examples)] = start
+    batch = {name: np.full((positions, *shape), value, kind) for name, (shape, value, kind) in _EMPTY.items()}
+    ends = [0]
+    for one in examples:
+        start, stop = ends[-1], ends[-1] + len(one.ids)
+        for name in ("ids", "is_code", "targets", "spoken", "word"):
+            batch[name][start:stop] = getattr(one, name)
+        batch["codes"][start:stop], batch["place"][start:stop] = one.rows, np.arange(stop - start)
+        ends.append(stop)
+    while ends[-1] < positions:  # what is left over counts as sequences too
+        ends.append(min(ends[-1] + LONGEST, positions))
+    batch["ends"] = np.array(ends + [positions] * (sequences + 1 - len(ends)), np.int32)
+    found = (batch["targets"] >= 0).any(1).nonzero()[0][: int(positions * MOST_LEARNED)]
+    learned = np.zeros(int(positions * MOST_LEARNED), np.int64)  # position 0 is <|tts|>, which learns nothing
+    learned[: len(found)] = found
+    batch["learned"], batch["targets"] = learned, batch["targets"][learned]
     return Batch(**{name: torch.from_numpy(array) for name, array in batch.items()}, longest=LONGEST)
 
 
-class Sampler:
-    """Draws examples from clips: who speaks, how much, and with which reference."""
-
-    def __init__(self, clips: Clips, words: Words, home: str, seed: int, noise: float = 0.0):
-        """home: the speaker of text without a voice. noise: share of the read codes that are replaced by others."""
-        self.words, self.home, self.noise = words, home, noise
-        self.codes, self.starts = clips.codes.numpy(), clips.starts.numpy()
-        self.rng = np.random.default_rng(seed)
-        groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-        self.texts = clips.texts
-        for clip, (text, speaker) in enumerate(zip(clips.texts, clips.speakers, strict=True)):
-            speed = next((tag for tag in SPEEDS if text.startswith(tag)), "")
-            groups[speaker, speed].append(clip)
-        self.groups = {group: np.array(found) for group, found in groups.items()}
-        frames = {group: sum(self._frames(clip) for clip in found) for group, found in self.groups.items()}
-        self.keys = list(self.groups)
-        self.shares = np.cumsum([frames[key] for key in self.keys]) / sum(frames.values())  # up to 1
-
-    def batch(self, positions: int, sequences: int) -> Batch:
-        """Examples until `positions` are full; what does not fit is left for another time."""
-        found, room, misses = [], positions, 0
-        while misses < 4 and len(found) < sequences - 1:
-            one = self.draw()
-            if len(one.ids) > room:
-                misses += 1
-                continue
-            found.append(one)
-            room -= len(one.ids)
-        return pack(found, positions, sequences)
-
-    def draw(self) -> Example:
-        """A random example. Only the home speaker speaks without a reference."""
-        speaker, speed = self.keys[np.searchsorted(self.shares, self.rng.random())]
-        text, codes = self._said(speaker, speed, MOST_FRAMES, (0.62, 0.18, 0.08, 0.06, 0.06))
-        reference, said = None, ""
-        if speaker != self.home or self.rng.random() < 0.3:
-            said, reference = self._said(
-                speaker, "" if (speaker, "") in self.groups else speed, MOST_REFERENCE, (0.25, 0.3, 0.25, 0.12, 0.08)
-            )
-            said = said if self.rng.random() < 0.6 else ""
-        one = example(self.words, text, codes, reference, said)
-        if self.noise:
-            hit = self.rng.random(one.rows.shape) < self.noise * 2 * self.rng.random()
-            hit &= one.is_code[:, None] & (one.rows < BOC)
-            one.rows[hit] = self.rng.integers(0, BOC, hit.sum())
-        return one
-
-    def _said(self, speaker: str, speed: str, most: int, shares: tuple[float, ...]) -> tuple[str, np.ndarray]:
-        """One clip or several joined into one: (text, codes [T, N])."""
-        found = self.groups[speaker, speed]
-        wanted = (1, 2, 3, 5, 9)[self.rng.choice(5, p=shares)]
-        texts, codes, frames = [], [], 0
-        for clip in self.rng.choice(found, wanted):
-            if texts and frames + self._frames(clip) > most:
-                break
-            text = self.texts[clip]
-            texts.append(text.removeprefix(speed).strip() if texts else text)
-            codes.append(self.codes[self.starts[clip] : self.starts[clip + 1]])
-            frames += self._frames(clip)
-        return " ".join(texts), np.concatenate(codes)
-
-    def _frames(self, clip: int) -> int:
-        return int(self.starts[clip + 1] - self.starts[clip])
+_EMPTY = {
+    "ids": ((), 0, np.int16),
+    "codes": ((CODEBOOKS,), 0, np.int16),
+    "is_code": ((), False, bool),
+    "targets": ((CODEBOOKS,), -1, np.int16),
+    "spoken": ((), NOT_SPOKEN, np.int16),
+    "word": ((), NO_WORD, np.int16),
+    "place": ((), 0, np.int32),
+}

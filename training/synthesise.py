@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from . import corpus
-from .voices import DEFAULT, SAMPLE_RATE, VOICES, Silent, seed_of, shares, synthesise
+from .voices import DEFAULT, SAMPLE_RATE, VOICES, Silent, seed_of, shares, timed
 
 MAX_SECONDS = 14.0
 _MEAN_SECONDS = 2.0  # of a sentence, at the least: how many sentences are asked for
@@ -27,12 +27,14 @@ _MEAN_SECONDS = 2.0  # of a sentence, at the least: how many sentences are asked
 
 @dataclass(frozen=True)
 class Utterance:
-    """text: with tags; start, samples: where it lies in the shard."""
+    """text: with tags; start, samples: where it lies in the shard; words: the millisecond at which each word begins,
+    empty where that is not known."""
 
     text: str
     speaker: str
     start: int
     samples: int
+    words: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,14 @@ def make(job: Job) -> float:
                 break
             (speaker,) = dice.choices(job.speakers, chances)
             try:
-                wav = synthesise(speaker, text)
+                spoken = timed(speaker, text)
             except Silent:
                 continue
+            wav = spoken.wav
             if len(wav) > MAX_SECONDS * SAMPLE_RATE:
                 continue
-            made.append(Utterance(text, speaker, total, len(wav)))
+            words = tuple(round(1000 * start) for start in spoken.starts)
+            made.append(Utterance(text, speaker, total, len(wav), words))
             file.write((wav * 32767).round().to(torch.int16).numpy().tobytes())
             total += len(wav)
     job.path.with_suffix(".json").write_text(json.dumps([asdict(one) for one in made]), encoding="utf-8")
@@ -75,6 +79,7 @@ def make(job: Job) -> float:
 def load_shards(folders: Sequence[Path]) -> tuple[torch.Tensor, list[Utterance]]:
     """All shards in `folders` as one: int16 samples, and the utterances in them."""
     paths = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    paths = [path for path in paths if path.with_suffix(".i16").stat().st_size]
     assert paths, f"there are no shards in {folders}"
     sizes = [path.with_suffix(".i16").stat().st_size // 2 for path in paths]
     samples, utterances, begin = np.empty(sum(sizes), np.int16), [], 0

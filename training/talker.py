@@ -1,11 +1,11 @@
-"""The v3 talker in a form that learns: packed sequences in, logits of the next rows out. Knows no file and no text.
+"""The v3 talker in a form that learns: packed sequences in, logits of the rows to be learned out. Knows no file.
 
 Same network as engine/talker (Qwen3 blocks, tied code embedding), held against it by a test.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,9 @@ from torch.nn.attention.varlen import varlen_attn
 
 CODEBOOKS, CODE_VOCAB = 8, 1026
 THETA, EPS = 1e6, 1e-6
+GUIDED_LAYERS = (1, 2)  # the first head of these learns to look at the word that is spoken next
+GUIDED_POSITIONS = {"cuda": 4096, "cpu": 1024}  # at the head of a batch: every score among them is written out
+_NEVER = -1e9
 
 
 @dataclass(frozen=True)
@@ -37,24 +40,33 @@ class Batch:
     """Packed sequences, P positions in all.
 
     ids [P] token of each position; codes [P, N] row of each position; is_code [P] bool, which of the two counts;
-    targets [P, N] the row that follows, -1 where nothing is learned; place [P] position inside its sequence;
-    ends [S + 1] int32, cumulated lengths, its last entries repeated; longest: a bound on the sequences' length.
+    learned [L] the positions whose next row is learned, targets [L, N] those rows, -1 where nothing is; spoken [P]
+    number of the word that the next row says, word [P] number of the word that a position of the text belongs to,
+    counted in its sequence, negative where there is none; place [P] position inside its sequence; ends [S + 1] int32,
+    cumulated lengths, its last entries repeated; longest: a bound on the sequences' length.
     """
 
     ids: torch.Tensor
     codes: torch.Tensor
     is_code: torch.Tensor
+    learned: torch.Tensor
     targets: torch.Tensor
+    spoken: torch.Tensor
+    word: torch.Tensor
     place: torch.Tensor
     ends: torch.Tensor
     longest: int
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
+
     def to(self, device) -> Batch:
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in _TENSORS}
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors().items()}
         return Batch(**moved, longest=self.longest)
 
-
-_TENSORS = ("ids", "codes", "is_code", "targets", "place", "ends")
+    def pin_memory(self) -> Batch:
+        """For a DataLoader: a copy that a GPU fetches while it works."""
+        return Batch(**{name: tensor.pin_memory() for name, tensor in self.tensors().items()}, longest=self.longest)
 
 
 class Block(nn.Module):
@@ -111,33 +123,48 @@ class Talker(nn.Module):
             nn.init.zeros_(block.o.weight)
             nn.init.zeros_(block.down.weight)
 
-    def forward(self, batch: Batch) -> torch.Tensor:  # -> [P, N, V]
-        x = self.codes(batch.codes + self.offsets).sum(1)
-        x = torch.where(batch.is_code.unsqueeze(1), x, self.text(batch.ids))
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of the rows to be learned [L, N, V], and how little the guided heads look where they should."""
+        x = self.codes(batch.codes.int() + self.offsets).sum(1)
+        x = torch.where(batch.is_code.unsqueeze(1), x, self.text(batch.ids.int()))
         angles = (batch.place.unsqueeze(1) * self.frequencies).repeat(1, 2).unsqueeze(1)
         cos, sin = angles.cos(), angles.sin()
         attend = _Attention(batch)
-        for block in self.blocks:
-            x = block(x, cos, sin, attend)
-        return F.linear(self.norm(x), self.codes.weight).view(-1, CODEBOOKS, CODE_VOCAB)
+        for number, block in enumerate(self.blocks):
+            x = block(x, cos, sin, attend.guided if number in GUIDED_LAYERS else attend)
+        logits = F.linear(self.norm(x[batch.learned]), self.codes.weight).view(-1, CODEBOOKS, CODE_VOCAB)
+        return logits, torch.stack(attend.guides).mean()
 
 
 class _Attention:
-    """Causal attention inside each sequence of a batch: flash attention on a GPU, a mask elsewhere."""
+    """Causal attention inside each sequence of a batch: flash attention on a GPU, one by one elsewhere."""
 
     def __init__(self, batch: Batch):
-        self.batch = batch
+        self.batch, self.guides = batch, []
 
     def __call__(self, q, k, v):  # [P, heads, D] each
         ends, longest = self.batch.ends, self.batch.longest
         if q.is_cuda:
             q, k, v = (t.to(torch.bfloat16) for t in (q, k, v))
             return varlen_attn(q, k, v, ends, ends, longest, longest, window_size=(-1, 0))
-        places = torch.arange(len(q))
-        owner = torch.bucketize(places, ends.long(), right=True)
-        mask = (owner[:, None] == owner) & (places[:, None] >= places)
-        q, k, v = (t.to(v.dtype).transpose(0, 1) for t in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(0, 1)
+        lengths = ends.diff().tolist()
+        each = zip(*(t.to(v.dtype).transpose(0, 1).split(lengths, 1) for t in (q, k, v)), strict=True)
+        attended = [F.scaled_dot_product_attention(*one, is_causal=True) for one in each if one[0].shape[1]]
+        return torch.cat(attended, 1).transpose(0, 1)
+
+    def guided(self, q, k, v):
+        """The same, and the cross entropy of the first head's looking at the word that is spoken next."""
+        count = min(GUIDED_POSITIONS[q.device.type], len(q))
+        place, spoken, word = (t[:count] for t in (self.batch.place, self.batch.spoken, self.batch.word))
+        index = torch.arange(count, device=q.device)
+        begin = index - place  # of the sequence
+        seen = (begin[:, None] == begin) & (index[:, None] >= index)
+        meant = seen & (spoken[:, None] == word)
+        scores = (q[:count, 0] @ k[:count, 0].mT).float() * q.shape[2] ** -0.5
+        missed = scores.masked_fill(~seen, _NEVER).logsumexp(1) - scores.masked_fill(~meant, _NEVER).logsumexp(1)
+        known = meant.any(1)
+        self.guides.append((missed * known).sum() / known.sum().clamp(min=1))
+        return self(q, k, v)
 
 
 def rotate(x, cos, sin):
@@ -148,7 +175,8 @@ def rotate(x, cos, sin):
 
 def loss_of(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Mean cross entropy of each codebook [N], over the cells with a target, and their weighted mean, as [N + 1]."""
-    losses = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1, reduction="none")
+    wanted = targets.flatten().long()
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), wanted, ignore_index=-1, reduction="none")
     losses = losses.view(targets.shape)
     known = targets >= 0
     each = losses.sum(0) / known.sum(0).clamp(min=1)

@@ -7,40 +7,53 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from .clips import Clips
+from .export import TOKENIZERS
 from .muon import Muon
-from .sequences import Sampler, Words
+from .sampler import Sampler
+from .sequences import Words
 from .talker import CODEBOOKS, Batch, Shape, Talker, loss_of
-from .tokenizer import byte_tokenizer
 from .weights import load_talker, save_talker
 
 # The first codebooks carry the words; the last ones polish the sound.
 CODEBOOK_WEIGHTS = (3.0, 2.0, 1.5, 1.25, 1.0, 1.0, 1.0, 1.0)
 WARM_UP = 0.03  # share of the time
+COMPILED = 3  # steps after which all code is compiled and the time begins to count for the rate
+GUIDED_UNTIL = 0.7  # share of the time after which the guidance fades away
 AVERAGE = 0.999  # of the weights, from step to step
 EVALUATIONS = 4  # batches
-SEQUENCES = 640  # most in a batch
+LOOK_EVERY = 64  # batches after which a worker looks for new data
 
 
 class Stream(IterableDataset):
-    """Batches without end, another series in every worker."""
+    """Batches without end, another series in every worker; files that come later are read once they are there."""
 
-    def __init__(self, clips: Clips, args: argparse.Namespace):
-        self.clips, self.args = clips, args
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
 
     def __iter__(self):
-        worker = get_worker_info()
-        seed = 1000 * self.args.seed + (worker.id if worker else 0)
-        sampler = Sampler(self.clips, Words(byte_tokenizer()), self.args.home, seed, self.args.noise)
-        while True:
-            yield sampler.batch(self.args.positions, SEQUENCES)
+        info = get_worker_info()
+        worker, paths = info.id if info else 0, []
+        words = Words(TOKENIZERS[self.args.domain]())
+        for number in itertools.count():
+            if not paths or number % LOOK_EVERY == worker % LOOK_EVERY:
+                found = [path for path in self.args.data if path.exists()]
+                if found != paths:
+                    paths, clips = found, Clips.all([Clips.load(path) for path in found])
+                    seed = 1000 * (self.args.seed + len(paths)) + worker
+                    sampler = Sampler(clips, words, self.args.home, seed, self.args.noise)
+                    if worker == 0:
+                        print(f"talker: learns from {len(clips.codes) / 90_000:.1f} h", flush=True)
+            yield sampler.batch(self.args.positions, self.args.sequences)
 
 
 def whole(batches: list[Batch]) -> Batch:
@@ -48,7 +61,7 @@ def whole(batches: list[Batch]) -> Batch:
 
 
 class Training:
-    """One run: model, optimizers, average and clock."""
+    """One run: model, optimizers and average. Knows no clock but the share of the time that it is told."""
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.device = args, torch.device(args.device)
@@ -59,36 +72,37 @@ class Training:
             self.model.load_state_dict(state)
         else:
             self.note = {"minutes": 0.0, "steps": 0, "positions": 0}
-            self.model = Talker(Shape(hidden=args.hidden, layers=args.layers), args.dropout)
+            sizes = {name: getattr(args, name) for name in asdict(Shape()) if name != "text_vocab"}
+            vocab = -(-TOKENIZERS[args.domain]().get_vocab_size() // 64) * 64
+            self.model = Talker(Shape(vocab, **sizes), args.dropout)
         self.model.to(self.device)
         self.average = copy.deepcopy(self.model).eval()
         matrices = [p for p in self.model.blocks.parameters() if p.ndim == 2]
         known = {id(p) for p in matrices}
         others = [p for p in self.model.parameters() if id(p) not in known]
-        fused = self.device.type == "cuda"
         self.optimizers = [
             Muon(matrices, args.lr, weight_decay=args.decay),
-            torch.optim.AdamW(others, args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=fused),
+            torch.optim.AdamW(others, args.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
         ]
         self.weights = torch.tensor(CODEBOOK_WEIGHTS, device=self.device)
-        self.losses = torch.compile(self._losses) if args.compile else self._losses
+        self.losses = torch.compile(self._losses, dynamic=False) if args.compile else self._losses
         self.steps = 0
 
-    def _losses(self, ids, codes, is_code, targets, place, ends, longest):
-        batch = Batch(ids, codes, is_code, targets, place, ends, longest)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            logits = self.model(batch)
-        return loss_of(logits, targets, self.weights)
+    def _losses(self, tensors: dict[str, torch.Tensor], longest: int, model: Talker | None = None) -> torch.Tensor:
+        """Losses of the codebooks, their weighted mean, and that of the guided heads, [N + 2]."""
+        with torch.autocast(self.device.type, torch.bfloat16):
+            logits, guide = (model or self.model)(Batch(**tensors, longest=longest))
+        return torch.cat([loss_of(logits, tensors["targets"], self.weights), guide.float()[None]])
 
     def step(self, batch: Batch, share: float) -> torch.Tensor:
         """One step at `share` of the time; returns the losses, still on the device."""
-        rate = min(1.0, share / WARM_UP) * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * min(1.0, share))))
+        rate = min(1.0, (share + 1e-4) / WARM_UP) * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * min(1.0, share))))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.args.lr * rate
-        b = batch
-        losses = self.losses(b.ids, b.codes, b.is_code, b.targets, b.place, b.ends, b.longest)
-        losses[-1].backward()
+        guide = self.args.guide * min(1.0, max(0.0, 1 - share) / (1 - GUIDED_UNTIL))
+        losses = self.losses(batch.tensors(), batch.longest)
+        (losses[-2] + guide * losses[-1]).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -101,13 +115,12 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> list[float]:
-        """Losses of the averaged weights on held-out batches: each codebook's, then the weighted mean."""
-        total = torch.zeros(CODEBOOKS + 1, device=self.device)
-        for batch in batches:
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                logits = self.average(batch)
-            total += loss_of(logits, batch.targets, self.weights)
-        return (total / len(batches)).tolist()
+        """Losses of the averaged weights on held-out batches, as `_losses` has them."""
+        found = [self._losses(batch.tensors(), batch.longest, self.average) for batch in batches]
+        values = torch.stack(found).mean(0).tolist()
+        if not all(map(math.isfinite, values)):
+            raise SystemExit("talker: the losses are no numbers; what was saved before stays")
+        return values
 
     def save(self, minutes: float, losses: list[float]) -> None:
         """Writes the averaged weights."""
@@ -120,64 +133,100 @@ class Training:
         save_talker(self.args.out, self.model.shape, self.average.state_dict(), note)
 
 
+class Clock:
+    """How much of the time is over: of all of it, and of what is left once the code is compiled."""
+
+    def __init__(self, minutes: float):
+        self.begin = self.told = self.saved = time.monotonic()
+        self.end, self.first = self.begin + 60 * minutes, None
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.begin
+
+    def over(self) -> bool:
+        return time.monotonic() >= self.end
+
+    def start(self) -> None:
+        """From here on the rate falls."""
+        self.first = time.monotonic()
+
+    def share(self) -> float:
+        return 0.0 if self.first is None else (time.monotonic() - self.first) / max(1.0, self.end - self.first)
+
+
 def run(args: argparse.Namespace) -> None:
     """Trains until the time is over."""
-    begin = time.monotonic()
-    clips = Clips.load(args.data)
+    clock = Clock(args.minutes)
     loader = DataLoader(
-        Stream(clips, args), num_workers=args.workers, collate_fn=whole, pin_memory=args.device == "cuda",
+        Stream(args), batch_size=1, num_workers=args.workers, collate_fn=whole, pin_memory=args.device == "cuda",
         prefetch_factor=4 if args.workers else None,
     )  # fmt: skip
     batches = iter(loader)
     next(batches)  # the workers start before the GPU does
     training = Training(args)
-    heldout = Sampler(Clips.load(args.heldout), Words(byte_tokenizer()), args.home, 0)
-    tests = [heldout.batch(args.positions, SEQUENCES).to(training.device) for _ in range(EVALUATIONS)]
-    hours = len(clips.codes) / 90_000
-    print(f"talker: {sum(p.numel() for p in training.model.parameters()):,} parameters, {hours:.1f} h", flush=True)
-    last_test = last_save = begin
-    losses = torch.zeros(CODEBOOKS + 1)
-    while (elapsed := time.monotonic() - begin) < 60 * args.minutes and training.steps < args.steps:
-        losses = training.step(next(batches).to(training.device), elapsed / (60 * args.minutes))
-        now = time.monotonic()
-        if training.steps in (20, 200) or now - last_test > args.test_every:
-            last_test = now
+    heldout = Sampler(Clips.load(args.heldout), Words(TOKENIZERS[args.domain]()), args.home, 0)
+    tests = [heldout.batch(args.positions, args.sequences).to(training.device) for _ in range(args.tests)]
+    print(f"talker: {sum(p.numel() for p in training.model.parameters()):,} parameters", flush=True)
+    tested: list[float] = []
+    while not clock.over() and training.steps < args.steps:
+        losses = training.step(next(batches).to(training.device), clock.share())
+        if training.steps == COMPILED:
+            losses.tolist()  # waits for the device
+            print(f"{clock.elapsed():6.0f} s  compiled", flush=True)
+            clock.start()
+        if training.steps in (20, 200) or time.monotonic() - clock.told > args.test_every:
+            clock.told = time.monotonic()
             tested = training.evaluate(tests)
-            speed = training.steps * args.positions / (now - begin)
-            shown = " ".join(f"{value:.3f}" for value in tested)
-            print(
-                f"{now - begin:6.0f} s  step {training.steps}  {speed / 1e6:.2f} M positions/s  "
-                f"train {losses[-1].item():.4f}  heldout {shown}",
-                flush=True,
-            )
-            if now - last_save > args.save_every:
-                last_save = now
-                training.save(elapsed / 60, tested)
+            tell(training, clock, losses, tested)
+            if clock.told - clock.saved > args.save_every:
+                clock.saved = clock.told
+                training.save(clock.elapsed() / 60, tested)
     tested = training.evaluate(tests)
-    training.save((time.monotonic() - begin) / 60, tested)
-    print("talker: done, heldout", " ".join(f"{value:.3f}" for value in tested), flush=True)
+    training.save(clock.elapsed() / 60, tested)
+    tell(training, clock, losses, tested)
+    print("talker: done", flush=True)
+
+
+def tell(training: Training, clock: Clock, losses: torch.Tensor, tested: list[float]) -> None:
+    """Prints how far it is."""
+    taken = time.monotonic() - (clock.first or clock.begin)
+    speed = max(1, training.steps - COMPILED) * training.args.positions / taken
+    each = " ".join(f"{value:.3f}" for value in tested[:CODEBOOKS])
+    print(
+        f"{clock.elapsed():6.0f} s  step {training.steps}  {speed / 1e6:.3f} M positions/s  "
+        f"train {losses[-2].item():.3f} guide {losses[-1].item():.3f}  "
+        f"heldout {tested[-2]:.3f} guide {tested[-1]:.3f}  codebooks {each}",
+        flush=True,
+    )
+    if training.device.type == "cuda" and training.steps == 200:
+        print(f"talker: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most", flush=True)
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="Clips to learn from")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="Clips to learn from; some may come later")
     parser.add_argument("--heldout", type=Path, required=True, help="Clips to be tested on")
     parser.add_argument("--out", type=Path, required=True, help="folder of the weights")
     parser.add_argument("--resume", type=Path, help="folder of an earlier run's weights")
+    parser.add_argument("--domain", choices=TOKENIZERS, default="open", help="whose tokenizer the texts get")
     parser.add_argument("--minutes", type=float, default=12.0, help="all in all, compiling included")
     parser.add_argument("--steps", type=int, default=10**9, help="at most")
     parser.add_argument("--positions", type=int, default=32768, help="a batch")
+    parser.add_argument("--sequences", type=int, default=384, help="most in a batch")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--decay", type=float, default=0.05)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--noise", type=float, default=0.04, help="share of the codes read that are replaced")
-    parser.add_argument("--hidden", type=int, default=Shape.hidden)
-    parser.add_argument("--layers", type=int, default=Shape.layers)
+    parser.add_argument("--guide", type=float, default=0.2, help="weight of the guided heads' loss")
+    for name, size in asdict(Shape()).items():
+        if name != "text_vocab":
+            parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size, help="of the network")
     parser.add_argument("--home", default="slt", help="the speaker of text without a voice")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--tests", type=int, default=EVALUATIONS, help="held-out batches")
     parser.add_argument("--test-every", type=float, default=45.0, help="seconds")
     parser.add_argument("--save-every", type=float, default=100.0, help="seconds")
     parser.add_argument("--seed", type=int, default=0)

@@ -12,11 +12,12 @@ import re
 import zlib
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torchaudio.functional import resample
 
+from . import flite
 from .corpus import PAUSES, SPEEDS, TAG
+from .flite import Silent
 
 SAMPLE_RATE = 24_000
 EDGE_SECONDS = 0.1  # silence kept before and after the speech
@@ -32,10 +33,6 @@ SOURCES = {
     "kal16": "CMU kal diphones in flite 2.2: free for any use, Carnegie Mellon University (BSD-like)",
     "espeak": "espeak-ng 1.51: GPL-3 or later, a program; its formant synthesis holds no recordings",
 }
-
-
-class Silent(ValueError):
-    """A voice has no sound for a text."""
 
 
 @dataclass(frozen=True)
@@ -80,70 +77,21 @@ _PLAIN = [Voice("slt", "slt", weight=34), Voice("rms", "rms", weight=3), Voice("
 VOICES = {voice.name: voice for voice in [*_PLAIN, Voice("kal", "kal16", weight=3), *_made(), *_espeak()]}
 
 
-class _Wave(ctypes.Structure):  # flite's cst_wave
-    _fields_ = [
-        ("type", ctypes.c_char_p),
-        ("rate", ctypes.c_int),
-        ("samples", ctypes.c_int),
-        ("channels", ctypes.c_int),
-        ("data", ctypes.POINTER(ctypes.c_short)),
-    ]
+@dataclass(frozen=True)
+class Spoken:
+    """wav: float32 [S] mono, 24 kHz; starts: the second at which each word between white space and tags begins, empty
+    where the voice does not tell."""
+
+    wav: torch.Tensor
+    starts: tuple[float, ...] = ()
 
 
-class _FliteVoice(ctypes.Structure):  # the head of flite's cst_voice
-    _fields_ = [("name", ctypes.c_char_p), ("features", ctypes.c_void_p)]
+def _speak_flite(voice: Voice, text: str, speed: float) -> Spoken:
+    data, rate, starts = flite.speak(voice.base, text, voice.pitch / voice.warp, voice.warp / speed)
+    played = round(rate * voice.warp / 100) * 100  # faster than it was spoken: higher, in a shorter tract
+    return Spoken(resample(data, played, SAMPLE_RATE), tuple(start * rate / played for start in starts))
 
 
-def _floats(data, samples: int) -> torch.Tensor:
-    """A copy of 16-bit samples at an address, as floats in -1..1."""
-    return torch.from_numpy(np.ctypeslib.as_array(data, (samples,)).astype(np.float32) / 32768)
-
-
-@functools.cache
-def _flite() -> ctypes.CDLL:
-    library = ctypes.CDLL("libflite.so.1", mode=ctypes.RTLD_GLOBAL)
-    for name in ("usenglish", "cmulex"):
-        ctypes.CDLL(f"libflite_{name}.so.1", mode=ctypes.RTLD_GLOBAL)
-    library.flite_text_to_wave.restype = ctypes.POINTER(_Wave)
-    library.flite_text_to_wave.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
-    library.delete_wave.argtypes = [ctypes.POINTER(_Wave)]
-    library.flite_feat_set_float.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_float]
-    library.flite_get_param_float.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_float]
-    library.flite_get_param_float.restype = ctypes.c_float
-    library.flite_init()
-    return library
-
-
-@functools.cache
-def _flite_voice(base: str) -> tuple[int, int, dict[str, float]]:
-    """Address of the voice, address of its settings, and what those are before anyone changes them."""
-    flite = _flite()
-    register = getattr(ctypes.CDLL(f"libflite_cmu_us_{base}.so.1"), f"register_cmu_us_{base}")
-    register.restype = ctypes.POINTER(_FliteVoice)
-    register.argtypes = [ctypes.c_char_p]
-    voice = register(None)
-    settings = voice.contents.features
-    start = {key: flite.flite_get_param_float(settings, key.encode(), 0.0) for key in ("int_f0_target_mean",)}
-    return ctypes.cast(voice, ctypes.c_void_p).value, settings, start
-
-
-def _speak_flite(voice: Voice, text: str, speed: float) -> torch.Tensor:
-    flite = _flite()
-    address, settings, start = _flite_voice(voice.base)
-    pitch = voice.pitch / voice.warp or start["int_f0_target_mean"] or _PITCH[voice.base]
-    flite.flite_feat_set_float(settings, b"int_f0_target_mean", pitch)
-    flite.flite_feat_set_float(settings, b"duration_stretch", voice.warp / speed)
-    wave = flite.flite_text_to_wave(text.encode("ascii", "ignore"), address)
-    if not wave:
-        raise Silent(f"flite said nothing for {text!r}")
-    held = wave.contents
-    data = _floats(held.data, held.samples)
-    rate = held.rate
-    flite.delete_wave(wave)
-    return resample(data, round(rate * voice.warp / 100) * 100, SAMPLE_RATE)
-
-
-_PITCH = {"slt": 168.0, "rms": 101.0, "awb": 128.0, "kal16": 95.0}  # the voices' own, in Hz
 _ESPEAK_WORDS = 165  # a minute
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 _heard: list[torch.Tensor] = []
@@ -152,7 +100,7 @@ _heard: list[torch.Tensor] = []
 @_CALLBACK
 def _hear(data, samples: int, _events) -> int:
     if data and samples > 0:
-        _heard.append(_floats(data, samples))
+        _heard.append(flite.floats(data, samples))
     return 0
 
 
@@ -170,7 +118,7 @@ def _espeak_library() -> tuple[ctypes.CDLL, int]:
     return library, rate
 
 
-def _speak_espeak(voice: Voice, text: str, speed: float) -> torch.Tensor:
+def _speak_espeak(voice: Voice, text: str, speed: float) -> Spoken:
     library, rate = _espeak_library()
     assert library.espeak_SetVoiceByName(voice.base.encode()) == 0, f"espeak-ng has no voice {voice.base}"
     library.espeak_SetParameter(1, round(_ESPEAK_WORDS * speed), 0)  # 1: rate
@@ -180,7 +128,7 @@ def _speak_espeak(voice: Voice, text: str, speed: float) -> torch.Tensor:
     library.espeak_Synth(data, len(data) + 1, 0, 1, 0, 1, None, None)  # 1: positions in characters; 1: UTF-8
     if not _heard:
         raise Silent(f"espeak-ng said nothing for {text!r}")
-    return resample(torch.cat(_heard), rate, SAMPLE_RATE)
+    return Spoken(resample(torch.cat(_heard), rate, SAMPLE_RATE))
 
 
 def _loudness(wav: torch.Tensor) -> torch.Tensor:
@@ -189,14 +137,16 @@ def _loudness(wav: torch.Tensor) -> torch.Tensor:
     return frames.square().mean(1).sqrt()
 
 
-def trim(wav: torch.Tensor, edge: float = EDGE_SECONDS) -> torch.Tensor:
-    """`wav` [S] without the silence around it, but for `edge` seconds, which are added where it has less."""
+def trim(spoken: Spoken, edge: float = EDGE_SECONDS) -> Spoken:
+    """Without the silence around it, but for `edge` seconds, which are added where it has less."""
+    wav = spoken.wav
     loud = (_loudness(wav) > 0.01 * wav.abs().max().clamp_min(1e-6)).nonzero()
     if not len(loud):
-        return wav
+        return spoken
     keep = round(edge * SAMPLE_RATE)
     start, stop = int(loud[0]) * _FRAME - keep, (int(loud[-1]) + 1) * _FRAME + keep
-    return torch.nn.functional.pad(wav[max(0, start) : stop], (max(0, -start), max(0, stop - len(wav))))
+    wav = torch.nn.functional.pad(wav[max(0, start) : stop], (max(0, -start), max(0, stop - len(wav))))
+    return Spoken(wav, tuple(max(0.0, at - start / SAMPLE_RATE) for at in spoken.starts))
 
 
 def _level(wav: torch.Tensor) -> torch.Tensor:
@@ -207,8 +157,8 @@ def _level(wav: torch.Tensor) -> torch.Tensor:
     return wav * min(LOUDNESS / float(loud), PEAK / max(1e-5, float(wav.abs().max())))
 
 
-def synthesise(voice: str, text: str, speed: float = 1.0) -> torch.Tensor:
-    """`text` spoken by the voice of that name -> float32 [S] mono, 24 kHz, a tenth of a second of silence around it.
+def timed(voice: str, text: str, speed: float = 1.0) -> Spoken:
+    """`text` spoken by the voice of that name, a tenth of a second of silence around it.
 
     The tags <|prosody:speed_...|> at the beginning and <|prosody:pause|>, <|prosody:long_pause|> within are obeyed.
     Raises Silent where there is nothing to say.
@@ -216,15 +166,28 @@ def synthesise(voice: str, text: str, speed: float = 1.0) -> torch.Tensor:
     speaker = VOICES[voice]
     speak = _speak_espeak if "+" in speaker.base else _speak_flite
     pieces: list[torch.Tensor] = []
+    starts: list[float] = []
+    told = True
     for tag, part in re.findall(rf"({TAG.pattern}|^)((?:(?!{TAG.pattern}).)*)", text):
         speed /= SPEEDS.get(tag, 1.0)
         if tag in PAUSES:  # the edges of both pieces belong to it
             pieces.append(torch.zeros(round(max(0.0, PAUSES[tag] - 2 * EDGE_SECONDS) * SAMPLE_RATE)))
+        begin = sum(map(len, pieces)) / SAMPLE_RATE
         if re.search(r"\w", part):
-            pieces.append(_level(trim(speak(speaker, part.strip(), speed))))
+            spoken = trim(speak(speaker, part.strip(), speed))
+            pieces.append(_level(spoken.wav))
+            starts += [begin + start for start in spoken.starts]
+            told &= len(spoken.starts) == len(part.split())
+        else:
+            starts += [begin] * len(part.split())
     if not pieces:
         raise Silent(f"there is nothing to say in {text!r}")
-    return torch.cat(pieces)
+    return Spoken(torch.cat(pieces), tuple(starts) if told else ())
+
+
+def synthesise(voice: str, text: str, speed: float = 1.0) -> torch.Tensor:
+    """The sound of `timed`: float32 [S] mono, 24 kHz."""
+    return timed(voice, text, speed).wav
 
 
 def seed_of(*parts: object) -> int:
