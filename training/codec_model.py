@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
 from engine.codec_blocks import CODEBOOKS, CodecConfig, acoustic_decoder, acoustic_encoder, hf_config
 from engine.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from engine.config import CODEBOOK_SIZE
+
+from .convolutions import Snake, trainable
 
 LATENT = 64
 CONFIG = CodecConfig(
@@ -38,65 +39,8 @@ CONFIG = CodecConfig(
     conv_kernels=(10, 3, 3, 3, 3, 2, 2),
 )
 STORED = torch.float16  # ten bits of mantissa: the codes hear less of the rounding than with bfloat16
-_EPS = 1e-9
 _DECAY = 0.99  # of the codebooks' running means
 _DEAD = 0.03  # times a batch, on average, below which an entry is given away
-
-
-def _snake(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    return x + torch.sin(alpha * x).square() / (alpha + _EPS)
-
-
-def _snake_back(grad: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    sine, inverse = torch.sin(alpha * x), 1 / (alpha + _EPS)
-    slope = 2 * sine * torch.cos(alpha * x) * inverse
-    wide = grad * (x * slope - (sine * inverse).square())
-    return grad * (1 + alpha * slope), wide.sum(2, keepdim=True)  # one row each: over the batch too is slow
-
-
-class _SnakeFunction(torch.autograd.Function):
-    """Keeps its input alone: the plain expression would keep four tensors of that size and launch ten kernels."""
-
-    forward_now, backward_now = staticmethod(_snake), staticmethod(_snake_back)
-
-    @staticmethod
-    def forward(ctx, x, alpha):
-        ctx.save_for_backward(x, alpha)
-        return _SnakeFunction.forward_now(x, alpha.detach())  # a parameter would be compiled for its very width
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, alpha = ctx.saved_tensors
-        slope, wide = _SnakeFunction.backward_now(grad.contiguous(), x, alpha.detach())
-        return slope, wide.sum(0, keepdim=True)
-
-
-def fuse_snakes() -> None:
-    """From here on the activations of this process are compiled, each way into one kernel."""
-    _SnakeFunction.forward_now = staticmethod(torch.compile(_snake, dynamic=True))
-    _SnakeFunction.backward_now = staticmethod(torch.compile(_snake_back, dynamic=True))
-
-
-class Snake(nn.Module):
-    """x + sin(alpha x)^2 / alpha, with an alpha of its own for each channel."""
-
-    def __init__(self, alpha: torch.Tensor):
-        super().__init__()
-        self.alpha = nn.Parameter(alpha.detach().clone())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        return _SnakeFunction.apply(x, self.alpha)
-
-
-def _trainable(part: nn.Module) -> nn.Module:
-    """The engine's convolutions with weight norm, and activations that train in less memory."""
-    for module in list(part.modules()):
-        for name, child in module.named_children():
-            if hasattr(child, "alpha"):
-                setattr(module, name, Snake(child.alpha))
-        if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d)):
-            weight_norm(module)
-    return part
 
 
 class Books(nn.Module):
@@ -122,6 +66,9 @@ class Books(nn.Module):
                 self._move(book, x, codes, decay=0.0)
                 self._revive(book, x, torch.ones((), dtype=torch.bool, device=x.device))
             x = x - self.embed[book][self.nearest(book, x)]
+
+    def look_up(self, codes: torch.Tensor) -> torch.Tensor:  # [B, T, CODEBOOKS] -> [B, T, LATENT]
+        return sum(self.embed[book][codes[..., book]] for book in range(CODEBOOKS))
 
     def forward(self, z: torch.Tensor, revive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """z [B, T, LATENT] -> (its eight entries summed, with the gradient of z; commitment loss).
@@ -161,15 +108,20 @@ class Books(nn.Module):
 
 
 class Codec(nn.Module):
-    """wav [B, 1, 960 * T] -> (wav of the same shape, commitment loss)."""
+    """wav [B, 1, 960 * T] -> (wav of the same shape, commitment loss).
 
-    def __init__(self):
+    `channels_last`: how the convolutions see their memory. `half`: the decoder's convolutions compute in bfloat16, but
+    for those of its last block.
+    """
+
+    def __init__(self, channels_last: bool = False, half: bool = False):
         super().__init__()
-        self.acoustic_encoder = _trainable(acoustic_encoder(CONFIG))
+        self.half = half
+        self.acoustic_encoder = trainable(acoustic_encoder(CONFIG), channels_last)
         self.fc = nn.Linear(LATENT, LATENT)
         self.books = Books()
         self.fc2 = nn.Linear(LATENT, LATENT)
-        self.acoustic_decoder = _trainable(acoustic_decoder(CONFIG))
+        self.acoustic_decoder = trainable(acoustic_decoder(CONFIG), channels_last)
 
     def latents(self, wav: torch.Tensor) -> torch.Tensor:  # [B, 1, S] -> [B, T, LATENT]
         return self.fc(self.acoustic_encoder(wav).transpose(1, 2))
@@ -195,7 +147,19 @@ class Codec(nn.Module):
         """`revive`: as in Books; None: the latents go past the codebooks."""
         z = self.latents(wav)
         z, commitment = (z, z.new_zeros(())) if revive is None else self.books(z, revive)
-        return self.acoustic_decoder(self.fc2(z).transpose(1, 2)), commitment
+        return self._speak(z), commitment
+
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:  # [B, T, CODEBOOKS] -> [B, 1, 960 * T]
+        return self._speak(self.books.look_up(codes))
+
+    def _speak(self, z: torch.Tensor) -> torch.Tensor:
+        """The decoder's forward pass, each part in its precision."""
+        *most, last = self.acoustic_decoder.block
+        x = self.acoustic_decoder.conv1(self.fc2(z).transpose(1, 2))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half, cache_enabled=False):
+            for block in most:
+                x = block(x)
+        return self.acoustic_decoder.conv2(self.acoustic_decoder.snake1(last(x.float())))
 
 
 _AFTER_CODES = ("fc2.", "acoustic_decoder.")

@@ -20,6 +20,7 @@ _FLOOR = 1e-4  # magnitude of the spectrum that counts as silence; noise of that
 _CRITIC_WINDOWS = (1024, 512, 256)
 _PERIODS = (2, 3, 5, 7)
 _SLOPE = 0.1
+_COMPRESSED = 0.3  # exponent of the magnitudes that critics see
 
 
 def _spectrum(wav: torch.Tensor, window: torch.Tensor) -> torch.Tensor:  # [B, S] -> complex [B, F, T]
@@ -50,11 +51,16 @@ class SpectralLoss(nn.Module):
 
 
 def _conv(*shape, **settings) -> nn.Module:
-    return weight_norm(nn.Conv2d(*shape, **settings))
+    """What goes through keeps its size: with torch's own beginning a critic is blind for its first thousand steps."""
+    made = nn.Conv2d(*shape, **settings)
+    nn.init.kaiming_normal_(made.weight, _SLOPE)
+    nn.init.zeros_(made.bias)
+    return weight_norm(made)
 
 
 class _SpectrumCritic(nn.Module):
-    """Looks at the complex spectrum of one window length."""
+    """Looks at the complex spectrum of one window length, its magnitudes compressed: else the lowest harmonics drown
+    all that tells made from real."""
 
     def __init__(self, size: int, width: int = 16):
         super().__init__()
@@ -66,7 +72,8 @@ class _SpectrumCritic(nn.Module):
         self.last = _conv(width, 1, (3, 3), padding=1)
 
     def view(self, wav: torch.Tensor) -> torch.Tensor:  # [B, S] -> [B, 2, T, F]
-        return torch.view_as_real(_spectrum(wav, self.window)).permute(0, 3, 2, 1)
+        spectrum = torch.view_as_real(_spectrum(wav, self.window)).permute(0, 3, 2, 1)
+        return spectrum * (spectrum.square().sum(1, keepdim=True) + 1e-6).pow((_COMPRESSED - 1) / 2)
 
 
 class _PeriodCritic(nn.Module):

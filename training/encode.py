@@ -47,23 +47,29 @@ def _batches(utterances: list[Utterance]) -> list[list[int]]:
     return found
 
 
-def _wav(samples: torch.Tensor, one: Utterance) -> torch.Tensor:
+def whole_frames(samples: torch.Tensor, one: Utterance) -> torch.Tensor:
     """The clip, padded to whole frames."""
     return F.pad(samples[one.start : one.start + one.samples], (0, -one.samples % FRAME_SAMPLES))
 
 
 def encode(data: Sequence[Path], codec: Path, device: str, speakers: set[str] | None = None) -> Clips:
     """Every utterance in the folders `data`, of `speakers` alone where they are given, as `codec` hears it."""
+    samples, utterances = load_shards(data)
+    utterances = [one for one in utterances if speakers is None or one.speaker in speakers]
+    codes = codes_of(samples.to(device), utterances, codec)
+    texts, names = [one.text for one in utterances], [one.speaker for one in utterances]
+    return Clips.join(codes, texts, names, [one.words for one in utterances])
+
+
+def codes_of(samples: torch.Tensor, utterances: list[Utterance], codec: Path) -> list[torch.Tensor]:
+    """int16 [T, 8] on the CPU of each of the utterances in `samples`, computed where those are."""
     found = open_codec(codec)
     assert found, f"{codec} holds no codec"
-    encoder = build_encoder(found.weights, device)
-    samples, utterances = load_shards(data)
-    samples = samples.to(device)
-    utterances = [one for one in utterances if speakers is None or one.speaker in speakers]
+    encoder = build_encoder(found.weights, str(samples.device))
     codes: list[torch.Tensor] = [torch.empty(0)] * len(utterances)
     same = total = 0
     for number, batch in enumerate(_batches(utterances)):
-        wav = torch.stack([_wav(samples, utterances[i]) for i in batch]).float() / 32768
+        wav = torch.stack([whole_frames(samples, utterances[i]) for i in batch]).float() / 32768
         for i, clip in zip(batch, encode_batch(encoder, wav).cpu(), strict=True):
             codes[i] = clip
         if number % 20 == 0 and number < 20 * _CHECKED:
@@ -71,7 +77,7 @@ def encode(data: Sequence[Path], codec: Path, device: str, speakers: set[str] | 
             same, total = same + int((alone == codes[batch[0]]).sum()), total + alone.numel()
     print(f"encode: {same} of {total} codes checked are those of a clip alone", flush=True)
     assert same >= 0.99 * total
-    return Clips.join(codes, [one.text for one in utterances], [one.speaker for one in utterances])
+    return codes
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """Trains the codec on shards of speech within a given time, and can go on from where a run ended.
 
-The learning rate follows the clock: it reaches nearly zero when the minutes are over. Knows no text.
+The codec's learning rate follows the clock: it reaches nearly zero when the minutes are over. Knows no text.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from engine.codec_blocks import CODEBOOKS
 from engine.config import FRAME_SAMPLES
 
-from .codec_model import Codec, fuse_snakes, load, save
+from .bank import Bank, CodedBank
+from .codec_model import Codec, load, save
+from .convolutions import fuse_snakes
 from .critics import Critics, SpectralLoss, codec_losses, critic_loss
-from .synthesise import load_shards
+from .voices import DEFAULT
 
-WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 1.0, "alike": 1.0}
+WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 1.0, "alike": 0.4}
 UNQUANTISED_STEPS = 300  # before the codebooks begin
 WARM_STEPS = 200
-CRITIC_FRAMES = 12
 _CRITICS = "critics.safetensors"
 
 
@@ -39,29 +41,17 @@ class Settings:
     batch: int = 32
     frames: int = 32  # of a training excerpt
     rate: float = 6e-4
-    critic_rate: float = 5e-4
+    critic_rate: float = 3e-4
+    critic_frames: int = 12  # of an excerpt, its middle: what the critics hear
     critic_share: float = 0.4  # of the time that passes before the critics begin
     seed: int = 0
-    fixed_codes: bool = False  # the decoder alone learns: what a talker was trained on stays true
+    fixed_codes: bool = False  # the decoder alone learns, from codes: what a talker was trained on stays true
+    focus: float = 0.6  # with fixed codes: share of the batch that is spoken by the default voice
+    channels_last: bool = False
+    half: bool = False
     log_seconds: float = 10.0
     save_seconds: float = 90.0
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-class Bank:
-    """All speech in the device's memory, to draw excerpts from."""
-
-    def __init__(self, folder: Path, device: str):
-        self.samples = load_shards([folder])[0].to(device)
-
-    def draw(self, batch: int, length: int) -> torch.Tensor:
-        """[batch, 1, length], half of them made softer or louder."""
-        device = self.samples.device
-        starts = torch.randint(len(self.samples) - length, (batch, 1), device=device)
-        wav = self.samples[starts + torch.arange(length, device=device)].float() / 32768
-        decibels = torch.empty(batch, 1, device=device).uniform_(-10, 4)
-        gain = torch.where(torch.rand(batch, 1, device=device) < 0.5, 10 ** (decibels / 20), 1.0)
-        return (wav * gain).clamp(-1, 1)[:, None]
 
 
 class _Repeated:
@@ -93,7 +83,7 @@ class Run:
     """What is trained, and how far it is."""
 
     settings: Settings
-    bank: Bank
+    bank: Bank | CodedBank
     codec: Codec
     critics: Critics
     spectral: SpectralLoss
@@ -103,9 +93,10 @@ class Run:
     losses: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self):
-        device = self.settings.device
+        device, self.first = self.settings.device, self.steps  # step at which these optimisers begin
         graphed = device.startswith("cuda")
         self.real = torch.zeros(self.settings.batch, 1, self.settings.frames * FRAME_SAMPLES, device=device)
+        self.codes = torch.zeros(self.settings.batch, self.settings.frames, CODEBOOKS, dtype=torch.int64, device=device)
         self.revive = torch.ones((), dtype=torch.bool, device=device)
         rest = {"betas": (0.8, 0.99), "weight_decay": 0.0, "fused": graphed, "capturable": graphed}
         rates = torch.zeros((), device=device), torch.zeros((), device=device)
@@ -130,16 +121,21 @@ class Run:
 
     def set_rates(self) -> None:
         fall = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * self.progress))
-        warm = min(1.0, (self.steps + 1) / WARM_STEPS)
-        for optimiser, rate in (self.teach_codec, self.settings.rate), (self.teach_critics, self.settings.critic_rate):
-            optimiser.param_groups[0]["lr"].fill_(rate * fall * warm)
+        warm = min(1.0, (self.steps - self.first + 1) / WARM_STEPS)
+        self.teach_codec.param_groups[0]["lr"].fill_(self.settings.rate * fall * warm)
+        self.teach_critics.param_groups[0]["lr"].fill_(self.settings.critic_rate)
 
     def step(self) -> None:
         """One batch through the codec, and through the critics once they have begun."""
         self.set_rates()
-        self.real.copy_(self.bank.draw(*self.real.shape[::2]))
+        if self.settings.fixed_codes:
+            codes, wav = self.bank.draw(*self.codes.shape[:2])
+            self.codes.copy_(codes)
+            self.real.copy_(wav)
+        else:
+            self.real.copy_(self.bank.draw(*self.real.shape[::2]))
         self.revive.fill_(self.progress < 0.8)
-        if self.steps == UNQUANTISED_STEPS:
+        if self.steps == UNQUANTISED_STEPS and not self.settings.fixed_codes:
             with torch.no_grad():
                 self.codec.begin_books(self.bank.draw(20 * len(self.real), self.real.shape[2]), len(self.real))
         judged = "judged" if self.progress >= self.settings.critic_share else "quantised"
@@ -148,12 +144,15 @@ class Run:
 
     def learn(self, quantised: bool, judged: bool) -> None:
         """Everything of a step that the GPU does, with fixed places for what goes in and out."""
-        made, commitment = self.codec(self.real, self.revive if quantised else None)
+        losses = {}
+        if self.settings.fixed_codes:
+            made = self.codec.decode(self.codes)
+        else:
+            made, losses["commitment"] = self.codec(self.real, self.revive if quantised else None)
         made, real = made[:, 0], self.real[:, 0]
-        mel, magnitude = self.spectral(made, real)
-        losses = {"mel": mel, "magnitude": magnitude, "commitment": commitment}
+        losses["mel"], losses["magnitude"] = self.spectral(made, real)
         if judged:
-            start = (made.shape[1] - CRITIC_FRAMES * FRAME_SAMPLES) // 2  # the critics hear the middle
+            start = (made.shape[1] - self.settings.critic_frames * FRAME_SAMPLES) // 2
             size = real.square().mean(1, keepdim=True).sqrt().clamp_min(1e-3)  # the loudness tells them nothing
             made, real = (wav[:, max(0, start) : made.shape[1] - max(0, start)] / size for wav in (made, real))
             seen = self.critics(real)
@@ -208,9 +207,12 @@ def train(settings: Settings, resume: bool) -> None:
     if settings.device.startswith("cuda"):
         fuse_snakes()
     device = settings.device
-    run = Run(
-        settings, Bank(settings.data, device), Codec().to(device), Critics().to(device), SpectralLoss().to(device)
-    )
+    if settings.fixed_codes:
+        bank = CodedBank(settings.data, settings.out, device, DEFAULT, settings.focus)
+    else:
+        bank = Bank(settings.data, device)
+    codec = Codec(settings.channels_last, settings.half).to(device)
+    run = Run(settings, bank, codec, Critics().to(device), SpectralLoss().to(device))
     print(f"codec: {len(run.bank.samples) / 24_000 / 3600:.2f} h of speech, on {device}", flush=True)
     if resume and (settings.out / "model.safetensors").is_file():
         run.before, run.steps = load(run.codec, settings.out)
@@ -242,9 +244,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=Settings.batch)
     parser.add_argument("--frames", type=int, default=Settings.frames)
     parser.add_argument("--rate", type=float, default=Settings.rate)
+    parser.add_argument("--critic-frames", type=int, default=Settings.critic_frames)
     parser.add_argument("--critic-share", type=float, default=Settings.critic_share)
     parser.add_argument("--critic-rate", type=float, default=Settings.critic_rate)
     parser.add_argument("--fixed-codes", action="store_true", help="with --resume: the decoder alone learns")
+    parser.add_argument("--focus", type=float, default=Settings.focus, help=f"share of {DEFAULT}, with --fixed-codes")
+    parser.add_argument("--channels-last", action="store_true", help="the convolutions' memory; see tune_codec")
+    parser.add_argument("--half", action="store_true", help="most of the decoder in bfloat16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="go on from what --out holds")
     given = vars(parser.parse_args(arguments))

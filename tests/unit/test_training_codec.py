@@ -1,0 +1,88 @@
+"""The training of the codec: forms of the same network agree, and a decoder that learns on leaves the codes alone."""
+
+import json
+
+import pytest
+import torch
+from higgs_tts.engine.config import FRAME_SAMPLES
+from higgs_tts.training import train_codec
+from higgs_tts.training.bank import CodedBank
+from higgs_tts.training.codec_model import Codec, load, save
+from higgs_tts.training.critics import Critics
+from safetensors.torch import load_file
+
+FRAMES = {"slt": (5, 9), "rms": (7,)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An untrained codec whose books differ from each other."""
+    torch.manual_seed(0)
+    codec = Codec()
+    codec.books.embed.normal_()
+    path = tmp_path_factory.mktemp("codec")
+    save(codec, path, minutes=1.0, steps=1000)
+    return path
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory):
+    """A shard of noise, each utterance a little short of whole frames."""
+    path, made, total = tmp_path_factory.mktemp("speech"), [], 0
+    for speaker, lengths in FRAMES.items():
+        for frames in lengths:
+            made.append({"text": "", "speaker": speaker, "start": total, "samples": frames * FRAME_SAMPLES - 100})
+            total += made[-1]["samples"]
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(-8000, 8000, (total,), generator=generator).to(torch.int16)
+    (path / "train-000.i16").write_bytes(noise.numpy().tobytes())
+    (path / "train-000.json").write_text(json.dumps(made))
+    return path
+
+
+@torch.no_grad()
+def test_the_memory_layout_changes_no_sound(folder):
+    plain, turned = Codec(), Codec(channels_last=True)
+    codes = torch.randint(1024, (2, 3, 8), generator=torch.Generator().manual_seed(1))
+    for codec in (plain, turned):
+        assert load(codec, folder) == (1.0, 1000)
+    assert torch.allclose(plain.decode(codes), turned.decode(codes), atol=1e-5)
+    assert plain.decode(codes).shape == (2, 1, 3 * FRAME_SAMPLES)
+
+
+def test_speech_lies_beside_the_codes_it_has_by_itself(folder, speech):
+    bank = CodedBank(speech, folder, "cpu", "slt", 1.0)
+    count = sum(map(sum, FRAMES.values()))
+    assert bank.codes.shape == (count, 8) and bank.frames.shape == (count, FRAME_SAMPLES)
+    assert bank.focus.tolist() == list(range(sum(FRAMES["slt"])))
+    codes, wav = bank.draw(3, 4)
+    assert codes.shape == (3, 4, 8) and wav.shape == (3, 1, 4 * FRAME_SAMPLES)
+    frames = wav[0].view(4, FRAME_SAMPLES)
+    start = next(i for i in range(count) if torch.equal(bank.frames[i].float() / 32768, frames[0]))
+    assert start in bank.focus
+    assert torch.equal(bank.frames[start : start + 4].float() / 32768, frames)
+    assert torch.equal(bank.codes[start : start + 4].long(), codes[0])
+
+
+@torch.inference_mode(False)
+@pytest.mark.parametrize("critic_share", [0.0, 2.0])
+def test_a_decoder_that_learns_on_leaves_the_codes_alone(folder, speech, tmp_path, critic_share):
+    before = load_file(folder / "model.safetensors")
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    settings = train_codec.Settings(
+        speech, tmp_path, 1.01, batch=1, frames=8, critic_frames=4, critic_share=critic_share, fixed_codes=True,
+        device="cpu",
+    )  # fmt: skip
+    train_codec.train(settings, resume=True)
+    after = load_file(tmp_path / "model.safetensors")
+    changed = {name.split(".")[0] for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {"fc2", "acoustic_decoder"}
+    assert after.keys() == before.keys()
+
+
+@torch.no_grad()
+def test_no_critic_is_blind_at_the_beginning():
+    torch.manual_seed(0)
+    for states in Critics()(torch.randn(2, 8 * FRAME_SAMPLES)):
+        assert all(0.1 < float(state.std()) < 10 for state in states)
