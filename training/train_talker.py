@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> None:
     tests = [heldout.batch(args.positions, args.sequences).to(training.device) for _ in range(args.tests)]
     print(f"talker: {sum(p.numel() for p in training.model.parameters()):,} parameters", flush=True)
     tested: list[float] = []
-    while not clock.over() and training.steps < args.steps:
+    while not training.steps or not clock.over() and training.steps < args.steps:
         losses = training.step(next(batches).to(training.device), clock.share())
         if training.steps == COMPILED:
             losses.tolist()  # waits for the device
