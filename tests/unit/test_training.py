@@ -1,5 +1,7 @@
 """The training's text and sequences, held against the engine that will read what they teach."""
 
+from itertools import product
+
 import pytest
 import torch
 from higgs_tts.engine.config import ModelConfig, RopeConfig
@@ -12,7 +14,7 @@ from higgs_tts.training import corpus, sequences, weights
 from higgs_tts.training.clips import Clips
 from higgs_tts.training.sampler import Sampler
 from higgs_tts.training.sequences import Said
-from higgs_tts.training.talker import CODE_VOCAB, CODEBOOKS, Shape, Talker
+from higgs_tts.training.talker import CODE_VOCAB, CODEBOOKS, Shape, Talker, _Attention, loss_of
 from tokenizers import Tokenizer
 
 TEXT = "<|prosody:speed_slow|>It is 7:45. <|prosody:pause|> Isn't it?"
@@ -165,3 +167,127 @@ def test_files_stay_small_and_come_back(tmp_path, monkeypatch):
     assert (shape, note) == (SHAPE, {"steps": 3})
     for name, tensor in talker.state_dict().items():
         assert torch.equal(state[name], tensor.bfloat16().float()), name
+
+
+CLONED = Said("He can<|prosody:pause|>go home.", codes(30, 1).numpy(), (100, 300, 700, 900))
+SAYING = Said("Is it 7:45?", codes(20, 2).numpy(), (50, 200, 400))
+
+
+def told(one: sequences.Example, rows: int, row: int) -> int:
+    """The word that the last `rows` rows of an example say in row `row`."""
+    return int(one.spoken[len(one.ids) - rows + row])
+
+
+def test_a_tag_and_white_space_belong_to_no_word(words):
+    ids, word, count = words("<|prosody:speed_slow|> Is  it<|prosody:pause|>7:45?")
+    assert count == 3 and len(ids) == len(word)
+    assert word.tolist() == [-2, -2, 0, 0, -2, -2, 1, 1, -2, *[2] * 5]
+
+
+def test_rows_know_their_word_and_the_word_its_letters(words):
+    one = sequences.example(words, SAYING)
+    rows = len(SAYING.codes) + CODEBOOKS - 1
+    # frame 3 ends at 160 ms, frame 4 at 200, frame 8 at 360, frame 9 at 400
+    assert [told(one, rows, row) for row in (0, 3, 4, 8, 9, rows - 1)] == [0, 0, 1, 1, 2, 2]
+    assert (one.spoken[: len(one.ids) - rows] == -1).all()
+    letters = [chr(one.ids[place]) for place in (one.word == 2).nonzero()[0]]
+    assert len(letters) == len("7:45?") and not one.is_code[one.word >= 0].any()
+
+
+@pytest.mark.parametrize("text", [CLONED.text, ""])
+def test_a_transcript_s_words_count_before_the_text_s(words, text):
+    one = sequences.example(words, SAYING, Said(text, CLONED.codes, CLONED.starts))
+    before = 4 if text else 0
+    assert set(one.word.tolist()) == {-2, *range(before + 3)}
+    rows = len(SAYING.codes) + CODEBOOKS - 1
+    assert [told(one, rows, row) for row in (0, 4, 9)] == [before, before + 1, before + 2]
+    first = int(one.is_code.argmax())  # row 0 of the reference, told by the position before it
+    heard = one.spoken[first - 1 : first - 1 + len(CLONED.codes)]
+    assert heard[[0, 7, 17, 22]].tolist() == ([0, 1, 2, 3] if text else [-1] * 4)
+    for place in (one.spoken >= 0).nonzero()[0]:  # what is looked for lies before
+        assert (one.word[:place] == one.spoken[place]).any()
+
+
+def test_words_without_times_are_not_guessed(words):
+    for starts in ((), (50, 200)):
+        assert (sequences.example(words, Said(SAYING.text, SAYING.codes, starts)).spoken == -1).all()
+
+
+def test_joined_clips_go_on_counting(words):
+    clips = Clips.join([codes(20, 1), codes(30, 2)], ["One two.", "Three, four!"], ["slt"] * 2, [(100, 400), (80, 500)])
+    sampler = Sampler(Clips.all([clips, clips]), words, "slt", seed=0)
+    for _ in range(50):
+        said = sampler._said("slt", "", 200, (0, 0, 1, 0, 0))
+        _, _, count = words(said.text)
+        assert len(said.starts) == count == 6
+        lengths = [20 if text == "One" else 30 for text in said.text.split()[::2]]
+        begins = [0, 40 * lengths[0], 40 * (lengths[0] + lengths[1])]
+        firsts = [100 if length == 20 else 80 for length in lengths]
+        assert list(said.starts[::2]) == [a + b for a, b in zip(begins, firsts, strict=True)]
+
+
+def test_clips_come_back_with_their_words(tmp_path):
+    clips = Clips.join([codes(5, 1), codes(7, 2)], ["So.", "Here it is."], ["slt", "rms"], [(), (80, 200, 300)])
+    clips.save(tmp_path / "clips.safetensors")
+    again = Clips.load(tmp_path / "clips.safetensors")
+    both = Clips.all([again, clips])
+    assert both.texts == clips.texts * 2 and both.speakers == clips.speakers * 2
+    assert torch.equal(both.codes_of(3), codes(7, 2).short()) and both.word_starts.tolist() == [0, 0, 3, 3, 6]
+    assert both.words.tolist() == [80, 200, 300] * 2
+
+
+def test_the_guide_is_small_where_the_head_looks_at_the_word(words):
+    """Scores written by hand: the first head sees one word alone, the right one or another."""
+    batch = sequences.pack([sequences.example(words, SAYING, CLONED), sequences.example(words, SAYING)], 256, 8)
+    start = torch.arange(256) - batch.place
+    same = start[:, None] == start
+
+    def guide(wanted: torch.Tensor) -> float:
+        attend = _Attention(batch)
+        # query i and key j agree where the word of j is the wanted one, inside a sequence
+        agree = (same & (wanted[:, None] == batch.word) & (wanted[:, None] >= 0)).float()
+        q = agree[:, None] * 400  # [256, 1, 256] against unit keys
+        attend.guided(q, torch.eye(256)[:, None], torch.eye(256)[:, None])
+        return float(attend.guides[0])
+
+    assert guide(batch.spoken.long()) < 1e-3
+    assert guide(batch.spoken.long() - 1) > 1
+    assert guide(torch.full((256,), -1)) > 1
+
+
+@torch.inference_mode(False)
+def test_training_learns_to_look_where_it_is_told(words):
+    torch.manual_seed(0)
+    talker = Talker(Shape(text_vocab=400, hidden=64, layers=3, heads=2, kv_heads=1, head_dim=32, intermediate=64))
+    batch = sequences.pack([sequences.example(words, SAYING, CLONED), sequences.example(words, SAYING)], 256, 8)
+    optimizer = torch.optim.AdamW(talker.parameters(), 3e-3)
+    found = []
+    for _ in range(60):
+        logits, guide = talker(batch)
+        loss = loss_of(logits, batch.targets, torch.ones(CODEBOOKS))[-1] + 0.2 * guide
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(guide.item())
+    assert found[-1] < 0.3 * found[0]
+
+
+def test_words_begin_where_the_voice_says_them():
+    """A pause asked for lies before the word that follows it, at every speed and length of vocal tract."""
+    voices = pytest.importorskip("higgs_tts.training.voices")
+    for voice, text in product(("slt", "rms-7", "kal16-1"), ("Stop. <|prosody:long_pause|> Kate can.", "Go, Kate can.")):
+        for speed in ("", "<|prosody:speed_fast|>"):
+            try:
+                spoken = voices.timed(voice, speed + text)
+            except OSError:
+                pytest.skip("flite is not installed")
+            power = spoken.wav.square()
+            begins = [round(start * voices.SAMPLE_RATE) for start in spoken.starts]
+            assert len(begins) == 3 and begins == sorted(begins)
+            assert power[: max(0, begins[0] - 480)].sum() < 0.01 * power.sum()
+            if "pause" in text:
+                silence = power[begins[1] - round(0.6 * voices.SAMPLE_RATE) : begins[1] - 480]
+                assert silence.mean() < 0.01 * power.mean()
+                after = power[begins[1] : begins[1] + round(0.3 * voices.SAMPLE_RATE)]
+                assert after.mean() > 0.2 * power.mean()
+    assert voices.timed("en-us-m1", "Kate can.").starts == ()
