@@ -21,6 +21,7 @@ _CRITIC_WINDOWS = (1024, 512, 256)
 _PERIODS = (2, 3, 5, 7)
 _SLOPE = 0.1
 _COMPRESSED = 0.3  # exponent of the magnitudes that critics see
+_QUIET = 1e-3  # power below which it is none: nobody hears what would be learned there, and the gradient is steep
 
 
 def _spectrum(wav: torch.Tensor, window: torch.Tensor) -> torch.Tensor:  # [B, S] -> complex [B, F, T]
@@ -73,7 +74,7 @@ class _SpectrumCritic(nn.Module):
 
     def view(self, wav: torch.Tensor) -> torch.Tensor:  # [B, S] -> [B, 2, T, F]
         spectrum = torch.view_as_real(_spectrum(wav, self.window)).permute(0, 3, 2, 1)
-        return spectrum * (spectrum.square().sum(1, keepdim=True) + 1e-6).pow((_COMPRESSED - 1) / 2)
+        return spectrum * (spectrum.square().sum(1, keepdim=True) + _QUIET).pow((_COMPRESSED - 1) / 2)
 
 
 class _PeriodCritic(nn.Module):

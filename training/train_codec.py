@@ -25,7 +25,8 @@ from .convolutions import fuse_snakes
 from .critics import Critics, SpectralLoss, codec_losses, critic_loss
 from .voices import DEFAULT
 
-WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 1.0, "alike": 0.4}
+WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 0.3, "alike": 1.0}
+JUDGED = 0.5  # size of the critics' gradient at the waveform, by the spectral losses'
 UNQUANTISED_STEPS = 300  # before the codebooks begin
 WARM_STEPS = 200
 _CRITICS = "critics.safetensors"
@@ -149,23 +150,29 @@ class Run:
             made = self.codec.decode(self.codes)
         else:
             made, losses["commitment"] = self.codec(self.real, self.revive if quantised else None)
-        made, real = made[:, 0], self.real[:, 0]
-        losses["mel"], losses["magnitude"] = self.spectral(made, real)
+        heard, real = made.detach()[:, 0].requires_grad_(), self.real[:, 0]
+        losses["mel"], losses["magnitude"] = self.spectral(heard, real)
+        (wanted,) = torch.autograd.grad(_weighted(losses, "mel", "magnitude"), heard)
         if judged:
-            start = (made.shape[1] - self.settings.critic_frames * FRAME_SAMPLES) // 2
-            size = real.square().mean(1, keepdim=True).sqrt().clamp_min(1e-3)  # the loudness tells them nothing
-            made, real = (wav[:, max(0, start) : made.shape[1] - max(0, start)] / size for wav in (made, real))
-            seen = self.critics(real)
-            told = critic_loss(self.critics(made.detach()), seen)
-            _learn(self.teach_critics, told, self.critics)
-            seen = [[state.detach() for state in states] for states in seen]
-            self.critics.requires_grad_(False)
-            losses["verdict"], losses["alike"] = codec_losses(self.critics(made), seen)
-            self.critics.requires_grad_(True)
-        _learn(self.teach_codec, sum(WEIGHTS[name] * loss for name, loss in losses.items()), self.codec)
-        self.losses = {name: loss.detach() for name, loss in losses.items()} | (
-            {"critics": told.detach()} if judged else {}
-        )
+            losses |= self.judge(heard, real)
+            (judgement,) = torch.autograd.grad(_weighted(losses, "verdict", "alike"), heard)
+            wanted = wanted + judgement * (JUDGED * wanted.norm() / judgement.norm().clamp_min(1e-9))
+        _learn(self.teach_codec, (made[:, 0] * wanted).sum() + _weighted(losses, "commitment"), self.codec)
+        self.losses = {name: loss.detach() for name, loss in losses.items()}
+
+    def judge(self, made: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What the critics say of `made`, once they have learned from it."""
+        start = max(0, (made.shape[1] - self.settings.critic_frames * FRAME_SAMPLES) // 2)
+        size = real.square().mean(1, keepdim=True).sqrt().clamp_min(1e-3)  # the loudness tells them nothing
+        made, real = (wav[:, start : made.shape[1] - start] / size for wav in (made, real))
+        seen = self.critics(real)
+        told = critic_loss(self.critics(made.detach()), seen)
+        _learn(self.teach_critics, told, self.critics)
+        seen = [[state.detach() for state in states] for states in seen]
+        self.critics.requires_grad_(False)
+        verdict, alike = codec_losses(self.critics(made), seen)
+        self.critics.requires_grad_(True)
+        return {"verdict": verdict, "alike": alike, "critics": told}
 
     def report(self) -> None:
         used = (self.codec.books.count > 0.1).float().mean(1)
@@ -191,6 +198,10 @@ class Run:
             held = load_file(self.settings.out / _CRITICS)
             self.critics.load_state_dict({name: tensor.float() for name, tensor in held.items()})
         self.__post_init__()
+
+
+def _weighted(losses: dict[str, torch.Tensor], *names: str) -> torch.Tensor | int:
+    return sum(WEIGHTS[name] * losses[name] for name in names if name in losses)
 
 
 def _learn(optimiser: torch.optim.Optimizer, loss: torch.Tensor, network: nn.Module) -> None:
