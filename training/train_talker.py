@@ -42,14 +42,15 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         info = get_worker_info()
-        worker, paths = info.id if info else 0, []
+        worker, lots = info.id if info else 0, {}
         words = Words(TOKENIZERS[self.args.domain]())
         for number in itertools.count():
-            if not paths or number % LOOK_EVERY == worker % LOOK_EVERY:
-                found = [path for path in self.args.data if path.exists()]
-                if found != paths:
-                    paths, clips = found, Clips.all([Clips.load(path) for path in found])
-                    seed = 1000 * (self.args.seed + len(paths)) + worker
+            if not lots or number % LOOK_EVERY == worker % LOOK_EVERY:
+                new = [path for path in self.args.data if path not in lots and path.exists()]
+                if new:
+                    lots |= {path: Clips.load(path) for path in new}
+                    clips = Clips.all(list(lots.values()))
+                    seed = 1000 * (self.args.seed + len(lots)) + worker
                     sampler = Sampler(clips, words, self.args.home, seed, self.args.noise)
                     if worker == 0:
                         print(f"talker: learns from {len(clips.codes) / 90_000:.1f} h", flush=True)
@@ -159,7 +160,7 @@ def run(args: argparse.Namespace) -> None:
     clock = Clock(args.minutes)
     loader = DataLoader(
         Stream(args), batch_size=1, num_workers=args.workers, collate_fn=whole, pin_memory=args.device == "cuda",
-        prefetch_factor=4 if args.workers else None,
+        prefetch_factor=4 if args.workers else None, in_order=False,
     )  # fmt: skip
     batches = iter(loader)
     next(batches)  # the workers start before the GPU does
@@ -168,7 +169,7 @@ def run(args: argparse.Namespace) -> None:
     tests = [heldout.batch(args.positions, args.sequences).to(training.device) for _ in range(args.tests)]
     print(f"talker: {sum(p.numel() for p in training.model.parameters()):,} parameters", flush=True)
     tested: list[float] = []
-    while not training.steps or not clock.over() and training.steps < args.steps:
+    while not training.steps or (not clock.over() and training.steps < args.steps):
         losses = training.step(next(batches).to(training.device), clock.share())
         if training.steps == COMPILED:
             losses.tolist()  # waits for the device
@@ -215,16 +216,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--positions", type=int, default=32768, help="a batch")
     parser.add_argument("--sequences", type=int, default=384, help="most in a batch")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--decay", type=float, default=0.05)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--noise", type=float, default=0.04, help="share of the codes read that are replaced")
+    parser.add_argument("--decay", type=float, default=0.1)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--noise", type=float, default=0.08, help="share of the codes read that are replaced")
     parser.add_argument("--guide", type=float, default=0.2, help="weight of the guided heads' loss")
     for name, size in asdict(Shape()).items():
         if name != "text_vocab":
             parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size, help="of the network")
     parser.add_argument("--home", default="slt", help="the speaker of text without a voice")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--tests", type=int, default=EVALUATIONS, help="held-out batches")
     parser.add_argument("--test-every", type=float, default=45.0, help="seconds")

@@ -275,7 +275,8 @@ def test_training_learns_to_look_where_it_is_told(words):
 def test_words_begin_where_the_voice_says_them():
     """A pause asked for lies before the word that follows it, at every speed and length of vocal tract."""
     voices = pytest.importorskip("higgs_tts.training.voices")
-    for voice, text in product(("slt", "rms-7", "kal16-1"), ("Stop. <|prosody:long_pause|> Kate can.", "Go, Kate can.")):
+    texts = ("Stop. <|prosody:long_pause|> Kate can.", "Go, Kate can.")
+    for voice, text in product(("slt", "rms-7", "kal16-1"), texts):
         for speed in ("", "<|prosody:speed_fast|>"):
             try:
                 spoken = voices.timed(voice, speed + text)
