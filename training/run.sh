@@ -30,7 +30,7 @@ mkdir -p "$result"
 say() { echo "[$SECONDS s] $*"; }
 
 speech() {  # speech NAME HOURS WORKERS [OPTIONS]
-    $python -m training.synthesise --out "$work/$1" --hours "$2" --workers "$3" --shards $((cores > 4 ? 128 : 2)) "${@:4}"
+    nice $python -m training.synthesise --out "$work/$1" --hours "$2" --workers "$3" --shards $((cores > 4 ? 128 : 2)) "${@:4}"
 }
 encode() {
     until [ -f "$work/codec.ready" ]; do sleep 1; done
