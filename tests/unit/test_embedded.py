@@ -5,6 +5,8 @@ import json
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.checkpoint import open_codec
+from higgs_tts.engine.codec import build_decoder
 from higgs_tts.engine.doctor import examine
 from higgs_tts.engine.tags import TAGS
 
@@ -41,3 +43,8 @@ def test_it_ends_by_itself_and_is_no_silence(spoken):
 
 def test_traced_says_the_same_codes(spoken):
     assert torch.equal(say("traced")[0].codes, spoken.codes)
+
+
+def test_the_streamed_sound_is_the_whole_decode(spoken):
+    whole = build_decoder(open_codec(EMBEDDED).weights, "cpu")(spoken.codes.t()[None])[0]
+    assert torch.allclose(spoken.wav, whole.clamp(-1, 1), atol=1e-5)
