@@ -1,38 +1,50 @@
-// One query against the filled part of the cache, all heads, split over the sequence. Part of decode.cu.
+// One query a head against the filled part of the cache, split over heads and over the sequence. Part of decode.cu.
 
-constexpr int DEPTH = 2, REACH = WARPS * 2 * DEPTH;  // half a warp takes a position; a block takes REACH at a time
-constexpr int STRETCH = 2 * REACH;                   // positions that are worth another block
+// A block takes Q heads of one kv head, and half a warp a position at a time. Short contexts are split over all heads:
+// a block's positions are then few enough to be under way before the query is there. In long ones the cache's bytes
+// count: the heads of a group share them.
+constexpr int HALVES = WARPS * 2, PART_ROOM = DIM + 2;
+template <int Q> __host__ __device__ constexpr int depth() { return Q == 1 ? 4 : 2; }       // loads under way
+template <int Q> __host__ __device__ constexpr int reach() { return HALVES * depth<Q>(); }  // positions at a time
+constexpr int SHORT = BLOCKS / HEADS * reach<1>();  // the longest that is split over all heads
 
-// What a block does in this step's attentions, the same in each layer: one kv head, positions [from, to).
-struct Stretch {
-  int kv, split, splits, from, to, at;  // at: the position that is new
-  uint2 cos, sin;                       // of it, for dimensions 4 * lane .. 4 * lane + 3
-};
-__device__ __forceinline__ Stretch stretch_of(const Step& s, int item) {
-  const int lane = threadIdx.x & 31, at = (int)*s.position, length = at + 1;
-  const int limit = max(1, min(MAX_SPLITS, BLOCKS / KV_HEADS)), splits = min(limit, most(length, STRETCH));
-  const int split = item / KV_HEADS;
-  return {item % KV_HEADS, split, splits, (int)((long long)length * split / splits),
-          split < splits ? (int)((long long)length * (split + 1) / splits) : 0, at,
-          *(const uint2*)(s.cos + (long long)at * DIM + lane * 4), *(const uint2*)(s.sin + (long long)at * DIM + lane * 4)};
+// Part of a step's attentions, the same in each layer: heads from `head` on, positions [from, to), `at` the new one.
+struct Stretch { int head, split, splits, from, to, at; };
+template <int Q>
+__device__ __forceinline__ int splits_of(int at) {
+  return max(1, min(min(MAX_SPLITS, BLOCKS / (HEADS / Q)), most(at + 1, reach<Q>())));
+}
+template <int Q>
+__device__ __forceinline__ Stretch stretch_of(int item, int splits, int at) {
+  const int split = item / (HEADS / Q), length = at + 1;
+  return {item % (HEADS / Q) * Q, split, splits, length * split / splits, length * (split + 1) / splits, at};
 }
 
-// What can be loaded before the new query is there: the norm's weights, and the first positions of the stretch.
-struct Cached { uint4 k[DEPTH], v[DEPTH]; };
-__device__ __forceinline__ uint2 norm_of(const u16* norm, int kv) {
+// What can be loaded before the new query is there: the norm's weights, the rotation of dimensions 4 * lane to
+// 4 * lane + 3, and the first positions of the stretch.
+template <int Q> struct Cached { uint4 k[depth<Q>()], v[depth<Q>()]; };
+struct Turn { uint2 norm, cos, sin; };
+template <int Q>
+__device__ __forceinline__ Turn turn_of(const Step& s, const u16* norm, int head, int at) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  Turn t = {};
+  if (warp <= Q) {
 #if HAS_QK_NORM
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head = warp < GROUP ? kv * GROUP + warp : HEADS + kv;
-  if (warp <= GROUP) return *(const uint2*)(norm + head * DIM + lane * 4);
+    t.norm = *(const uint2*)(norm + (warp < Q ? head + warp : HEADS + head / GROUP) * DIM + lane * 4);
 #endif
-  return make_uint2(0, 0);
+    t.cos = *(const uint2*)(s.cos + (long long)at * DIM + lane * 4);
+    t.sin = *(const uint2*)(s.sin + (long long)at * DIM + lane * 4);
+  }
+  return t;
 }
 __device__ __forceinline__ int position_of(int base, int i) {
   return base + (i * WARPS + (threadIdx.x >> 5)) * 2 + (threadIdx.x >> 4 & 1);
 }
-__device__ __forceinline__ void load_cached(Cached& c, const u16* keys, const u16* values, int base, int end) {
+template <int Q>
+__device__ __forceinline__ void load_cached(Cached<Q>& c, const u16* keys, const u16* values, int base, int end) {
   const int part = threadIdx.x & 15;
 #pragma unroll
-  for (int i = 0; i < DEPTH; ++i) {
+  for (int i = 0; i < depth<Q>(); ++i) {
     const int at = position_of(base, i);
     const bool real = at < end;
     c.k[i] = real ? cached16(keys + (long long)at * DIM + part * LANE) : make_uint4(0, 0, 0, 0);
@@ -41,61 +53,59 @@ __device__ __forceinline__ void load_cached(Cached& c, const u16* keys, const u1
 }
 
 // Per-head norm and rotation of one vector of 128, four values a lane.
-__device__ __forceinline__ float4 norm_rotate(const Stretch& a, float4 v, uint2 w) {
+__device__ __forceinline__ float4 norm_rotate(float4 v, const Turn& t) {
   const int lane = threadIdx.x & 31;
 #if HAS_QK_NORM
   const float scale = rsqrtf(warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w) * (1.f / DIM) + EPS);
-  v = make_float4(v.x * scale * low(w.x), v.y * scale * high(w.x), v.z * scale * low(w.y), v.w * scale * high(w.y));
+  v = make_float4(v.x * scale * low(t.norm.x), v.y * scale * high(t.norm.x), v.z * scale * low(t.norm.y),
+                  v.w * scale * high(t.norm.y));
 #endif
   const float sign = lane < 16 ? -1.f : 1.f;
   const float4 o = make_float4(sign * __shfl_xor_sync(~0u, v.x, 16), sign * __shfl_xor_sync(~0u, v.y, 16),
                                sign * __shfl_xor_sync(~0u, v.z, 16), sign * __shfl_xor_sync(~0u, v.w, 16));
-  return make_float4(v.x * low(a.cos.x) + o.x * low(a.sin.x), v.y * high(a.cos.x) + o.y * high(a.sin.x),
-                     v.z * low(a.cos.y) + o.z * low(a.sin.y), v.w * high(a.cos.y) + o.w * high(a.sin.y));
+  return make_float4(v.x * low(t.cos.x) + o.x * low(t.sin.x), v.y * high(t.cos.x) + o.y * high(t.sin.x),
+                     v.z * low(t.cos.y) + o.z * low(t.sin.y), v.w * high(t.cos.y) + o.w * high(t.sin.y));
 }
 
-__device__ __forceinline__ float4 receive4(const u64* from, u32 round) {
-  float2 v[2];
-  receive<2>(from, 2, round, v);
-  return make_float4(v[0].x, v[0].y, v[1].x, v[1].y);
-}
-// Puts the rotated queries of the kv head into shared memory, scaled, and the new key and value there too; whoever
-// takes the last positions also writes those into the cache.
-__device__ __forceinline__ void place_qkv(const Step& s, const Stretch& a, uint2 norm, u16* keys, u16* values, u32 round,
-                                          Shared& sh) {
+// Puts the rotated queries into shared memory, scaled, and the new key and value there too. Of the blocks that take the
+// last positions, the one of the kv head's first query also writes those into the cache.
+template <int Q>
+__device__ __forceinline__ void place_qkv(const Step& s, const Stretch& a, const Turn& turn, u16* keys, u16* values,
+                                          u32 round, Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const bool owner = a.to > a.at;
-  if (warp < GROUP) {
-    const float4 q = norm_rotate(a, receive4(s.qkv + (a.kv * GROUP + warp) * DIM + lane * 4, round), norm);
+  if (warp < Q) {
+    const float4 q = norm_rotate(receive4(s.qkv + (a.head + warp) * DIM + lane * 4, round), turn);
     const float scale = 0.08838834764831845f;  // 128 ** -0.5
     *(float4*)(&sh.q[warp][lane * 4]) = make_float4(q.x * scale, q.y * scale, q.z * scale, q.w * scale);
-  } else if (warp <= GROUP + 1 && owner) {
-    const bool is_key = warp == GROUP;
-    float4 v = receive4(s.qkv + Q_ROWS + (is_key ? 0 : KV_ROWS) + a.kv * DIM + lane * 4, round);
-    if (is_key) v = norm_rotate(a, v, norm);
+  } else if (warp <= Q + 1 && a.to > a.at) {
+    const bool is_key = warp == Q;
+    float4 v = receive4(s.qkv + Q_ROWS + (is_key ? 0 : KV_ROWS) + a.head / GROUP * DIM + lane * 4, round);
+    if (is_key) v = norm_rotate(v, turn);
     const uint2 packed = make_uint2(pack(v.x, v.y), pack(v.z, v.w));
     *(uint2*)((is_key ? sh.key : sh.value) + lane * 2) = packed;
-    *(uint2*)((is_key ? keys : values) + (long long)a.at * DIM + lane * 4) = packed;
+    if (a.head % GROUP == 0) *(uint2*)((is_key ? keys : values) + (long long)a.at * DIM + lane * 4) = packed;
   }
   __syncthreads();
 }
 
 // Half a warp takes one position: 16 lanes of 8 dimensions each. `front` holds the first positions.
-__device__ __forceinline__ void attend_stretch(const Stretch& a, Cached& front, const u16* keys, const u16* values,
+template <int Q>
+__device__ __forceinline__ void attend_stretch(const Stretch& a, Cached<Q>& front, const u16* keys, const u16* values,
                                                Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, part = lane & 15, half = lane >> 4;
-  float q[GROUP][8], acc[GROUP][8], m[GROUP], l[GROUP];
+  float q[Q][8], acc[Q][8], m[Q], l[Q];
 #pragma unroll
-  for (int g = 0; g < GROUP; ++g) {
+  for (int g = 0; g < Q; ++g) {
     m[g] = -1e30f; l[g] = 0.f;
 #pragma unroll
     for (int d = 0; d < 8; ++d) { q[g][d] = sh.q[g][part * 8 + d]; acc[g][d] = 0.f; }
   }
-  for (int base = a.from; base < a.to; base += REACH) {
-    Cached now = front;
-    load_cached(front, keys, values, base + REACH, min(a.to, a.at));
+#pragma unroll 1
+  for (int base = a.from; base < a.to; base += reach<Q>()) {
+    Cached<Q> now = front;
+    load_cached<Q>(front, keys, values, base + reach<Q>(), min(a.to, a.at));
 #pragma unroll
-    for (int i = 0; i < DEPTH; ++i) {
+    for (int i = 0; i < depth<Q>(); ++i) {
       const int at = position_of(base, i);
       const bool real = at < a.to;
       if (at == a.at) { now.k[i] = ((const uint4*)sh.key)[part]; now.v[i] = ((const uint4*)sh.value)[part]; }
@@ -103,7 +113,7 @@ __device__ __forceinline__ void attend_stretch(const Stretch& a, Cached& front, 
       unpack8(now.k[i], k);
       unpack8(now.v[i], v);
 #pragma unroll
-      for (int g = 0; g < GROUP; ++g) {
+      for (int g = 0; g < Q; ++g) {
         float dot = 0.f;
 #pragma unroll
         for (int d = 0; d < 8; ++d) dot = fmaf(q[g][d], k[d], dot);
@@ -119,7 +129,7 @@ __device__ __forceinline__ void attend_stretch(const Stretch& a, Cached& front, 
     }
   }
 #pragma unroll
-  for (int g = 0; g < GROUP; ++g) {  // the two halves of the warp become one
+  for (int g = 0; g < Q; ++g) {  // the two halves of the warp become one
     const float other = __shfl_xor_sync(~0u, m[g], 16), top = fmaxf(m[g], other), keep = __expf(m[g] - top);
     l[g] *= keep;
     l[g] += __shfl_xor_sync(~0u, l[g], 16);
@@ -134,62 +144,94 @@ __device__ __forceinline__ void attend_stretch(const Stretch& a, Cached& front, 
   __syncthreads();
 }
 
+// Sums and weights of N stretches from the k-th on, all asked for at once; past the last one that one again.
+template <int N>
+__device__ __forceinline__ void receive_splits(const u64* part, int d, int k, int splits, u32 round, float2* value,
+                                               float2* weight) {
+  uint4 a[N], b[N];
+  bool all;
+  do {
+    all = true;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const u64* from = part + min(k + j, splits - 1) * PART_ROOM;
+      a[j] = look(from + d);
+      b[j] = look(from + DIM);
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) all &= a[j].y == round && a[j].w == round && b[j].y == round && b[j].w == round;
+  } while (!all);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    value[j] = make_float2(__uint_as_float(a[j].x), __uint_as_float(a[j].z));
+    weight[j] = make_float2(__uint_as_float(b[j].x), __uint_as_float(b[j].z));
+  }
+}
+
 // The block's warps become one, and then the blocks of a head: those of later stretches hand theirs to the first.
-// partial: [KV_HEADS][MAX_SPLITS][GROUP][2 * DIM + 2]: weighted sums, each with the running maximum beside it, and the
-// running mass at the end, twice.
+// partial: [HEADS][MAX_SPLITS][DIM + 2]: weighted sums, running maximum, running mass. Two sums a thread.
+template <int Q>
 __device__ __forceinline__ void join(const Step& s, const Stretch& a, u32 round, Shared& sh) {
-  constexpr int ROOM = 2 * DIM + 2, STRIDE = GROUP * ROOM;
-  for (int i = threadIdx.x; i < GROUP * DIM; i += THREADS) {
-    const int g = i / DIM, d = i % DIM;
-    float top = -1e30f, sum = 0.f, mass = 0.f;
+  constexpr int BATCH = 8;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < Q * DIM / 2; i += THREADS) {
+    const int g = i / (DIM / 2), d = i % (DIM / 2) * 2;
+    float top = -1e30f, mass = 0.f;
+    float2 sum = make_float2(0.f, 0.f);
     for (int k = 0; k < WARPS; ++k) top = fmaxf(top, sh.m[k][g]);
     for (int k = 0; k < WARPS; ++k) {
       const float keep = __expf(sh.m[k][g] - top);
-      sum = fmaf(keep, sh.acc[k][g][d], sum);
+      const float2 part = *(const float2*)(&sh.acc[k][g][d]);
+      sum = make_float2(fmaf(keep, part.x, sum.x), fmaf(keep, part.y, sum.y));
       mass = fmaf(keep, sh.l[k][g], mass);
     }
-    u64* part = s.partial + ((long long)a.kv * MAX_SPLITS + a.split) * STRIDE + g * ROOM;
+    u64* part = s.partial + ((a.head + g) * MAX_SPLITS + a.split) * PART_ROOM;
     if (a.split) {
-      hand(part + 2 * d, sum, round);
-      hand(part + 2 * d + 1, top, round);
-      if (d < 2) hand(part + 2 * DIM + d, mass, round);
+      hand(part + d, sum.x, round);
+      hand(part + d + 1, sum.y, round);
+      if (d == 0) { hand(part + DIM, top, round); hand(part + DIM + 1, mass, round); }
       continue;
     }
-    for (int k = 1; k < a.splits; k += 4) {  // four at a time; past the end the last one again, without weight
-      float2 value[4], weight[4];
+#pragma unroll 1
+    for (int k = 1; k < a.splits; k += BATCH) {  // past the last one that one again, without weight
+      float2 value[BATCH], weight[BATCH];
+      receive_splits<BATCH>(part, d, k, a.splits, round, value, weight);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const u64* other = part + (long long)min(k + j, a.splits - 1) * STRIDE;
-        receive<1>(other + 2 * d, 0, round, value + j);
-        receive<1>(other + 2 * DIM, 0, round, weight + j);
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < BATCH; ++j) {
         if (k + j >= a.splits) continue;
-        const float both = fmaxf(top, value[j].y), keep = __expf(top - both), add = __expf(value[j].y - both);
-        sum = keep * sum + add * value[j].x;
-        mass = keep * mass + add * weight[j].x;
+        const float both = fmaxf(top, weight[j].x), keep = __expf(top - both), add = __expf(weight[j].x - both);
+        sum = make_float2(keep * sum.x + add * value[j].x, keep * sum.y + add * value[j].y);
+        mass = keep * mass + add * weight[j].y;
         top = both;
       }
     }
-    hand(s.attended + a.kv * GROUP * DIM + i, sum / mass, round + 1);
+    u32* to = s.attended + (a.head + g) * DIM + d;
+    hand(to, bf16_word_of(sum.x / mass, round + 1));
+    hand(to + 1, bf16_word_of(sum.y / mass, round + 1));
   }
   __syncthreads();
 }
 
 // All of it: receives `round` and hands the heads on as the one after it.
-__device__ __forceinline__ void attention(const Step& s, const u16* norm, const Stretch& own, u16* keys, u16* values,
-                                          u32 round, Shared& sh) {
-  const int items = KV_HEADS * own.splits;
-  for (int item = blockIdx.x; item < items; item += BLOCKS) {
-    const Stretch a = item == blockIdx.x ? own : stretch_of(s, item);  // another on a GPU of few multiprocessors only
-    u16 *k = keys + (long long)a.kv * s.slots * DIM, *v = values + (long long)a.kv * s.slots * DIM;
-    Cached front;
-    load_cached(front, k, v, a.from, min(a.to, a.at));
-    const uint2 weights = norm_of(norm, a.kv);
-    wait(s, round);
-    place_qkv(s, a, weights, k, v, round, sh);
-    attend_stretch(a, front, k, v, sh);
-    join(s, a, round, sh);
+template <int Q>
+__device__ __forceinline__ void attend_heads(const Step& s, const u16* norm, int at, u16* keys, u16* values, u32 round,
+                                             Shared& sh) {
+  const int splits = splits_of<Q>(at);
+#pragma unroll 1
+  for (int item = blockIdx.x; item < HEADS / Q * splits; item += BLOCKS) {  // more than one on few multiprocessors only
+    const Stretch a = stretch_of<Q>(item, splits, at);
+    const long long start = (long long)(a.head / GROUP) * s.slots * DIM;
+    u16 *k = keys + start, *v = values + start;
+    Cached<Q> front;
+    load_cached<Q>(front, k, v, a.from, min(a.to, at));
+    const Turn turn = turn_of<Q>(s, norm, a.head, at);
+    place_qkv<Q>(s, a, turn, k, v, round, sh);
+    attend_stretch<Q>(a, front, k, v, sh);
+    join<Q>(s, a, round, sh);
   }
+}
+__device__ __forceinline__ void attention(const Step& s, const u16* norm, int at, u16* keys, u16* values, u32 round,
+                                          Shared& sh) {
+  if (at < SHORT) attend_heads<1>(s, norm, at, keys, values, round, sh);
+  else attend_heads<GROUP>(s, norm, at, keys, values, round, sh);
 }

@@ -13,28 +13,26 @@
 #include "matvec.cuh"
 #include "attention.cuh"
 
-// What of each matrix is a warp's, in rows from `first` on. Contiguous, so that it is one stretch of the ring's.
-struct Rows { int first, count; };
-__device__ __forceinline__ Rows rows_of(int rows) {
+__device__ __forceinline__ Part rows_of(int rows) {
   const int base = share(rows, blockIdx.x, BLOCKS), mine = share(rows, blockIdx.x + 1, BLOCKS) - base;
   const int warp = threadIdx.x >> 5, first = share(mine, warp, WARPS);
   return {base + first, share(mine, warp + 1, WARPS) - first};
 }
-// The same of a projection, in pieces of rows counted from the block's first row.
+// The same of a projection, in pieces counted from the block's first row.
 template <int K>
-__device__ __forceinline__ Rows pieces_in_block() {
+__device__ __forceinline__ Part pieces_in_block() {
   const int pieces = parts_of(K) * (share(HIDDEN, blockIdx.x + 1, BLOCKS) - share(HIDDEN, blockIdx.x, BLOCKS));
   const int warp = threadIdx.x >> 5, first = share(pieces, warp, WARPS);
   return {first, share(pieces, warp + 1, WARPS) - first};
 }
-__device__ __forceinline__ Pieces wide_pieces(const u16* w, int from, Rows mine) {
+__device__ __forceinline__ Pieces wide_pieces(const u16* w, int from, Part mine) {
   constexpr int PARTS = parts_of(HIDDEN);
   return {(const unsigned char*)(w + (long long)(from + mine.first) * HIDDEN), HIDDEN / PARTS * 2, mine.count * PARTS};
 }
 template <int K>
 __device__ __forceinline__ Pieces projection_pieces(const u16* w) {
   constexpr int N = K / parts_of(K);
-  const Rows mine = pieces_in_block<K>();
+  const Part mine = pieces_in_block<K>();
   w += (long long)share(HIDDEN, blockIdx.x, BLOCKS) * K + (long long)mine.first * N;
   return {(const unsigned char*)w, N * 2, mine.count};
 }
@@ -54,45 +52,52 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step 
   __shared__ Shared sh;
   extern __shared__ __align__(128) unsigned char slots[];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  const Rows qkv = rows_of(QKV_ROWS), mlp = rows_of(INTER), head = rows_of(CODES);
-  const Rows out = pieces_in_block<Q_ROWS>(), down = pieces_in_block<INTER>();
+  Part* const parts = sh.parts[warp];
+  if (lane == 0) {
+    parts[0] = rows_of(QKV_ROWS); parts[1] = pieces_in_block<Q_ROWS>(); parts[2] = rows_of(INTER);
+    parts[3] = pieces_in_block<INTER>(); parts[4] = rows_of(CODES);
+  }
+  __syncwarp();
   Ring ring = make_ring(s, slots, sh.full);
   const int base = share(HIDDEN, blockIdx.x, BLOCKS), end = share(HIDDEN, blockIdx.x + 1, BLOCKS);
   for (int r = threadIdx.x; r < end - base; r += THREADS) sh.own[r] = bf16(s.x_in[base + r]);
-  const Stretch a = stretch_of(s, blockIdx.x);
+  const int at = (int)*s.position;
   u32 round = *s.rounds;  // the hand-over that came last
   for (int layer = 0; layer < s.layer_count; ++layer, round += 5) {
     const LayerWeights& w = s.layers[layer];
     const long long cache = layer * s.layer_stride;
-    const uint4 attn_norm = norm_weights(w.attn_norm), mlp_norm = norm_weights(w.mlp_norm);
+    const uint4 attn_norm = norm_weights(w.attn_norm);
     wait(s, round);
     norm_input(s, attn_norm, layer == 0, round, sh);
-    wide_rows(s, ring, qkv.count, sh, [&](int j, float sum) {
-      if (lane == 0) hand(s.qkv + qkv.first + j, sum, round + 1);
+    wide_rows(s, ring, parts[0].count, sh, [&](int j, float sum) {
+      if (lane == 0) hand(s.qkv + parts[0].first + j, word_of(sum, round + 1));
     });
     arrive(s);
-    attention(s, w.qk_norm, a, s.keys + cache, s.values + cache, round + 1, sh);
+    if (lane == 0) sh.parked[warp] = ring;  // attention needs the registers
+    attention(s, w.qk_norm, at, s.keys + cache, s.values + cache, round + 1, sh);
     arrive(s);
+    ring = sh.parked[warp];
+    const uint4 mlp_norm = norm_weights(w.mlp_norm);
     wait(s, round + 2);
-    project<Q_ROWS>(s, ring, s.attended, out.first, out.first + out.count, round + 3, sh);
+    project<Q_ROWS>(s, ring, s.attended, parts[1].first, parts[1].first + parts[1].count, round + 3, sh);
     arrive(s);
     wait(s, round + 3);
     norm_input(s, mlp_norm, false, round + 3, sh);
-    wide_rows(s, ring, mlp.count, sh, [&](int j, float sum) { if (lane == 0) sh.gate[warp][j] = sum; });
-    wide_rows(s, ring, mlp.count, sh, [&](int j, float sum) {
+    wide_rows(s, ring, parts[2].count, sh, [&](int j, float sum) { if (lane == 0) sh.gate[warp][j] = sum; });
+    wide_rows(s, ring, parts[2].count, sh, [&](int j, float sum) {
       const float gate = sh.gate[warp][j];
-      if (lane == 0) hand(s.act + mlp.first + j, gate / (1.f + __expf(-gate)) * sum, round + 4);
+      if (lane == 0) hand(s.act + parts[2].first + j, bf16_word_of(gate / (1.f + __expf(-gate)) * sum, round + 4));
     });
     arrive(s);
     wait(s, round + 4);
-    project<INTER>(s, ring, s.act, down.first, down.first + down.count, round + 5, sh);
+    project<INTER>(s, ring, s.act, parts[3].first, parts[3].first + parts[3].count, round + 5, sh);
     arrive(s);
   }
   const uint4 norm = norm_weights(s.norm);
   wait(s, round);
   norm_input(s, norm, false, round, sh);
-  wide_rows(s, ring, head.count, sh, [&](int j, float sum) {  // rounded as a bf16 product would be
-    if (lane == 0) s.logits[head.first + j] = __uint_as_float(to_bf16(sum) << 16);
+  wide_rows(s, ring, parts[4].count, sh, [&](int j, float sum) {  // rounded as a bf16 product would be
+    if (lane == 0) s.logits[parts[4].first + j] = __uint_as_float(to_bf16(sum) << 16);
   });
   if (blockIdx.x == 0 && threadIdx.x == 0) *s.rounds = round;  // it has values of every block, so all have read it
 }

@@ -12,7 +12,7 @@ THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32
 SHARED_ROOM = 44 << 10  # bytes of a block's shared memory beside the rings; the kernel checks it against what it has
-ENOUGH_SLOTS = 3  # pieces under way a warp that keep memory busy; with fewer the pieces are made smaller
+SLOTS = 2  # pieces a warp has under way; with more, what blocks hand to each other queues behind them
 _POINTERS = (
     "layers x_in head norm cos sin keys values position logits x qkv partial attended act rounds arrivals"
 ).split()
@@ -35,11 +35,9 @@ def source() -> str:
 
 def ring(config, shared: int) -> tuple[int, int]:
     """(weights a piece, pieces a warp) of the rings that fit into `shared` bytes of a block."""
-    for piece in (config.hidden // 2, config.hidden // 4, config.hidden // 8):
-        slots = (shared - SHARED_ROOM) // (WARPS * piece * 2)
-        if slots >= ENOUGH_SLOTS:
-            break
-    return piece, slots
+    room = (shared - SHARED_ROOM) // (2 * WARPS)
+    choices = ((config.hidden // parts, slots) for slots in (SLOTS, 1) for parts in (2, 4, 8))
+    return next((piece, slots) for piece, slots in choices if piece * slots <= room)
 
 
 def ring_bytes(config, shared: int) -> int:
@@ -117,20 +115,16 @@ class FusedDecode:
     @staticmethod
     def make_scratch(config, device) -> dict[str, torch.Tensor]:
         """What the kernel's blocks hand to each other, zeroed: no round has been yet."""
-        group = config.heads // config.kv_heads
-        wide = {
+        words = {
             "x": config.hidden,
             "qkv": (config.heads + 2 * config.kv_heads) * config.head_dim,
-            "partial": config.kv_heads * MAX_SPLITS * group * (2 * config.head_dim + 2),
-        }
-        narrow = {
+            "partial": 2 * config.heads * MAX_SPLITS * (config.head_dim + 2),
             "attended": config.heads * config.head_dim,
             "act": config.intermediate,
             "rounds": 1,
             "arrivals": 1,
         }
-        scratch = {name: torch.zeros(size, device=device, dtype=torch.int64) for name, size in wide.items()}
-        return scratch | {n: torch.zeros(size, device=device, dtype=torch.int32) for n, size in narrow.items()}
+        return {name: torch.zeros(size, device=device, dtype=torch.int32) for name, size in words.items()}
 
     def run(self):
         launch(self._function, self._blocks, THREADS, self._step, cooperative=True, shared=self._shared)

@@ -15,7 +15,12 @@ constexpr int WARP_ROWS = most(most(INTER, BLOCKS), WARPS);     // of gate or up
 constexpr int LONGEST = INTER > Q_ROWS ? INTER : Q_ROWS;
 constexpr int MOST_PARTS = parts_of(INTER) > parts_of(Q_ROWS) ? parts_of(INTER) : parts_of(Q_ROWS);
 
+// What of a matrix is a warp's: rows, or pieces of the block's rows. Contiguous, so that it is one stretch of the ring's.
+struct Part { int first, count; };
+
 struct Shared {
+  Part parts[WARPS][5];      // a warp's, of qkv, out, gate and up, down, head
+  Ring parked[WARPS];
   u64 full[WARPS * SLOTS];
   uint4 x[HIDDEN / LANE];    // the normed input, packed bf16
   float own[OWN_ROWS];       // the block's rows of the residual stream
@@ -41,10 +46,10 @@ __device__ __forceinline__ void norm_input(const Step& s, uint4 w, bool first, u
   if (t < HIDDEN / LANE) {
     if (first) unpack8(((const uint4*)s.x_in)[t], v);
     else {
-      float2 pairs[LANE / 2];
-      receive<LANE / 2>(s.x + t * LANE, 2, round, pairs);
-#pragma unroll
-      for (int i = 0; i < LANE / 2; ++i) { v[2 * i] = pairs[i].x; v[2 * i + 1] = pairs[i].y; }
+      uint4 a, b;
+      receive8(s.x + t * LANE, round, a, b);
+      v[0] = value_of(a.x); v[1] = value_of(a.y); v[2] = value_of(a.z); v[3] = value_of(a.w);
+      v[4] = value_of(b.x); v[5] = value_of(b.y); v[6] = value_of(b.z); v[7] = value_of(b.w);
     }
   }
   float square = 0.f;
@@ -98,6 +103,18 @@ __device__ __forceinline__ void wide_rows(const Step& s, Ring& ring, int rows, c
   }
 }
 
+// K bf16 values of other blocks into shared memory, packed.
+template <int K>
+__device__ __forceinline__ void projection_input(const u32* from, u32 round, Shared& sh) {
+  for (int i = threadIdx.x; i < K / LANE; i += THREADS) {
+    uint4 a, b;
+    receive8(from + i * LANE, round, a, b);
+    sh.project.input[i] = make_uint4(__byte_perm(a.x, a.y, 0x7632), __byte_perm(a.z, a.w, 0x7632),
+                             __byte_perm(b.x, b.y, 0x7632), __byte_perm(b.z, b.w, 0x7632));
+  }
+  __syncthreads();
+}
+
 // x += W @ input for the block's rows of W [HIDDEN, K], handed on as `round`, the one after the input's. A warp takes
 // pieces [first, last) of them, counted from the block's first row; a row's pieces meet in shared memory.
 template <int K>
@@ -106,8 +123,7 @@ __device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* in
   constexpr int PARTS = parts_of(K), N = K / PARTS;
   const int lane = threadIdx.x & 31, base = share(HIDDEN, blockIdx.x, BLOCKS);
   const int rows = share(HIDDEN, blockIdx.x + 1, BLOCKS) - base;
-  for (int i = threadIdx.x; i < K / LANE; i += THREADS) sh.project.input[i] = receive(input + i * LANE, round - 1);
-  __syncthreads();
+  projection_input<K>(input, round - 1, sh);
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
     float sum = dot_piece<N>(take(ring), sh.project.input + i % PARTS * (N / LANE));
@@ -120,6 +136,6 @@ __device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* in
     float sum = sh.own[r];
     for (int k = 0; k < PARTS; ++k) sum += sh.project.sums[r * PARTS + k];
     sh.own[r] = sum;
-    hand(s.x + base + r, sum, round);
+    hand(s.x + base + r, word_of(sum, round));
   }
 }

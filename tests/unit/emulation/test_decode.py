@@ -6,14 +6,14 @@ from higgs_tts.engine.kernels import fused
 from higgs_tts.engine.state import DecodeState
 
 CPU = torch.device("cpu")
-BLOCKS, CONTEXT = 10, 700  # five blocks to a key-value head, so that up to five parts of the context meet
+BLOCKS, CONTEXT = 20, 700  # two blocks to a head and ten to a key-value head, so that parts of the context meet
 IN_PLACE_OF = {  # what a function with inline PTX comes down to
     "uint4 stream16(const void* p)": "return *(const uint4*)p;",
     "float4 fresh4(const float* p)": "return *(const float4*)p;",
     "float fresh(const float* p)": "return *p;",
     "uint4 cached16(const void* p)": "return *(const uint4*)p;",
+    "void hand(u32* to, u32 word)": "*to = word;",
     "void hand(u64* to, float v, u32 round)": "*to = (u64)round << 32 | __float_as_uint(v);",
-    "void hand(u32* to, float v, u32 round)": "*to = round << 16 | to_bf16(v);",
     "void arrive(const Step& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
     "void wait(const Step& s, u32 round)": """
         if (threadIdx.x == 0)
@@ -47,7 +47,7 @@ def test_the_kernel_does_what_the_twin_does(emulate, narrow, family):
     scratch = fused.FusedDecode.make_scratch(talker.config, CPU)
     layers = fused.layer_table(talker, CPU)
     step = fused.arguments(talker, ours, scratch, layers)
-    for seed, at in enumerate((129, CONTEXT - 1)):
+    for seed, at in enumerate((200, CONTEXT - 1)):  # split over all heads, and over the key-value heads
         x = torch.randn(1, talker.config.hidden, generator=g)
         for state in (twin, ours):
             state.work.x.copy_(x)
