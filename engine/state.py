@@ -46,9 +46,6 @@ class DecodeState:
         self.unfilled = self._new(batch, 1, slots, dtype=torch.bool)
         scores = (batch * config.kv_heads, config.heads // config.kv_heads, slots)
         self.scores = self._new(*scores, dtype=self.dtype)
-        narrow = self.dtype == torch.float32
-        self.scores_wide = self.scores if narrow else self._new(*scores, dtype=torch.float32)
-        self.probs = self.scores
         self.embed_index = self._new(batch, books)
         self.embedded = self._new(batch * books, hidden, dtype=self.dtype)
         self.head = self._new(batch, books * vocab, dtype=self.dtype)

@@ -3,15 +3,13 @@
 import torch
 
 
-def rms_norm(x, weight, eps: float, out, wide, scale):
+def rms_norm(x, weight, eps, out, scale):
     """out = x / rms(x) * weight, over the last dimension, in fp32 until the last multiplication.
 
-    x, out: [..., H]; weight: [..., H] broadcast; wide: [..., H] fp32 scratch; scale: [..., 1] fp32 scratch.
-    `out` may be `x`.
+    x, out: [..., H]; weight: [..., H] broadcast; eps: [1] fp32; scale: [..., 1] fp32 scratch. `out` may be `x`.
+    As few ops as there can be: captured, each costs a launch's time.
     """
-    wide.copy_(x)
-    torch.linalg.vector_norm(wide, dim=-1, keepdim=True, out=scale)
-    scale.mul_(scale).mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
-    wide.mul_(scale)
-    out.copy_(wide)
+    torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32, out=scale)
+    torch.addcmul(eps, scale, scale, value=1.0 / x.shape[-1], out=scale).rsqrt_()
+    torch.mul(x, scale, out=out)
     out.mul_(weight)

@@ -8,7 +8,7 @@ import torch
 
 from ..config import ModelConfig
 from ..kernels.attention import attend
-from ..kernels.linear import linear
+from ..kernels.linear import add_linear, linear
 from ..kernels.norm import rms_norm
 from ..kernels.rope import rotate
 from ..kernels.swiglu import swiglu
@@ -41,13 +41,11 @@ class Work:
 
     x: torch.Tensor  # [R, H] residual stream
     h: torch.Tensor  # [R, H]
-    wide: torch.Tensor  # [R, H] fp32
     scale: torch.Tensor  # [R, 1] fp32
     qkv: torch.Tensor  # [R, (heads + 2 * kv_heads) * D]
-    qk_wide: torch.Tensor  # [R, heads + kv_heads, D] fp32
     qk_scale: torch.Tensor  # [R, heads + kv_heads, 1] fp32
     qk: torch.Tensor  # [R, heads + kv_heads, D] after rotation
-    q: torch.Tensor  # [R, heads, D]
+    q: torch.Tensor  # [R, heads, D]; of a single row these three are views of qk and qkv
     k: torch.Tensor  # [R, kv_heads, D]
     v: torch.Tensor  # [R, kv_heads, D]
     attended: torch.Tensor  # [R, heads, D]
@@ -55,19 +53,18 @@ class Work:
     act: torch.Tensor  # [R, I]
     cos: torch.Tensor  # [R, D]
     sin: torch.Tensor  # [R, D]
+    eps: torch.Tensor  # [1] fp32, the norms' constant
 
     @staticmethod
     def make(config: ModelConfig, rows: int, device, dtype) -> Work:
-        """Uninitialised scratch for `rows` positions."""
+        """Scratch for `rows` positions, uninitialised but for the constant."""
         hidden, dim, inner = config.hidden, config.head_dim, config.intermediate
         heads, kv_heads = config.heads, config.kv_heads
         shapes = {
             "x": (hidden,),
             "h": (hidden,),
-            "wide": (hidden,),
             "scale": (1,),
             "qkv": ((heads + 2 * kv_heads) * dim,),
-            "qk_wide": (heads + kv_heads, dim),
             "qk_scale": (heads + kv_heads, 1),
             "qk": (heads + kv_heads, dim),
             "q": (heads, dim),
@@ -79,46 +76,50 @@ class Work:
             "cos": (dim,),
             "sin": (dim,),
         }
-        in_fp32 = {"wide", "scale", "qk_wide", "qk_scale"}
-        return Work(
-            **{
-                name: torch.empty((rows, *shape), device=device, dtype=torch.float32 if name in in_fp32 else dtype)
-                for name, shape in shapes.items()
-            }
-        )
+        in_fp32 = {"scale", "qk_scale"}
+        made = {
+            name: torch.empty((rows, *shape), device=device, dtype=torch.float32 if name in in_fp32 else dtype)
+            for name, shape in shapes.items()
+        }
+        if rows == 1:
+            made |= _parts(config, made["qk"], made["qkv"])
+        return Work(**made, eps=torch.full((1,), config.norm_eps, device=device, dtype=torch.float32))
+
+
+def _parts(config: ModelConfig, qk, qkv) -> dict[str, torch.Tensor]:
+    """q, k and v inside what they are computed into."""
+    v = qkv.view(len(qkv), -1, config.head_dim)[:, config.heads + config.kv_heads :]
+    return {"q": qk[:, : config.heads], "k": qk[:, config.heads :], "v": v}
 
 
 def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work):
     """work.x -> normed, projected, per-head normed and rotated work.q, work.k, work.v."""
-    heads, total = config.heads, config.heads + config.kv_heads
-    rms_norm(work.x, expert.attn_norm, config.norm_eps, work.h, work.wide, work.scale)
+    total = config.heads + config.kv_heads
+    rms_norm(work.x, expert.attn_norm, work.eps, work.h, work.scale)
     linear(work.h, layer.qkv, work.qkv)
-    split = work.qkv.view(-1, total + config.kv_heads, config.head_dim)
-    raw = split[:, :total]
+    raw = work.qkv.view(-1, total + config.kv_heads, config.head_dim)[:, :total]
     if layer.qk_norm is not None:
-        rms_norm(raw, layer.qk_norm, config.norm_eps, raw, work.qk_wide, work.qk_scale)
+        rms_norm(raw, layer.qk_norm, work.eps, raw, work.qk_scale)
     rotate(raw, work.cos, work.sin, work.qk)
-    work.q.copy_(work.qk[:, :heads])
-    work.k.copy_(work.qk[:, heads:])
-    work.v.copy_(split[:, total:])
+    if len(raw) > 1:
+        for name, part in _parts(config, work.qk, work.qkv).items():
+            getattr(work, name).copy_(part)
 
 
 def project_out(layer: Layer, work: Work):
     """Adds the attention's output projection to the residual stream."""
-    linear(work.attended.flatten(1), layer.out, work.h)
-    work.x.add_(work.h)
+    add_linear(work.attended.flatten(1), layer.out, work.x)
 
 
 def mlp(config: ModelConfig, expert: Expert, work: Work):
     """Adds the gated MLP to the residual stream."""
-    rms_norm(work.x, expert.mlp_norm, config.norm_eps, work.h, work.wide, work.scale)
+    rms_norm(work.x, expert.mlp_norm, work.eps, work.h, work.scale)
     linear(work.h, expert.gate_up, work.gate_up)
     swiglu(work.gate_up, work.act)
-    linear(work.act, expert.down, work.h)
-    work.x.add_(work.h)
+    add_linear(work.act, expert.down, work.x)
 
 
-def attend_cache(config: ModelConfig, work: Work, keys, values, slots, unfilled, scores, wide, probs):
+def attend_cache(config: ModelConfig, work: Work, keys, values, slots, unfilled, scores):
     """One position a row: writes work.k and work.v into the cache at `slots`, then attends to all that is filled.
 
     keys, values: [B, kv_heads, S, D]; slots: [B * kv_heads] flat cache rows; unfilled: [B, 1, S] bool.
@@ -134,7 +135,5 @@ def attend_cache(config: ModelConfig, work: Work, keys, values, slots, unfilled,
         unfilled,
         dim**-0.5,
         scores,
-        wide,
-        probs,
         work.attended.view(grouped),
     )

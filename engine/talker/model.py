@@ -77,11 +77,9 @@ class Talker:
                 state.slots.view(-1),
                 state.unfilled,
                 state.scores,
-                state.scores_wide,
-                state.probs,
             )
             project_out(layer, work)
             mlp(config, layer.code, work)
-        rms_norm(work.x, self.norm, config.norm_eps, work.h, work.wide, work.scale)
+        rms_norm(work.x, self.norm, work.eps, work.h, work.scale)
         linear(work.h, self.head_codes, state.head)
         state.logits.view(state.batch, -1).copy_(state.head)
