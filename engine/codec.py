@@ -145,7 +145,7 @@ class StreamDecoder:
             chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
         return torch.cat(chunks)
 
-    def poll(self) -> torch.Tensor:
+    def poll(self, wait: bool = False) -> torch.Tensor:
         """What has become ready since the last call; here nothing, because `push` waits for its windows."""
         return torch.empty(0)
 

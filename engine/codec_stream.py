@@ -34,9 +34,11 @@ class SideStreamDecoder(StreamDecoder):
         super().push(codes)
         return self.poll()
 
-    def poll(self) -> torch.Tensor:
-        """What has become ready since the last call, without waiting."""
+    def poll(self, wait: bool = False) -> torch.Tensor:
+        """What has become ready since the last call. `wait`: and the oldest window, which is waited for."""
         ready = [torch.empty(0)]
+        if wait and self._windows:
+            self._windows[0][0].synchronize()
         while self._windows and self._windows[0][0].query():
             ready.append(self._windows.popleft()[1])
         return torch.cat(ready)

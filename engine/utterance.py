@@ -184,6 +184,8 @@ class _Sound:
     def _decode(self):
         codes, self._next = torch.cat(self._next), []
         self._give(self.stream.push(codes))
+        if self.wanted:  # else the loop's next look, some steps later, would be the first to find it
+            self._give(self.stream.poll(wait=True))
 
     def poll(self):
         """Hands on what has become final since; needed only where somebody listens."""
