@@ -1,0 +1,31 @@
+"""The checkpoint that comes with the pack, on the GPU: it speaks as on a CPU, whoever runs its steps."""
+
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.checkpoint import open_codec
+from higgs_tts.engine.codec import build_decoder
+
+TEXT = "It is 7:45 in Paris."
+
+
+def say(on_audio=None, **changes):
+    config = EngineConfig(**{"model": str(EMBEDDED), "device": "cuda:0", "context": 1024, **changes})
+    with Engine(config) as engine:
+        return engine.speak(TEXT, params=SamplingParams(seed=1, max_frames=200), on_audio=on_audio)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_graph_says_the_codes_of_eager(kernels, dtype):
+    eager, graph = (say(runner=runner, kernels=kernels, dtype=dtype) for runner in ("eager", "graph"))
+    assert graph.stopped == "end of speech" and 1.0 < graph.seconds < 4.0
+    assert torch.equal(graph.codes, eager.codes) and torch.equal(graph.wav, eager.wav)
+
+
+def test_the_streamed_sound_is_the_whole_decode():
+    heard = []
+    speech = say(on_audio=heard.append)
+    whole = build_decoder(open_codec(EMBEDDED).weights, "cuda")(speech.codes.cuda().t()[None])[0].clamp(-1, 1).cpu()
+    assert len(heard) > 1 and torch.equal(torch.cat(heard), speech.wav)
+    assert (speech.wav - whole).norm() / whole.norm() < 5e-3
