@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import sys
 
@@ -64,18 +65,68 @@ def test_a_name_from_another_machine_is_found(comfy, workflow):
     check_speech(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "TTS\\boson\\Higgs-TTS-3-4b"})))
 
 
-def test_the_embedded_checkpoint_says_what_is_written(comfy, workflow):
-    changes = {"text": "It is 7:45 in Paris.", "seed": 0, "max_frames": 250}
-    model = {"model": "embedded (small, English)"}
-    outcome = comfy.run(workflow("speak", HiggsTTSLoadModel=model, HiggsTTSSpeak=changes))
-    wave, rate = outcome.audio("PreviewAudio")
-    assert "end of speech" in outcome.text() and 1.5 < len(wave) / rate < 3
-    pytest.importorskip("pocketsphinx", reason="benchmarks/requirements.txt is not installed: nobody listens")
-    sys.path.insert(0, str(BENCHMARKS))
-    from hearing import RECOGNISERS
+EMBEDDED = {"HiggsTTSLoadModel": {"model": "embedded (small, English)"}}
+SENTENCE = "The train leaves at half past seven."
 
-    heard = RECOGNISERS["pocketsphinx"]()(torch.from_numpy(wave[:, 0].copy()))
-    assert heard == "it is seven forty five in paris"
+
+@pytest.fixture(scope="module")
+def hearing():
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module("hearing")
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def say(comfy, workflow):
+    """say(workflow, text, **changes) -> [S] samples of speech that ended by itself, from the embedded checkpoint"""
+
+    def run(name, text, class_type="PreviewAudio", chunk_seconds=30.0, **changes):
+        spoken = {"text": text, "seed": 1, "max_frames": 250, "chunk_seconds": chunk_seconds}
+        outcome = comfy.run(workflow(name, **EMBEDDED, HiggsTTSSpeak=spoken, **changes))
+        wave, rate = outcome.audio(class_type)
+        assert rate == RATE and "end of speech" in outcome.text()
+        return torch.from_numpy(wave[:, 0].copy())
+
+    return run
+
+
+@pytest.fixture
+def clip(comfy, say):
+    """The checkpoint's own speech, and the name of a clip in which it is played slower: a lower, larger voice."""
+    soundfile = pytest.importorskip("soundfile")
+    wave = say("speak", SENTENCE)
+    soundfile.write(comfy.base / "input" / "lower.wav", wave.numpy(), round(0.8 * RATE))
+    return wave, "lower.wav"
+
+
+def test_the_embedded_checkpoint_says_what_is_written(say, hearing):
+    wave = say("speak", SENTENCE)
+    assert 1.5 < len(wave) / RATE < 3.5
+    pytest.importorskip("pocketsphinx", reason="benchmarks/requirements.txt is not installed: nobody listens")
+    heard = hearing.RECOGNISERS["pocketsphinx"]()(wave)
+    assert hearing.words_of(heard) == hearing.words_of(SENTENCE)
+
+
+@pytest.mark.parametrize("transcript", ["", SENTENCE])
+def test_the_embedded_checkpoint_clones(say, hearing, clip, transcript):
+    own, name = clip
+    text = "Please close the door when you go out."
+    clone = say("clone_voice", text, LoadAudio={"audio": name}, HiggsTTSVoice={"transcript": transcript})
+    assert abs(hearing.pitch(clone) / (0.8 * hearing.pitch(own)) - 1) < 0.15
+
+
+def test_the_embedded_checkpoint_narrates_in_one_voice(say, hearing, clip):
+    own, name = clip
+    text = f"{SENTENCE} Please close the door when you go out. There are twelve apples on the table."
+    changes = {
+        "LoadAudio": {"audio": name},
+        "HiggsTTSVoice": {"transcript": SENTENCE},
+        "HiggsTTSSaveVoice": {"name": "lower"},
+    }
+    wave = say("long_narration", text, "SaveAudio", 3.0, **changes)
+    assert 5 < len(wave) / RATE < 10
+    for part in wave.split(2 * RATE)[:3]:
+        assert abs(hearing.pitch(part) / (0.8 * hearing.pitch(own)) - 1) < 0.15
 
 
 @pytest.fixture
