@@ -47,15 +47,19 @@ def translated(source: str, in_place_of: dict[str, str]) -> str:
     return (HERE / "cuda.h").read_text() + source.replace('extern "C" __global__ void', "static void")
 
 
-def narrow_talker(family: str, context: int):
+HEADS = {"v3": (8, 2), "v2": (6, 2), "embedded": (4, 1)}  # of queries, and of keys and values
+
+
+def narrow_talker(name: str, context: int):
     """Two layers with heads as wide as the published ones, which the kernels want; bf16, one codebook."""
+    family, (heads, kv_heads) = "v2" if name == "v2" else "v3", HEADS[name]
     config = ModelConfig(
         family=family,
         layout=family,
         hidden=512,
         layers=2,
-        heads=8 if family == "v3" else 6,
-        kv_heads=2,
+        heads=heads,
+        kv_heads=kv_heads,
         head_dim=128,
         intermediate=1024,
         norm_eps=1e-6,

@@ -34,10 +34,10 @@ def relative(ours, theirs):
     return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
 
 
-@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
 @torch.inference_mode()
-def test_the_kernel_does_what_the_twin_does(emulate, narrow, family):
-    talker = narrow(family, CONTEXT)
+def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
+    talker = narrow(shape, CONTEXT)
     run = emulate(fused.source(), "decode_step", "Step", fused.THREADS, options(talker.config), IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)

@@ -62,10 +62,10 @@ def relative(ours, theirs):
     return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
 
 
-@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
 @torch.inference_mode()
-def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, family):
-    talker, batch = narrow(family, CONTEXT), len(POSITIONS)
+def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, shape):
+    talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for cache in ("keys", "values"):
