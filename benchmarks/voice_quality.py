@@ -21,10 +21,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from hearing import RECOGNISERS, Speakers, longest_silence, pitch, word_errors  # noqa: E402
 
 from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams  # noqa: E402
-from training import corpus, narrow  # noqa: E402
+from training import corpus  # noqa: E402
 from training.voices import synthesise  # noqa: E402
 
-DOMAINS = {"open": corpus.sentences, "narrow": narrow.sentences}
 HOME = "slt"  # who speaks without a reference
 CLONED = ("rms", "awb", "kal", "slt", "slt-1", "rms-7", "awb-6", "kal16-6", "en-us-f3", "en-us-m3")
 REFERENCES = 20
@@ -123,7 +122,6 @@ def main() -> None:
     parser.add_argument("--model", default=str(ROOT / "engine" / "embedded"))
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--references", type=int, default=REFERENCES, help="0 for a talker that clones nobody")
-    parser.add_argument("--domain", choices=DOMAINS, default="open", help="what the talker has learned to say")
     parser.add_argument("--recognisers", default="pocketsphinx", help=f"of {', '.join(RECOGNISERS)}, with commas")
     parser.add_argument("--temperature", type=float, default=SamplingParams.temperature)
     parser.add_argument("--seed", type=int, default=0)
@@ -131,14 +129,13 @@ def main() -> None:
     given = parser.parse_args()
     recognisers = {name: RECOGNISERS[name]() for name in given.recognisers.split(",")}
     params = SamplingParams(seed=given.seed, temperature=given.temperature, max_frames=750)
-    sentences = DOMAINS[given.domain]
-    texts = [plain(text) for text in sentences("heldout", 200, seed=11)]
+    texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=11)]
     pairs = [f"{a} {b}" for a, b in zip(texts[::2], texts[1::2], strict=True)]
     torch.manual_seed(0)
     with Engine(EngineConfig(model=given.model, device="cpu")) as engine:
-        result = intelligibility(engine, sentences("heldout", given.sentences), params, recognisers)
+        result = intelligibility(engine, corpus.sentences("heldout", given.sentences), params, recognisers)
         speakers = known_speakers()
-        result |= {"domain": given.domain, "pitch_within_15pct": None, "speaker_accuracy": None}
+        result |= {"pitch_within_15pct": None, "speaker_accuracy": None}
         if given.references:
             result |= cloning(engine, pairs, params, speakers, given.references)
         result |= one_voice(engine, texts[:LONG_TEXT], params, speakers)

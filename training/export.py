@@ -18,13 +18,11 @@ from engine.layouts import V3_CODEC
 from engine.tensors import INDEX, open_folder
 from engine.tiny_config import v3_config
 
-from .narrow import word_tokenizer
 from .talker import EPS, Shape
 from .tokenizer import byte_tokenizer
 from .weights import load_talker, published, save_shards
 
 CONTEXT = 8192
-TOKENIZERS = {"open": byte_tokenizer, "narrow": word_tokenizer}
 HERE = Path(__file__).parent
 
 
@@ -53,7 +51,7 @@ def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{V3_CODEC}{name}": held.get(name).clone() for name in held.shapes}
 
 
-def export(talker: Path, codec: Path, out: Path, sharpness: float, domain: str = "open") -> dict:
+def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
     """Writes the folder and reads it back; returns the talker's note. Raises HiggsError where it would not load.
 
     sharpness: what the logits are multiplied with, through the last norm, so that a temperature of 1 is a good one.
@@ -71,7 +69,7 @@ def export(talker: Path, codec: Path, out: Path, sharpness: float, domain: str =
         with safe_open(path, framework="pt") as file:
             weight_map |= dict.fromkeys(file.keys(), path.name)
     total = sum(tensor.nbytes for tensor in tensors.values())
-    tokenizer = TOKENIZERS[domain]()
+    tokenizer = byte_tokenizer()
     tokenizer.save(str(out / "tokenizer.json"))
     end = "<|endoftext|>"
     _write(out / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
@@ -95,9 +93,8 @@ def main() -> None:
     parser.add_argument("--codec", type=Path, required=True, help="folder that train_codec wrote, or a checkpoint's")
     parser.add_argument("--out", type=Path, default=HERE.parent / "engine" / "embedded")
     parser.add_argument("--sharpness", type=float, default=1.0)
-    parser.add_argument("--domain", choices=TOKENIZERS, default="open", help="what the talker learned to say")
     given = parser.parse_args()
-    export(given.talker, given.codec, given.out, given.sharpness, given.domain)
+    export(given.talker, given.codec, given.out, given.sharpness)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from . import corpus, narrow
+from . import corpus
 from .voices import DEFAULT, SAMPLE_RATE, VOICES, Silent, seed_of, shares, timed
 
-DOMAINS = {"open": corpus.sentences, "narrow": narrow.sentences}
 MAX_SECONDS = 14.0
 _MEAN_SECONDS = 2.0  # of a sentence, at the least: how many sentences are asked for
 
@@ -43,7 +42,6 @@ class Job:
     """One shard to be made."""
 
     path: Path
-    domain: str
     split: str
     seed: int
     seconds: float
@@ -59,7 +57,7 @@ def make(job: Job) -> float:
     made: list[Utterance] = []
     total = 0
     with open(job.path.with_suffix(".i16"), "wb") as file:
-        for text in DOMAINS[job.domain](job.split, int(job.seconds / _MEAN_SECONDS) + 8, job.seed):
+        for text in corpus.sentences(job.split, int(job.seconds / _MEAN_SECONDS) + 8, job.seed):
             if total >= job.seconds * SAMPLE_RATE or time.time() > job.deadline:
                 break
             (speaker,) = dice.choices(job.speakers, chances)
@@ -98,7 +96,6 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the shards")
-    parser.add_argument("--domain", choices=DOMAINS, default="open", help="what is said")
     parser.add_argument("--split", choices=("train", "heldout"), default="train")
     parser.add_argument("--hours", type=float, default=50.0)
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after so long with what there is")
@@ -115,7 +112,6 @@ def main(arguments: list[str] | None = None) -> None:
     jobs = [
         Job(
             given.out / f"{given.split}-{i:03d}",
-            given.domain,
             given.split,
             seed_of(given.seed, given.split, i),
             each,

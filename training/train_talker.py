@@ -17,11 +17,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from .clips import Clips
-from .export import TOKENIZERS
 from .muon import Muon
 from .sampler import Sampler
 from .sequences import Words
 from .talker import CODEBOOKS, Batch, Shape, Talker, loss_of
+from .tokenizer import byte_tokenizer
 from .weights import load_talker, save_talker
 
 # The first codebooks carry the words; the last ones polish the sound.
@@ -43,7 +43,7 @@ class Stream(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         worker, lots = info.id if info else 0, {}
-        words = Words(TOKENIZERS[self.args.domain]())
+        words = Words(byte_tokenizer())
         for number in itertools.count():
             if not lots or number % LOOK_EVERY == worker % LOOK_EVERY:
                 new = [path for path in self.args.data if path not in lots and path.exists()]
@@ -74,7 +74,7 @@ class Training:
         else:
             self.note = {"minutes": 0.0, "steps": 0, "positions": 0}
             sizes = {name: getattr(args, name) for name in asdict(Shape()) if name != "text_vocab"}
-            vocab = -(-TOKENIZERS[args.domain]().get_vocab_size() // 64) * 64
+            vocab = -(-byte_tokenizer().get_vocab_size() // 64) * 64
             self.model = Talker(Shape(vocab, **sizes), args.dropout)
         self.model.to(self.device)
         self.average = copy.deepcopy(self.model).eval()
@@ -165,7 +165,7 @@ def run(args: argparse.Namespace) -> None:
     batches = iter(loader)
     next(batches)  # the workers start before the GPU does
     training = Training(args)
-    heldout = Sampler(Clips.load(args.heldout), Words(TOKENIZERS[args.domain]()), args.home, 0)
+    heldout = Sampler(Clips.load(args.heldout), Words(byte_tokenizer()), args.home, 0)
     tests = [heldout.batch(args.positions, args.sequences).to(training.device) for _ in range(args.tests)]
     print(f"talker: {sum(p.numel() for p in training.model.parameters()):,} parameters", flush=True)
     tested: list[float] = []
@@ -210,7 +210,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heldout", type=Path, required=True, help="Clips to be tested on")
     parser.add_argument("--out", type=Path, required=True, help="folder of the weights")
     parser.add_argument("--resume", type=Path, help="folder of an earlier run's weights")
-    parser.add_argument("--domain", choices=TOKENIZERS, default="open", help="whose tokenizer the texts get")
     parser.add_argument("--minutes", type=float, default=12.0, help="all in all, compiling included")
     parser.add_argument("--steps", type=int, default=10**9, help="at most")
     parser.add_argument("--positions", type=int, default=32768, help="a batch")
