@@ -7,7 +7,7 @@ FLOOR := .floor
 
 demo: $(VENV)/.ready
 	@mkdir -p output
-	$(PY) -m engine say "Meet me at the station at 5:30." --out output/demo.wav
+	OMP_NUM_THREADS=1 $(PY) -m engine say "Hello! Your computer can speak now, and this is how it sounds." --out output/demo.wav
 
 test: lint $(FLOOR)/.ready
 	$(PY) -m pytest

@@ -20,8 +20,8 @@ from .doctor import examine
 from .tiny import FAMILIES, write_tiny
 
 _SMALL_VOICE = (
-    "No --model given: the embedded checkpoint speaks. It is small, has one voice, and knows about two hundred English "
-    f"words; {EMBEDDED / 'README.md'} lists them."
+    "No --model given: the embedded checkpoint speaks. It is very small, knows English only and sounds like a speech "
+    f"synthesiser; {EMBEDDED / 'README.md'} says what it can do."
 )
 
 
