@@ -11,6 +11,7 @@ import argparse
 import datetime
 import json
 import pathlib
+import re
 import sys
 
 import torch
@@ -78,6 +79,13 @@ def intelligibility(engine: Engine, texts: list[str], params: SamplingParams, re
     }
 
 
+def demo(engine: Engine, recognisers: dict) -> dict:
+    """What `make demo` says, and what is heard of it."""
+    (text,) = re.findall(r'engine say "(.*?)"', (ROOT / "Makefile").read_text(encoding="utf-8"))
+    wav = engine.speak(text).wav
+    return {"demo": {"text": text, **{name: recogniser(wav) for name, recogniser in recognisers.items()}}}
+
+
 def cloning(engine: Engine, texts: list[str], params: SamplingParams, speakers: Speakers, references: int) -> dict:
     """Clones references of several speakers, half of them with their transcript; the clone says another sentence."""
     close = right = 0
@@ -133,7 +141,8 @@ def main() -> None:
     pairs = [f"{a} {b}" for a, b in zip(texts[::2], texts[1::2], strict=True)]
     torch.manual_seed(0)
     with Engine(EngineConfig(model=given.model, device="cpu")) as engine:
-        result = intelligibility(engine, corpus.sentences("heldout", given.sentences), params, recognisers)
+        result = demo(engine, recognisers)
+        result |= intelligibility(engine, corpus.sentences("heldout", given.sentences), params, recognisers)
         speakers = known_speakers()
         result |= {"pitch_within_15pct": None, "speaker_accuracy": None}
         if given.references:
