@@ -1,4 +1,4 @@
-// One decode step of the talker for one row, embedding to logits, as one cooperative kernel that reads each weight once.
+// One decode step of the talker for one row, embedding to logits: one cooperative kernel that reads each weight once.
 //
 // Every block stays on its multiprocessor and walks through the phases of all layers; what a phase makes is handed to
 // the blocks that need it (step.cuh). The memory system must not idle while they wait: rings of shared memory go on
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step 
       if (lane == 0) hand(s.qkv + parts[0].first + j, word_of(sum, round + 1));
     });
     arrive(s);
-    if (lane == 0) sh.parked[warp] = ring;  // attention needs the registers
+    if (lane == 0) sh.parked[warp] = ring;
     attention(s, w.qk_norm, at, s.keys + cache, s.values + cache, round + 1, sh);
     arrive(s);
     ring = sh.parked[warp];

@@ -1,6 +1,6 @@
 // Matrix times vector for one row of activations: each weight is read once, through the warp's ring. Part of decode.cu.
 
-// Of `count` things, those from share(.., part, ..) to share(.., part + 1, ..) are a part's: give or take one, all alike.
+// Of `count` things, those from share(.., part, ..) to share(.., part + 1, ..) are a part's, give or take one.
 __device__ __forceinline__ int share(int count, int part, int parts) { return (int)((long long)count * part / parts); }
 
 // Pieces of a row of K weights: the fewest that are alike, whole lanes' loads, and no longer than PIECE.
@@ -15,12 +15,12 @@ constexpr int WARP_ROWS = most(most(INTER, BLOCKS), WARPS);     // of gate or up
 constexpr int LONGEST = INTER > Q_ROWS ? INTER : Q_ROWS;
 constexpr int MOST_PARTS = parts_of(INTER) > parts_of(Q_ROWS) ? parts_of(INTER) : parts_of(Q_ROWS);
 
-// What of a matrix is a warp's: rows, or pieces of the block's rows. Contiguous, so that it is one stretch of the ring's.
+// What of a matrix is a warp's: rows, or pieces of the block's rows. Contiguous: one stretch of the ring's.
 struct Part { int first, count; };
 
 struct Shared {
   Part parts[WARPS][5];      // a warp's, of qkv, out, gate and up, down, head
-  Ring parked[WARPS];
+  Ring parked[WARPS];        // while attention has the registers
   u64 full[WARPS * SLOTS];
   uint4 x[HIDDEN / LANE];    // the normed input, packed bf16
   float own[OWN_ROWS];       // the block's rows of the residual stream
@@ -63,8 +63,9 @@ __device__ __forceinline__ void norm_input(const Step& s, uint4 w, bool first, u
   for (int k = 0; k < WARPS; ++k) total += sh.part[k];
   const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
   if (t < HIDDEN / LANE)
-    sh.x[t] = make_uint4(pack(v[0] * f * low(w.x), v[1] * f * high(w.x)), pack(v[2] * f * low(w.y), v[3] * f * high(w.y)),
-                         pack(v[4] * f * low(w.z), v[5] * f * high(w.z)), pack(v[6] * f * low(w.w), v[7] * f * high(w.w)));
+    sh.x[t] =
+        make_uint4(pack(v[0] * f * low(w.x), v[1] * f * high(w.x)), pack(v[2] * f * low(w.y), v[3] * f * high(w.y)),
+                   pack(v[4] * f * low(w.z), v[5] * f * high(w.z)), pack(v[6] * f * low(w.w), v[7] * f * high(w.w)));
   __syncthreads();
 }
 
@@ -110,7 +111,7 @@ __device__ __forceinline__ void projection_input(const u32* from, u32 round, Sha
     uint4 a, b;
     receive8(from + i * LANE, round, a, b);
     sh.project.input[i] = make_uint4(__byte_perm(a.x, a.y, 0x7632), __byte_perm(a.z, a.w, 0x7632),
-                             __byte_perm(b.x, b.y, 0x7632), __byte_perm(b.z, b.w, 0x7632));
+                                     __byte_perm(b.x, b.y, 0x7632), __byte_perm(b.z, b.w, 0x7632));
   }
   __syncthreads();
 }

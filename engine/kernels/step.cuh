@@ -21,11 +21,13 @@ struct Step {
 // A value that other blocks wait for is stored in one word with the number of its hand-over, 24 bits of fp32 and 8 of
 // the number, and a reader looks until the number is the one it waits for: no fence, and no barrier over the grid. The
 // count of blocks that have come so far only keeps readers from looking too early and too often. A value is overwritten
-// by blocks only that have values of every block from a later hand-over, so nobody misses one. Words are written anew in
-// every layer, so eight bits tell old from new; what is not has its whole number beside it. Numbers go on from launch to
-// launch and may wrap around.
-__device__ __forceinline__ u32 word_of(float v, u32 round) { return (__float_as_uint(v) + 0x80u & ~0xffu) | round & 0xffu; }
-__device__ __forceinline__ u32 bf16_word_of(float v, u32 round) { return to_bf16(v) << 16 | round & 0xffu; }
+// by blocks only that have values of every block from a later hand-over, so nobody misses one. Words are written anew
+// in every layer, so eight bits tell old from new; what is not has its whole number beside it. Numbers go on from launch
+// to launch and may wrap around.
+__device__ __forceinline__ u32 word_of(float v, u32 round) {  // rounds to nearest
+  return ((__float_as_uint(v) + 0x80u) & ~0xffu) | (round & 0xffu);
+}
+__device__ __forceinline__ u32 bf16_word_of(float v, u32 round) { return to_bf16(v) << 16 | (round & 0xffu); }
 __device__ __forceinline__ float value_of(u32 word) { return __uint_as_float(word & ~0xffu); }
 __device__ __forceinline__ void hand(u32* to, u32 word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
