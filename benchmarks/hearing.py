@@ -71,7 +71,7 @@ class Whisper:
         return " ".join(segment.text.strip() for segment in self._model.transcribe(sound, **settings)[0])
 
 
-RECOGNISERS = {"pocketsphinx": Pocketsphinx, "whisper": Whisper}
+RECOGNISERS = {"whisper": Whisper, "pocketsphinx": Pocketsphinx}
 
 
 def in_words(number: int) -> str:

@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--model", default=str(ROOT / "engine" / "embedded"))
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--references", type=int, default=REFERENCES, help="0 for a talker that clones nobody")
-    parser.add_argument("--recognisers", default="pocketsphinx", help=f"of {', '.join(RECOGNISERS)}, with commas")
+    parser.add_argument("--recognisers", default=",".join(RECOGNISERS), help="the first of them is the judge")
     parser.add_argument("--temperature", type=float, default=SamplingParams.temperature)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.relative_to(ROOT)}")

@@ -35,13 +35,6 @@ class Clips:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def frames(self, clip: int) -> int:
-        return int(self.starts[clip + 1] - self.starts[clip])
-
-    def codes_of(self, clip: int) -> torch.Tensor:
-        """int16 [T, N] of one clip."""
-        return self.codes[int(self.starts[clip]) : int(self.starts[clip + 1])]
-
     @classmethod
     def join(
         cls,

@@ -108,20 +108,15 @@ class Books(nn.Module):
 
 
 class Codec(nn.Module):
-    """wav [B, 1, 960 * T] -> (wav of the same shape, commitment loss).
+    """wav [B, 1, 960 * T] -> (wav of the same shape, commitment loss)."""
 
-    `channels_last`: how the convolutions see their memory. `half`: the decoder's convolutions compute in bfloat16, but
-    for those of its last block.
-    """
-
-    def __init__(self, channels_last: bool = False, half: bool = False):
+    def __init__(self):
         super().__init__()
-        self.half = half
-        self.acoustic_encoder = trainable(acoustic_encoder(CONFIG), channels_last)
+        self.acoustic_encoder = trainable(acoustic_encoder(CONFIG))
         self.fc = nn.Linear(LATENT, LATENT)
         self.books = Books()
         self.fc2 = nn.Linear(LATENT, LATENT)
-        self.acoustic_decoder = trainable(acoustic_decoder(CONFIG), channels_last)
+        self.acoustic_decoder = trainable(acoustic_decoder(CONFIG))
 
     def latents(self, wav: torch.Tensor) -> torch.Tensor:  # [B, 1, S] -> [B, T, LATENT]
         return self.fc(self.acoustic_encoder(wav).transpose(1, 2))
@@ -153,13 +148,7 @@ class Codec(nn.Module):
         return self._speak(self.books.look_up(codes))
 
     def _speak(self, z: torch.Tensor) -> torch.Tensor:
-        """The decoder's forward pass, each part in its precision."""
-        *most, last = self.acoustic_decoder.block
-        x = self.acoustic_decoder.conv1(self.fc2(z).transpose(1, 2))
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.half, cache_enabled=False):
-            for block in most:
-                x = block(x)
-        return self.acoustic_decoder.conv2(self.acoustic_decoder.snake1(last(x.float())))
+        return self.acoustic_decoder(self.fc2(z).transpose(1, 2))
 
 
 _AFTER_CODES = ("fc2.", "acoustic_decoder.")

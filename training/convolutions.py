@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -11,16 +10,14 @@ _EPS = 1e-9
 
 
 def _snake(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    wide = x.float()
-    return (wide + torch.sin(alpha * wide).square() / (alpha + _EPS)).to(x.dtype)
+    return x + torch.sin(alpha * x).square() / (alpha + _EPS)
 
 
 def _snake_back(grad: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    kind, x, grad = x.dtype, x.float(), grad.float()
     sine, inverse = torch.sin(alpha * x), 1 / (alpha + _EPS)
     slope = 2 * sine * torch.cos(alpha * x) * inverse
     wide = grad * (x * slope - (sine * inverse).square())
-    return (grad * (1 + alpha * slope)).to(kind), wide.sum(2, keepdim=True)  # one row each: over the batch too is slow
+    return grad * (1 + alpha * slope), wide.sum(2, keepdim=True)  # one row each: over the batch too is slow
 
 
 class _SnakeFunction(torch.autograd.Function):
@@ -36,9 +33,7 @@ class _SnakeFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, alpha = ctx.saved_tensors
-        if grad.stride() != x.stride():
-            grad = torch.empty_like(x, dtype=grad.dtype).copy_(grad)
-        slope, wide = _SnakeFunction.backward_now(grad, x, alpha.detach())
+        slope, wide = _SnakeFunction.backward_now(grad.contiguous(), x, alpha.detach())
         return slope, wide.sum(0, keepdim=True)
 
 
@@ -59,37 +54,12 @@ class Snake(nn.Module):
         return _SnakeFunction.apply(x, self.alpha)
 
 
-class _ChannelsLast(nn.Conv1d):
-    """The same convolution over memory in which a sample's channels lie side by side."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        x, weight = _channels_last(x, self.weight)
-        settings = (0, self.padding[0]), (1, self.dilation[0])
-        return F.conv2d(x, weight, self.bias, (1, self.stride[0]), *settings)[:, :, 0]
-
-
-class _ChannelsLastTranspose(nn.ConvTranspose1d):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        x, weight = _channels_last(x, self.weight)
-        settings = (1, self.stride[0]), (0, self.padding[0]), (0, self.output_padding[0])
-        return F.conv_transpose2d(x, weight, self.bias, *settings)[:, :, 0]
-
-
-def _channels_last(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    return [tensor[:, :, None].contiguous(memory_format=torch.channels_last) for tensor in tensors]
-
-
-_LAID_OUT = {nn.Conv1d: _ChannelsLast, nn.ConvTranspose1d: _ChannelsLastTranspose}
-
-
-def trainable(part: nn.Module, channels_last: bool) -> nn.Module:
+def trainable(part: nn.Module) -> nn.Module:
     """The engine's convolutions with weight norm, and activations that train in less memory."""
     for module in list(part.modules()):
         for name, child in module.named_children():
             if hasattr(child, "alpha"):
                 setattr(module, name, Snake(child.alpha))
         if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d)):
-            if channels_last:
-                module.__class__ = _LAID_OUT[type(module)]
             weight_norm(module)
     return part

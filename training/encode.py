@@ -52,10 +52,9 @@ def whole_frames(samples: torch.Tensor, one: Utterance) -> torch.Tensor:
     return F.pad(samples[one.start : one.start + one.samples], (0, -one.samples % FRAME_SAMPLES))
 
 
-def encode(data: Sequence[Path], codec: Path, device: str, speakers: set[str] | None = None) -> Clips:
-    """Every utterance in the folders `data`, of `speakers` alone where they are given, as `codec` hears it."""
+def encode(data: Sequence[Path], codec: Path, device: str) -> Clips:
+    """Every utterance in the folders `data`, as `codec` hears it."""
     samples, utterances = load_shards(data)
-    utterances = [one for one in utterances if speakers is None or one.speaker in speakers]
     codes = codes_of(samples.to(device), utterances, codec)
     texts, names = [one.text for one in utterances], [one.speaker for one in utterances]
     return Clips.join(codes, texts, names, [one.words for one in utterances])
@@ -86,13 +85,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders of shards")
     parser.add_argument("--codec", type=Path, required=True, help="folder of the codec")
     parser.add_argument("--out", type=Path, required=True, help="file of the clips")
-    parser.add_argument("--speakers", help="names with commas between them; all where not given")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
     torch.backends.cudnn.allow_tf32 = False
     begin = time.time()
-    speakers = set(given.speakers.split(",")) if given.speakers else None
-    clips = encode(given.data, given.codec, given.device, speakers)
+    clips = encode(given.data, given.codec, given.device)
     clips.save(given.out)
     hours = len(clips.codes) / 25 / 3600
     print(f"encode: {len(clips)} clips, {hours:.2f} h, in {time.time() - begin:.0f} s", flush=True)

@@ -48,8 +48,6 @@ class Settings:
     seed: int = 0
     fixed_codes: bool = False  # the decoder alone learns, from codes: what a talker was trained on stays true
     focus: float = 0.6  # with fixed codes: share of the batch that is spoken by the default voice
-    channels_last: bool = False
-    half: bool = False
     log_seconds: float = 10.0
     save_seconds: float = 90.0
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
@@ -222,7 +220,7 @@ def train(settings: Settings, resume: bool) -> None:
         bank = CodedBank(settings.data, settings.out, device, DEFAULT, settings.focus)
     else:
         bank = Bank(settings.data, device)
-    codec = Codec(settings.channels_last, settings.half).to(device)
+    codec = Codec().to(device)
     run = Run(settings, bank, codec, Critics().to(device), SpectralLoss().to(device))
     print(f"codec: {len(run.bank.samples) / 24_000 / 3600:.2f} h of speech, on {device}", flush=True)
     if resume and (settings.out / "model.safetensors").is_file():
@@ -260,8 +258,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--critic-rate", type=float, default=Settings.critic_rate)
     parser.add_argument("--fixed-codes", action="store_true", help="with --resume: the decoder alone learns")
     parser.add_argument("--focus", type=float, default=Settings.focus, help=f"share of {DEFAULT}, with --fixed-codes")
-    parser.add_argument("--channels-last", action="store_true", help="the convolutions' memory; see tune_codec")
-    parser.add_argument("--half", action="store_true", help="most of the decoder in bfloat16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="go on from what --out holds")
     given = vars(parser.parse_args(arguments))

@@ -34,10 +34,13 @@ def source() -> str:
 
 
 def ring(config, shared: int) -> tuple[int, int]:
-    """(weights a piece, pieces a warp) of the rings that fit into `shared` bytes of a block."""
+    """(weights a piece, pieces a warp) of the rings that fit into `shared` bytes of a block. Raises NoCompiler."""
     room = (shared - SHARED_ROOM) // (2 * WARPS)
     choices = ((config.hidden // parts, slots) for slots in (SLOTS, 1) for parts in (2, 4, 8))
-    return next((piece, slots) for piece, slots in choices if piece * slots <= room)
+    for piece, slots in choices:
+        if piece * slots <= room:
+            return piece, slots
+    raise NoCompiler("the GPU's multiprocessors have too little shared memory")
 
 
 def ring_bytes(config, shared: int) -> int:

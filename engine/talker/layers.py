@@ -67,9 +67,6 @@ class Work:
             "qkv": ((heads + 2 * kv_heads) * dim,),
             "qk_scale": (heads + kv_heads, 1),
             "qk": (heads + kv_heads, dim),
-            "q": (heads, dim),
-            "k": (kv_heads, dim),
-            "v": (kv_heads, dim),
             "attended": (heads, dim),
             "gate_up": (2 * inner,),
             "act": (inner,),
@@ -81,8 +78,8 @@ class Work:
             name: torch.empty((rows, *shape), device=device, dtype=torch.float32 if name in in_fp32 else dtype)
             for name, shape in shapes.items()
         }
-        if rows == 1:
-            made |= _parts(config, made["qk"], made["qkv"])
+        for name, part in _parts(config, made["qk"], made["qkv"]).items():
+            made[name] = part if rows == 1 else torch.empty(part.shape, device=device, dtype=dtype)
         return Work(**made, eps=torch.full((1,), config.norm_eps, device=device, dtype=torch.float32))
 
 

@@ -45,6 +45,11 @@ def test_the_rings_fit_beside_what_else_a_block_shares(config, kb):
     assert ring_bytes(config, kb << 10) + SHARED_ROOM <= kb << 10
 
 
+def test_a_block_with_too_little_shared_memory_is_refused():
+    with pytest.raises(nvrtc.NoCompiler, match="too little shared memory"):
+        ring(V2, 48 << 10)
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])

@@ -4,7 +4,8 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice, utterance
+from higgs_tts.engine.codec import StreamDecoder
 from higgs_tts.engine.config import EOC
 from higgs_tts.engine.generate import Decoding
 from higgs_tts.engine.residency import CPU_BATCH
@@ -101,6 +102,39 @@ def test_whoever_listens_hears_it_early_and_all_of_it_once(opened, voice):
     assert [len(wav) // 960 for wav, _ in heard[:3]] == [1, 2, 4]
     assert heard[0][1] <= 22  # one prompt, and the steps that 11 frames take
     assert all(wav.dtype == torch.float32 and wav.device.type == "cpu" for wav, _ in heard)
+
+
+class Late(StreamDecoder):
+    """Gives a window's sound only to who waits for it, or at the end: a device that is never ready when looked at."""
+
+    def reset(self):
+        super().reset()
+        self.held = []
+
+    def push(self, codes):
+        self.held.append(super().push(codes))
+        return torch.empty(0)
+
+    def poll(self, wait=False):
+        return self.held.pop(0) if wait else torch.empty(0)
+
+    def finish(self):
+        held = self.held
+        return torch.cat([*held, super().finish()])
+
+
+def test_the_first_sound_is_waited_for_and_no_other(opened, monkeypatch):
+    engine, heard, done = opened(), [], []
+    plain = engine.speak(TEXT, params=PARAMS)
+    monkeypatch.setattr(utterance, "make_stream", lambda decoder, pool, **options: Late(decoder, **options))
+    speech = engine.speak(
+        TEXT,
+        params=PARAMS,
+        on_frame=lambda frames, expected: done.append(frames),
+        on_audio=lambda wav: heard.append((len(wav), len(done))),
+    )
+    assert len(heard) == 2 and heard[0][0] == 960 and heard[0][1] <= 22 and heard[1][1] == len(done)
+    assert torch.allclose(speech.wav, plain.wav, atol=1e-5)
 
 
 class Stop(Exception):
