@@ -104,27 +104,41 @@ __device__ __forceinline__ void attend_stretch(const Stretch& a, Cached<Q>& fron
   for (int base = a.from; base < a.to; base += reach<Q>()) {
     Cached<Q> now = front;
     load_cached<Q>(front, keys, values, base + reach<Q>(), min(a.to, a.at));
+    float dot[Q][depth<Q>()];
 #pragma unroll
     for (int i = 0; i < depth<Q>(); ++i) {
       const int at = position_of(base, i);
-      const bool real = at < a.to;
       if (at == a.at) { now.k[i] = ((const uint4*)sh.key)[part]; now.v[i] = ((const uint4*)sh.value)[part]; }
-      float k[8], v[8];
+      float k[8];
       unpack8(now.k[i], k);
-      unpack8(now.v[i], v);
 #pragma unroll
       for (int g = 0; g < Q; ++g) {
-        float dot = 0.f;
+        float sum = 0.f;
 #pragma unroll
-        for (int d = 0; d < 8; ++d) dot = fmaf(q[g][d], k[d], dot);
+        for (int d = 0; d < 8; ++d) sum = fmaf(q[g][d], k[d], sum);
 #pragma unroll
-        for (int o = 8; o; o >>= 1) dot += __shfl_xor_sync(~0u, dot, o);
-        if (!real) dot = -1e30f;
-        const float top = fmaxf(m[g], dot), keep = __expf(m[g] - top), p = real ? __expf(dot - top) : 0.f;
-        m[g] = top;
-        l[g] = l[g] * keep + p;
+        for (int o = 8; o; o >>= 1) sum += __shfl_xor_sync(~0u, sum, o);
+        dot[g][i] = at < a.to ? sum : -1e30f;
+      }
+    }
 #pragma unroll
-        for (int d = 0; d < 8; ++d) acc[g][d] = fmaf(p, v[d], acc[g][d] * keep);
+    for (int g = 0; g < Q; ++g) {
+      float top = m[g];
+#pragma unroll
+      for (int i = 0; i < depth<Q>(); ++i) top = fmaxf(top, dot[g][i]);
+      const float keep = __expf(m[g] - top);
+      m[g] = top;
+      l[g] *= keep;
+#pragma unroll
+      for (int d = 0; d < 8; ++d) acc[g][d] *= keep;
+#pragma unroll
+      for (int i = 0; i < depth<Q>(); ++i) {
+        const float p = position_of(base, i) < a.to ? __expf(dot[g][i] - top) : 0.f;
+        float v[8];
+        unpack8(now.v[i], v);
+        l[g] += p;
+#pragma unroll
+        for (int d = 0; d < 8; ++d) acc[g][d] = fmaf(p, v[d], acc[g][d]);
       }
     }
   }

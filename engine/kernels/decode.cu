@@ -4,7 +4,8 @@
 // the blocks that need it (step.cuh). The memory system must not idle while they wait: rings of shared memory go on
 // filling with the weights that come next (ring.cuh).
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS, the grid;
-// PIECE, the most weights a copy brings; SLOTS, pieces a warp has under way; SHARED_ROOM, bytes beside the rings.
+// PIECE, the most weights a copy brings; SLOTS and RING, pieces a warp has under way and may have; SHARED_ROOM, bytes
+// beside the rings.
 // Weights and cache are bf16; the residual stream and all sums are fp32.
 
 #include "common.cuh"
@@ -50,7 +51,6 @@ __device__ __noinline__ Pieces pieces_of(const LayerWeights* layers, const u16* 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step s) {
   __shared__ Shared sh;
-  extern __shared__ __align__(128) unsigned char slots[];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   Part* const parts = sh.parts[warp];
   if (lane == 0) {
@@ -58,15 +58,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step 
     parts[3] = pieces_in_block<INTER>(); parts[4] = rows_of(CODES);
   }
   __syncwarp();
-  Ring ring = make_ring(s, slots, sh.full);
+  Ring ring = make_ring(s);
   const int base = share(HIDDEN, blockIdx.x, BLOCKS), end = share(HIDDEN, blockIdx.x + 1, BLOCKS);
   for (int r = threadIdx.x; r < end - base; r += THREADS) sh.own[r] = bf16(s.x_in[base + r]);
   const int at = (int)*s.position;
+  const bool idle = blockIdx.x >= (at < SHORT ? HEADS : KV_HEADS);  // at the end of attention: others join the heads
   u32 round = *s.rounds;  // the hand-over that came last
   for (int layer = 0; layer < s.layer_count; ++layer, round += 5) {
     const LayerWeights& w = s.layers[layer];
     const long long cache = layer * s.layer_stride;
-    const uint4 attn_norm = norm_weights(w.attn_norm);
+    const NormWeights attn_norm = norm_weights(w.attn_norm);
     wait(s, round);
     norm_input(s, attn_norm, layer == 0, round, sh);
     wide_rows(s, ring, parts[0].count, sh, [&](int j, float sum) {
@@ -77,10 +78,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step 
     attention(s, w.qk_norm, at, s.keys + cache, s.values + cache, round + 1, sh);
     arrive(s);
     ring = sh.parked[warp];
-    const uint4 mlp_norm = norm_weights(w.mlp_norm);
+    if (idle) stock(s, ring);
+    const NormWeights mlp_norm = norm_weights(w.mlp_norm);
     wait(s, round + 2);
     project<Q_ROWS>(s, ring, s.attended, parts[1].first, parts[1].first + parts[1].count, round + 3, sh);
-    arrive(s);
     wait(s, round + 3);
     norm_input(s, mlp_norm, false, round + 3, sh);
     wide_rows(s, ring, parts[2].count, sh, [&](int j, float sum) { if (lane == 0) sh.gate[warp][j] = sum; });
@@ -91,9 +92,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step 
     arrive(s);
     wait(s, round + 4);
     project<INTER>(s, ring, s.act, parts[3].first, parts[3].first + parts[3].count, round + 5, sh);
-    arrive(s);
   }
-  const uint4 norm = norm_weights(s.norm);
+  const NormWeights norm = norm_weights(s.norm);
   wait(s, round);
   norm_input(s, norm, false, round, sh);
   wide_rows(s, ring, parts[4].count, sh, [&](int j, float sum) {  // rounded as a bf16 product would be

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import torch
 
@@ -13,6 +14,7 @@ WARPS = THREADS // 32
 MAX_SPLITS = 32
 SHARED_ROOM = 44 << 10  # bytes of a block's shared memory beside the rings; the kernel checks it against what it has
 SLOTS = 2  # pieces a warp has under way; with more, what blocks hand to each other queues behind them
+STOCK = 128 << 10  # bytes of a block that an idle one may have under way, where it has the room
 _POINTERS = (
     "layers x_in head norm cos sin keys values position logits x qkv partial attended act rounds arrivals"
 ).split()
@@ -33,29 +35,34 @@ def source() -> str:
     return read_source("decode.cu")
 
 
-def ring(config, shared: int) -> tuple[int, int]:
-    """(weights a piece, pieces a warp) of the rings that fit into `shared` bytes of a block. Raises NoCompiler."""
+def ring(config, shared: int) -> tuple[int, int, int]:
+    """(weights a piece, pieces under way, slots a warp) of the rings that fit into `shared` bytes of a block.
+
+    Raises NoCompiler.
+    """
     room = (shared - SHARED_ROOM) // (2 * WARPS)
-    choices = ((config.hidden // parts, slots) for slots in (SLOTS, 1) for parts in (2, 4, 8))
-    for piece, slots in choices:
-        if piece * slots <= room:
-            return piece, slots
+    stock = min(room, STOCK // (2 * WARPS))
+    for under_way, parts in itertools.product((SLOTS, 1), (2, 4, 8)):
+        piece = config.hidden // parts
+        if piece * under_way <= room:
+            return piece, under_way, max(under_way, stock // piece)
     raise NoCompiler("the GPU's multiprocessors have too little shared memory")
 
 
 def ring_bytes(config, shared: int) -> int:
     """Dynamic shared memory of a block."""
-    piece, slots = ring(config, shared)
+    piece, _, slots = ring(config, shared)
     return WARPS * slots * piece * 2
 
 
 def defines(config, blocks: int, shared: int) -> tuple[str, ...]:
     """The widths as compiler options, for a grid of that many blocks with that many bytes of shared memory each."""
-    piece, slots = ring(config, shared)
+    piece, under_way, slots = ring(config, shared)
     values = {
         "BLOCKS": blocks,
         "PIECE": piece,
-        "SLOTS": slots,
+        "SLOTS": under_way,
+        "RING": slots,
         "SHARED_ROOM": SHARED_ROOM,
         "HIDDEN": config.hidden,
         "HEADS": config.heads,

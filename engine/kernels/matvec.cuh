@@ -21,10 +21,9 @@ struct Part { int first, count; };
 struct Shared {
   Part parts[WARPS][5];      // a warp's, of qkv, out, gate and up, down, head
   Ring parked[WARPS];        // while attention has the registers
-  u64 full[WARPS * SLOTS];
   uint4 x[HIDDEN / LANE];    // the normed input, packed bf16
   float own[OWN_ROWS];       // the block's rows of the residual stream
-  float part[WARPS];
+  __align__(16) float part[WARPS];
   float gate[WARPS][WARP_ROWS];
   __align__(16) float q[GROUP][DIM];
   __align__(16) u32 key[DIM / 2], value[DIM / 2];  // of the position that is new, packed bf16
@@ -34,39 +33,48 @@ struct Shared {
     struct { uint4 input[LONGEST / LANE]; float sums[OWN_ROWS * MOST_PARTS]; } project;  // input: packed bf16
   };
 };
-static_assert(sizeof(Shared) <= SHARED_ROOM, "the host leaves too little room beside the rings");
+static_assert(sizeof(Shared) + sizeof(u64) * WARPS * RING <= SHARED_ROOM, "too little room is left beside the rings");
 
-// RMSNorm of the residual stream into shared memory. The weights were loaded ahead: 8 a thread.
-__device__ __forceinline__ uint4 norm_weights(const u16* weight) {
-  return threadIdx.x < HIDDEN / LANE ? ((const uint4*)weight)[threadIdx.x] : make_uint4(0, 0, 0, 0);
-}
-__device__ __forceinline__ void norm_input(const Step& s, uint4 w, bool first, u32 round, Shared& sh) {
-  const int t = threadIdx.x;
-  float v[LANE] = {0, 0, 0, 0, 0, 0, 0, 0};
-  if (t < HIDDEN / LANE) {
-    if (first) unpack8(((const uint4*)s.x_in)[t], v);
-    else {
-      uint4 a, b;
-      receive8(s.x + t * LANE, round, a, b);
-      v[0] = value_of(a.x); v[1] = value_of(a.y); v[2] = value_of(a.z); v[3] = value_of(a.w);
-      v[4] = value_of(b.x); v[5] = value_of(b.y); v[6] = value_of(b.z); v[7] = value_of(b.w);
-    }
-  }
-  float square = 0.f;
+// The residual stream times the norm's weights into shared memory, packed, and the sum of its squares: RMSNorm but for
+// its scale, which the products are multiplied by. The weights were loaded ahead: 4 a thread, more behind every THREADS.
+constexpr int NORM_LOADS = most(HIDDEN / 4, THREADS);
+struct NormWeights { uint2 of[NORM_LOADS]; };
+__device__ __forceinline__ NormWeights norm_weights(const u16* weight) {
+  NormWeights w;
+  const int t = thread_anew();
 #pragma unroll
-  for (int i = 0; i < LANE; ++i) square = fmaf(v[i], v[i], square);
+  for (int j = 0; j < NORM_LOADS; ++j) w.of[j] = ((const uint2*)weight)[min(j * THREADS + t, HIDDEN / 4 - 1)];
+  return w;
+}
+__device__ __forceinline__ void norm_input(const Step& s, const NormWeights& w, bool first, u32 round, Shared& sh) {
+  uint4 words[NORM_LOADS];
+  if (!first) look_at(words, s.x, HIDDEN / 4);
+  float square = 0.f;
+  const int t = thread_anew();
+#pragma unroll
+  for (int j = 0; j < NORM_LOADS; ++j) {
+    const int i = j * THREADS + t;
+    if (i >= HIDDEN / 4) continue;
+    float4 v;
+    if (first) {
+      const uint2 x = ((const uint2*)s.x_in)[i];
+      v = make_float4(low(x.x), high(x.x), low(x.y), high(x.y));
+    } else {
+      v = received(words[j], s.x + i * 4, round);
+    }
+    square = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, square))));
+    ((uint2*)sh.x)[i] = make_uint2(pack(v.x * low(w.of[j].x), v.y * high(w.of[j].x)),
+                                   pack(v.z * low(w.of[j].y), v.w * high(w.of[j].y)));
+  }
   square = warp_sum(square);
-  if ((t & 31) == 0) sh.part[t >> 5] = square;
+  if ((threadIdx.x & 31) == 0) sh.part[threadIdx.x >> 5] = square;
   __syncthreads();
+}
+__device__ __forceinline__ float norm_scale(const Shared& sh) {
   float total = 0.f;
 #pragma unroll
   for (int k = 0; k < WARPS; ++k) total += sh.part[k];
-  const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
-  if (t < HIDDEN / LANE)
-    sh.x[t] =
-        make_uint4(pack(v[0] * f * low(w.x), v[1] * f * high(w.x)), pack(v[2] * f * low(w.y), v[3] * f * high(w.y)),
-                   pack(v[4] * f * low(w.z), v[5] * f * high(w.z)), pack(v[6] * f * low(w.w), v[7] * f * high(w.w)));
-  __syncthreads();
+  return rsqrtf(total * (1.f / HIDDEN) + EPS);
 }
 
 // This lane's part of the product of a piece of N weights with as many inputs.
@@ -100,18 +108,24 @@ __device__ __forceinline__ void wide_rows(const Step& s, Ring& ring, int rows, c
       sum += dot_piece<N>(take(ring), sh.x + part * (N / LANE));
       give(s, ring);
     }
-    done(j, warp_sum(sum));
+    done(j, norm_scale(sh) * warp_sum(sum));
   }
 }
 
 // K bf16 values of other blocks into shared memory, packed.
 template <int K>
 __device__ __forceinline__ void projection_input(const u32* from, u32 round, Shared& sh) {
-  for (int i = threadIdx.x; i < K / LANE; i += THREADS) {
-    uint4 a, b;
-    receive8(from + i * LANE, round, a, b);
-    sh.project.input[i] = make_uint4(__byte_perm(a.x, a.y, 0x7632), __byte_perm(a.z, a.w, 0x7632),
-                                     __byte_perm(b.x, b.y, 0x7632), __byte_perm(b.z, b.w, 0x7632));
+  constexpr int LOADS = most(K / 4, THREADS);
+  uint4 words[LOADS];
+  look_at(words, from, K / 4);
+  const int t = thread_anew();
+#pragma unroll
+  for (int j = 0; j < LOADS; ++j) {
+    const int i = j * THREADS + t;
+    if (i >= K / 4) continue;
+    while (missing(words[j], round)) words[j] = look(from + i * 4);
+    ((uint2*)sh.project.input)[i] =
+        make_uint2(__byte_perm(words[j].x, words[j].y, 0x7632), __byte_perm(words[j].z, words[j].w, 0x7632));
   }
   __syncthreads();
 }
@@ -132,7 +146,7 @@ __device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* in
     sum = warp_sum(sum);
     if (lane == 0) sh.project.sums[i] = sum;
   }
-  __syncthreads();
+  arrive(s);  // the count may run ahead of the values, for readers look at those too
   for (int r = threadIdx.x; r < rows; r += THREADS) {
     float sum = sh.own[r];
     for (int k = 0; k < PARTS; ++k) sum += sh.project.sums[r * PARTS + k];

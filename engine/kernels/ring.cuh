@@ -1,8 +1,9 @@
 // Weights on their way to a warp: pieces in shared memory, in the order of their use. Part of decode.cu.
 //
-// Each warp has a ring of its own, SLOTS pieces of at most PIECE weights. A slot that has been read takes the piece
-// after those under way, of this phase or of the next ones, so memory keeps working while the blocks wait for each
-// other. Compute capability 9.0 copies in bulk, 8.0 by cp.async, 7.5 through registers.
+// Each warp has a ring of its own, RING slots for pieces of at most PIECE weights. SLOTS of them are filled or under way
+// at any time, with the pieces that come next, of this phase or of later ones, so memory keeps working while the blocks
+// wait for each other. More would keep what they hand over waiting, so only a block that is idle fills the others too.
+// Compute capability 9.0 copies in bulk, 8.0 by cp.async, 7.5 through registers.
 
 constexpr int SPANS = 5;  // stretches of weights a warp reads in a layer: qkv, out, gate, up, down; each contiguous
 
@@ -11,20 +12,30 @@ struct Pieces { const unsigned char* at; u32 bytes; int count; };
 __device__ __noinline__ Pieces pieces_of(const LayerWeights* layers, const u16* head, int layer_count, int span);
 
 struct Ring {
-  unsigned char* slots;
-  u32 full;  // address of the first of SLOTS mbarriers: the piece is there
-  u32 parity;
-  int slot, span;
+  u32 asked, taken;  // pieces
+  int span;
   Pieces rest;  // of the stretch that the next copy is from
 };
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
+// Of the warp's n-th piece: its slot, and the address of the mbarrier that says the piece is there. Found anew each time:
+// what is kept in a structure the compiler does not know to be in shared memory.
+__device__ __forceinline__ u32 index_of(u32 n) { return (threadIdx.x >> 5) * RING + n % RING; }
+__device__ __forceinline__ unsigned char* slot_of(u32 n) {
+  extern __shared__ __align__(128) unsigned char slots[];
+  return slots + index_of(n) * (PIECE * 2);
+}
+__device__ __forceinline__ u32 full_of(u32 n) {
+  __shared__ u64 full[WARPS * RING];
+  return shared_address(full + index_of(n));
+}
+
 __device__ __forceinline__ void copy_piece(const Ring& r) {
-  unsigned char* to = r.slots + r.slot * (PIECE * 2);
+  unsigned char* to = slot_of(r.asked);
 #if __CUDA_ARCH__ >= 900
   if ((threadIdx.x & 31) == 0) {
-    const u32 barrier = r.full + r.slot * 8;
+    const u32 barrier = full_of(r.asked);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(r.rest.bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(to)), "l"(r.rest.at), "r"(r.rest.bytes), "r"(barrier) : "memory");
@@ -41,7 +52,7 @@ __device__ __forceinline__ void copy_piece(const Ring& r) {
 #endif
 }
 
-// Starts the copy of the next piece, if there is one, into the slot that is free, and goes on to the slot after it.
+// Starts the copy of the next piece, if there is one, into the next slot, which is free.
 __device__ __forceinline__ void ask(const Step& s, Ring& r) {
   while (r.rest.count == 0 && r.span < s.layer_count * SPANS)
     r.rest = pieces_of(s.layers, s.head, s.layer_count, ++r.span);
@@ -53,14 +64,13 @@ __device__ __forceinline__ void ask(const Step& s, Ring& r) {
 #if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ < 900
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
-  if (++r.slot == SLOTS) { r.slot = 0; r.parity ^= 1; }
+  ++r.asked;
 }
-__device__ __forceinline__ Ring make_ring(const Step& s, unsigned char* slots, u64* full) {
-  const int warp = threadIdx.x >> 5;
-  Ring r = {slots + warp * (SLOTS * PIECE * 2), shared_address(full + warp * SLOTS), 0, 0, -1, {nullptr, 0, 0}};
+__device__ __forceinline__ Ring make_ring(const Step& s) {
+  Ring r = {0, 0, -1, {nullptr, 0, 0}};
 #if __CUDA_ARCH__ >= 900
   if ((threadIdx.x & 31) == 0) {
-    for (int i = 0; i < SLOTS; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(r.full + i * 8));
+    for (int i = 0; i < RING; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full_of(i)));
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
@@ -68,7 +78,6 @@ __device__ __forceinline__ Ring make_ring(const Step& s, unsigned char* slots, u
 #endif
 #pragma unroll 1
   for (int i = 0; i < SLOTS; ++i) ask(s, r);
-  r.parity = 0;
   return r;
 }
 // The next piece. A lane may find there only what it copied itself: 16 bytes at its own place, and every 512 on.
@@ -76,15 +85,20 @@ __device__ __forceinline__ const uint4* take(const Ring& r) {
 #if __CUDA_ARCH__ >= 900
   u32 done;
   do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                  : "=r"(done) : "r"(r.full + r.slot * 8), "r"(r.parity) : "memory");
+                  : "=r"(done) : "r"(full_of(r.taken)), "r"(r.taken / RING & 1) : "memory");
   while (!done);
 #elif __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");
 #endif
-  return (const uint4*)(r.slots + r.slot * (PIECE * 2));
+  return (const uint4*)slot_of(r.taken);
 }
 // Every lane has read its part of the piece taken last.
 __device__ __forceinline__ void give(const Step& s, Ring& r) {
   __syncwarp();
-  ask(s, r);
+  ++r.taken;
+  if (r.asked - r.taken < SLOTS) ask(s, r);
+}
+// Fills the slots that are kept free otherwise.
+__device__ __forceinline__ void stock(const Step& s, Ring& r) {
+  while (r.asked - r.taken < RING) ask(s, r);
 }

@@ -20,10 +20,12 @@ struct Step {
 
 // A value that other blocks wait for is stored in one word with the number of its hand-over, 24 bits of fp32 and 8 of
 // the number, and a reader looks until the number is the one it waits for: no fence, and no barrier over the grid. The
-// count of blocks that have come so far only keeps readers from looking too early and too often. A value is overwritten
-// by blocks only that have values of every block from a later hand-over, so nobody misses one. Words are written anew
-// in every layer, so eight bits tell old from new; what is not has its whole number beside it. Numbers go on from launch
-// to launch and may wrap around.
+// count of blocks that have come so far only keeps readers from looking too early and too often. It does not wait for
+// the last ones: their values come while the others' are on their way. A value is overwritten by blocks only that have
+// values of every block from a later hand-over, so nobody misses one. Words are written anew in every layer, so eight
+// bits tell old from new; what is not has its whole number beside it. Numbers go on from launch to launch and may wrap
+// around.
+constexpr int LATECOMERS = 8;
 __device__ __forceinline__ u32 word_of(float v, u32 round) {  // rounds to nearest
   return ((__float_as_uint(v) + 0x80u) & ~0xffu) | (round & 0xffu);
 }
@@ -43,7 +45,7 @@ __device__ __forceinline__ void wait(const Step& s, u32 round) {
   if (threadIdx.x == 0) {
     u32 now;
     do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(s.arrivals) : "memory");
-    while ((int)(now - round * BLOCKS) < 0);
+    while ((int)(now + LATECOMERS - round * BLOCKS) < 0);
   }
   __syncthreads();
 }
@@ -57,15 +59,17 @@ __device__ __forceinline__ uint4 look(const void* p) {
 __device__ __forceinline__ u32 missing(uint4 w, u32 round) {
   return ((w.x ^ round) | (w.y ^ round) | (w.z ^ round) | (w.w ^ round)) & 0xffu;
 }
-__device__ __forceinline__ float4 receive4(const u32* from, u32 round) {
-  uint4 w;
-  do w = look(from);
-  while (missing(w, round));
+__device__ __forceinline__ float4 received(uint4 w, const u32* from, u32 round) {  // w: what was there just before
+  while (missing(w, round)) w = look(from);
   return make_float4(value_of(w.x), value_of(w.y), value_of(w.z), value_of(w.w));
 }
-__device__ __forceinline__ void receive8(const u32* from, u32 round, uint4& a, uint4& b) {
-  do {
-    a = look(from);
-    b = look(from + 4);
-  } while (missing(a, round) | missing(b, round));
+__device__ __forceinline__ float4 receive4(const u32* from, u32 round) { return received(look(from), from, round); }
+// The thread's number, so that addresses made of it are not kept in registers from layer to layer.
+__device__ __forceinline__ int thread_anew() { int t = threadIdx.x; asm volatile("" : "+r"(t)); return t; }
+// The block's threads look at `count` times four words, all of a thread's at once.
+template <int N>
+__device__ __forceinline__ void look_at(uint4 (&words)[N], const u32* from, int count) {
+  const int t = thread_anew();
+#pragma unroll
+  for (int j = 0; j < N; ++j) words[j] = look(from + min(j * THREADS + t, count - 1) * 4);
 }

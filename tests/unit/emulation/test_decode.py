@@ -17,7 +17,7 @@ IN_PLACE_OF = {  # what a function with inline PTX comes down to
     "void arrive(const Step& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
     "void wait(const Step& s, u32 round)": """
         if (threadIdx.x == 0)
-          while ((int)(*s.arrivals - round * BLOCKS) < 0) emulation::look_again();
+          while ((int)(*s.arrivals + LATECOMERS - round * BLOCKS) < 0) emulation::look_again();
         __syncthreads();""",
     "uint4 look(const void* p)": "emulation::look_again(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
@@ -26,8 +26,8 @@ IN_PLACE_OF = {  # what a function with inline PTX comes down to
 
 def options(config):
     """With pieces so small that every ring turns around."""
-    kept = [d for d in fused.defines(config, BLOCKS, 99 << 10) if not d.startswith(("-DPIECE", "-DSLOTS"))]
-    return [*kept, "-DPIECE=128", "-DSLOTS=3"]
+    kept = [d for d in fused.defines(config, BLOCKS, 99 << 10) if not d.startswith(("-DPIECE", "-DSLOTS", "-DRING"))]
+    return [*kept, "-DPIECE=128", "-DSLOTS=3", "-DRING=5"]
 
 
 def relative(ours, theirs):
