@@ -36,7 +36,7 @@ struct Shared {
 static_assert(sizeof(Shared) + sizeof(u64) * WARPS * RING <= SHARED_ROOM, "too little room is left beside the rings");
 
 // The residual stream times the norm's weights into shared memory, packed, and the sum of its squares: RMSNorm but for
-// its scale, which the products are multiplied by. The weights were loaded ahead: 4 a thread, more behind every THREADS.
+// its scale, which the products are multiplied by. The weights were loaded ahead, 4 a thread, then again 4.
 constexpr int NORM_LOADS = most(HIDDEN / 4, THREADS);
 struct NormWeights { uint2 of[NORM_LOADS]; };
 __device__ __forceinline__ NormWeights norm_weights(const u16* weight) {

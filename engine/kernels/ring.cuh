@@ -1,8 +1,8 @@
 // Weights on their way to a warp: pieces in shared memory, in the order of their use. Part of decode.cu.
 //
-// Each warp has a ring of its own, RING slots for pieces of at most PIECE weights. SLOTS of them are filled or under way
-// at any time, with the pieces that come next, of this phase or of later ones, so memory keeps working while the blocks
-// wait for each other. More would keep what they hand over waiting, so only a block that is idle fills the others too.
+// Each warp has a ring of its own, RING slots for pieces of at most PIECE weights. SLOTS of them are filled or under
+// way at any time, with the pieces that come next, of this phase or of later ones, so memory keeps working while the
+// blocks wait for each other. More would delay what they hand over, so only a block that is idle fills the others too.
 // Compute capability 9.0 copies in bulk, 8.0 by cp.async, 7.5 through registers.
 
 constexpr int SPANS = 5;  // stretches of weights a warp reads in a layer: qkv, out, gate, up, down; each contiguous
@@ -19,8 +19,8 @@ struct Ring {
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Of the warp's n-th piece: its slot, and the address of the mbarrier that says the piece is there. Found anew each time:
-// what is kept in a structure the compiler does not know to be in shared memory.
+// Of the warp's n-th piece: its slot, and the address of the mbarrier that says the piece is there. Found anew each
+// time: of a pointer kept in a structure the compiler does not know that it leads to shared memory.
 __device__ __forceinline__ u32 index_of(u32 n) { return (threadIdx.x >> 5) * RING + n % RING; }
 __device__ __forceinline__ unsigned char* slot_of(u32 n) {
   extern __shared__ __align__(128) unsigned char slots[];

@@ -2,8 +2,9 @@
 //
 // Every row is worked on by itself and in an order that its own position alone decides, so its result is the same
 // whatever rows stand beside it and however many. Residual stream and sums are fp32; what the products read is bf16.
-// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; SHORTEST, the least positions of a row that a warp
-// attends to by itself; MOST_PARTS, how many such parts a row may come to; CREWS, attending blocks a multiprocessor.
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED, the products' rows, and SHARES, how many of
+// them make a delta; PART, positions of a row that a block attends to; MOST_PARTS, how many such parts a row may come
+// to; CREWS, attending blocks a multiprocessor.
 
 #include "common.cuh"
 #include "rows_tile.cuh"
@@ -11,7 +12,7 @@
 
 struct Norm { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
 
-// x += delta, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
+// x += delta, which is the sum of SHARES products, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) {
   __shared__ float part[HIDDEN / 256];
   const int t = threadIdx.x;
@@ -22,8 +23,16 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) 
     unpack8(*(const uint4*)(s.x_in + at), v);
   } else {
     const float4 a = *(const float4*)(s.x + at), b = *(const float4*)(s.x + at + 4);
-    unpack8(*(const uint4*)(s.delta + at), v);
-    v[0] += a.x; v[1] += a.y; v[2] += a.z; v[3] += a.w; v[4] += b.x; v[5] += b.y; v[6] += b.z; v[7] += b.w;
+    uint4 delta[SHARES];
+#pragma unroll
+    for (int i = 0; i < SHARES; ++i) delta[i] = *(const uint4*)(s.delta + (long long)i * PADDED * HIDDEN + at);
+    v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
+#pragma unroll
+    for (int i = 0; i < SHARES; ++i) {
+      unpack8(delta[i], w);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v[k] += w[k];
+    }
   }
   *(float4*)(s.x + at) = make_float4(v[0], v[1], v[2], v[3]);
   *(float4*)(s.x + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
@@ -64,35 +73,35 @@ struct Attend {
   u16 *keys, *values;         // of one layer: [rows][KV_HEADS][slots][DIM]
   const long long* position;  // [rows]: where this step's key and value go
   u16* attended;
-  float *sums, *marks;        // [rows][KV_HEADS] times what a meeting of parts wants
-  u32* arrived;               // [rows][KV_HEADS], zero between launches
+  float* sums;                // [rows][KV_HEADS] times what a meeting of parts wants, as are the next two
+  float2* marks;
+  u32* arrived;               // zero between launches
   int rows, slots, most_parts;
 };
 
-// Warps take (row, part, kv head) in turn, each by itself; a warp finds the row of an item from all rows' lengths.
+// Blocks take (row, part, kv head) in turn; each finds the row of an item from all rows' lengths.
 extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const Attend s) {
-  __shared__ Hand hands[CREW];
-  const int warp = threadIdx.x >> 5;
-  Hand& hand = hands[warp];
+  __shared__ Crew crew;
   const Parts parts = count_parts(s.position, s.rows);
-  clear_queries(hand);
-  for (int item = warp * gridDim.x + blockIdx.x; item < parts.total * KV_HEADS; item += CREW * gridDim.x) {
+  clear_queries(crew);
+  for (int item = blockIdx.x; item < parts.total * KV_HEADS; item += gridDim.x) {
     const Stretch a = stretch_of(parts, item);
     const long long head = (long long)a.row * KV_HEADS + a.kv;
     u16 *keys = s.keys + head * s.slots * DIM, *values = s.values + head * s.slots * DIM;
     u16* attended = s.attended + (long long)a.row * Q_ROWS + a.kv * GROUP * DIM;
     Tile tile;
-    load_keys(tile, keys, a, a.from);
-    load_values(tile, values, a, a.from);
-    place_qkv(a, s.qkv + (long long)a.row * QKV_ROWS, s.qk_norm, s.cos, s.sin, keys, values, hand);
-    const Sums sums = attend_stretch(a, tile, keys, values, hand);
-    if (a.parts == 1) {
-      write_whole(sums, attended);
-      continue;
+    load_keys(tile, keys, a, first_of(a));
+    load_values(tile, values, a, first_of(a));
+    place_qkv(a, s.qkv + (long long)a.row * QKV_ROWS, s.qk_norm, s.cos, s.sin, keys, values, crew);
+    Whole whole = join_warps(attend_stretch(a, tile, keys, values, crew), crew);
+    const bool has_query = threadIdx.x < GROUP * 32;
+    if (a.parts > 1) {
+      const Meeting meeting = {s.sums + head * s.most_parts * (GROUP * DIM), s.marks + head * (GROUP * MOST_PARTS),
+                               s.arrived + head};
+      if (has_query) write_part(a, whole, meeting);
+      if (!last_to_arrive(meeting, a.parts, crew)) continue;
+      if (has_query) whole = join_parts(a, meeting);
     }
-    const Meeting meeting = {s.sums + head * s.most_parts * (GROUP * DIM), s.marks + head * (GROUP * MOST_PARTS * 2),
-                             s.arrived + head};
-    write_part(a, sums, meeting);
-    if (last_to_arrive(meeting, a.parts)) join(a, meeting, attended);
+    if (has_query) write_whole(whole, attended);
   }
 }

@@ -11,11 +11,12 @@ import ctypes
 import torch
 
 from .fused import unfit
-from .linear import linear
+from .linear import linear, linear_in_shares
 from .nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
 
 MOST_ROWS = 64
-SHORTEST, MOST_PARTS = 64, 32  # positions that one warp attends to, at least; parts that a row may come to
+SHARES = 4  # products into which those with few outputs are split, over their inputs, to busy all multiprocessors
+PART, MOST_PARTS = 512, 32  # positions of a row that one block attends to, at least; parts that a row may come to
 CREWS = 3  # attending blocks on a multiprocessor at once
 _CREW_THREADS = 128
 _GATE_THREADS = 256
@@ -56,7 +57,9 @@ def defines(config) -> tuple[str, ...]:
         "INTER": config.intermediate,
         "EPS": f"{config.norm_eps}f",
         "HAS_QK_NORM": int(not config.is_v2),
-        "SHORTEST": SHORTEST,
+        "PADDED": MOST_ROWS,
+        "SHARES": SHARES,
+        "PART": PART,
         "MOST_PARTS": MOST_PARTS,
         "CREWS": CREWS,
     }
@@ -65,8 +68,7 @@ def defines(config) -> tuple[str, ...]:
 
 def most_parts(context: int) -> int:
     """The most parts that a row of that many slots comes to; see part_size in rows_attention.cuh."""
-    short = -(-min(context, 4 * SHORTEST) // SHORTEST)
-    return max(short, min(MOST_PARTS, -(-context // (2 * SHORTEST))))
+    return min(MOST_PARTS, -(-context // PART))
 
 
 class RowsDecode:
@@ -101,13 +103,13 @@ class RowsDecode:
             "h": config.hidden,
             "qkv": (heads + 2 * kv_heads) * dim,
             "attended": heads * dim,
-            "delta": config.hidden,
             "gate_up": 2 * config.intermediate,
             "act": config.intermediate,
             "head": config.codebooks * config.code_vocab,
         }
         new = {name: (MOST_ROWS, width) for name, width in widths.items()}
         new = {name: torch.zeros(shape, device=device, dtype=torch.bfloat16) for name, shape in new.items()}
+        new["delta"] = torch.zeros(SHARES, MOST_ROWS, config.hidden, device=device, dtype=torch.bfloat16)
         new["x"] = torch.zeros(rows, config.hidden, device=device)
         new["sums"] = torch.zeros(rows * heads * self._most_parts * dim, device=device)
         new["marks"] = torch.zeros(rows * heads * MOST_PARTS * 2, device=device)
@@ -150,11 +152,11 @@ class RowsDecode:
         for index, layer in enumerate(talker.layers):
             linear(s["h"], layer.qkv, s["qkv"])
             launch(self._kernels["attend"], self._attend_blocks, _CREW_THREADS, self._attends[index])
-            linear(s["attended"], layer.out, s["delta"])
+            linear_in_shares(s["attended"], layer.out, s["delta"])
             launch_norm(self._norms[2 * index + 1])
             linear(s["h"], layer.code.gate_up, s["gate_up"])
             launch(self._kernels["swiglu"], self._gate_blocks, _GATE_THREADS, self._gate)
-            linear(s["act"], layer.code.down, s["delta"])
+            linear_in_shares(s["act"], layer.code.down, s["delta"])
             launch_norm(self._norms[2 * index + 2])
         linear(s["h"], talker.head_codes, s["head"])
         self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])

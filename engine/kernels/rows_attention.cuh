@@ -1,10 +1,9 @@
-// One query a row against the filled part of its cache: which warp takes what of it, and how it comes together again.
+// One query a row against the filled part of its cache: which block takes what of it, and how it comes together again.
 // Part of rows.cu.
 
-// Positions of a part of a row. Its length alone decides: few where there are few, so that many warps share them; then
-// twice as many, since each part costs time of its own; and never more than MOST_PARTS parts.
+// Positions of a part of a row, a block's work. Its length alone decides: never more than MOST_PARTS parts.
 __device__ __forceinline__ int part_size(int at) {
-  int size = at < 4 * SHORTEST ? SHORTEST : 2 * SHORTEST;
+  int size = PART;
   while (at / size >= MOST_PARTS) size *= 2;
   return size;
 }
@@ -51,8 +50,8 @@ __device__ __forceinline__ Stretch stretch_of(const Parts& p, int item) {
   return a;
 }
 
-__device__ __forceinline__ void clear_queries(Hand& hand) {
-  for (int i = threadIdx.x & 31; i < COLUMNS * Q_PITCH; i += 32) hand.q[i / Q_PITCH][i % Q_PITCH] = 0;
+__device__ __forceinline__ void clear_queries(Crew& crew) {
+  for (int i = threadIdx.x; i < COLUMNS * Q_PITCH; i += CREW * 32) crew.q[i / Q_PITCH][i % Q_PITCH] = 0;
 }
 
 // Per-head norm and rotation of one vector of 128, four values a lane, rounded to bf16.
@@ -71,59 +70,70 @@ __device__ __forceinline__ uint2 norm_rotate(uint2 raw, uint2 w, uint2 cos, uint
 }
 
 // Puts the kv head's rotated queries into shared memory. Whoever takes the last positions puts the new key and value
-// there too, and into the cache.
+// there too, and into the cache. A warp takes a vector or two of them.
 __device__ __forceinline__ void place_qkv(const Stretch& a, const u16* qkv, const u16* norm, const u16* cos,
-                                          const u16* sin, u16* keys, u16* values, Hand& hand) {
-  const int lane = threadIdx.x & 31;
-  const bool owner = a.to > a.at;
+                                          const u16* sin, u16* keys, u16* values, Crew& crew) {
+  constexpr int VECTORS = GROUP + 2, TURNS = (VECTORS + CREW - 1) / CREW;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, wanted = a.to > a.at ? VECTORS : GROUP;
   const long long rotary = (long long)a.at * DIM + lane * 4;
   const uint2 c = *(const uint2*)(cos + rotary), s = *(const uint2*)(sin + rotary);
-  uint2 raw[GROUP + 2], weight[GROUP + 1];
+  uint2 raw[TURNS], weight[TURNS];
 #pragma unroll
-  for (int i = 0; i < GROUP + 2; ++i) {
+  for (int j = 0; j < TURNS; ++j) {
+    const int i = min(warp + j * CREW, VECTORS - 1);
     const int at = (i < GROUP ? a.kv * GROUP + i : HEADS + (i - GROUP) * KV_HEADS + a.kv) * DIM + lane * 4;
-    raw[i] = *(const uint2*)(qkv + at);
-    if (HAS_QK_NORM && i <= GROUP) weight[i] = *(const uint2*)(norm + at);
+    raw[j] = *(const uint2*)(qkv + at);
+    weight[j] = HAS_QK_NORM && i <= GROUP ? *(const uint2*)(norm + at) : make_uint2(0, 0);
   }
-  __syncwarp();  // no lane reads the last item's any more
+  __syncthreads();  // no warp reads the last item's any more
 #pragma unroll
-  for (int i = 0; i < GROUP; ++i) *(uint2*)(hand.q[i] + lane * 4) = norm_rotate(raw[i], weight[i], c, s);
-  if (owner) {
-    raw[GROUP] = norm_rotate(raw[GROUP], weight[GROUP], c, s);
-    *(uint2*)(hand.key + lane * 4) = *(uint2*)(keys + rotary) = raw[GROUP];
-    *(uint2*)(hand.value + lane * 4) = *(uint2*)(values + rotary) = raw[GROUP + 1];
+  for (int j = 0; j < TURNS; ++j) {
+    const int i = warp + j * CREW;
+    if (i >= wanted) continue;
+    const uint2 v = i <= GROUP ? norm_rotate(raw[j], weight[j], c, s) : raw[j];
+    *(uint2*)((i < GROUP ? crew.q[i] : i == GROUP ? crew.key : crew.value) + lane * 4) = v;
+    if (i >= GROUP) *(uint2*)((i == GROUP ? keys : values) + rotary) = v;
   }
-  __syncwarp();
+  __syncthreads();
 }
 
-// All of the stretch; `tile` holds the first of it.
+// A warp's first position of the stretch; its other tiles are STRIDE positions apart.
+constexpr int STRIDE = CREW * TILE;
+__device__ __forceinline__ int first_of(const Stretch& a) { return a.from + (int)(threadIdx.x >> 5) * TILE; }
+
+// The warp's share of the stretch; `tile` holds the first of it.
 __device__ __forceinline__ Sums attend_stretch(const Stretch& a, Tile& tile, const u16* keys, const u16* values,
-                                               const Hand& hand) {
+                                               const Crew& crew) {
   Sums s = {{-1e30f, -1e30f}};
 #pragma unroll 1
-  for (int base = a.from; base < a.to; base += TILE) {
-    if (base + TILE > a.at) insert_new(tile, a, base, hand);
+  for (int base = first_of(a); base < a.to; base += STRIDE) {
+    if (base + TILE > a.at) insert_new(tile, a, base, crew);
     float c[4];
-    score(c, tile, hand);
-    load_keys(tile, keys, a, base + TILE);
+    score(c, tile, crew);
+    load_keys(tile, keys, a, base + STRIDE);
     weigh(s, c, tile, a, base);
-    load_values(tile, values, a, base + TILE);
+    load_values(tile, values, a, base + STRIDE);
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) s.l[i] = sum_of_column(s.l[i]);
   return s;
 }
 
-// Where a kv head's parts meet. sums: [parts][GROUP][DIM]; marks: [GROUP][MOST_PARTS][2], maximum and mass.
-struct Meeting { float *sums, *marks; u32* arrived; };
+// Of one query, a warp's: four dimensions a lane.
+struct Whole { float4 sum; float top, mass; };
+__device__ __forceinline__ void add(Whole& w, float f, float4 v) {
+  w.sum.x = fmaf(f, v.x, w.sum.x); w.sum.y = fmaf(f, v.y, w.sum.y);
+  w.sum.z = fmaf(f, v.z, w.sum.z); w.sum.w = fmaf(f, v.w, w.sum.w);
+}
 
-__device__ __forceinline__ void write_part(const Stretch& a, const Sums& s, const Meeting& at) {
-  const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+// The warps' shares become one; warp q has query q of it.
+__device__ __forceinline__ Whole join_warps(const Sums& s, Crew& crew) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int query = t * 2 + i;
     if (query >= GROUP) continue;
-    float* to = at.sums + (a.part * GROUP + query) * DIM + g * 8;
+    float* to = crew.sums[warp][query] + g * 8;
 #pragma unroll
     for (int m = 0; m < 8; m += 4) {
 #pragma unroll
@@ -132,71 +142,61 @@ __device__ __forceinline__ void write_part(const Stretch& a, const Sums& s, cons
         *(float4*)(to + h * 64 + m) = make_float4(s.acc[m][k], s.acc[m + 1][k], s.acc[m + 2][k], s.acc[m + 3][k]);
       }
     }
-    if (g == 0) *(float2*)(at.marks + (query * MOST_PARTS + a.part) * 2) = make_float2(s.m[i], s.l[i]);
+    if (g == 0) crew.marks[warp][query] = make_float2(s.m[i], s.l[i]);
   }
-}
-
-// The only part of a row is its result. attended: [GROUP][DIM].
-__device__ __forceinline__ void write_whole(const Sums& s, u16* attended) {
-  const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+  __syncthreads();
+  Whole w = {{0.f, 0.f, 0.f, 0.f}, -1e30f, 0.f};
+  if (warp >= GROUP) return w;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int query = t * 2 + i;
-    if (query >= GROUP) continue;
-    const float f = 1.f / s.l[i];
+  for (int k = 0; k < CREW; ++k) w.top = fmaxf(w.top, crew.marks[k][warp].x);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int k = i + 2 * h;
-      *(uint4*)(attended + query * DIM + h * 64 + g * 8) =
-          make_uint4(pack(s.acc[0][k] * f, s.acc[1][k] * f), pack(s.acc[2][k] * f, s.acc[3][k] * f),
-                     pack(s.acc[4][k] * f, s.acc[5][k] * f), pack(s.acc[6][k] * f, s.acc[7][k] * f));
-    }
+  for (int k = 0; k < CREW; ++k) {
+    const float2 mark = crew.marks[k][warp];
+    const float f = exp2f(mark.x - w.top);
+    w.mass = fmaf(f, mark.y, w.mass);
+    add(w, f, *(const float4*)(crew.sums[k][warp] + lane * 4));
   }
+  return w;
 }
 
-__device__ __forceinline__ bool last_to_arrive(const Meeting& at, int parts) {
-  u32 before = 0;
-  __syncwarp();
-  if ((threadIdx.x & 31) == 0) {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    before = atomicInc(at.arrived, parts - 1);
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  }
-  before = __shfl_sync(~0u, before, 0);
-  __syncwarp();
-  return before == parts - 1;
+// attended: [GROUP][DIM].
+__device__ __forceinline__ void write_whole(const Whole& w, u16* attended) {
+  const float f = 1.f / w.mass;
+  *(uint2*)(attended + threadIdx.x * 4) = make_uint2(pack(w.sum.x * f, w.sum.y * f), pack(w.sum.z * f, w.sum.w * f));
 }
 
-// The last warp of a head to finish joins its parts in their order, four dimensions a lane.
-__device__ __forceinline__ void join(const Stretch& a, const Meeting& at, u16* attended) {
+// Where a kv head's parts meet. sums: [parts][GROUP][DIM]; marks: [GROUP][MOST_PARTS], maximum and mass.
+struct Meeting { float* sums; float2* marks; u32* arrived; };
+
+__device__ __forceinline__ void write_part(const Stretch& a, const Whole& w, const Meeting& at) {
+  *(float4*)(at.sums + a.part * (GROUP * DIM) + threadIdx.x * 4) = w.sum;
+  if ((threadIdx.x & 31) == 0) at.marks[(threadIdx.x >> 5) * MOST_PARTS + a.part] = make_float2(w.top, w.mass);
+}
+
+// Whether this block is the last of a head's to come here; what the others wrote before is then there to be read.
+__device__ __forceinline__ bool last_to_arrive(const Meeting& at, int parts, Crew& crew) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    crew.last = atomicInc(at.arrived, parts - 1) == parts - 1;
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  }
+  __syncthreads();
+  return crew.last;
+}
+
+// The last block of a head joins its parts in their order.
+__device__ __forceinline__ Whole join_parts(const Stretch& a, const Meeting& at) {
   const int lane = threadIdx.x & 31;
-  float keep[GROUP], mass[GROUP];
-  float4 sum[GROUP];
+  const float* mark = (const float*)(at.marks + (threadIdx.x >> 5) * MOST_PARTS + lane);
+  const float m = lane < a.parts ? fresh(mark) : -1e30f, l = lane < a.parts ? fresh(mark + 1) : 0.f;
+  Whole w = {{0.f, 0.f, 0.f, 0.f}, m, 0.f};
 #pragma unroll
-  for (int q = 0; q < GROUP; ++q) {
-    const float* mark = at.marks + (q * MOST_PARTS + lane) * 2;
-    const float m = lane < a.parts ? fresh(mark) : -1e30f, l = lane < a.parts ? fresh(mark + 1) : 0.f;
-    float top = m;
-#pragma unroll
-    for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
-    keep[q] = exp2f(m - top);
-    mass[q] = warp_sum(keep[q] * l);
-    sum[q] = make_float4(0.f, 0.f, 0.f, 0.f);
-  }
+  for (int o = 16; o; o >>= 1) w.top = fmaxf(w.top, __shfl_xor_sync(~0u, w.top, o));
+  const float keep = exp2f(m - w.top);
+  w.mass = warp_sum(keep * l);
 #pragma unroll 4
-  for (int k = 0; k < a.parts; ++k) {
-#pragma unroll
-    for (int q = 0; q < GROUP; ++q) {
-      const float f = __shfl_sync(~0u, keep[q], k);
-      const float4 v = fresh4(at.sums + (k * GROUP + q) * DIM + lane * 4);
-      sum[q].x = fmaf(f, v.x, sum[q].x); sum[q].y = fmaf(f, v.y, sum[q].y);
-      sum[q].z = fmaf(f, v.z, sum[q].z); sum[q].w = fmaf(f, v.w, sum[q].w);
-    }
-  }
-#pragma unroll
-  for (int q = 0; q < GROUP; ++q) {
-    const float f = 1.f / mass[q];
-    *(uint2*)(attended + q * DIM + lane * 4) =
-        make_uint2(pack(sum[q].x * f, sum[q].y * f), pack(sum[q].z * f, sum[q].w * f));
-  }
+  for (int k = 0; k < a.parts; ++k)
+    add(w, __shfl_sync(~0u, keep, k), fresh4(at.sums + k * (GROUP * DIM) + threadIdx.x * 4));
+  return w;
 }

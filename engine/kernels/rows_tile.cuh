@@ -4,11 +4,14 @@
 // within a product is free, so each lane loads 16 bytes in a row. The queries are the product's columns.
 
 constexpr int CREW = 4, TILE = 16, COLUMNS = 8, Q_PITCH = DIM + 8;
-static_assert(GROUP <= COLUMNS && SHORTEST % TILE == 0 && MOST_PARTS <= 32, "a tile holds all queries of a kv head");
+static_assert(GROUP <= CREW && CREW <= COLUMNS && MOST_PARTS <= 32, "a tile holds all queries of a kv head");
 
-struct Hand {  // shared memory of a warp
+struct Crew {  // shared memory of a block
   u16 q[COLUMNS][Q_PITCH];
-  u16 key[DIM], value[DIM];  // of the position that is new
+  u16 key[DIM], value[DIM];     // of the position that is new
+  float sums[CREW][GROUP][DIM];  // of its warps
+  float2 marks[CREW][GROUP];     // maximum and mass
+  bool last;
 };
 
 struct Stretch { int row, kv, part, parts, from, to, at; };  // positions [from, to); at: the one that is new
@@ -36,18 +39,18 @@ __device__ __forceinline__ void load_values(Tile& tile, const u16* values, const
     for (int h = 0; h < 2; ++h) tile.v[i][h] = read_cache(values, a, base + value_position(i), h * 64 + g * 8);
 }
 // The new position is not read from the cache: it is in shared memory.
-__device__ __forceinline__ void insert_new(Tile& tile, const Stretch& a, int base, const Hand& hand) {
+__device__ __forceinline__ void insert_new(Tile& tile, const Stretch& a, int base, const Crew& crew) {
   const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
 #pragma unroll
   for (int r = 0; r < 2; ++r)
     if (base + g + r * 8 == a.at)
 #pragma unroll
-      for (int j = 0; j < 4; ++j) tile.k[r][j] = *(const uint4*)(hand.key + j * 32 + t * 8);
+      for (int j = 0; j < 4; ++j) tile.k[r][j] = *(const uint4*)(crew.key + j * 32 + t * 8);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     if (base + value_position(i) == a.at)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) tile.v[i][h] = *(const uint4*)(hand.value + h * 64 + g * 8);
+      for (int h = 0; h < 2; ++h) tile.v[i][h] = *(const uint4*)(crew.value + h * 64 + g * 8);
 }
 
 // c += a * b with a [16, 16], b [16, 8] in bf16, laid out over the lanes as the instruction of 8.0 wants them.
@@ -94,8 +97,8 @@ __device__ __forceinline__ float sum_of_column(float v) {
 struct Sums { float m[2], l[2], acc[8][4]; };
 
 // Scores of the tile's positions g and g + 8 for queries 2t and 2t + 1, in powers of two.
-__device__ __forceinline__ void score(float (&c)[4], const Tile& tile, const Hand& hand) {
-  const u16* queries = hand.q[(threadIdx.x & 31) >> 2] + (threadIdx.x & 3) * 8;
+__device__ __forceinline__ void score(float (&c)[4], const Tile& tile, const Crew& crew) {
+  const u16* queries = crew.q[(threadIdx.x & 31) >> 2] + (threadIdx.x & 3) * 8;
   float other[4] = {0.f, 0.f, 0.f, 0.f};
   c[0] = c[1] = c[2] = c[3] = 0.f;
 #pragma unroll

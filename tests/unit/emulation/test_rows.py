@@ -18,11 +18,11 @@ IN_PLACE_OF = {  # what a function with inline PTX comes down to
         const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
         const u32 a = __shfl_sync(~0u, v, column * 4 + row / 2), b = __shfl_sync(~0u, v, column * 4 + 4 + row / 2);
         return row % 2 ? a >> 16 | b & 0xffff0000u : a & 0xffffu | b << 16;""",
-    "bool last_to_arrive(const Meeting& at, int parts)": """
-        u32 before = 0;
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) before = atomicInc(at.arrived, parts - 1);
-        return __shfl_sync(~0u, before, 0) == parts - 1;""",
+    "bool last_to_arrive(const Meeting& at, int parts, Crew& crew)": """
+        __syncthreads();
+        if (threadIdx.x == 0) crew.last = atomicInc(at.arrived, parts - 1) == parts - 1;
+        __syncthreads();
+        return crew.last;""",
 }
 
 
