@@ -31,10 +31,10 @@ def main():
         for family in ("v3", "v2"):
             made = write_shapes(pathlib.Path(folder, family), family, args.layers)
             for dtype in args.dtypes.split(","):
-                for allocator in ALLOCATORS:
-                    result["rows"].append(_row(args, made, family, allocator, dtype, False))
+                for allocator in ALLOCATORS if args.cycles else ():
+                    result["rows"].append(_row(args.cycles, made, family, allocator, dtype, False))
             for allocator in ALLOCATORS if args.dynamic else ():
-                result["rows"].append(_row(args, made, family, allocator, "bf16", True))
+                result["rows"].append(_row(args.dynamic, made, family, allocator, "bf16", True))
         if args.dynamic:
             result["capture_under_dynamic_vram"] = cases()
         if args.reload:
@@ -52,7 +52,7 @@ def _arguments():
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--layers", type=int, default=4, help="layers of the published width")
     parser.add_argument("--dtypes", default="bf16")
-    parser.add_argument("--dynamic", action="store_true", help="also with comfy-aimdo's Dynamic VRAM active")
+    parser.add_argument("--dynamic", type=int, default=0, help="cycles with comfy-aimdo's Dynamic VRAM active")
     parser.add_argument("--reload", action="store_true", help="also the reload rate of the whole 36-layer file")
     parser.add_argument("--faults", action="store_true", help="also the faults of tests/gpu, by name")
     parser.add_argument("--out", help="file for the result")
@@ -62,10 +62,10 @@ def _arguments():
     return parser.parse_args()
 
 
-def _row(args, folder, family, allocator, dtype, dynamic) -> dict:
-    worker = ["--worker", "cycles", "--folder", str(folder), "--dtype", dtype, "--cycles", str(args.cycles)]
+def _row(cycles, folder, family, allocator, dtype, dynamic) -> dict:
+    worker = ["--worker", "cycles", "--folder", str(folder), "--dtype", dtype, "--cycles", str(cycles)]
     row = {"allocator": allocator, "family": family, "dtype": dtype, "dynamic_vram": dynamic}
-    return row | in_process(__file__, worker + (["--dynamic"] if dynamic else []), allocator)
+    return row | in_process(__file__, worker + (["--dynamic", "1"] if dynamic else []), allocator)
 
 
 def _faults(allocator: str) -> dict:
