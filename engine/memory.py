@@ -96,6 +96,12 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def release_pinned():
+    """Gives pinned host memory that is not in use back; torch would keep it, and on the device its page tables."""
+    if hasattr(torch._C, "_host_emptyCache"):
+        torch._C._host_emptyCache()
+
+
 def _mem_pool(device: torch.device):
     """A pool of one's own, or None where there is none to be had."""
     if device.type != "cuda" or not hasattr(torch.cuda, "use_mem_pool"):

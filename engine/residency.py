@@ -15,7 +15,7 @@ from .codec_stream import make_stream
 from .config import MAX_BATCH, EngineConfig
 from .kernels.snake import NoCompiler, SnakeKernel
 from .lane import Lane
-from .memory import PrivatePool
+from .memory import PrivatePool, release_pinned
 from .prefix import PrefixCache
 from .state import DecodeState
 from .talker import build_talker
@@ -168,6 +168,8 @@ class Residency:
             self._snake.close()
         self.decoder = self.talker = self._snake = None
         self.pool.close()
+        if self.pool.device.type == "cuda":
+            release_pinned()
 
     def __del__(self):
         if not sys.is_finalizing():

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from .errors import HiggsError
+from .memory import release_pinned
 
 CHUNK = 32 << 20  # bytes of a pinned buffer
 READERS = 4
@@ -52,8 +53,7 @@ def upload(jobs: list[Job], device: torch.device):
             _copy(*reads.popleft(), busy)
     torch.cuda.synchronize(device)
     slots.clear()
-    if hasattr(torch._C, "_host_emptyCache"):
-        torch._C._host_emptyCache()  # pinned memory is dear, and torch would keep it
+    release_pinned()
 
 
 def _pieces(job: Job):

@@ -13,8 +13,8 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 # Each tier imports only lower ones; a module of a package counts as the package.
 TIERS = [
     {"errors", "kernels", "shipped"},
-    {"config", "libraries"},
-    {"delay", "memory", "prefix", "tensors", "tags", "speech", "upload"},
+    {"config", "libraries", "memory"},
+    {"delay", "prefix", "tensors", "tags", "speech", "upload"},
     {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
     {"layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},
