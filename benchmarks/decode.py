@@ -1,4 +1,4 @@
-"""The decode step against its floor and its peers, the first sound, and the cost of length. Needs a CUDA GPU.
+"""The decode step against its floor, its peers and fp32, the first sound, the cost of length. Needs a CUDA GPU.
 
 A run may be split: `--only` picks sections, and what is in the result file already stays, as long as it is of the same
 GPU. Random weights in the published shapes. Prints one JSON line last, with ratios.
@@ -13,6 +13,7 @@ import pathlib
 import tempfile
 import time
 
+from agreement import agreement
 from common import DEVICE, ROOT, card, in_process
 from speaking import first_sound, length
 
@@ -41,8 +42,8 @@ def main():
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="steps,peers,first_sound,length", help="sections, with commas")
-    parser.add_argument("--families", default="v3,v2", help="of steps and peers")
+    parser.add_argument("--only", default="steps,peers,first_sound,length,agreement", help="sections, with commas")
+    parser.add_argument("--families", default="v3,v2", help="of steps, peers and agreement")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     parser.add_argument("--base", type=pathlib.Path, default=RESULT, help="earlier results to go on from")
     parser.add_argument("--minutes", default="1,10,60", help="of narration")
@@ -203,7 +204,7 @@ def ratios(result: dict) -> dict:
     return said
 
 
-SECTIONS = {"steps": steps, "peers": peers, "first_sound": first_sound, "length": length}
+SECTIONS = {"steps": steps, "peers": peers, "first_sound": first_sound, "length": length, "agreement": agreement}
 
 if __name__ == "__main__":
     main()

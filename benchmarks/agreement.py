@@ -1,0 +1,97 @@
+"""What bf16 costs against fp32 on the same weights, step by step. A section of decode.py; knows no time."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import tempfile
+
+from common import DEVICE
+
+STEPS = 100
+SLOTS = 1024
+TEXT = "The ferry leaves at noon, and nobody had told the captain about the storm."
+
+
+def agreement(args, result: dict):
+    """The shipped checkpoint, whose greedy speech is real, and the published shapes with random weights."""
+    from engine import EMBEDDED
+    from engine.published import write_hollow
+
+    result["agreement"] = [compare("shipped checkpoint", str(EMBEDDED), False)]
+    for family in args.families.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            write_hollow(pathlib.Path(folder), family, args.layers)
+            result["agreement"].append(compare(f"{family}, random weights", folder, True))
+    for row in result["agreement"]:
+        print(row, flush=True)
+
+
+def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tuple = ("bf16", "fp32")) -> dict:
+    """Two engines over `model`, greedy. Led by fp32: both always get the codes that fp32 takes, so that an early
+    difference does not decide the rest. Free: each goes its own way.
+    """
+    import torch
+
+    from engine import Engine, EngineConfig
+    from engine.bench import opened
+    from engine.prompt import PromptBuilder
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
+        engines = [Engine(EngineConfig(model, device=device, context=SLOTS, dtype=name)) for name in dtypes]
+        ours, exact = (stack.enter_context(opened(engine, hollow)) for engine in engines)
+        if hollow:
+            _share_weights(ours.talker, exact.talker)
+        checkpoint = engines[0].checkpoint
+        prompt = PromptBuilder(checkpoint.tokenizer, checkpoint.config).build(TEXT, None, None)
+        led, free = _led(ours, exact, prompt), _free(ours, exact, prompt)
+        return {"who": who, "steps": STEPS, "how": ours.lane().how()} | led | free
+
+
+def _share_weights(ours, exact):
+    """The bf16 talker's random weights into the fp32 one; rotary tables stay each one's own."""
+    ours.embed_text.normal_(0, ours.config.hidden**-0.5)
+    exact.embed_text.copy_(ours.embed_text)
+    for source, target in zip(ours.tensors(), exact.tensors(), strict=True):
+        if target is not exact.cos and target is not exact.sin:
+            target.copy_(source)
+
+
+def _begin(residencies, prompt):
+    from engine import SamplingParams
+    from engine.step import prefill
+
+    for residency in residencies:
+        state = residency.lane().state
+        prefill(residency.talker, state, 0, prompt, 0, SamplingParams(temperature=0, max_frames=SLOTS))
+        yield residency.lane()
+
+
+def _led(ours, exact, prompt) -> dict:
+    """The worst relative error of a step's logits, and the share of all codes on which both agree."""
+    from engine.config import BOC
+
+    (state, runner), (other, other_runner) = _begin((ours, exact), prompt)
+    worst = same = 0.0
+    for _ in range(STEPS):
+        error = (state.logits - other.logits).norm() / other.logits.norm()
+        worst = max(worst, float(error))
+        codes = [one.logits[..., :BOC].argmax(-1) for one in (state, other)]
+        same += float((codes[0] == codes[1]).float().mean())
+        state.logits.copy_(other.logits)
+        runner.step()
+        other_runner.step()
+    return {"worst_relative_error": float(f"{worst:.3g}"), "codes_alike_percent": round(100 * same / STEPS, 2)}
+
+
+def _free(ours, exact, prompt) -> dict:
+    """Rows of codes until the first one that differs."""
+    lanes = list(_begin((ours, exact), prompt))
+    for lane in lanes:
+        for _ in range(STEPS):
+            lane.runner.step()
+    rows = [lane.state.rows[0, : min(STEPS, int(lane.state.written[0]))].cpu() for lane in lanes]
+    length = min(map(len, rows))
+    differs = (rows[0][:length] != rows[1][:length]).any(-1).nonzero()
+    return {"rows": length, "rows_alike_at_first": int(differs[0]) if len(differs) else length}
