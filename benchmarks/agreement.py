@@ -51,7 +51,9 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
 
 def _share_weights(ours, exact):
     """The bf16 talker's random weights into the fp32 one; rotary tables stay each one's own."""
-    ours.embed_text.normal_(0, ours.config.hidden**-0.5)
+    import torch
+
+    ours.embed_text.normal_(0, ours.config.hidden**-0.5, generator=torch.Generator().manual_seed(0))
     exact.embed_text.copy_(ours.embed_text)
     for source, target in zip(ours.tensors(), exact.tensors(), strict=True):
         if target is not exact.cos and target is not exact.sin:

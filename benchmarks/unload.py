@@ -49,7 +49,7 @@ def main():
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--cycles", type=int, default=100, help="0 leaves out all but --dynamic")
     parser.add_argument("--layers", type=int, default=4, help="layers of the published width")
     parser.add_argument("--dtypes", default="bf16")
     parser.add_argument("--dynamic", type=int, default=0, help="cycles with comfy-aimdo's Dynamic VRAM active")

@@ -97,7 +97,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def release_pinned():
-    """Gives pinned host memory that is not in use back; torch would keep it, and on the device its page tables."""
+    """Gives pinned host memory that is not in use back: it is dear, and torch would keep it."""
     if hasattr(torch._C, "_host_emptyCache"):
         torch._C._host_emptyCache()
 

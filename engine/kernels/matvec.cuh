@@ -21,9 +21,9 @@ struct Part { int first, count; };
 struct Shared {
   Part parts[WARPS][5];      // a warp's, of qkv, out, gate and up, down, head
   Ring parked[WARPS];        // while attention has the registers
-  uint4 x[HIDDEN / LANE];    // the normed input, packed bf16
+  uint4 x[HIDDEN / LANE];    // what norm_input makes, packed bf16
   float own[OWN_ROWS];       // the block's rows of the residual stream
-  __align__(16) float part[WARPS];
+  __align__(16) float part[WARPS];  // of the sum of the stream's squares
   float gate[WARPS][WARP_ROWS];
   __align__(16) float q[GROUP][DIM];
   __align__(16) u32 key[DIM / 2], value[DIM / 2];  // of the position that is new, packed bf16
@@ -70,7 +70,7 @@ __device__ __forceinline__ void norm_input(const Step& s, const NormWeights& w, 
   if ((threadIdx.x & 31) == 0) sh.part[threadIdx.x >> 5] = square;
   __syncthreads();
 }
-__device__ __forceinline__ float norm_scale(const Shared& sh) {
+__device__ __forceinline__ float norm_scale(const Shared& sh) {  // added up for each row: kept, it would spill
   float total = 0.f;
 #pragma unroll
   for (int k = 0; k < WARPS; ++k) total += sh.part[k];
@@ -130,8 +130,8 @@ __device__ __forceinline__ void projection_input(const u32* from, u32 round, Sha
   __syncthreads();
 }
 
-// x += W @ input for the block's rows of W [HIDDEN, K], handed on as `round`, the one after the input's. A warp takes
-// pieces [first, last) of them, counted from the block's first row; a row's pieces meet in shared memory.
+// x += W @ input for the block's rows of W [HIDDEN, K], counted and handed on as `round`, the one after the input's. A
+// warp takes pieces [first, last) of them, counted from the block's first row; a row's pieces meet in shared memory.
 template <int K>
 __device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* input, int first, int last, u32 round,
                                         Shared& sh) {

@@ -80,7 +80,8 @@ __device__ __forceinline__ Ring make_ring(const Step& s) {
   for (int i = 0; i < SLOTS; ++i) ask(s, r);
   return r;
 }
-// The next piece. A lane may find there only what it copied itself: 16 bytes at its own place, and every 512 on.
+// The next piece. A lane may find there only what it copied itself: 16 bytes at its own place, and every 512 on. By
+// cp.async, a warp with a stock waits for pieces after this one too.
 __device__ __forceinline__ const uint4* take(const Ring& r) {
 #if __CUDA_ARCH__ >= 900
   u32 done;

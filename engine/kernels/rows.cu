@@ -2,9 +2,9 @@
 //
 // Every row is worked on by itself and in an order that its own position alone decides, so its result is the same
 // whatever rows stand beside it and however many. Residual stream and sums are fp32; what the products read is bf16.
-// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED, the products' rows, and SHARES, how many of
-// them make a delta; PART, positions of a row that a block attends to; MOST_PARTS, how many such parts a row may come
-// to; CREWS, attending blocks a multiprocessor.
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED, rows of a product; SHARES, products that make
+// a delta; PART, positions of a row that a block attends to, more where MOST_PARTS would not hold the row; CREWS,
+// attending blocks a multiprocessor.
 
 #include "common.cuh"
 #include "rows_tile.cuh"

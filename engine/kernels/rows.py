@@ -2,6 +2,7 @@
 
 Its torch twin is Talker.decode. The products always have 64 rows, so that one algorithm serves every batch size and a
 row's result depends on neither the number nor the contents of the others; they take their time for the weights anyway.
+Those with few outputs are split over their inputs, since one of them alone leaves multiprocessors idle.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .linear import linear, linear_in_shares
 from .nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
 
 MOST_ROWS = 64
-SHARES = 4  # products into which those with few outputs are split, over their inputs, to busy all multiprocessors
+SHARES = 4  # products that one with few outputs is split into
 PART, MOST_PARTS = 512, 32  # positions of a row that one block attends to, at least; parts that a row may come to
 CREWS = 3  # attending blocks on a multiprocessor at once
 _CREW_THREADS = 128

@@ -4,7 +4,8 @@
 // within a product is free, so each lane loads 16 bytes in a row. The queries are the product's columns.
 
 constexpr int CREW = 4, TILE = 16, COLUMNS = 8, Q_PITCH = DIM + 8;
-static_assert(GROUP <= CREW && CREW <= COLUMNS && MOST_PARTS <= 32, "a tile holds all queries of a kv head");
+static_assert(GROUP <= COLUMNS && PART % (CREW * TILE) == 0, "a tile holds all queries, a part whole tiles");
+static_assert(GROUP <= CREW && MOST_PARTS <= 32, "a query of the head has a warp, and a part a lane, where they join");
 
 struct Crew {  // shared memory of a block
   u16 q[COLUMNS][Q_PITCH];

@@ -66,7 +66,8 @@ __device__ __forceinline__ float4 received(uint4 w, const u32* from, u32 round) 
 __device__ __forceinline__ float4 receive4(const u32* from, u32 round) { return received(look(from), from, round); }
 // The thread's number, so that addresses made of it are not kept in registers from layer to layer.
 __device__ __forceinline__ int thread_anew() { int t = threadIdx.x; asm volatile("" : "+r"(t)); return t; }
-// The block's threads look at `count` times four words, all of a thread's at once.
+// The block's threads look at `count` times four words, all of a thread's at once. Past the end they look at the last
+// ones: a condition around a look costs registers, which spill.
 template <int N>
 __device__ __forceinline__ void look_at(uint4 (&words)[N], const u32* from, int count) {
   const int t = thread_anew();

@@ -6,7 +6,7 @@ import pytest
 import torch
 from higgs_tts.engine.config import MAX_BATCH, ModelConfig, RopeConfig
 from higgs_tts.engine.kernels import front, nvrtc, rows
-from higgs_tts.engine.kernels.fused import SHARED_ROOM, defines, ring, ring_bytes, source, unfit
+from higgs_tts.engine.kernels.fused import SHARED_ROOM, STOCK, defines, ring, ring_bytes, source, unfit
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
 V2 = ModelConfig("v2", "v2", 3072, 28, 24, 8, 128, 8192, 1e-5, RopeConfig(5e5), 128256)
@@ -43,6 +43,7 @@ def test_the_rings_fit_beside_what_else_a_block_shares(config, kb):
     piece, under_way, slots = ring(config, kb << 10)
     assert 1 <= under_way <= slots and piece % 8 == 0 and config.hidden % piece == 0
     assert ring_bytes(config, kb << 10) + SHARED_ROOM <= kb << 10
+    assert slots == under_way or ring_bytes(config, kb << 10) <= STOCK
 
 
 def test_a_block_with_too_little_shared_memory_is_refused():

@@ -8,7 +8,7 @@ from higgs_tts.engine.kernels import rows
 from higgs_tts.engine.state import DecodeState
 
 CONTEXT = 700
-POSITIONS = (5, 200, 699)  # one part, several short ones, and long ones up to the last slot
+POSITIONS = (5, 511, 512, 699)  # one tile, a whole part, one position more, and two parts up to the last slot
 IN_PLACE_OF = {  # what a function with inline PTX comes down to
     "uint4 stream16(const void* p)": "return *(const uint4*)p;",
     "float4 fresh4(const float* p)": "return *(const float4*)p;",
