@@ -105,6 +105,7 @@ def _cycles(args) -> dict:
         "planned_bytes": engine.planned_bytes,
         "bytes_left_first": left[0],
         "bytes_growth": left[-1] - left[1],
+        "moved": {n: left[n] - left[n - 1] for n in range(2, len(left)) if left[n] != left[n - 1]},  # by cycle
         "host_mb_per_cycle": round((tail[-1] - tail[0]) / len(tail) / 2**20, 3),
         "same_audio": len(codes) == 1,
         "notes": list(speech.warnings),
