@@ -36,6 +36,7 @@ class Residency:
         self._config = config
         self._lane: Lane | None = None
         self._snake: SnakeKernel | None = None
+        self._codec_how = ""
         self.talker = self.decoder = None
         self.pool = PrivatePool(device)
         self._make_spare(device)
@@ -63,8 +64,11 @@ class Residency:
         """Gives the codec a kernel for its activation where there is one; it is a third of the codec's launches."""
         if self._config.kernels == "torch" or self.pool.device.type != "cuda":
             return
-        with contextlib.suppress(NoCompiler):
+        try:
             self._snake = SnakeKernel(self.pool.device)
+        except NoCompiler as error:
+            self._codec_how = f", the codec by torch ops ({error})"
+        else:
             self.decoder.use(self._snake)
 
     def _warm_up(self):
@@ -78,6 +82,10 @@ class Residency:
             stream = make_stream(self.decoder, self.pool)
             stream.push(torch.zeros(1, config.codebooks, dtype=torch.int64))
             stream.finish()
+
+    def how(self, lane: Lane) -> str:
+        """In plain words, what decodes and, where a kernel was to help the codec and could not, why."""
+        return lane.how() + self._codec_how
 
     @property
     def state(self) -> DecodeState | None:

@@ -93,7 +93,7 @@ class Utterance:
     def _run(self, lane, prompts: list, first: int):
         self._warnings += lane.notes
         rows = min(lane.state.batch, len(prompts))
-        self._how = lane.how() + (f", {rows} lines together" if rows > 1 else "")
+        self._how = self._residency.how(lane) + (f", {rows} lines together" if rows > 1 else "")
         self._sound.stream.in_turn = rows == 1
         # A voice made of this text's first line is of no use to the next call.
         prefixes = self._residency.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)

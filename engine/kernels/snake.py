@@ -31,7 +31,7 @@ class _Snake(ctypes.Structure):
 
 
 class SnakeKernel:
-    """`snake` in one launch instead of five. Raises NoCompiler where the kernel cannot be had."""
+    """`snake` in one launch instead of five. Raises NoCompiler where the kernel cannot be had or be launched."""
 
     def __init__(self, device: torch.device):
         if device.type != "cuda" or torch.version.hip:
@@ -39,6 +39,11 @@ class SnakeKernel:
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(compile_cubin(read_source("snake.cu"), f"{major}{minor}", ()))
         self._function = self._module.function("snake")
+        try:
+            self(torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device), 1)
+        except NoCompiler:
+            self.close()
+            raise
 
     def __call__(self, x, alpha, valid: int):
         """As the twin."""

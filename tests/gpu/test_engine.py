@@ -9,6 +9,7 @@ from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine import lane as lane_module
 from higgs_tts.engine import step as step_module
 from higgs_tts.engine.kernels import fused as fused_module
+from higgs_tts.engine.kernels import snake as snake_module
 from higgs_tts.engine.kernels.nvrtc import NoCompiler
 from higgs_tts.engine.runners import eager as eager_module
 from higgs_tts.engine.runners import graph as graph_module
@@ -128,6 +129,24 @@ def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder
         speech = engine.speak(TEXT, params=PARAMS)
     assert speech.how == "torch ops (the driver could not launch a kernel: not supported), CUDA graph"
     assert torch.equal(speech.codes, expected.codes)
+    assert free_bytes() == before
+
+
+def test_a_driver_that_refuses_the_codec_s_kernel_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise NoCompiler("the driver could not launch a kernel: not supported")
+
+    with Engine(config(folder)) as engine:
+        expected = engine.speak(TEXT, params=PARAMS)
+    monkeypatch.setattr(snake_module, "launch", refuse)
+    before = free_bytes()
+    with Engine(config(folder)) as engine:
+        speech = engine.speak(TEXT, params=PARAMS)
+    assert speech.how == (
+        "one fused kernel, CUDA graph, the codec by torch ops (the driver could not launch a kernel: not supported)"
+    )
+    assert torch.equal(speech.codes, expected.codes)
+    assert torch.allclose(speech.wav, expected.wav, atol=1e-3)
     assert free_bytes() == before
 
 
