@@ -18,10 +18,12 @@ from .errors import HiggsError
 from .generate import Decoding
 from .prefix import PrefixCache
 from .speech import Speech
-from .text import estimate_frames, split_text
+from .text import estimate_frames, estimate_seconds, split_text
 from .voice import MAX_CLIP_SECONDS, Voice
 
 _ANCHOR_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
+_UNHURRIED = 1.5  # so many times the estimated length is left in the context
+_LEAST_SECONDS = 2.0  # a chunk that the context allows is not asked to be shorter
 _EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
 
 
@@ -30,6 +32,7 @@ class _Line:
     """One chunk of the text."""
 
     left: int  # frames that it is expected to say yet
+    room: int = 0  # frames that the context leaves it
     codes: list[torch.Tensor] = field(default_factory=list)  # [k, N] each
     unheard: deque = field(default_factory=deque)  # those of them that are not in the stream yet
     done: bool = False
@@ -53,7 +56,7 @@ class Utterance:
     def say(self, text: str) -> Speech:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
         began = time.perf_counter()
-        chunks = split_text(text, self._params.chunk_seconds)
+        chunks = split_text(text, self._chunk_seconds(text))
         self._lines = [_Line(estimate_frames(chunk)) for chunk in chunks]
         self._left = sum(line.left for line in self._lines)
         first = 0
@@ -65,12 +68,33 @@ class Utterance:
         none = torch.empty((0, self._residency.talker.config.codebooks), dtype=torch.int64)
         codes = torch.cat([none, *(piece for line in self._lines for piece in line.codes)])
         elapsed = time.perf_counter() - began
-        warnings = tuple(dict.fromkeys(self._warnings))
-        return Speech(wav, codes, elapsed, len(chunks), self._stopped(), warnings, self._how)
+        stopped = self._stopped()
+        return Speech(wav, codes, elapsed, len(chunks), stopped, tuple(dict.fromkeys(self._warnings)), self._how)
+
+    def _chunk_seconds(self, text: str) -> float:
+        """As asked for, or as much shorter as it takes for a chunk to fit behind its voice; 0 still never splits.
+
+        Without a voice the first chunk is the voice of the others, and both must fit.
+        """
+        wanted = self._params.chunk_seconds
+        if not wanted:
+            return wanted
+        bare, whole = (len(self._builder.build(said, self._voice, self._scene).ids) for said in ("a", text))
+        seconds = max(1.0, estimate_seconds(text))
+        taken = FRAME_RATE * _UNHURRIED + max(0, whole - bare) / seconds  # positions a second of speech
+        fits = self._room_behind(bare) / taken
+        if self._voice is None and seconds > min(wanted, fits):
+            fits /= 2
+        return min(wanted, max(fits, _LEAST_SECONDS))
+
+    def _room_behind(self, positions: int) -> int:
+        return self._residency.context - positions - self._residency.talker.config.codebooks + 1
 
     def _decode(self, chunks: list[str], first: int):
         """Speaks these chunks, the first of which is line `first` of the text."""
         prompts = [self._prompt(chunk) for chunk in chunks]
+        for line, prompt in zip(self._lines[first:], prompts, strict=False):
+            line.room = self._room_behind(len(prompt.ids))
         if len(prompts) == 1:
             self._run(self._residency.lane(), prompts, first)
             return
@@ -81,12 +105,13 @@ class Utterance:
     def _prompt(self, chunk: str):
         prompt = self._builder.build(chunk, self._voice, self._scene)
         self._warnings += prompt.warnings
-        context = self._residency.context
-        room = context - len(prompt.ids) - self._residency.talker.config.codebooks
-        if room < FRAME_RATE:
+        if self._room_behind(len(prompt.ids)) < FRAME_RATE:
+            remedies = ["Load the model with a larger context"]
+            remedies += ["use a shorter reference clip"] if self._given is not None else []
+            remedies += [] if self._params.chunk_seconds else ["set chunk_seconds above 0, so that the text is split"]
             raise HiggsError(
-                f"Text and voice take {len(prompt.ids)} of {context} positions, which leaves no second of "
-                "speech. Use a shorter reference clip, split the text, or load the model with a larger context."
+                f"Text and voice take {len(prompt.ids)} of {self._residency.context} positions, which leaves no second "
+                f"of speech. {', or '.join(remedies)}."
             )
         return prompt
 
@@ -139,12 +164,30 @@ class Utterance:
         return Voice(codes, chunk if whole else None, "first chunk")
 
     def _stopped(self) -> str:
-        limited = [str(number) for number, line in enumerate(self._lines, 1) if not line.ended]
-        if not limited:
-            return "end of speech"
-        seconds = self._params.max_frames / FRAME_RATE
-        where = f" in chunk {', '.join(limited)} of {len(self._lines)}" if len(self._lines) > 1 else ""
-        return f"frame limit ({self._params.max_frames} frames, {seconds:.1f} s){where}"
+        """Why speech ended: by itself, at the limit that was set, or where the context was full."""
+        count, limit = len(self._lines), self._params.max_frames
+        limited = [number for number, line in enumerate(self._lines, 1) if not line.ended]
+        full = [number for number in limited if self._lines[number - 1].room < limit]
+        at_limit = [number for number in limited if number not in full]
+        reasons = []
+        if at_limit:
+            reasons.append(f"frame limit ({limit} frames, {limit / FRAME_RATE:.1f} s){_in_chunks(at_limit, count)}")
+        if full:
+            context = self._residency.context
+            reasons.append(f"the end of the context ({context} positions){_in_chunks(full, count)}")
+            self._warnings.append(
+                "The context was full before speech had ended. Load the model with a larger context, or use a shorter "
+                "reference clip or smaller chunk_seconds."
+            )
+        return ", ".join(reasons) or "end of speech"
+
+
+def _in_chunks(numbers: list[int], count: int) -> str:
+    if count == 1:
+        return ""
+    return (
+        f" in all {count} chunks" if len(numbers) == count else f" in chunk {', '.join(map(str, numbers))} of {count}"
+    )
 
 
 class _Sound:

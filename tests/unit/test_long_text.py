@@ -9,7 +9,7 @@ from higgs_tts.engine.codec import StreamDecoder
 from higgs_tts.engine.config import EOC
 from higgs_tts.engine.generate import Decoding
 from higgs_tts.engine.residency import CPU_BATCH
-from higgs_tts.engine.text import split_text
+from higgs_tts.engine.text import estimate_frames, split_text
 from higgs_tts.engine.tiny import write_tiny
 
 PARAMS = SamplingParams(seed=3, max_frames=40, chunk_seconds=3)
@@ -36,7 +36,7 @@ def opened(folder):
 
         def ending(state):
             decode(state)
-            state.logits[:, 0, EOC].add_((state.written > ends[state.line]) * 1e4)
+            state.logits[:, 0, EOC].add_((state.written > ends[state.line % LINES]) * 1e4)
 
         talker.decode = ending
         return engine
@@ -75,6 +75,33 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
         prompt = engine._builder.build(chunk, voice)
         said += [codes for _, codes in Decoding(residency.talker, *residency.lane(), [prompt], PARAMS, number)]
     assert torch.equal(torch.cat(said), speech.codes)
+
+
+@pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
+def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice):
+    engine, text = opened(), TEXT * 6
+    prompts, build = [], engine._builder.build
+    monkeypatch.setattr(engine._builder, "build", lambda said, *others: (
+        prompts.append((said, build(said, *others))), prompts[-1][1])[1])  # fmt: skip
+    engine.speak(text, voice, SamplingParams(chunk_seconds=120, max_frames=150))
+    chunks = [(said, len(prompt.ids)) for said, prompt in prompts[2:]]  # the first two only measure
+    assert "".join("".join(said for said, _ in chunks).split()) == "".join(text.split())
+    assert max(map(estimate_frames, split_text(text, 120))) > engine.context, "as asked for, they would not fit"
+    first = 0 if voice else estimate_frames(chunks[0][0])  # it ended early here, and could have been a longer voice
+    assert all(positions + first + estimate_frames(said) < engine.context for said, positions in chunks)
+    assert engine.speak(TEXT, voice, SamplingParams(chunk_seconds=0, max_frames=30)).chunks == 1, "0 never splits"
+
+
+def test_a_full_context_is_told_from_the_frame_limit(folder):
+    with Engine(EngineConfig(model=folder, device="cpu", context=256)) as engine:
+        speech = engine.speak("No end.", params=SamplingParams(max_frames=1000))
+        assert speech.stopped == "the end of the context (256 positions)"
+        assert "larger context" in speech.warnings[-1]
+        limited = engine.speak("No end.", params=SamplingParams(max_frames=speech.frames))
+        assert limited.stopped.startswith("frame limit") and not limited.warnings
+        with pytest.raises(HiggsError, match="larger context, or set chunk_seconds above 0") as refusal:
+            engine.speak("There is more text here than fits. " * 40, params=SamplingParams(chunk_seconds=0))
+        assert "clip" not in str(refusal.value)
 
 
 def test_progress_goes_up_and_ends_at_what_was_said(opened):
