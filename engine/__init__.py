@@ -1,12 +1,13 @@
 """The engine's door. `nodes/` and the terminal import from here and from nowhere deeper."""
 
 from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, EngineConfig, SamplingParams
+from .download import download_checkpoint
 from .engine import Engine
 from .errors import HiggsError
-from .files import DOWNLOADS, download_checkpoint, find_checkpoints, find_in_hf_cache
+from .files import DOWNLOADS, find_checkpoints, find_in_hf_cache
 from .shipped import EMBEDDED, EMBEDDED_NAME
 from .speech import Speech
-from .voice import Voice
+from .voice import Voice, read_clip
 
 __all__ = [
     "DEFAULT_GRAPHS",
@@ -26,4 +27,5 @@ __all__ = [
     "download_checkpoint",
     "find_checkpoints",
     "find_in_hf_cache",
+    "read_clip",
 ]

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import soundfile
 import torch
 from tqdm import tqdm
 
-from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice
+from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice, read_clip
 from .bench import as_text
 from .bench import bench as time_steps
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
 from .doctor import examine
+from .libraries import borrow
 from .tiny import FAMILIES, write_tiny
 
 _SMALL_VOICE = (
@@ -33,23 +33,29 @@ def main(argv=None) -> int:
     except HiggsError as error:
         print(f"error: {error}", file=sys.stderr)
     except torch.cuda.OutOfMemoryError as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).partition("\n")[0]
         print(
             f"error: the GPU is out of memory. Close what else uses it, or use --device cpu. ({reason})",
             file=sys.stderr,
         )
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
     return 2
 
 
 def say(args) -> int:
     """Text to a WAV file."""
     params = _sampling(args)
+    if args.transcript and not args.voice:
+        raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
+    write = borrow("soundfile", "write")
     out = _writable(args.out, ".wav")
     codes_out = _writable(args.codes, ".npy") if args.codes else None
     with Engine(_engine_config(args)) as engine:
         voice = _voice(engine, args.voice, args.transcript) if args.voice else None
         speech = _with_bar(engine, args.text, voice, params, args.scene)
-    soundfile.write(out, speech.wav.numpy(), SAMPLE_RATE)
+    write(out, speech.wav.numpy(), SAMPLE_RATE)
     if codes_out:
         np.save(codes_out, speech.codes.numpy())
     for warning in speech.warnings:
@@ -64,8 +70,11 @@ def say(args) -> int:
 
 def voice(args) -> int:
     """A reference clip to a voice file."""
+    out = _writable(args.out, ".safetensors")
     made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
-    path = made.save(args.out)
+    if not made.transcript:
+        print("warning: without a --transcript the voice is copied less well.", file=sys.stderr)
+    path = made.save(out)
     print(f"{made.seconds:.2f} s of reference in {path}")
     return 0
 
@@ -88,8 +97,14 @@ def bench(args) -> int:
 
 def tiny(args) -> int:
     """A complete small checkpoint with random weights."""
-    write_tiny(Path(args.folder), args.family, seed=args.seed)
-    print(args.folder)
+    folder = Path(args.folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HiggsError(f"{folder} is there already. Give a new folder.")
+    try:
+        write_tiny(folder, args.family, seed=args.seed)
+    except OSError as error:
+        raise HiggsError(f"{folder} cannot be written ({error.strerror}). Give another folder.") from error
+    print(folder)
     return 0
 
 
@@ -127,11 +142,7 @@ def _voice(engine: Engine, path: str, transcript: str | None) -> Voice:
         if transcript:
             raise HiggsError(f"{path} is a saved voice with its own transcript. Leave --transcript out.")
         return Voice.load(path)
-    try:
-        wav, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, soundfile.LibsndfileError) as error:
-        raise HiggsError(f"{path} cannot be read as audio ({error}). Give a WAV, FLAC, OGG or MP3 file.") from error
-    return engine.encode_voice(wav.T, rate, transcript, Path(path).stem)
+    return engine.encode_voice(*read_clip(path), transcript, Path(path).stem)
 
 
 def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -> Speech:
@@ -147,14 +158,18 @@ def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -
 
 
 def _writable(path: str, suffix: str) -> Path:
-    """The path, its folder made. Checked before the work, so that none is lost."""
+    """The path, its folder made. Tried before the work, so that none is lost."""
     path = Path(path)
     if path.suffix.lower() != suffix:
         raise HiggsError(f"{path} does not end in {suffix}. Give a file name that does.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
-        raise HiggsError(f"{path.parent} cannot be made ({error}). Give a folder you may write to.") from error
+        raise HiggsError(f"{path} cannot be written ({error.strerror}). Give a file you may write to.") from error
     return path
 
 

@@ -4,6 +4,11 @@ import importlib
 
 from .errors import HiggsError
 
+_REMEDIES = {
+    "torchaudio": "Install the torchaudio that belongs to your torch",
+    "transformers": "Install transformers 4.50.3 or newer, and the torchaudio that belongs to your torch,",
+}
+
 
 def borrow(module: str, name: str):
     """`name` from a library's module. Raises HiggsError with the cause where the library cannot be imported.
@@ -17,7 +22,8 @@ def borrow(module: str, name: str):
         while cause.__cause__ is not None:
             cause = cause.__cause__
         library = module.partition(".")[0]
+        reason = (str(cause).strip() or type(cause).__name__).partition("\n")[0].rstrip(".")
+        remedy = _REMEDIES.get(library, f"Install {library}")
         raise HiggsError(
-            f"{library} has no usable {name} here: {str(cause).strip().splitlines()[0]} Install {library}, and the "
-            "torchaudio that belongs to your torch, into the Python that runs this."
+            f"{library} has no usable {name} here: {reason}. {remedy} into the Python that runs this."
         ) from error

@@ -144,6 +144,18 @@ def _mono(wav) -> torch.Tensor:
     return wav.mean(dim=0) if wav.ndim == 2 and wav.shape[0] else wav.reshape(-1)
 
 
+def read_clip(path: str | os.PathLike) -> tuple:
+    """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read."""
+    read = borrow("soundfile", "read")  # here, so that without it the rest of the pack works
+    if not Path(path).is_file():
+        raise HiggsError(f"There is no sound file at {path}.")
+    try:
+        samples, rate = read(path, dtype="float32", always_2d=True)  # [S, C]
+    except (OSError, RuntimeError) as error:
+        raise HiggsError(f"{path} cannot be read as sound ({error}). Save it as .wav or .flac.") from error
+    return samples.T, rate
+
+
 def check_clip(wav, sample_rate: int) -> None:
     """Raises HiggsError when a reference clip cannot give a voice; says what it holds and what to do.
 

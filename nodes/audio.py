@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import soundfile
-
 from ..engine import SAMPLE_RATE, HiggsError, Speech
 
 
@@ -17,15 +13,6 @@ def to_clip(audio: dict | None) -> tuple:
     if wave.dim() != 3 or wave.shape[0] != 1:
         raise HiggsError(f"the audio input has shape {list(wave.shape)}; one clip at a time, please: [1, channels, n].")
     return wave[0], int(rate)
-
-
-def read_clip(path: Path) -> tuple:
-    """(wave [C, S] float32, Hz) of a sound file. Raises HiggsError if it cannot be read."""
-    try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)  # [S, C]
-    except (OSError, soundfile.LibsndfileError) as error:
-        raise HiggsError(f"{path} cannot be read as sound ({error}). Save it as .wav or .flac.") from error
-    return samples.T, rate
 
 
 def from_speech(speech: Speech) -> dict:

@@ -209,9 +209,10 @@ def told_by(node: str):
         raise HiggsError(f"{node}: {error}") from error
     except torch.cuda.OutOfMemoryError as error:
         traceback.clear_frames(error.__traceback__)  # their tensors would outlive the unloading that follows
+        reason = str(error).partition("\n")[0]
         raise torch.cuda.OutOfMemoryError(
             f"{node}: the device is out of memory. Choose a smaller context in Higgs Load Model, or close what "
-            f"else uses the device. ({str(error).splitlines()[0]})"
+            f"else uses the device. ({reason})"
         ) from error
     finally:
         _yield_to_exit()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from comfy_api.latest import io, ui
 
-from ..engine import HiggsError, Voice
-from . import audio as clips
+from ..engine import HiggsError, Voice, read_clip
 from . import folders, patcher, types, voice
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
@@ -113,7 +112,7 @@ def _from_clip(path: Path, model) -> Voice:
     if model is None:
         raise HiggsError(f"{path.name} is a sound clip, and reading it takes a model. Connect Higgs Load Model.")
     transcript, _ = folders.transcript_of(path)
-    return voice.encode(model, *clips.read_clip(path), transcript=transcript, name=path.stem)
+    return voice.encode(model, *read_clip(path), transcript=transcript, name=path.stem)
 
 
 def _describe(path: Path, loaded: Voice) -> str:

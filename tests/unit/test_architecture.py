@@ -16,7 +16,7 @@ TIERS = [
     {"config", "libraries", "memory"},
     {"delay", "prefix", "tensors", "tags", "speech", "upload"},
     {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
-    {"layouts", "model_config", "prompt", "state"},
+    {"download", "layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},
     {"codec"},
     {"checkpoint", "codec_stream", "runners", "tiny_config"},
@@ -132,7 +132,7 @@ def test_requirements_name_what_is_imported_and_pin_nothing():
         for path in ENGINE.rglob("*.py")
         for level, module, _ in imports_of(path)
         if not level and module
-    } | {"torchaudio"}  # borrowed by name
+    } | {"soundfile", "torchaudio"}  # borrowed by name
     import sys
 
     assert used - set(sys.stdlib_module_names) == listed

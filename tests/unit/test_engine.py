@@ -259,6 +259,33 @@ def test_errors_reach_the_terminal_as_one_line(tmp_path, capsys):
     assert "top_p is 7.0" in capsys.readouterr().err
 
 
+def test_files_that_cannot_be_written_are_told_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Engine, "speak", None)
+    monkeypatch.setattr(Engine, "encode_voice", None)
+    (tmp_path / "dir.wav").mkdir()
+    (tmp_path / "file").write_text("kept")
+    soundfile.write(tmp_path / "ref.wav", np.zeros(24000), 24000)
+    before = (tmp_path / "ref.wav").read_bytes()
+    for out in ("dir.wav", "file/a.wav", "a.mp3"):
+        assert main(["say", "Hi.", "--out", str(tmp_path / out)]) == 2
+        assert out in capsys.readouterr().err
+    assert main(["voice", str(tmp_path / "ref.wav"), "--out", str(tmp_path / "ref.wav")]) == 2
+    assert main(["tiny", str(tmp_path), "--family", "v3"]) == 2
+    assert main(["say", "Hi.", "--out", str(tmp_path / "a.wav"), "--transcript", "Hm."]) == 2
+    assert "--voice" in capsys.readouterr().err
+    assert (tmp_path / "ref.wav").read_bytes() == before and (tmp_path / "file").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dir.wav", "file", "ref.wav"]
+
+
+def test_stopping_is_no_traceback(tmp_path, capsys, monkeypatch):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "open", stop)
+    assert main(["say", "Hi.", "--out", str(tmp_path / "a.wav")]) == 130
+    assert "stopped" in capsys.readouterr().err
+
+
 def test_out_of_memory_is_one_line_too(folders, tmp_path, capsys, monkeypatch):
     def full(*args, **kwargs):
         raise torch.cuda.OutOfMemoryError("tried to allocate too much\nmore")

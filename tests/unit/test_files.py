@@ -5,18 +5,20 @@ import os
 import shutil
 
 import pytest
-from higgs_tts.engine import files
+import torch
+from higgs_tts.engine import download, files
+from higgs_tts.engine.download import download_checkpoint
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.files import (
     DOWNLOADS,
     cached_snapshots,
     constants,
-    download_checkpoint,
     family_of,
     find_checkpoints,
     find_in_hf_cache,
 )
 from higgs_tts.engine.tiny_config import boson_config, tiny_tokenizer, v2_config, v3_config
+from safetensors.torch import save_file
 from tqdm.contrib.concurrent import thread_map
 
 CONFIGS = {
@@ -165,7 +167,7 @@ class Hub:
 
     def __init__(self, monkeypatch, fill=True):
         self.calls, self.fill = [], fill
-        monkeypatch.setattr(files.huggingface_hub, "snapshot_download", self)
+        monkeypatch.setattr(download.huggingface_hub, "snapshot_download", self)
 
     def __call__(self, repo_id, *, revision, local_dir, allow_patterns, tqdm_class):
         self.calls.append((repo_id, revision, local_dir, tuple(allow_patterns)))
@@ -193,6 +195,30 @@ def test_a_download_asks_for_the_pinned_files(hub, tmp_path, monkeypatch):
     door.calls.clear()
     download_checkpoint(V3, tmp_path / "TTS")
     assert [call[:2] for call in door.calls] == [("bosonai/higgs-tts-3-4b", DOWNLOADS[V3].talker.revision)]
+
+
+@pytest.mark.parametrize("label", [V3, V2])
+def test_what_is_whole_is_not_asked_for_again(hub, tmp_path, monkeypatch, label):
+    """Offline too; a damaged file is, though."""
+    door = Hub(monkeypatch, fill=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder = make(tmp_path / DOWNLOADS[label].folder, "v3" if label == V3 else "v2-boson")
+    weights = folder / "model.safetensors"
+    save_file({"weight": torch.zeros(8)}, weights)
+    if label == V2:
+        with pytest.raises(HiggsError, match="HF_HUB_OFFLINE"):
+            download_checkpoint(label, tmp_path)
+        codec = folder / "audio_tokenizer"
+        codec.mkdir()
+        (codec / "config.json").write_text("{}")
+        torch.save({"weight": torch.zeros(8)}, codec / "model.pth")
+    assert download_checkpoint(label, tmp_path) == folder and not door.calls
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(HiggsError, match="HF_HUB_OFFLINE"):
+        download_checkpoint(label, tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    download_checkpoint(label, tmp_path)
+    assert door.calls
 
 
 def test_progress_counts_bytes_on_disk_once(hub, tmp_path, monkeypatch):
@@ -245,6 +271,6 @@ def test_offline_unknown_and_unreachable_are_told_plainly(hub, tmp_path, monkeyp
     def unreachable(*args, **kwargs):
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(files.huggingface_hub, "snapshot_download", unreachable)
+    monkeypatch.setattr(download.huggingface_hub, "snapshot_download", unreachable)
     with pytest.raises(HiggsError, match=r"bosonai/higgs-tts-3-4b could not be downloaded .*no route.*start again"):
         download_checkpoint(V3, tmp_path)

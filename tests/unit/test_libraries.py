@@ -1,6 +1,7 @@
 """A library that is missing or broken is one sentence."""
 
 import builtins
+import importlib
 import sys
 
 import pytest
@@ -16,8 +17,17 @@ def test_a_class_is_borrowed():
     "module, name", [("no_such_library.parts", "Thing"), ("collections", "NoSuchThing")], ids=["library", "name"]
 )
 def test_what_is_missing_is_named(module, name):
-    with pytest.raises(HiggsError, match=f"{module.partition('.')[0]} has no usable {name} here.*Install"):
+    with pytest.raises(HiggsError, match=f"{module.partition('.')[0]} has no usable {name} here.*[^.]\\. Install"):
         borrow(module, name)
+
+
+def test_an_error_without_a_word_has_its_kind_told(monkeypatch):
+    def silent(name):
+        raise ImportError
+
+    monkeypatch.setattr(importlib, "import_module", silent)
+    with pytest.raises(HiggsError, match=r"transformers has no usable X here: ImportError\. Install transformers 4"):
+        borrow("transformers", "X")
 
 
 def test_the_deepest_cause_is_told(monkeypatch):
