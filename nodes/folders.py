@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import folder_paths
@@ -16,6 +18,8 @@ VOICES = "voices"
 DOWNLOAD = "download: "  # a choice that begins so is fetched when it runs
 SAVED = ".safetensors"  # a saved voice
 CLIPS = (".wav", ".flac", ".mp3", ".ogg")
+LONGEST_NAME = 200  # bytes; file systems take 255, with an ending and a while of writing
+RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
 TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip, the first that is there
 
 
@@ -65,14 +69,17 @@ def find(name: str) -> Path:
     Raises HiggsError if there is none, or files are missing in it.
     """
     found = checkpoints()
-    match = _match(found, name)
-    if match is None:
+    alike = _alike(found, name)
+    if not alike:
         raise HiggsError(
             f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Put its folder "
             f"into models/{HOME}, or choose a '{DOWNLOAD}' entry of the list; press R to read the folders again."
         )
+    match = found[alike[0]]
     if not match.complete:
-        raise HiggsError(f"{match.path} is not complete. {match.note}")
+        raise HiggsError(
+            f"{match.path} is not complete. {match.note} Download it again, or choose another checkpoint of the list."
+        )
     return match.path
 
 
@@ -97,22 +104,31 @@ def voices() -> dict[str, Path]:
 
 
 def find_voice(name: str) -> Path:
-    """The file of the voice a workflow calls `name`, found by its last part when folders differ. Raises HiggsError."""
-    match = _match(voices(), name)
-    if match is None:
+    """The file of the voice a workflow calls `name`, found by its last parts when folders differ.
+
+    Raises HiggsError if there is none, or several that it could be: it is somebody's voice.
+    """
+    known = voices()
+    alike = _alike(known, name)
+    if not alike:
         raise HiggsError(
-            f"there is no voice {name!r} in models/{VOICES}. Put a clip there or save one with Higgs Save Voice, "
-            "then press R to read the folder again."
+            f"there is no voice {name!r} in models/{VOICES} (found: {', '.join(known) or 'none'}). Put a clip there or "
+            "save one with Higgs Save Voice, then press R to read the folder again."
         )
-    return match
+    if len(alike) > 1:
+        raise HiggsError(f"there is no voice {name!r}, and it could be {' or '.join(alike)}. Choose one of the list.")
+    return known[alike[0]]
 
 
 def voice_target(name: str) -> Path:
-    """Where a voice of this name is saved. Raises HiggsError for a name that leads out of the folder."""
+    """Where a voice of this name is saved.
+
+    Raises HiggsError for a name that leads out of the folder or that some system could not keep.
+    """
     root = Path(folder_paths.get_folder_paths(VOICES)[0])
     plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
     parts = plain.split("/")
-    if not plain or any(part in ("", ".", "..") or set(part) & set('<>:"|?*\0') for part in parts):
+    if not plain or not all(map(_can_be_a_name, parts)):
         raise HiggsError(f"{name!r} cannot be a voice's name. Use letters and digits, with / for a folder.")
     return root.joinpath(*parts[:-1], parts[-1] + SAVED)
 
@@ -122,18 +138,48 @@ def transcript_of(clip: Path) -> tuple[str, str]:
     for suffix in TRANSCRIPTS:
         path = clip.with_suffix(suffix)
         if path.is_file():
-            return path.read_text(encoding="utf-8-sig", errors="replace").strip(), path.name
+            return _text(path.read_bytes()), path.name
     return "", ""
 
 
-def _match(entries: dict, name: str):
-    """The entry of that name, else the first that ends like it, else None."""
-    return entries.get(name) or next((entries[other] for other in entries if _last(other) == _last(name)), None)
+def _text(data: bytes) -> str:
+    """What an editor saved: UTF-8, UTF-16 as Windows writes it, or else its old Western letters."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace").strip()
+    try:
+        return data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace").strip()
 
 
-def _last(name: str) -> str:
-    """The last part of a saved name, without the revision of a cached repository."""
-    return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1].split("@")[0].lower()
+def _can_be_a_name(part: str) -> bool:
+    """Whether every system takes `part` as the name of a file or folder."""
+    if part.strip(" .") != part or not 0 < len(part.encode()) <= LONGEST_NAME:
+        return False
+    if part.split(".")[0].upper() in RESERVED:
+        return False
+    return all(character.isprintable() and character not in '<>:"|?*' for character in part)
+
+
+def _alike(entries: dict, name: str) -> list[str]:
+    """The entry of that name alone, else all that have most of their last parts in common with it, one at least."""
+    if name in entries:
+        return [name]
+    common = {other: _common_tail(other, name) for other in entries}
+    most = max([1, *common.values()])
+    return [other for other in entries if common[other] == most]
+
+
+def _common_tail(one: str, other: str) -> int:
+    """How many of their last parts two saved names share, whatever the system and the case."""
+    pairs = zip(_parts(one)[::-1], _parts(other)[::-1], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a saved name, without the revision of a cached repository."""
+    *folders, last = name.replace("\\", "/").strip("/").lower().split("/")
+    return [*folders, last.split("@")[0]]
 
 
 register()

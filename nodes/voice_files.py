@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from comfy_api.latest import io, ui
@@ -11,6 +12,8 @@ from . import folders, patcher, types, voice
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
 NOTHING = "(models/voices is empty)"  # a list without entries could not be queued, not even to be told so
+_saved: dict[Path, tuple] = {}  # what Save Voice left behind, as the disk had it then
+_lost: Counter = Counter()  # how often it was found gone or changed
 
 
 class HiggsTTSSaveVoice(io.ComfyNode):
@@ -38,20 +41,24 @@ class HiggsTTSSaveVoice(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **others) -> list:
-        """Saves again when the file has gone meanwhile. A linked name is None here."""
+        """Saves again when the file has gone or changed since, and only then. A linked name is None here."""
         if name is None:
             return []
         path = folders.voice_target(name)
-        return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
+        if path in _saved and _saved[path] != _stamp(path):
+            del _saved[path]
+            _lost[path] += 1
+        return [_lost[path]]
 
     @classmethod
     def execute(cls, voice: Voice, name: str, overwrite: bool = False) -> io.NodeOutput:
         with patcher.told_by(SAVE_NAME):
             path = folders.voice_target(name)
-            if path.exists() and not overwrite and not _is_same(Voice.load(path), voice):
-                raise HiggsError(f"{path} holds another voice. Choose another name, or switch overwrite on.")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            voice.save(path)
+            if not _holds(path, voice):  # else it keeps its time, so that Load Voice need not read it again
+                if path.exists() and not overwrite:
+                    raise HiggsError(f"{path} holds another voice. Choose another name, or switch overwrite on.")
+                voice.save(path)
+            _saved[path] = _stamp(path)
         return io.NodeOutput(voice, ui=ui.PreviewText(f"Saved as {path.name} in {path.parent}"))
 
 
@@ -98,7 +105,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
         if voice is None:
             return []
         path = folders.find_voice(voice)
-        return [path.stat().st_size, path.stat().st_mtime_ns, *folders.transcript_of(path)]
+        return [*_stamp(path), *folders.transcript_of(path)]
 
     @classmethod
     def execute(cls, voice: str, model=None) -> io.NodeOutput:
@@ -120,5 +127,15 @@ def _describe(path: Path, loaded: Voice) -> str:
     return f"{path.name}: {voice.describe(loaded, remedy)}"
 
 
-def _is_same(one: Voice, other: Voice) -> bool:
-    return one.transcript == other.transcript and one.codes.equal(other.codes)
+def _stamp(path: Path) -> tuple:
+    """(bytes, time of the last change), or nothing where there is no such file."""
+    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else ()
+
+
+def _holds(path: Path, voice: Voice) -> bool:
+    """Whether the file is this voice already. One that cannot be read is another."""
+    try:
+        held = Voice.load(path)
+    except HiggsError:
+        return False
+    return held.transcript == voice.transcript and held.codes.equal(voice.codes)

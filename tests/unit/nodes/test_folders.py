@@ -94,8 +94,24 @@ def test_voices_with_and_without_a_transcript_are_listed(folders, library):
     assert folders.transcript_of(library / "a.mp3") == ("said in a.reference.txt", "a.reference.txt")
     assert folders.transcript_of(library / "b.wav") == ("said in b.txt", "b.txt")
     assert folders.transcript_of(library / "team" / "c.flac") == ("", "")
-    with pytest.raises(HiggsError, match=r"'e'"):
+    with pytest.raises(HiggsError, match=r"'e'.*found: a\.mp3, b\.wav"):
         folders.find_voice("e")
+
+
+def test_nobody_speaks_with_another_s_voice(folders, library):
+    for name in ("cast", "team"):
+        (library / name).mkdir(exist_ok=True)
+        (library / name / "anna.wav").write_text(name)
+    assert folders.find_voice("team\\anna.wav") == library / "team" / "anna.wav"
+    assert folders.find_voice("elsewhere/Cast/Anna.wav") == library / "cast" / "anna.wav"
+    with pytest.raises(HiggsError, match=r"could be cast/anna\.wav or team/anna\.wav"):
+        folders.find_voice("other/anna.wav")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_transcripts_are_read_as_editors_save_them(folders, library, encoding):
+    (library / "b.txt").write_bytes("Grüße, sagte er.\n".encode(encoding))
+    assert folders.transcript_of(library / "b.wav") == ("Grüße, sagte er.", "b.txt")
 
 
 def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
@@ -105,7 +121,25 @@ def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
     assert folders.voice_target("v1.5") == root / "v1.5.safetensors"
 
 
-@pytest.mark.parametrize("name", ["", " ", "/", "../x", "a/../b", "a//b", "C:/x", "a\0b", ".safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "/",
+        "../x",
+        "a/../b",
+        "a//b",
+        "C:/x",
+        "a\0b",
+        ".safetensors",
+        "a\tb",
+        "con",
+        "team/NUL.x",
+        "a.",
+        "x" * 300,
+    ],
+)
 def test_names_that_lead_elsewhere_are_refused(folders, name):
     with pytest.raises(HiggsError, match=r"cannot be a voice's name"):
         folders.voice_target(name)

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, Voice
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
 
 
 def node_list():
@@ -170,3 +171,43 @@ class TestDownload:
         answer = room("load").HiggsTTSLoadModel.validate_inputs("download: Something else")
         assert answer.startswith("Higgs Load Model: ")
         assert room("load").HiggsTTSLoadModel.validate_inputs(f"download: {self.LABEL}") is True
+
+
+class TestSaveVoice:
+    @pytest.fixture
+    def save(self, room):
+        return room("voice_files").HiggsTTSSaveVoice
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        return tmp_path / "models" / "voices" / "anna.safetensors"
+
+    def test_runs_again_only_when_its_file_is_not_what_it_left(self, save, path):
+        """ComfyUI runs a node again, and all behind it, when what `fingerprint_inputs` returns is another."""
+        told = [save.fingerprint_inputs("anna")]
+        save.execute(VOICE, "anna")
+        told.append(save.fingerprint_inputs("anna"))
+        assert told[0] == told[1]
+        path.unlink()
+        assert save.fingerprint_inputs("anna") == save.fingerprint_inputs("anna") != told[1]
+        save.execute(VOICE, "anna")
+        again = save.fingerprint_inputs("anna")
+        OTHER.save(path)
+        assert path.is_file() and save.fingerprint_inputs("anna") != again
+
+    def test_the_same_voice_is_not_written_again(self, save, path):
+        save.execute(VOICE, "anna")
+        before = path.stat().st_mtime_ns
+        save.execute(VOICE, "anna", overwrite=True)
+        assert path.stat().st_mtime_ns == before
+
+    @pytest.mark.parametrize("held", ["another voice", "no voice"])
+    def test_what_is_there_is_kept_unless_it_may_be_lost(self, save, path, held):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("no voice") if held == "no voice" else OTHER.save(path)
+        before = path.read_bytes()
+        with pytest.raises(HiggsError, match=r"^Higgs Save Voice: .*anna.*switch overwrite on"):
+            save.execute(VOICE, "anna")
+        assert path.read_bytes() == before
+        save.execute(VOICE, "anna", overwrite=True)
+        assert Voice.load(path).transcript == "One."
