@@ -71,6 +71,11 @@ class SamplingParams:
     ras_repeats: int = 2  # v2 only: repeats in the window that make a code be drawn again
     chunk_seconds: float = 30.0  # longer text is split at sentence ends into chunks about this long; 0 never splits
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest code is always taken: at 0, and where 1 / temperature would be no number."""
+        return self.temperature < 1e-6
+
     def __post_init__(self):
         _within("seed", self.seed, 0, 2**64 - 1)
         _within("temperature", self.temperature, 0.0, 10.0)

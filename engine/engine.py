@@ -42,7 +42,7 @@ class Engine:
         self.context = min(config.context, self.checkpoint.config.max_context)
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config)
         self._lock = threading.RLock()
-        self._closing = False
+        self._closing = self._speaking = self._drop_after = False
         self._residency: Residency | None = None
 
     @property
@@ -76,25 +76,25 @@ class Engine:
         with self._lock, self._on_device():
             if self.opened:
                 return
-            self._closing = False
+            self._closing = self._drop_after = False
             self._residency = Residency(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
     @torch.inference_mode()
     def trim(self) -> int:
         """Gives up cache and captures but keeps the weights, and returns the bytes that this gave back.
 
-        The next `speak` makes them anew. Returns 0 when speech is under way in another thread.
+        The next `speak` makes them anew. Returns 0 when speech is under way.
         """
         if not self._lock.acquire(blocking=False):
             return 0
         try:
-            size = self._residency.spare_bytes if self.opened else 0
+            size = self._residency.spare_bytes if self.opened and not self._speaking else 0
             if not size:
                 return 0
             with self._on_device():
                 before = self._free_bytes()
                 self._residency.trim()
-                return self._free_bytes() - before if self.device.type == "cuda" else size
+                return max(0, self._free_bytes() - before) if self.device.type == "cuda" else size
         finally:
             self._lock.release()
 
@@ -110,10 +110,15 @@ class Engine:
         return self.planned_bytes - self._state_bytes + residency.spare_bytes
 
     def close(self):
-        """Gives everything back. Speech in another thread stops at its next frame, and is waited for."""
+        """Gives everything back. Speech in another thread stops at its next frame, and is waited for.
+
+        From inside a callback of `speak` it takes effect once that speech has stopped, at its next frame.
+        """
         self._closing = True
         with self._lock, self._on_device():
-            self._drop()
+            self._drop_after = self._speaking  # only a callback gets here while it does
+            if not self._speaking:
+                self._drop()
 
     def _drop(self):
         residency, self._residency = self._residency, None
@@ -175,7 +180,13 @@ class Engine:
                 if on_frame is not None:
                     on_frame(done, expected)
 
-            return Utterance(self._residency, self._builder, voice, params, scene, tick, on_audio).say(text)
+            self._speaking = True
+            try:
+                return Utterance(self._residency, self._builder, voice, params, scene, tick, on_audio).say(text)
+            finally:
+                self._speaking = False
+                if self._drop_after:
+                    self._drop()
 
 
 def _device(name: str) -> torch.device:
@@ -186,8 +197,10 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise HiggsError(f"'{name}' is no device. Use auto, cpu, or cuda:0 and so on.") from error
-    if device.type != "cuda":
+    if device.type == "cpu":
         return device
+    if device.type != "cuda":
+        raise HiggsError(f"The device is {name}, but Higgs runs on CUDA GPUs and on the CPU. Use auto, cpu or cuda:0.")
     if not torch.cuda.is_available():
         raise HiggsError(f"The device is {name}, but PyTorch sees no CUDA GPU here. Use cpu or auto.")
     index = torch.cuda.current_device() if device.index is None else device.index

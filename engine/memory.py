@@ -103,8 +103,8 @@ def release_pinned():
 
 
 def _mem_pool(device: torch.device):
-    """A pool of one's own, or None where there is none to be had."""
-    if device.type != "cuda" or not hasattr(torch.cuda, "use_mem_pool"):
+    """A pool of one's own, or None where there is none to be had. torch 2.5 has them, and never frees one."""
+    if device.type != "cuda" or not hasattr(getattr(torch.cuda, "MemPool", None), "use_count"):
         return None
     return torch.cuda.MemPool() if torch.cuda.get_allocator_backend() == "native" else None
 

@@ -45,7 +45,7 @@ class Residency:
                 tensors = load_talker(checkpoint, device, dtype)
                 self.talker = build_talker(checkpoint.config, tensors, context)
                 self.decoder = build_decoder(checkpoint.codec, device)
-            self.pool.adopt([*self.talker.tensors(), *self.decoder.state_dict().values()])
+            self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
             self._quicken_codec()
             self.lane()
             self._warm_up()
@@ -136,6 +136,9 @@ class Residency:
             except torch.cuda.OutOfMemoryError:
                 pool.close()
                 rows //= 2
+            except BaseException:
+                pool.close()
+                raise
         return None
 
     def _rows_that_fit(self, lines: int, slots: int) -> int:

@@ -136,9 +136,8 @@ class DecodeState:
         self.row_limit[b] = limit
         self.countdown[b], self.done[b], self.ended[b] = -1, limit <= 0, False
         self.row[b] = BOC
-        greedy = params.temperature == 0
-        self.inverse_temperature[b] = 1.0 if greedy else 1.0 / params.temperature
-        self.noise_scale[b] = 0.0 if greedy else 1.0
+        self.inverse_temperature[b] = 1.0 if params.greedy else 1.0 / params.temperature
+        self.noise_scale[b] = 0.0 if params.greedy else 1.0
         self.top_p[b] = ALWAYS if params.top_p >= 1 else params.top_p
         self.top_k_index[b] = min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1
         self.ban[b] = params.ban_specials
@@ -150,7 +149,7 @@ class DecodeState:
     def _start_window(self, b: int, tail_rows, params: SamplingParams):
         window = self.history.shape[1]
         looked_back = min(params.ras_window, window)
-        active = looked_back > 0 and params.temperature != 0
+        active = looked_back > 0 and not params.greedy
         self.repeat_limit[b] = params.ras_repeats if active else window + 1
         self.window_mask[b, :, 0] = torch.arange(window, device=self.device) >= window - looked_back
         self.history[b] = BOC

@@ -159,8 +159,9 @@ class Utterance:
         codes = torch.cat(self._lines[0].codes)
         if not len(codes):
             return None
-        whole = self._lines[0].ended and len(codes) <= _ANCHOR_FRAMES
-        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:_ANCHOR_FRAMES]
+        most = min(_ANCHOR_FRAMES, self._residency.context // 3)  # it may have run on, and others must fit behind it
+        whole = self._lines[0].ended and len(codes) <= most
+        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:most]
         return Voice(codes, chunk if whole else None, "first chunk")
 
     def _stopped(self) -> str:

@@ -169,8 +169,11 @@ def device_names() -> list[str]:
 
 
 def device_of(name: str) -> str:
-    """The device behind "auto", with its index: one without is never asked to leave."""
-    return str(mm.get_torch_device()) if name == "auto" else name
+    """The device behind "auto", with its index: one without is never asked to leave. The CPU where there is no CUDA."""
+    if name != "auto":
+        return name
+    device = mm.get_torch_device()
+    return str(device) if device.type == "cuda" else "cpu"
 
 
 def runner_of(graphs: str) -> str:

@@ -29,7 +29,14 @@ class HiggsTTSVoice(io.ComfyNode):
                     tooltip="One speaker, 1 to 30 seconds, little noise; 5 to 15 seconds do best. Any sample rate; "
                     "stereo is mixed down.",
                 ),
-                io.String.Input("transcript", multiline=True, optional=True, default="", tooltip=TRANSCRIPT_TIP),
+                io.String.Input(
+                    "transcript",
+                    multiline=True,
+                    optional=True,
+                    default="",
+                    placeholder="what is said in the clip, word for word",
+                    tooltip=TRANSCRIPT_TIP,
+                ),
             ],
             outputs=[
                 types.Voice.Output(display_name="voice", tooltip="For Higgs Speak and Higgs Save Voice."),

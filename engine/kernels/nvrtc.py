@@ -23,8 +23,9 @@ class NoCompiler(RuntimeError):
 
 
 def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
+    """The first that loads: of `folders`, where names may hold stars, then of the system."""
     found = [str(path) for folder in folders for name in names for path in sorted(folder.glob(name))]
-    for name in [*names, *found]:
+    for name in [*(path for path in found if "builtins" not in path), *names]:
         try:
             return ctypes.CDLL(name)
         except OSError:
@@ -34,12 +35,13 @@ def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
+    """torch's own before the system's, which may be older than the GPU. For CUDA 11 its name holds more than 11."""
     major = (torch.version.cuda or "0").partition(".")[0]
     packages = pathlib.Path(torch.__file__).parent.parent
     if sys.platform == "win32":
-        return _library([f"nvrtc64_{major}0_0.dll"], [packages / "torch" / "lib"])
+        return _library([f"nvrtc64_{major}0_0.dll", f"nvrtc64_{major}*_0.dll"], [packages / "torch" / "lib"])
     folders = [packages / "torch" / "lib", *sorted((packages / "nvidia").glob("*/lib"))]
-    return _library([f"libnvrtc.so.{major}", "libnvrtc.so"], folders)
+    return _library([f"libnvrtc.so.{major}", f"libnvrtc-*.so.{major}*", "libnvrtc.so"], folders)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from ..kernels.swiglu import swiglu
 from ..memory import to_device
 from .layers import Layer
 
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 _ALIGNED = 16  # attention kernels read masks in whole rows of this
 
 
@@ -54,10 +55,21 @@ class Span:
 @functools.cache
 def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether FlashAttention serves here. It is called by name: torch's own choice on new GPUs is cuDNN's attention,
-    which compiles a plan for every new length of a prompt."""
-    if device.type != "cuda" or dtype == torch.float32 or not torch.backends.cuda.is_flash_attention_available():
+    which compiles a plan for every new length of a prompt. A torch for AMD has an op of that name whose causal mask
+    begins at the other corner; torch 2.4 cannot say whether it has one."""
+    available = getattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+    if device.type != "cuda" or torch.version.hip or dtype == torch.float32 or not available():
         return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    probe = torch.zeros(1, 1, 1, 64, device=device, dtype=dtype)
+    try:
+        _FLASH(probe, probe, probe, 0.0, True, False)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError:  # a GPU newer than this torch
+        return False
+    return True
 
 
 def run_layer(config: ModelConfig, layer: Layer, span: Span, keys, values):
@@ -89,8 +101,7 @@ def _attend(config: ModelConfig, span: Span, q, keys, values) -> torch.Tensor:
     """q [L, heads, D] to keys, values [kv_heads, stop, D], causally from the last position back -> [L, heads * D]."""
     q = q.transpose(0, 1)[None]
     if span.flash:
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        out = flash(q, keys[None], values[None], 0.0, True, False)[0]
+        out = _FLASH(q, keys[None], values[None], 0.0, True, False)[0]
     else:
         groups = config.heads // config.kv_heads
         keys, values = (

@@ -170,6 +170,28 @@ def test_the_streamed_waveform_is_the_whole_decode(engine):
     assert torch.allclose(speech.wav, whole.clamp(-1, 1), atol=1e-5)
 
 
+@pytest.mark.parametrize("what", ["trim", "close"])
+def test_a_callback_cannot_take_the_engine_away_under_speech(folders, what):
+    engine = Engine(EngineConfig(model=str(folders["v3"]), device="cpu"))
+    engine.open()
+    given = []
+
+    def interfere(done, expected):
+        if done > 10 and not given:
+            given.append(getattr(engine, what)())
+
+    if what == "trim":
+        speech = engine.speak(TEXT, params=SamplingParams(max_frames=30), on_frame=interfere)
+        assert given == [0] and speech.frames == 30 and engine.opened
+    else:
+        with pytest.raises(HiggsError, match="unloaded while it spoke"):
+            engine.speak(TEXT, params=SamplingParams(max_frames=30), on_frame=interfere)
+        assert given == [None] and not engine.opened and engine.held_bytes == 0
+        engine.open()
+        assert engine.speak(TEXT, params=SamplingParams(max_frames=30)).frames == 30
+    engine.close()
+
+
 def test_cancel_leaves_the_engine_usable(engine):
     class Cancelled(Exception):
         pass
@@ -234,7 +256,7 @@ def test_empty_text_is_refused(engine, text):
 def test_a_prompt_beyond_the_context_is_refused_with_the_remedy(folders, family):
     config = EngineConfig(model=str(folders[family]), device="cpu", context=96)
     with Engine(config) as engine, pytest.raises(HiggsError, match="larger context"):
-        engine.speak("word " * 40)
+        engine.speak("word " * 40, params=SamplingParams(chunk_seconds=0))
 
 
 def test_planned_bytes_are_what_open_takes(engine):
@@ -253,6 +275,8 @@ def test_errors_reach_the_terminal_as_one_line(tmp_path, capsys):
     assert err.startswith("error: ") and str(tmp_path) in err and err.count("\n") == 1
     assert main(["say", "Hi.", "--device", "cuda:99", "--out", str(tmp_path / "a.wav")]) == 2
     assert "cuda:99" in capsys.readouterr().err
+    assert main(["say", "Hi.", "--device", "mps", "--out", str(tmp_path / "a.wav")]) == 2
+    assert "CUDA GPUs and on the CPU" in capsys.readouterr().err
     assert main(["say", "Hi.", "--graphs", "on", "--device", "cpu", "--out", str(tmp_path / "a.wav")]) == 2
     assert "Set graphs to auto or off" in capsys.readouterr().err
     assert main(["say", "Hi.", "--top-p", "7", "--out", str(tmp_path / "a.wav")]) == 2

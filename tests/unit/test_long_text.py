@@ -92,6 +92,12 @@ def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice)
     assert engine.speak(TEXT, voice, SamplingParams(chunk_seconds=0, max_frames=30)).chunks == 1, "0 never splits"
 
 
+def test_a_first_chunk_that_runs_on_leaves_room_for_the_others(folder):
+    with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
+        speech = engine.speak(TEXT, params=SamplingParams(chunk_seconds=3))
+    assert speech.chunks == LINES and "the end of the context" in speech.stopped
+
+
 def test_a_full_context_is_told_from_the_frame_limit(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=256)) as engine:
         speech = engine.speak("No end.", params=SamplingParams(max_frames=1000))

@@ -102,6 +102,17 @@ def test_noise_depends_on_seed_line_frame_and_codebook(bench):
     assert len(set(base)) > 4
 
 
+def test_next_to_no_temperature_is_none(bench):
+    drawn = []
+    for temperature in (0.0, 1e-40, 1e-7):
+        room = bench("v3")
+        room.start(SamplingParams(temperature=temperature))
+        room.state.logits.normal_(generator=torch.Generator().manual_seed(3))
+        sample(room.state)
+        drawn.append(room.state.row[0].tolist())
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
 def test_specials_inside_speech_are_banned_by_default_and_allowed_by_the_switch(bench):
     for ban in (True, False):
         room = bench("v3")

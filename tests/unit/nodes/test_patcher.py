@@ -207,6 +207,8 @@ def test_a_device_has_an_index(module, comfy):
     comfy["comfy.model_management"].get_torch_device = lambda: torch.device("cuda", 1)
     assert module.device_of("auto") == "cuda:1" and module.device_of("cpu") == "cpu"
     assert module.device_names()[0] == "auto" and module.device_names()[-1] == "cpu"
+    comfy["comfy.model_management"].get_torch_device = lambda: torch.device("mps")
+    assert module.device_of("auto") == "cpu"
 
 
 @pytest.mark.parametrize("choice, runner", [("auto", "auto"), ("on", "graph"), ("off", "eager")])
