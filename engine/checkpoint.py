@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,11 @@ from .model_config import Settings, read_settings
 from .tensors import TensorFile, open_folder, open_tensors
 from .upload import Job, upload
 
+# What quantisers add beside a weight: scales, zero points, tables.
+_QUANTISED = re.compile(
+    r"(^|[._])(weight_scale(_inv|_2)?|input_scale|scale_weight|scale_input|scaled_fp8|comfy_quant|SCB|absmax|quant_map"
+    r"|qweight|qzeros|scales|g_idx)$|quant_state"
+)
 _HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
 
 
@@ -72,7 +78,8 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
     config = read_json(folder / CONFIG)
     talker = open_folder(folder)
     if not talker.shapes:
-        raise HiggsError(f"{folder} holds no .safetensors file. Download the model into it.")
+        gguf = "GGUF files are not read here. " if any(folder.glob("*.gguf")) else ""
+        raise HiggsError(f"{folder} holds no .safetensors file. {gguf}Download the published model into it.")
     layout = layout_of(talker.shapes)
     if layout is None:
         what = "the codec, not the talker" if looks_like_codec(talker.shapes) else "no Higgs model"
@@ -82,6 +89,11 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
 
 def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
+    quantised = [name for name in plan.unexpected if _QUANTISED.search(name)]
+    quantised += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point]
+    if quantised:
+        where = talker.file_of(quantised[0])
+        return [f"{where}: tensor {quantised[0]} is of a quantised model, and none is read here."]
     problems = []
     for name, what in shape_problems(plan, talker.shapes):
         place = talker.file_of(name) if name in talker.shapes else f"the weights in {folder}"
@@ -133,7 +145,7 @@ def require_whole(checkpoint: Checkpoint):
         more = f" And {len(checkpoint.problems) - 3} more." if len(checkpoint.problems) > 3 else ""
         raise HiggsError(
             f"{checkpoint.folder} does not fit the model its config.json describes. "
-            f"{' '.join(checkpoint.problems[:3])}{more} Download the folder again."
+            f"{' '.join(checkpoint.problems[:3])}{more} Download the published files."
         )
 
 

@@ -47,6 +47,11 @@ class CodecConfig:
     conv_kernels: tuple[int, ...]
 
     @property
+    def name(self) -> str:
+        """Tells codecs apart whose codes mean different things; the published v2 and v3 share one."""
+        return f"{self.acoustic_hidden}+{self.semantic_hidden}"
+
+    @property
     def hidden(self) -> int:
         """Channels the quantizer sees: acoustic and semantic side by side."""
         return self.acoustic_hidden + self.semantic_hidden

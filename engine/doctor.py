@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import torch
 
-from .checkpoint import find_codec, open_talker, talker_problems
+from .checkpoint import find_codec, open_codec, open_talker, talker_problems
 from .config import ModelConfig
 from .errors import HiggsError
-from .files import CODEC_SUBFOLDER, CODEC_V2, TOKENIZER, missing_parts
+from .files import CODEC_SUBFOLDER, CODEC_V2, TOKENIZER, find_checkpoints, missing_parts
 from .kernels.choice import decode_ops
 from .layouts import V3_CODEC, make_plan
 from .model_config import Settings
@@ -141,11 +141,22 @@ def _describe_tokenizer(report: Report, path: Path) -> None:
 def _advice(report: Report, lacks: list[str]) -> str:
     if not report.problems:
         return "Nothing to do: the engine can load this folder."
+    if not report.family and (inside := [found.path for found in find_checkpoints([report.folder]) if found.complete]):
+        return f"Give the folder of a checkpoint: {', '.join(map(str, inside))}."
+    if not report.family and _is_codec(Path(report.folder)):
+        return "This is a codec. Give the folder of the model that it belongs to."
     if lacks:
         return "Download the model into this folder again; a download goes on where it stopped."
     if report.family and not report.codec:
         return f"Put {CODEC_V2.id} into {Path(report.folder) / CODEC_SUBFOLDER}."
     return "Remove the files named above and download them again, or use a published checkpoint."
+
+
+def _is_codec(folder: Path) -> bool:
+    try:
+        return open_codec(folder) is not None
+    except HiggsError:
+        return False
 
 
 def _try(report: Report, read: Callable[[], _T]) -> _T | None:

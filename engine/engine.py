@@ -149,7 +149,7 @@ class Engine:
             del encoder
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-        return Voice(codes, (transcript or "").strip() or None, name)
+        return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
 
     @torch.inference_mode()
     def speak(
@@ -167,9 +167,14 @@ class Engine:
         alone and is the voice of the rest. `scene` is v2's description of the recording. `on_frame(done, expected)` is
         called after every step and may raise to cancel; the engine stays usable. `on_audio(wav)` gets the sound
         [n] float32, on the host and in order, as soon as it is final. Raises HiggsError for empty text, a prompt that
-        does not fit the context, and when the engine is closed meanwhile.
+        does not fit the context, for a voice of another codec, and when the engine is closed meanwhile.
         """
         params = params or SamplingParams()
+        if voice is not None and voice.codec not in ("", self.checkpoint.codec.config.name):
+            raise HiggsError(
+                "The voice was made with another model, whose codes mean something else here. "
+                "Make it again from its clip, with this model."
+            )
         with self._lock, self._on_device():
             if not self.opened:
                 raise HiggsError("The engine is not open. Open it before speaking.")

@@ -90,6 +90,10 @@ class Plan:
     unexpected: tuple[str, ...]  # names in the files that mean nothing here
     tied: bool  # the head is the code embedding
 
+    def stored(self) -> list[str]:
+        """Every name in the files that something is read from."""
+        return [name for sources in self.parts.values() for source in sources for name in source.stored]
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of the canonical tensor `name`."""
         sources = self.parts[name]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import tokenizers
 import torch
 from tokenizers import Tokenizer
 
@@ -178,7 +179,14 @@ class _Vocabulary:
             raise HiggsError(f"{path} cannot be read ({error}). {REMEDY}") from error
         if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
             raise HiggsError(f"{path} is no tokenizer. {REMEDY}")
-        self._tokenizer = Tokenizer.from_str(source)
+        try:
+            self._tokenizer = Tokenizer.from_str(source)
+        except Exception as error:
+            if type(error) is not Exception:  # it raises nothing more special
+                raise
+            raise HiggsError(
+                f"{path} cannot be read by tokenizers {tokenizers.__version__} ({error}). Update tokenizers. {REMEDY}"
+            ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.added: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens") or ()}

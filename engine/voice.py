@@ -19,7 +19,9 @@ from .libraries import borrow
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
 MIN_CLIP_SECONDS = 1.0
-MAX_CLIP_SECONDS = 30.0  # longer references make cloning wander, and each second takes 25 places of the context
+# Longer references make cloning wander, and each second takes 25 places of the context. Half a second more is let
+# pass: trimming by hand leaves as much.
+MAX_CLIP_SECONDS = 30.0
 SILENCE_PEAK = 1e-4
 # Sizes beyond this come from rates with no useful common divisor with 24000; the filter would take gigabytes.
 MAX_RESAMPLE_TAPS = 20_000_000
@@ -27,7 +29,8 @@ MAX_RESAMPLE_TAPS = 20_000_000
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """codes: int64 [T, N] on the CPU, values 0..1023, not delayed; transcript: what the clip says, None if not known.
+    """codes: int64 [T, N] on the CPU, values 0..1023, not delayed; transcript: what the clip says, None if not known;
+    codec: what network the codes are of, empty if not known.
 
     Raises HiggsError for codes of another shape, kind or range.
     """
@@ -35,6 +38,7 @@ class Voice:
     codes: torch.Tensor
     transcript: str | None = None
     name: str = ""
+    codec: str = ""
 
     def __post_init__(self):
         codes = self.codes
@@ -72,6 +76,7 @@ class Voice:
             "format": FORMAT,
             "format_version": str(FORMAT_VERSION),
             "name": self.name,
+            "codec": self.codec,
             "sample_rate": str(SAMPLE_RATE),
             "frame_rate": str(FRAME_RATE),
         }
@@ -109,7 +114,7 @@ class Voice:
                 "Choose a file that was saved as a Higgs voice; an audio file has to be made into a voice first."
             ) from error
         try:
-            return cls(codes, metadata.get("transcript"), metadata.get("name", ""))
+            return cls(codes, metadata.get("transcript"), metadata.get("name", ""), metadata.get("codec", ""))
         except HiggsError as error:
             raise HiggsError(f"{path}: {error}") from error
 
@@ -175,10 +180,10 @@ def check_clip(wav, sample_rate: int) -> None:
     seconds = mono.numel() / sample_rate
     if seconds < MIN_CLIP_SECONDS:
         raise HiggsError(
-            f"The reference clip is {seconds:.2f} s long, too short to tell a voice. "
+            f"The reference clip is {seconds:.3g} s long, too short to tell a voice. "
             "Give 5 to 30 seconds of clear speech."
         )
-    if seconds > MAX_CLIP_SECONDS:
+    if seconds > MAX_CLIP_SECONDS + 0.5:
         raise HiggsError(
             f"The reference clip is {seconds:.1f} s long; more than {MAX_CLIP_SECONDS:.0f} s makes cloning wander. "
             "Trim it to 5 to 30 seconds of clear speech, and its transcript with it."

@@ -106,7 +106,7 @@ def is_broad(handler):
 
 
 def reraises(handler):
-    return any(isinstance(node, ast.Raise) and node.exc is None for node in handler.body)
+    return any(isinstance(node, ast.Raise) and node.exc is None for node in ast.walk(handler))
 
 
 def test_no_broad_except_but_at_the_patcher_s_edge():

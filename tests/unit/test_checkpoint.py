@@ -216,6 +216,25 @@ def test_tensors_that_do_not_fit_are_named_and_not_loaded(copy, family):
         load(folder)
 
 
+@pytest.mark.parametrize("kind", ["scales", "whole numbers"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quantised_weights_are_told_in_one_sentence(copy, family, kind):
+    weight = {"v3": "body.", "v2": "model.", "v2-boson": ""}[family] + "layers.1.mlp.down_proj.weight"
+
+    def quantise(tensors):
+        if kind == "scales":
+            tensors[f"{weight}_scale"] = torch.ones(64)
+        else:
+            tensors[weight] = torch.ones(tensors[weight].shape, dtype=torch.int8)
+
+    folder = copy(family)
+    edit(folder, quantise)
+    (problem,) = inspect(folder).problems
+    assert weight in problem and "quantised" in problem
+    with pytest.raises(HiggsError, match=r"quantised model.*Download the published files\."):
+        load(folder)
+
+
 def test_a_folder_that_mixes_generations_is_read_by_its_keys(copy, written):
     for weights, config in (("v2", "v2-boson"), ("v2-boson", "v2")):
         folder = copy(weights, f"{weights}-mixed")
@@ -233,6 +252,9 @@ def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").unlink()
     with pytest.raises(HiggsError, match=r"no \.safetensors file"):
+        inspect(folder)
+    (folder / "model-q4.gguf").touch()
+    with pytest.raises(HiggsError, match="GGUF files are not read"):
         inspect(folder)
     (folder / "config.json").unlink()
     with pytest.raises(HiggsError, match=r"config\.json cannot be read \(No such file"):

@@ -72,6 +72,12 @@ def test_damage_is_told_part_by_part(copy):
     assert any("model.safetensors" in problem for problem in examine(folder).problems)
 
 
+def test_the_right_folder_is_named(copy):
+    folder = copy("v2")
+    assert str(folder) in examine(folder.parent).advice
+    assert examine(folder / "audio_tokenizer").advice.startswith("This is a codec")
+
+
 def test_many_tensors_that_do_not_fit_are_summed_up(copy):
     folder = copy("v2-boson")
     path = folder / "model.safetensors"

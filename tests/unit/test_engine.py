@@ -1,5 +1,6 @@
 """The engine and the terminal on complete tiny checkpoints, all three layouts, against the references' greedy codes."""
 
+import dataclasses
 import json
 import types
 
@@ -168,6 +169,14 @@ def test_the_streamed_waveform_is_the_whole_decode(engine):
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=90))
     whole = build_decoder(engine.checkpoint.codec, engine.device)(speech.codes.t()[None])[0]
     assert torch.allclose(speech.wav, whole.clamp(-1, 1), atol=1e-5)
+
+
+def test_a_voice_of_another_codec_is_refused(engine):
+    voice = engine.encode_voice(clip(), 24000)
+    assert voice.codec and engine.speak(TEXT, voice, SamplingParams(max_frames=10)).frames == 10
+    assert engine.speak(TEXT, dataclasses.replace(voice, codec=""), SamplingParams(max_frames=10)).frames == 10
+    with pytest.raises(HiggsError, match=r"another model.*from its clip"):
+        engine.speak(TEXT, dataclasses.replace(voice, codec="256+768"))
 
 
 @pytest.mark.parametrize("what", ["trim", "close"])

@@ -281,7 +281,10 @@ def test_tokenizer_beyond_the_model(v3, tmp_path):
         PromptBuilder(path, config("v3", text_vocab=260)).build("Hi")
 
 
-@pytest.mark.parametrize("content", [None, "not json", json.dumps([1]), json.dumps({"model_max_length": 5})])
+@pytest.mark.parametrize(
+    "content",
+    [None, "not json", json.dumps([1]), json.dumps({"model_max_length": 5}), json.dumps({"model": {"type": "New"}})],
+)
 def test_no_tokenizer(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     if content is not None:
