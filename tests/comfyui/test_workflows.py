@@ -171,3 +171,18 @@ def test_another_voice_of_the_same_name_is_kept(comfy, workflow):
     assert not save(transcript="One.").error
     assert not save(transcript="One.").error
     assert "holds another voice" in save(transcript="Two.").error
+
+
+def test_a_narration_is_spoken_again_only_when_something_changed(comfy, workflow):
+    prompt = workflow("long_narration", HiggsTTSSaveVoice={"name": "unchanged"})
+
+    def executed():
+        outcome = comfy.run(prompt)
+        assert not outcome.error
+        return {data["node"] for data in outcome.data("executing")} - {None}
+
+    assert {"4", "5"} <= executed()
+    assert not executed()
+    (comfy.base / "models" / "voices" / "unchanged.safetensors").unlink()
+    assert "4" in executed()
+    assert not executed()
