@@ -186,9 +186,9 @@ class Utterance:
 def _in_chunks(numbers: list[int], count: int) -> str:
     if count == 1:
         return ""
-    return (
-        f" in all {count} chunks" if len(numbers) == count else f" in chunk {', '.join(map(str, numbers))} of {count}"
-    )
+    if len(numbers) == count:
+        return f" in all {count} chunks"
+    return f" in chunk {', '.join(map(str, numbers))} of {count}"
 
 
 class _Sound:
