@@ -103,7 +103,10 @@ def release_pinned():
 
 
 def _mem_pool(device: torch.device):
-    """A pool of one's own, or None where there is none to be had. torch 2.5 has them, and never frees one."""
+    """A pool of one's own, or None where there is none to be had.
+
+    torch 2.5's `use_mem_pool` never releases the pool it was given; `use_count` came with the mend, in 2.6.
+    """
     if device.type != "cuda" or not hasattr(getattr(torch.cuda, "MemPool", None), "use_count"):
         return None
     return torch.cuda.MemPool() if torch.cuda.get_allocator_backend() == "native" else None

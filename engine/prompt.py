@@ -9,6 +9,7 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an opened audi
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -179,20 +180,23 @@ class _Vocabulary:
             raise HiggsError(f"{path} cannot be read ({error}). {REMEDY}") from error
         if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
             raise HiggsError(f"{path} is no tokenizer. {REMEDY}")
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.push(self._tell)
             self._tokenizer = Tokenizer.from_str(source)
-        except Exception as error:
-            if type(error) is not Exception:  # it raises nothing more special
-                raise
-            raise HiggsError(
-                f"{path} cannot be read by tokenizers {tokenizers.__version__} ({error}). Update tokenizers. {REMEDY}"
-            ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.added: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens") or ()}
         # Added tokens of nothing but spaces are ordinary text.
         self._commands = {token: name for name, token in self.added.items() if name.strip()}
         self.guard = TextGuard(self._commands.values(), config.is_v2, str(path))
+
+    def _tell(self, kind, error, traceback):
+        """tokenizers raises Exception itself, and that alone is meant: whatever else comes goes on as it is."""
+        if kind is Exception:
+            raise HiggsError(
+                f"{self.path} cannot be read by tokenizers {tokenizers.__version__} ({error}). "
+                f"Update tokenizers. {REMEDY}"
+            ) from error
 
     def require(self, names: Sequence[str]) -> None:
         for name in names:

@@ -23,7 +23,11 @@ from .voice import MAX_CLIP_SECONDS, Voice
 
 _ANCHOR_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
 _UNHURRIED = 1.5  # so many times the estimated length is left in the context
-_LEAST_SECONDS = 2.0  # a chunk that the context allows is not asked to be shorter
+_LEAST_SECONDS = 2.0  # however small the context: shorter chunks are no sentences
+_FULL = (
+    "The context was full before speech had ended. Load the model with a larger context, or use a shorter reference "
+    "clip or smaller chunk_seconds."
+)
 _EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
 
 
@@ -68,8 +72,8 @@ class Utterance:
         none = torch.empty((0, self._residency.talker.config.codebooks), dtype=torch.int64)
         codes = torch.cat([none, *(piece for line in self._lines for piece in line.codes)])
         elapsed = time.perf_counter() - began
-        stopped = self._stopped()
-        return Speech(wav, codes, elapsed, len(chunks), stopped, tuple(dict.fromkeys(self._warnings)), self._how)
+        warnings = tuple(dict.fromkeys(self._warnings))
+        return Speech(wav, codes, elapsed, len(chunks), self._stopped(), warnings, self._how)
 
     def _chunk_seconds(self, text: str) -> float:
         """As asked for, or as much shorter as it takes for a chunk to fit behind its voice; 0 still never splits.
@@ -130,9 +134,15 @@ class Utterance:
             line.codes.append(codes)
             line.unheard.append(codes)
             line.done, line.ended = run.lines[index].done, run.lines[index].ended
+            if line.done and self._ran_full(line):
+                self._warnings.append(_FULL)
             self._count(line, len(codes))
             self._hear()
             self._tick()
+
+    def _ran_full(self, line: _Line) -> bool:
+        """Whether the context's end cut the line, and not the limit that was set."""
+        return not line.ended and line.room < self._params.max_frames
 
     def _count(self, line: _Line, frames: int):
         left = 0 if line.done else max(0, line.left - frames)
@@ -167,19 +177,14 @@ class Utterance:
     def _stopped(self) -> str:
         """Why speech ended: by itself, at the limit that was set, or where the context was full."""
         count, limit = len(self._lines), self._params.max_frames
-        limited = [number for number, line in enumerate(self._lines, 1) if not line.ended]
-        full = [number for number in limited if self._lines[number - 1].room < limit]
-        at_limit = [number for number in limited if number not in full]
+        full = [number for number, line in enumerate(self._lines, 1) if self._ran_full(line)]
+        limited = [number for number, line in enumerate(self._lines, 1) if not line.ended and number not in full]
         reasons = []
-        if at_limit:
-            reasons.append(f"frame limit ({limit} frames, {limit / FRAME_RATE:.1f} s){_in_chunks(at_limit, count)}")
+        if limited:
+            reasons.append(f"frame limit ({limit} frames, {limit / FRAME_RATE:.1f} s){_in_chunks(limited, count)}")
         if full:
             context = self._residency.context
             reasons.append(f"the end of the context ({context} positions){_in_chunks(full, count)}")
-            self._warnings.append(
-                "The context was full before speech had ended. Load the model with a larger context, or use a shorter "
-                "reference clip or smaller chunk_seconds."
-            )
         return ", ".join(reasons) or "end of speech"
 
 

@@ -19,9 +19,7 @@ from .libraries import borrow
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
 MIN_CLIP_SECONDS = 1.0
-# Longer references make cloning wander, and each second takes 25 places of the context. Half a second more is let
-# pass: trimming by hand leaves as much.
-MAX_CLIP_SECONDS = 30.0
+MAX_CLIP_SECONDS = 30.0  # longer references make cloning wander, and each second takes 25 places of the context
 SILENCE_PEAK = 1e-4
 # Sizes beyond this come from rates with no useful common divisor with 24000; the filter would take gigabytes.
 MAX_RESAMPLE_TAPS = 20_000_000
@@ -177,16 +175,16 @@ def check_clip(wav, sample_rate: int) -> None:
             f"The reference clip holds {bad} samples that are no numbers (NaN or infinite). "
             "Check the node that made it, or load the audio file again."
         )
-    seconds = mono.numel() / sample_rate
+    seconds = mono.numel() / sample_rate  # told rounded away from the limit, else 30.02 would read as 30.0
     if seconds < MIN_CLIP_SECONDS:
         raise HiggsError(
-            f"The reference clip is {seconds:.3g} s long, too short to tell a voice. "
+            f"The reference clip is {math.floor(seconds * 100) / 100:.2f} s long, too short to tell a voice. "
             "Give 5 to 30 seconds of clear speech."
         )
-    if seconds > MAX_CLIP_SECONDS + 0.5:
+    if seconds > MAX_CLIP_SECONDS:
         raise HiggsError(
-            f"The reference clip is {seconds:.1f} s long; more than {MAX_CLIP_SECONDS:.0f} s makes cloning wander. "
-            "Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
+            f"The reference clip is {math.ceil(seconds * 10) / 10:.1f} s long; more than {MAX_CLIP_SECONDS:.0f} s "
+            "makes cloning wander. Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
         )
     peak = float(mono.abs().max())
     if peak < SILENCE_PEAK:

@@ -1,9 +1,10 @@
-"""ComfyUI's folders of checkpoints and voices, and the names under which workflows keep them. Opens no file."""
+"""ComfyUI's folders of checkpoints and voices, and the names under which workflows keep them. Opens no tensors."""
 
 from __future__ import annotations
 
 import codecs
 import os
+import re
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +19,7 @@ VOICES = "voices"
 DOWNLOAD = "download: "  # a choice that begins so is fetched when it runs
 SAVED = ".safetensors"  # a saved voice
 CLIPS = (".wav", ".flac", ".mp3", ".ogg")
+REVISION = re.compile(r"@[0-9a-f]{7,40}$")
 LONGEST_NAME = 200  # bytes; file systems take 255, with an ending and a while of writing
 RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
 TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip, the first that is there
@@ -178,8 +180,7 @@ def _common_tail(one: str, other: str) -> int:
 
 def _parts(name: str) -> list[str]:
     """The parts of a saved name, without the revision of a cached repository."""
-    *folders, last = name.replace("\\", "/").strip("/").lower().split("/")
-    return [*folders, last.split("@")[0]]
+    return REVISION.sub("", name.replace("\\", "/").strip("/").lower()).split("/")
 
 
 register()

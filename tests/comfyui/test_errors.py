@@ -28,7 +28,7 @@ def test_empty_text(comfy, workflow, still_works, text):
     "node, inputs, part",
     [
         ("EmptyAudio", {"duration": 3.0, "sample_rate": 44100, "channels": 2}, "silent"),
-        ("EmptyAudio", {"duration": 0.5, "sample_rate": 44100, "channels": 2}, "0.5 s"),
+        ("EmptyAudio", {"duration": 0.5, "sample_rate": 44100, "channels": 2}, "0.50 s"),
         ("EmptyAudio", {"duration": 31.0, "sample_rate": 16000, "channels": 1}, "31.0 s"),
         ("HiggsProbeBadAudio", {"kind": "nan"}, "NaN"),
         ("HiggsProbeBadAudio", {"kind": "none"}, "empty"),

@@ -104,6 +104,9 @@ def test_nobody_speaks_with_another_s_voice(folders, library):
         (library / name / "anna.wav").write_text(name)
     assert folders.find_voice("team\\anna.wav") == library / "team" / "anna.wav"
     assert folders.find_voice("elsewhere/Cast/Anna.wav") == library / "cast" / "anna.wav"
+    (library / "eve@home.wav").write_text("eve")
+    with pytest.raises(HiggsError, match=r"no voice 'eve@work\.wav'"):
+        folders.find_voice("eve@work.wav")
     with pytest.raises(HiggsError, match=r"could be cast/anna\.wav or team/anna\.wav"):
         folders.find_voice("other/anna.wav")
 
