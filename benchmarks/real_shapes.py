@@ -19,13 +19,18 @@ from engine.layouts import V3_CODEC
 from engine.published import PUBLISHED_CODEC, published_config, stored_name
 
 
-def write(folder: pathlib.Path, family: str, layers: int | None = None, whole_codec: bool = False) -> pathlib.Path:
+def write(
+    folder: pathlib.Path, family: str, layers: int | None = None, whole_codec: bool = False, device: str = "auto"
+) -> pathlib.Path:
     """A checkpoint of the published width in `folder`; `layers` makes it shorter than published.
 
-    The codec is the tiny one unless `whole_codec` asks for the published widths.
+    The codec is the tiny one unless `whole_codec` asks for the published widths. `device` makes the random numbers;
+    those of "cpu" are the same on every machine.
     """
     plan, tensors = published_config(folder, family, layers)
-    random = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    random = torch.Generator(device).manual_seed(0)
     for sources in plan.parts.values():
         for source in sources:
             noise = _noise(source.shape, source.shape[-1] if len(source.shape) > 1 else 1, random)
