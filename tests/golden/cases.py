@@ -87,4 +87,5 @@ def digest(wav: torch.Tensor) -> str:
 
 def environment() -> str:
     """What the last bits of a waveform depend on: torch, and the instructions it uses here."""
-    return f"torch {torch.__version__.partition('+')[0]}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    version = torch.__version__.partition("+")[0]
+    return f"torch {version}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

@@ -1,7 +1,7 @@
 """Writes what the golden tests compare with. Run it only for a change of codes that is meant, and say so in CHANGELOG.
 
-    python tests/golden/record.py cpu    adds this environment's waveform digests; codes that differ replace the old
-    python tests/golden/record.py gpu    on an H200
+python tests/golden/record.py cpu    adds this environment's waveform digests; codes that differ replace the old
+python tests/golden/record.py gpu    on an H200
 """
 
 import json
@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).parent)]
 
-import conftest  # noqa: F401  (imports the pack as higgs_tts)
-from cases import CPU_FILE, FAMILIES, GPU_FILE, cpu_runs, digest, environment, folder_of, gpu_folder, gpu_runs
+import conftest  # noqa: E402, F401  (imports the pack as higgs_tts)
+from cases import CPU_FILE, FAMILIES, GPU_FILE, cpu_runs, digest, environment, folder_of, gpu_folder, gpu_runs  # noqa: E402
 
 
 def main(kind: str):
