@@ -1,25 +1,37 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-FLOOR := .floor
+FLOOR := .matrix/transformers-4.50.3
+MISFIT := .matrix/torchaudio-misfit
+# What depends on transformers, tokenizers or torchaudio: the rest is the same under any of them.
+LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.py codec_layout.py doctor.py \
+	embedded.py engine.py environment.py libraries.py prompt.py talker.py tiny.py voice.py)
 
-.PHONY: demo test lint clean
+.PHONY: demo test matrix lint clean
 
 demo: $(VENV)/.ready
 	@mkdir -p output
-	OMP_NUM_THREADS=1 $(PY) -m engine say "Hello! Your computer can speak now, and this is how it sounds." --out output/demo.wav
+	$(PY) -m engine say "Hello! Your computer can speak now, and this is how it sounds." --out output/demo.wav
 
-test: lint $(FLOOR)/.ready
+test: lint $(FLOOR)/.ready $(MISFIT)/.ready
 	$(PY) -m pytest
+	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(LIBRARY_TESTS)
+	PYTHONPATH=$(MISFIT) $(PY) -m pytest tests/unit/test_environment.py tests/unit/test_libraries.py
+
+# All tests in the other environments that the README names; hours on a small machine.
+matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest
+	PYTHONPATH=$(MISFIT) $(PY) -m pytest $(LIBRARY_TESTS)
+	.matrix/torch-2.11/bin/python -m pytest
+	.matrix/torch-2.6/bin/python -m pytest
 
 lint: $(VENV)/.ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-$(VENV)/.ready: requirements.txt Makefile
+$(VENV)/.ready: requirements.txt tests/constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet torch==2.11.0 torchaudio==2.11.0 -r requirements.txt pytest ruff
+	PIP_CONSTRAINT=tests/constraints.txt $(PY) -m pip install --quiet -r requirements.txt pytest ruff
 	@touch $@
 
 # transformers 4.50.3 is the oldest that ComfyUI accepts; it lies ahead on the path, so one environment serves both.
@@ -29,5 +41,21 @@ $(FLOOR)/.ready: Makefile $(VENV)/.ready
 	$(PY) -m pip install --quiet --target $(FLOOR) requests
 	@touch $@
 
+# torchaudio ended at 2.11 and says it fits any torch: this is what beside a newer torch becomes of it.
+$(MISFIT)/.ready: Makefile $(VENV)/.ready
+	rm -rf $(MISFIT)
+	$(PY) -m pip install --quiet --no-deps --target $(MISFIT) torchaudio==2.11.0
+	@touch $@
+
+.matrix/torch-2.11/.ready: requirements.txt Makefile
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet torch==2.11.0 torchaudio==2.11.0 -r requirements.txt pytest
+	@touch $@
+
+.matrix/torch-2.6/.ready: requirements.txt Makefile
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet torch==2.6.0 transformers==4.50.3 -r requirements.txt pytest
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(FLOOR) output
+	rm -rf $(VENV) .matrix output

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torchaudio.functional import resample
-from torchaudio.transforms import MFCC
+
+from engine.resample import resample
 
 RATE = 16_000  # what recognisers hear
 _ONES = (
@@ -192,6 +192,8 @@ class Speakers:
 
     def __init__(self, samples: dict[str, list[torch.Tensor]]):
         """samples: name -> clips [S] at 24 kHz, some for each."""
+        from torchaudio.transforms import MFCC  # here: the rest of this file does without torchaudio
+
         self._mfcc = MFCC(24_000, 20, melkwargs={"n_fft": 1024, "hop_length": 240, "n_mels": 60})
         self.names = list(samples)
         features = {name: np.stack([self._features(clip) for clip in clips]) for name, clips in samples.items()}

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, Snake, decoder_parts, encoder_parts
+from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encoder_parts
+from .codec_dac import Snake
 from .codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES, SAMPLE_RATE
 from .errors import HiggsError
-from .libraries import borrow
+from .resample import resample
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
@@ -107,9 +108,6 @@ class CodecEncoder(nn.Module):
         return self.quantizer.encode(self.fc(both))[0].T.contiguous().to(wav.device)
 
     def _semantic(self, wav: torch.Tensor) -> torch.Tensor:  # [1, S] -> [1, T, semantic_hidden]
-        # Imported here: only encoding needs it, and a broken torchaudio need not keep the pack from loading.
-        resample = borrow("torchaudio.functional", "resample")
-
         heard = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
         states = self.semantic_model(heard, output_hidden_states=True, return_dict=True).hidden_states
         return torch.stack(states, dim=1).mean(dim=1)[:, ::_SEMANTIC_STEP]

@@ -1,28 +1,23 @@
 """The codec's network, under the tensor names transformers uses. Knows no file, no windows and no audio formats.
 
-The convolutional stacks are transformers' DAC and HuBERT blocks; the small pieces between them are ours.
+The acoustic convolutions are in codec_dac.py, HuBERT in codec_hubert.py; the small pieces between them are here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .codec_dac import AcousticDecoder, AcousticEncoder
+from .codec_hubert import semantic_model
+from .codec_hubert import settings as hubert_settings
 from .config import SAMPLE_RATE
-from .kernels.snake import snake
-from .libraries import borrow
 
-if TYPE_CHECKING:
-    from transformers import DacConfig, HubertConfig
-
-_DAC = "transformers.models.dac.modeling_dac"  # borrowed late: transformers takes seconds to load
 CODEBOOKS = 8
 RATIOS = 5  # up- and downsampling blocks of the acoustic half
-SEMANTIC_STRIDES = (5, 2, 2, 2, 2, 2, 2)  # HuBERT's feature convolutions; shapes do not tell strides
 SEMANTIC_BLOCKS = 2  # blocks of the semantic encoder
 SEMANTIC_UNITS = 2  # residual units a block
 SEMANTIC_RATE = 16_000  # Hz, what HuBERT hears
@@ -62,24 +57,6 @@ class CodecConfig:
         return max(1, self.semantic_hidden // 64)
 
 
-def dac_config(config: CodecConfig) -> DacConfig:
-    """transformers' settings for the acoustic half."""
-    dac = borrow("transformers", "DacConfig")(
-        encoder_hidden_size=config.encoder_hidden,
-        decoder_hidden_size=config.decoder_hidden,
-        downsampling_ratios=list(config.ratios),
-    )
-    # Derived by DacConfig for its own codec: reversed ratios, and the width of the encoder's last block.
-    dac.upsampling_ratios = list(config.ratios)
-    dac.hidden_size = config.acoustic_hidden
-    return dac
-
-
-def hubert_config(config: CodecConfig) -> HubertConfig:
-    """transformers' settings for HuBERT."""
-    return borrow("transformers", "HubertConfig")(**_hubert_settings(config), attn_implementation="sdpa")
-
-
 def hf_config(config: CodecConfig) -> dict:
     """The config.json with which transformers' HiggsAudioV2TokenizerModel loads a codec of these widths."""
     acoustic = {
@@ -100,64 +77,18 @@ def hf_config(config: CodecConfig) -> dict:
         "codebook_size": config.codebook_size,
         "codebook_dim": config.codebook_dim,
         "acoustic_model_config": acoustic,
-        "semantic_model_config": {"model_type": "hubert", **_hubert_settings(config)},
+        "semantic_model_config": {"model_type": "hubert", **hubert_settings(config)},
     }
 
 
-def _hubert_settings(config: CodecConfig) -> dict:
-    return {
-        "hidden_size": config.semantic_hidden,
-        "num_hidden_layers": config.semantic_layers,
-        "num_attention_heads": config.semantic_heads,
-        "intermediate_size": config.semantic_ffn,
-        "conv_dim": list(config.conv_dims),
-        "conv_kernel": list(config.conv_kernels),
-        "conv_stride": list(SEMANTIC_STRIDES),
-        "num_conv_pos_embeddings": config.pos_kernel,
-        "num_conv_pos_embedding_groups": config.pos_groups,
-        "mask_time_prob": 0.0,  # nothing is masked, hence no masked_spec_embed
-    }
-
-
-class Snake(nn.Module):
-    """DAC's activation, by whatever computes it: torch's ops, or a kernel put in their place.
-
-    `heard` of `frames` frames are sound and the rest is padding, which it silences. As every convolution that widens
-    what a sample hears comes after one of these, padding is to the frames before it what the end of a clip is.
-    """
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.alpha = nn.Parameter(torch.ones(1, width, 1))
-        self.compute = snake
-        self.heard = self.frames = 1
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        return self.compute(x, self.alpha, x.shape[2] // self.frames * self.heard)
-
-
-def acoustic_encoder(config: CodecConfig) -> nn.Module:
+def acoustic_encoder(config: CodecConfig) -> AcousticEncoder:
     """wav [B, 1, S] -> [B, acoustic_hidden, S / 960]."""
-    return borrow(_DAC, "DacEncoder")(dac_config(config))
+    return AcousticEncoder(config.encoder_hidden, config.acoustic_hidden, config.ratios)
 
 
-def acoustic_decoder(config: CodecConfig) -> nn.Module:
+def acoustic_decoder(config: CodecConfig) -> AcousticDecoder:
     """[B, acoustic_hidden, T] -> wav [B, 1, 960 * T], not limited to -1..1."""
-    decoder = borrow(_DAC, "DacDecoder")(dac_config(config))
-    # This codec was trained without the final tanh, and with odd strides padded so that each yields stride * T samples.
-    decoder.tanh = nn.Identity()
-    for block in decoder.block:
-        block.conv_t1.output_padding = (block.conv_t1.stride[0] % 2,)
-    for module in list(decoder.modules()):
-        for name, child in list(module.named_children()):
-            if name.startswith("snake"):
-                setattr(module, name, Snake(child.alpha.shape[1]))
-    return decoder
-
-
-def semantic_model(config: CodecConfig) -> nn.Module:
-    """HuBERT: 16 kHz wav [B, S] -> hidden states, 50 a second."""
-    return borrow("transformers", "HubertModel")(hubert_config(config))
+    return AcousticDecoder(config.decoder_hidden, config.acoustic_hidden, config.ratios)
 
 
 class SemanticUnit(nn.Module):
@@ -267,9 +198,13 @@ def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
 
 def encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
     """What turns sound into codes, each part under the name its tensors begin with."""
+    return {**light_encoder_parts(config), "semantic_model": semantic_model(config)}
+
+
+def light_encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
+    """The parts of the encoder that are ours: all but HuBERT."""
     return {
         "acoustic_encoder": acoustic_encoder(config),
-        "semantic_model": semantic_model(config),
         "encoder_semantic": SemanticEncoder(config),
         "fc": nn.Linear(config.hidden, config.hidden),
         "quantizer": ResidualQuantizer(config, encodes=True),

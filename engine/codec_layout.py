@@ -18,12 +18,12 @@ from .codec_blocks import (
     CODEBOOKS,
     RATIOS,
     SEMANTIC_BLOCKS,
-    SEMANTIC_STRIDES,
     SEMANTIC_UNITS,
     CodecConfig,
     decoder_parts,
-    encoder_parts,
+    light_encoder_parts,
 )
+from .codec_hubert import STRIDES, semantic_shapes
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES
 from .errors import HiggsError
 
@@ -83,7 +83,7 @@ _TELLS = {
     "pos_kernel": (_POSITION + _DIRECTION, 2),
 }
 _UPSAMPLING = tuple(f"acoustic_decoder.block.{i}.conv_t1.weight" for i in range(RATIOS))
-_HEARING = tuple(f"semantic_model.feature_extractor.conv_layers.{i}.conv.weight" for i in range(len(SEMANTIC_STRIDES)))
+_HEARING = tuple(f"semantic_model.feature_extractor.conv_layers.{i}.conv.weight" for i in range(len(STRIDES)))
 _LAYERS = "semantic_model.encoder.layers."
 
 
@@ -101,7 +101,11 @@ def decoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
 @functools.lru_cache(maxsize=4)
 def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
     """Tensor name -> shape of everything that encoding needs."""
-    return _shapes(encoder_parts, config)
+    ours = _shapes(light_encoder_parts, config)
+    acoustic = {name: shape for name, shape in ours.items() if name.startswith("acoustic_encoder.")}
+    semantic = {f"semantic_model.{name}": shape for name, shape in semantic_shapes(config).items()}
+    # In this order tiny_codec draws its weights; another order is another codec.
+    return MappingProxyType({**acoustic, **semantic, **ours})
 
 
 def unused_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:

@@ -1,29 +1,68 @@
-"""Imports what only some work needs, when it is needed, and says in one sentence what is missing."""
+"""Lazy imports of optional libraries; a missing or broken one raises HiggsError with an install hint."""
+
+from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import platform
 
 from .errors import HiggsError
 
-_REMEDIES = {
-    "torchaudio": "Install the torchaudio that belongs to your torch",
-    "transformers": "Install transformers 4.50.3 or newer, and the torchaudio that belongs to your torch,",
-}
+_REMEDIES = {"transformers": "Install transformers 4.50.3 or newer"}
+_REPORTED = tuple("torch transformers tokenizers huggingface_hub safetensors numpy soundfile torchaudio".split())
+# What a library built for another torch raises at import, besides ImportError.
+_BROKEN = (ImportError, AttributeError, RuntimeError, OSError)
 
 
 def borrow(module: str, name: str):
-    """`name` from a library's module. Raises HiggsError with the cause where the library cannot be imported.
-
-    RuntimeError and OSError are what a torchaudio built for another torch raises, also from inside transformers.
-    """
+    """`name` from a library's module. Raises HiggsError with the cause where the library cannot be imported."""
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, RuntimeError, OSError) as error:
-        cause = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+    except _BROKEN as error:
         library = module.partition(".")[0]
-        reason = (str(cause).strip() or type(cause).__name__).partition("\n")[0].rstrip(".")
+        misfit = torchaudio_misfit() if library == "transformers" else ""
+        if misfit:
+            raise HiggsError(f"A voice cannot be made from a clip: {misfit}") from error
         remedy = _REMEDIES.get(library, f"Install {library}")
         raise HiggsError(
-            f"{library} has no usable {name} here: {reason}. {remedy} into the Python that runs this."
+            f"{library} has no usable {name} here: {_reason(error)}. {remedy} into the Python that runs this."
         ) from error
+
+
+def torchaudio_misfit() -> str:
+    """What to do about a torchaudio that is installed and cannot be imported; empty where there is none such.
+
+    transformers imports torchaudio with its models wherever it is installed, so one that does not fit its torch
+    (torchaudio ended at 2.11) takes every model of transformers away, from all packs.
+    """
+    version = installed_version("torchaudio")
+    if not version:
+        return ""
+    try:
+        importlib.import_module("torchaudio")
+    except _BROKEN:
+        return (
+            f"the installed torchaudio {version} does not fit torch {installed_version('torch')}, which keeps "
+            "transformers from loading. Uninstall it (pip uninstall torchaudio); this pack does not need it."
+        )
+    return ""
+
+
+def installed_version(library: str) -> str:
+    """Version of an installed library as its metadata has it, without importing it; empty where there is none."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def versions() -> dict[str, str]:
+    """Name -> version of Python and of the libraries in use, empty for one that is not installed."""
+    return {"python": platform.python_version(), **{name: installed_version(name) for name in _REPORTED}}
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what the deepest cause says."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")

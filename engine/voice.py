@@ -15,14 +15,13 @@ from safetensors.torch import save as safetensors_bytes
 from .config import CODEBOOK_SIZE, FRAME_RATE, SAMPLE_RATE
 from .errors import HiggsError
 from .libraries import borrow
+from .resample import MAX_TAPS, resample, taps
 
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
 MIN_CLIP_SECONDS = 1.0
 MAX_CLIP_SECONDS = 30.0  # longer references make cloning wander, and each second takes 25 places of the context
 SILENCE_PEAK = 1e-4
-# Sizes beyond this come from rates with no useful common divisor with 24000; the filter would take gigabytes.
-MAX_RESAMPLE_TAPS = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,11 +200,8 @@ def prepare_clip(wav, sample_rate: int) -> torch.Tensor:
     mono = _mono(wav)
     if sample_rate == SAMPLE_RATE:
         return mono
-    divisor = math.gcd(sample_rate, SAMPLE_RATE)
-    if sample_rate // divisor * (SAMPLE_RATE // divisor) > MAX_RESAMPLE_TAPS:
+    if taps(sample_rate, SAMPLE_RATE) > MAX_TAPS:
         raise HiggsError(
             f"The reference clip has the unusual sample rate {sample_rate}. Save it at 24000, 44100 or 48000 Hz first."
         )
-    # Here, not at the top: a torchaudio that does not fit its torch should cost cloning, not the whole pack.
-    resample = borrow("torchaudio.functional", "resample")
     return resample(mono, sample_rate, SAMPLE_RATE)

@@ -13,7 +13,8 @@ import zlib
 from dataclasses import dataclass
 
 import torch
-from torchaudio.functional import resample
+
+from engine.resample import resample
 
 from . import flite
 from .corpus import PAUSES, SPEEDS, TAG

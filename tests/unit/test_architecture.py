@@ -13,8 +13,8 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 # Each tier imports only lower ones; a module of a package counts as the package.
 TIERS = [
     {"errors", "kernels", "shipped"},
-    {"config", "libraries", "memory"},
-    {"delay", "prefix", "tensors", "tags", "speech", "upload"},
+    {"codec_dac", "config", "libraries", "memory", "resample"},
+    {"codec_hubert", "delay", "prefix", "tensors", "tags", "speech", "upload"},
     {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
     {"download", "layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},

@@ -1,5 +1,6 @@
 """The codec: equal to transformers' own class, exact in windows, sturdy at the edges."""
 
+import dataclasses
 import json
 import math
 
@@ -18,7 +19,8 @@ from higgs_tts.engine.codec import (
     tiny_codec,
     unused_shapes,
 )
-from higgs_tts.engine.codec_blocks import hf_config
+from higgs_tts.engine.codec_blocks import acoustic_decoder, acoustic_encoder, hf_config
+from higgs_tts.engine.codec_hubert import semantic_model, semantic_shapes
 from higgs_tts.engine.codec_layout import CodecWeights
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.published import PUBLISHED_CODEC
@@ -45,6 +47,8 @@ def reference(tensors, tmp_path_factory):
     """transformers' class with the same weights, and what it said about loading them."""
     if not hasattr(transformers, "HiggsAudioV2TokenizerModel"):
         pytest.skip(f"transformers {transformers.__version__} has no HiggsAudioV2TokenizerModel to compare with")
+    if not transformers.utils.is_torchaudio_available():
+        pytest.skip("no torchaudio here, and transformers' HiggsAudioV2TokenizerModel needs it")
     folder = tmp_path_factory.mktemp("codec")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(hf_config(TINY)))
@@ -229,14 +233,45 @@ def test_weights_are_whole_and_still(decoder, encoder):
             assert tensor.dtype == torch.float32 and not tensor.requires_grad and not tensor.is_meta
 
 
-def test_transformers_own_dac_is_left_alone(decoder):
+def dac_of_transformers(config):
+    """transformers' DacEncoder and DacDecoder with the two changes that this codec makes to the decoder."""
     from transformers import DacConfig
-    from transformers.models.dac.modeling_dac import DacDecoder
+    from transformers.models.dac.modeling_dac import DacDecoder, DacEncoder
 
+    dac = DacConfig(
+        encoder_hidden_size=config.encoder_hidden,
+        decoder_hidden_size=config.decoder_hidden,
+        downsampling_ratios=list(config.ratios),
+    )
+    dac.upsampling_ratios, dac.hidden_size = list(config.ratios), config.acoustic_hidden
+    decoder = DacDecoder(dac)
+    decoder.tanh = torch.nn.Identity()
+    for block in decoder.block:
+        block.conv_t1.output_padding = (block.conv_t1.stride[0] % 2,)
+    return DacEncoder(dac), decoder
+
+
+@pytest.mark.parametrize("config", [TINY, dataclasses.replace(TINY, ratios=(5, 4, 4, 4, 3), decoder_hidden=96)])
+def test_the_acoustic_half_is_transformers_dac(config):
+    """Ours, so that speaking needs no transformers; the same tensors, the same numbers."""
+    torch.manual_seed(0)
+    pairs = zip(dac_of_transformers(config), (acoustic_encoder(config), acoustic_decoder(config)), strict=True)
+    for (theirs, ours), shape in zip(pairs, [(2, 1, 9600), (2, config.acoustic_hidden, 9)], strict=True):
+        state = theirs.state_dict()
+        state |= {name: 1 + 0.2 * torch.rand_like(alpha) for name, alpha in state.items() if name.endswith("alpha")}
+        theirs.load_state_dict(state)
+        ours.load_state_dict(state, strict=True)
+        x = torch.randn(shape)
+        wanted, found = theirs(x), ours(x)
+        assert found.shape == wanted.shape and wanted.std() > 1e-3
+        assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("config", [TINY, PUBLISHED_CODEC], ids=["tiny", "published"])
+def test_hubert_s_tensors_are_listed_as_transformers_has_them(config):
     with torch.device("meta"):
-        dac = DacDecoder(DacConfig(downsampling_ratios=[2, 3], decoder_hidden_size=16))
-    assert isinstance(dac.tanh, torch.nn.Tanh)
-    assert all(block.conv_t1.output_padding == (0,) for block in dac.block)
+        built = semantic_model(config).state_dict()
+    assert list(semantic_shapes(config).items()) == [(name, tuple(tensor.shape)) for name, tensor in built.items()]
 
 
 def test_published_size():

@@ -10,8 +10,8 @@ from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, Sampli
 from higgs_tts.engine.checkpoint import open_codec
 from higgs_tts.engine.codec import build_decoder
 from higgs_tts.engine.doctor import examine
+from higgs_tts.engine.resample import resample
 from higgs_tts.engine.tags import TAGS
-from torchaudio.functional import resample
 
 HEARING = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "hearing.py"
 TEXT = "Your computer can speak now, and this is how it sounds."

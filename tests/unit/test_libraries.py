@@ -5,6 +5,7 @@ import importlib
 import sys
 
 import pytest
+from higgs_tts.engine import libraries
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.libraries import borrow
 
@@ -26,8 +27,21 @@ def test_an_error_without_a_word_has_its_kind_told(monkeypatch):
         raise ImportError
 
     monkeypatch.setattr(importlib, "import_module", silent)
+    monkeypatch.setattr(libraries, "installed_version", lambda name: "")  # no torchaudio to blame
     with pytest.raises(HiggsError, match=r"transformers has no usable X here: ImportError\. Install transformers 4"):
         borrow("transformers", "X")
+
+
+def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeypatch):
+    def broken(name):
+        raise RuntimeError("compiled with different CUDA versions.")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    monkeypatch.setattr(libraries, "installed_version", {"torchaudio": "2.11.0", "torch": "2.15.0"}.get)
+    with pytest.raises(HiggsError, match=r"torchaudio 2\.11\.0 does not fit torch 2\.15\.0.*pip uninstall torchaudio"):
+        borrow("transformers", "HubertModel")
+    with pytest.raises(HiggsError, match="soundfile has no usable read here: compiled with"):
+        borrow("soundfile", "read")
 
 
 def test_the_deepest_cause_is_told(monkeypatch):

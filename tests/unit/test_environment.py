@@ -1,0 +1,76 @@
+"""What the pack needs of its environment: which libraries are imported when, and what one that is broken costs.
+
+Each case runs the terminal or an import in a process of its own, in the environment the tests run in.
+"""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from higgs_tts.engine import libraries
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+OPTIONAL = {"transformers", "torchaudio", "torchvision", "torchcodec", "soundfile", "triton", "librosa", "comfy"}
+SPEAK = """
+import sys
+from engine.__main__ import main
+assert main(["say", "Hello there, how are you today?", "--out", sys.argv[1], "--greedy", "--max-frames", "60"]) == 0
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def python(*args):
+    """(exit code, what was printed, what was said on stderr) of a Python in the repository's root."""
+    done = subprocess.run([sys.executable, *map(str, args)], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    return done.returncode, done.stdout, done.stderr
+
+
+def imported_by(code, *args):
+    status, printed, said = python("-c", code, *args)
+    assert status == 0, said
+    return set(printed.splitlines()[-1].split())
+
+
+def test_importing_the_engine_brings_in_nothing_optional():
+    names = imported_by("import sys, engine; print(*sorted({name.partition('.')[0] for name in sys.modules}))")
+    assert "engine" in names and not names & OPTIONAL
+
+
+def test_speaking_needs_no_transformers_and_no_torchaudio(tmp_path):
+    names = imported_by(SPEAK, tmp_path / "hello.wav")
+    assert not names & (OPTIONAL - {"soundfile"})
+    assert (tmp_path / "hello.wav").stat().st_size > 10_000
+
+
+def test_a_torchaudio_that_does_not_fit_costs_voices_from_clips_alone(tmp_path):
+    """Whatever torchaudio is here: speech works, and a voice is made or the reason is told in one sentence."""
+    imported_by(SPEAK, tmp_path / "clip.wav")
+    status, _, said = python("-m", "engine", "voice", tmp_path / "clip.wav", "--out", tmp_path / "v.safetensors")
+    misfit = libraries.torchaudio_misfit()
+    if misfit:
+        sentence = said.strip().splitlines()[-1]
+        assert status == 2 and "uninstall torchaudio" in sentence and misfit in sentence
+    else:
+        assert status == 0, said
+        assert (tmp_path / "v.safetensors").is_file()
+
+
+@pytest.fixture
+def broken_torchaudio(tmp_path, monkeypatch):
+    """A torchaudio 2.11 that raises at import, as it does beside a newer torch."""
+    package, metadata = tmp_path / "torchaudio", tmp_path / "torchaudio-2.11.0.dist-info"
+    package.mkdir()
+    metadata.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('compiled with different CUDA versions')\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torchaudio\nVersion: 2.11.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("broken_torchaudio")
+def test_a_broken_torchaudio_is_told_with_its_remedy(tmp_path):
+    code = "from engine.libraries import torchaudio_misfit; print(torchaudio_misfit())"
+    status, printed, said = python("-c", code)
+    assert status == 0, said
+    assert "torchaudio 2.11.0 does not fit torch" in printed and "pip uninstall torchaudio" in printed
+    imported_by(SPEAK, tmp_path / "hello.wav")

@@ -1,0 +1,39 @@
+"""Resampling is torchaudio's, sample for sample."""
+
+import pathlib
+
+import pytest
+import torch
+from higgs_tts.engine.resample import resample
+from safetensors.torch import load_file
+
+VALUES = load_file(pathlib.Path(__file__).parent / "data" / "resampled.safetensors")  # made with torchaudio 2.11
+RATES = sorted({tuple(map(int, name.split()[:2])) for name in VALUES})
+
+
+@pytest.mark.parametrize("rate, to", RATES)
+def test_the_values_of_torchaudio(rate, to):
+    out = resample(VALUES[f"{rate} {to} in"], rate, to)
+    wanted = VALUES[f"{rate} {to} out"]
+    assert out.shape == wanted.shape and (out - wanted).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("rate, to", [*RATES, (44_100, 16_000), (96_000, 24_000), (24_000, 24_000)])
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 2, 4001)])
+def test_torchaudio_itself_where_it_loads(rate, to, shape):
+    try:
+        from torchaudio import functional
+    except (ImportError, RuntimeError, OSError) as error:
+        pytest.skip(f"no usable torchaudio here: {error}")
+    wav = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    wanted = functional.resample(wav, rate, to)
+    assert torch.equal(resample(wav, rate, to), wanted)
+
+
+def test_a_tone_keeps_its_pitch_and_what_cannot_be_kept_goes():
+    def tone(hz, rate):
+        return torch.sin(2 * torch.pi * hz * torch.arange(rate, dtype=torch.float64) / rate).float()
+
+    low, high = (resample(tone(hz, 44_100), 44_100, 16_000) for hz in (440, 12_000))
+    assert len(low) == 16_000 and (low - tone(440, 16_000))[200:-200].abs().max() < 1e-3
+    assert high[200:-200].abs().max() < 5e-3

@@ -1,0 +1,60 @@
+"""Names of torch that its documentation does not promise: each is there and takes what we pass, or is not needed.
+
+A torch that moves one of them fails here, on any machine, before it fails on a user's GPU.
+"""
+
+import inspect
+
+import pytest
+import torch
+from higgs_tts.engine import memory
+from higgs_tts.engine.talker import prefill
+
+has_cuda_build = pytest.mark.skipif(not torch.version.cuda, reason="this torch is built without CUDA")
+
+
+def parameters(function):
+    return inspect.signature(function).parameters
+
+
+def test_flash_attention_takes_our_arguments():
+    """prefill calls it as (q, k, v, dropout, causal, debug mask) and takes the first result."""
+    schema = prefill._FLASH.default._schema
+    assert [argument.name for argument in schema.arguments[:6]] == [
+        "query",
+        "key",
+        "value",
+        "dropout_p",
+        "is_causal",
+        "return_debug_mask",
+    ]
+    assert str(schema.returns[0].type) == "Tensor"
+
+
+def test_silu_writes_into_a_buffer():
+    out = torch.empty(3)
+    torch.ops.aten.silu.out(torch.ones(3), out=out)
+    assert torch.allclose(out, torch.full((3,), 0.7310586))
+
+
+def test_a_storage_has_an_identity():
+    wide = torch.zeros(4)
+    assert wide.untyped_storage()._cdata == wide[1:].untyped_storage()._cdata
+    assert wide.untyped_storage()._cdata != torch.zeros(4).untyped_storage()._cdata
+
+
+@has_cuda_build
+def test_workspaces_and_pinned_memory_can_be_released():
+    assert callable(torch._C._cuda_clearCublasWorkspaces)
+    memory.release_pinned()  # there since 2.6; without it torch keeps pinned memory, which costs nothing else
+
+
+@has_cuda_build
+def test_pools_streams_and_captures_take_our_arguments():
+    assert "use_count" in dir(torch.cuda.MemPool) or torch.__version__ < "2.6"
+    assert list(parameters(torch.cuda.use_mem_pool))[:2] == ["pool", "device"]
+    assert {"stream", "capture_error_mode"} <= parameters(torch.cuda.graph.__init__).keys()
+    assert {"device", "priority"} <= parameters(torch.cuda.Stream.__new__).keys()
+    assert {"replay", "reset"} <= set(dir(torch.cuda.CUDAGraph))
+    assert callable(torch.cuda.get_allocator_backend)
+    assert callable(torch.backends.cuda.is_flash_attention_available)
