@@ -18,6 +18,7 @@ from .prompt import PromptBuilder
 from .residency import Residency
 from .speech import Speech
 from .state import DecodeState
+from .threads import SMALL_BYTES, one_thread
 from .utterance import Utterance
 from .voice import Voice, check_clip, prepare_clip
 
@@ -125,6 +126,11 @@ class Engine:
         if residency is not None:
             residency.close()
 
+    def _few_threads(self):
+        """One CPU thread for a model so small that more only wait for each other."""
+        is_small = self.device.type == "cpu" and talker_bytes(self.checkpoint, self.dtype) <= SMALL_BYTES
+        return one_thread() if is_small else contextlib.nullcontext()
+
     def _on_device(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
@@ -187,7 +193,11 @@ class Engine:
 
             self._speaking = True
             try:
-                return Utterance(self._residency, self._builder, voice, params, scene, tick, on_audio).say(text)
+                with (
+                    self._few_threads(),
+                    Utterance(self._residency, self._builder, voice, params, scene, tick, on_audio) as utterance,
+                ):
+                    return utterance.say(text)
             finally:
                 self._speaking = False
                 if self._drop_after:

@@ -64,6 +64,14 @@ class Decoding:
         nothing = torch.empty((0, state.config.codebooks), dtype=torch.int64)
         self.lines = [Line(number, nothing) for number, _ in self._queue]
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        """Lets go of all that is on the device: an exception that ends the call refers to this object for longer."""
+        self._talker = self._state = self._runner = self._prefixes = self._on_step = None
+        self._copies.clear()
+
     def __iter__(self):
         self._state.done.fill_(True)
         self._refill()

@@ -18,15 +18,15 @@ log = logging.getLogger("higgs_tts")
 
 
 class PrivatePool:
-    """Takes the allocations of one open engine and counts what is alive of them.
+    """Takes the allocations of one open engine, counts what is alive of them and frees it at the end.
 
-    `allocate()` routes this thread's allocations into the pool; `adopt` makes tensors count; `close` returns
-    everything to the device and is safe to call twice.
+    `allocate()` routes this thread's allocations into the pool; `adopt` makes tensors the pool's; `close` returns
+    everything to the device, whoever still refers to an adopted tensor, and is safe to call twice.
     """
 
     def __init__(self, device: torch.device):
         self.device = device
-        self._adopted: dict[int, tuple[weakref.ref, int]] = {}
+        self._adopted: list[weakref.ref] = []
         self._pool = _mem_pool(device)
         self._stream: torch.cuda.Stream | None = None
         self._side: torch.cuda.Stream | None = None
@@ -41,16 +41,17 @@ class PrivatePool:
             yield
 
     def adopt(self, tensors):
-        """Counts these tensors as long as they live."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            known = self._adopted.get(storage.data_ptr())
-            if known is None or known[0]() is None:  # a view counts with the tensor it is of
-                self._adopted[storage.data_ptr()] = (weakref.ref(tensor), storage.nbytes())
+        """Counts these tensors as long as they live, and empties them when the pool closes."""
+        alive = [ref for ref in self._adopted if ref() is not None]
+        self._adopted = alive + [weakref.ref(tensor) for tensor in tensors]
 
     def live_bytes(self) -> int:
-        """Bytes of adopted tensors that are still alive."""
-        return sum(size for ref, size in self._adopted.values() if ref() is not None)
+        """Bytes that adopted tensors still take; a storage counts once, however many views of it were adopted."""
+        storages = [tensor.untyped_storage() for tensor in self._living()]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    def _living(self) -> list[torch.Tensor]:
+        return [tensor for ref in self._adopted if (tensor := ref()) is not None]
 
     def capture_stream(self) -> torch.cuda.Stream:
         """The pool's one stream for warm-up and capture; what it captures goes before other work on the device."""
@@ -80,10 +81,16 @@ class PrivatePool:
             torch.cuda.empty_cache()
 
     def close(self):
-        """Returns everything to the device. The owner has dropped its tensors and graphs before."""
+        """Returns everything to the device. The owner has dropped its tensors and graphs before.
+
+        An adopted tensor that somebody still refers to keeps no memory, it is empty from now on: an exception refers to
+        the frames it passed, and ComfyUI holds it while it already loads another model.
+        """
         held = self.live_bytes()
         if held:
-            log.warning("Higgs TTS: %d bytes on %s are still referenced after closing.", held, self.device)
+            log.debug("Higgs TTS: %d bytes on %s were still referenced when their pool closed.", held, self.device)
+        for tensor in self._living():
+            tensor.data = tensor.new_empty(0)
         self._adopted.clear()
         self._pool = None
         self.trim()

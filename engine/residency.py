@@ -119,9 +119,6 @@ class Residency:
         pool, lane = made
         try:
             yield lane
-        except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # their tensors would outlive the lane
-            raise
         finally:
             self._synchronize()
             lane.close()

@@ -57,6 +57,14 @@ class Utterance:
         self._frames = self._left = 0  # said, and expected yet, over all lines
         self._how = ""
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
+        self._sound.close()
+        self._residency = self._on_frame = None
+
     def say(self, text: str) -> Speech:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
         began = time.perf_counter()
@@ -126,19 +134,22 @@ class Utterance:
         self._sound.stream.in_turn = rows == 1
         # A voice made of this text's first line is of no use to the next call.
         prefixes = self._residency.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)
-        run = Decoding(
+        with Decoding(
             self._residency.talker, *lane, prompts, self._params, first, self._tick, self._sound.wanted, prefixes
-        )
-        for index, codes in run:
-            line = self._lines[first + index]
-            line.codes.append(codes)
-            line.unheard.append(codes)
-            line.done, line.ended = run.lines[index].done, run.lines[index].ended
-            if line.done and self._ran_full(line):
-                self._warnings.append(_FULL)
-            self._count(line, len(codes))
-            self._hear()
-            self._tick()
+        ) as run:
+            for index, codes in run:
+                self._take(self._lines[first + index], run.lines[index], codes)
+
+    def _take(self, line: _Line, said, codes: torch.Tensor):
+        """Adds what a line has said since, and hears what is next."""
+        line.codes.append(codes)
+        line.unheard.append(codes)
+        line.done, line.ended = said.done, said.ended
+        if line.done and self._ran_full(line):
+            self._warnings.append(_FULL)
+        self._count(line, len(codes))
+        self._hear()
+        self._tick()
 
     def _ran_full(self, line: _Line) -> bool:
         """Whether the context's end cut the line, and not the limit that was set."""
@@ -250,6 +261,10 @@ class _Sound:
         self.wanted = 0
         if self._on_audio is not None:
             self._on_audio(wav)
+
+    def close(self):
+        """Lets go of the decoder and of whoever listens."""
+        self.stream = self._on_audio = None
 
     def finish(self) -> torch.Tensor:
         """The rest -> the whole wav [T]."""

@@ -203,6 +203,7 @@ def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplo
 
 
 def test_a_long_text_keeps_nothing_when_it_is_done(opened, caplog):
+    caplog.set_level("DEBUG", "higgs_tts")
     engine, voice = opened(), a_voice()
     engine.speak(TEXT, voice, PARAMS)
     engine.speak("Hello.", params=PARAMS)

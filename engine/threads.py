@@ -1,0 +1,38 @@
+"""How many CPU threads torch computes with while a small model speaks. The only file that sets it, for a moment."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import torch
+
+# A talker up to this size gains nothing from a second thread: its products are too short. What it loses is waiting at
+# the end of each for a thread that other work keeps from running.
+SMALL_BYTES = 128 << 20
+
+_lock = threading.Lock()
+_calls = 0  # in flight, in all threads
+_usual = 0  # threads before the first of them
+
+
+@contextlib.contextmanager
+def one_thread():
+    """torch computes with one thread inside. Calls may overlap, in any threads; afterwards all is as before the first.
+
+    OpenMP keeps the number for each thread, and torch keeps one for threads to come. So every call sets its own and
+    puts back what was there before the first of all calls in flight, not what it found.
+    """
+    global _calls, _usual
+    with _lock:
+        found = torch.get_num_threads()  # in a new thread this also makes torch set its number, once
+        if not _calls:
+            _usual = found
+        _calls += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _calls -= 1
+            torch.set_num_threads(_usual)
