@@ -1,10 +1,10 @@
 """The engine's door. `nodes/` and the terminal import from here and from nowhere deeper."""
 
-from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, EngineConfig, SamplingParams
+from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, RANGES, SAMPLE_RATE, EngineConfig, SamplingParams
 from .download import download_checkpoint
 from .engine import Engine
 from .errors import HiggsError
-from .files import DOWNLOADS, find_checkpoints, find_in_hf_cache
+from .files import DOWNLOADS, Found, find_checkpoints, find_in_hf_cache
 from .shipped import EMBEDDED, EMBEDDED_NAME
 from .speech import Speech
 from .voice import Voice, read_clip
@@ -17,9 +17,11 @@ __all__ = [
     "EMBEDDED_NAME",
     "FRAME_RATE",
     "GRAPHS",
+    "RANGES",
     "SAMPLE_RATE",
     "Engine",
     "EngineConfig",
+    "Found",
     "HiggsError",
     "SamplingParams",
     "Speech",

@@ -20,8 +20,8 @@ from .libraries import borrow
 from .tiny import FAMILIES, write_tiny
 
 _SMALL_VOICE = (
-    "No --model given: the embedded checkpoint speaks. It is very small, knows English only and sounds like a speech "
-    f"synthesiser; {EMBEDDED / 'README.md'} says what it can do."
+    "No --model given, so the embedded model speaks. It is very small, reads English only and sounds like an old "
+    f"synthesiser; see {EMBEDDED / 'README.md'}."
 )
 
 
@@ -35,7 +35,7 @@ def main(argv=None) -> int:
     except torch.cuda.OutOfMemoryError as error:
         reason = str(error).partition("\n")[0]
         print(
-            f"error: the GPU is out of memory. Close what else uses it, or use --device cpu. ({reason})",
+            f"error: the GPU is out of memory. Close other programs that use it, or use --device cpu. ({reason})",
             file=sys.stderr,
         )
     except KeyboardInterrupt:
@@ -62,7 +62,7 @@ def say(args) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     print(
         f"{speech.seconds:.2f} s of audio in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
-        f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; decoded by {speech.how}"
+        f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; backend: {speech.how}"
     )
     print(out)
     return 0
@@ -73,14 +73,14 @@ def voice(args) -> int:
     out = _writable(args.out, ".safetensors")
     made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
     if not made.transcript:
-        print("warning: without a --transcript the voice is copied less well.", file=sys.stderr)
+        print("warning: without a --transcript the voice is cloned less well.", file=sys.stderr)
     path = made.save(out)
     print(f"{made.seconds:.2f} s of reference in {path}")
     return 0
 
 
 def doctor(args) -> int:
-    """What a checkpoint folder holds; exit code 1 when something in it must be mended."""
+    """What a checkpoint folder holds; exit code 1 when something in it must be repaired."""
     report = examine(Path(args.folder))
     print(json.dumps(report.as_dict(), indent=2) if args.json else report.as_text())
     return 1 if report.problems else 0
@@ -99,7 +99,7 @@ def tiny(args) -> int:
     """A complete small checkpoint with random weights."""
     folder = Path(args.folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HiggsError(f"{folder} is there already. Give a new folder.")
+        raise HiggsError(f"{folder} already exists. Give a new folder.")
     try:
         write_tiny(folder, args.family, seed=args.seed)
     except OSError as error:
@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _say_parser(commands)
     _voice_parser(commands)
-    command = commands.add_parser("doctor", help="say what a checkpoint folder holds and what is wrong with it")
+    command = commands.add_parser("doctor", help="report what a checkpoint folder holds and what is wrong with it")
     command.add_argument("folder")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=doctor)
@@ -203,11 +203,11 @@ def _say_parser(commands):
     command.add_argument("--temperature", type=float, default=defaults.temperature)
     command.add_argument("--top-p", type=float, default=defaults.top_p)
     command.add_argument("--top-k", type=int, default=defaults.top_k)
-    command.add_argument("--greedy", action="store_true", help="always take the likeliest code")
+    command.add_argument("--greedy", action="store_true", help="always take the most likely code")
     command.add_argument(
         "--max-frames", type=int, default=defaults.max_frames, help="limit a chunk of text; 25 a second"
     )
-    command.add_argument("--allow-specials", action="store_true", help="do not ban stray begin and end codes")
+    command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _way_arguments(command)
     _model_arguments(command)
@@ -224,7 +224,7 @@ def _voice_parser(commands):
 
 
 def _bench_parser(commands):
-    command = commands.add_parser("bench", help="time the decode step against what the device's memory allows")
+    command = commands.add_parser("bench", help="time the decode step against the device's memory bandwidth")
     command.add_argument("--json", action="store_true", help="also print one line of JSON, last")
     _way_arguments(command)
     _model_arguments(command, "checkpoint folder; without it random weights in the published shapes")
@@ -232,7 +232,9 @@ def _bench_parser(commands):
 
 
 def _way_arguments(command):
-    command.add_argument("--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no kernels of ours")
+    command.add_argument(
+        "--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no CUDA kernels of ours"
+    )
     command.add_argument("--graphs", choices=GRAPHS, default=DEFAULT_GRAPHS, help="CUDA graphs; off is slower")
 
 

@@ -176,7 +176,7 @@ def place(state, context: int, steps: int):
         share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
         filled = max(1, round(context * share) - steps // 2)
         assert filled + steps <= state.context, f"{filled} + {steps} of {state.context} positions"
-        state.start_row(b, filled, nothing, b, SamplingParams(max_frames=32768))
+        state.start_row(b, filled, nothing, b, SamplingParams(max_frames=8192))
     for buffer in (state.logits, state.keys, state.values):
         buffer.normal_()
 

@@ -19,6 +19,15 @@ DTYPES = ("auto", "bf16", "fp32")
 KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the runner behind it
 RUNNERS = ("auto", "graph", "eager", "traced")
+# The smallest and largest value of each sampling setting, for the widgets too.
+RANGES = {
+    "seed": (0, 2**64 - 1),
+    "temperature": (0.0, 2.0),
+    "top_p": (0.01, 1.0),
+    "top_k": (0, CODE_VOCAB),
+    "max_frames": (1, 8192),
+    "chunk_seconds": (0.0, 120.0),
+}
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]):
@@ -28,7 +37,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]):
 
 def _within(name: str, value: float, low: float, high: float):
     if not low <= value <= high:
-        raise HiggsError(f"{name} is {value}. It must lie between {low} and {high}.")
+        raise HiggsError(f"{name} is {value}. It must be between {low} and {high}.")
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,10 @@ class SamplingParams:
     """What may change from call to call."""
 
     seed: int = 0
-    temperature: float = 1.0  # 0 is greedy
-    top_p: float = 0.95  # 1 keeps all
-    top_k: int = 50  # 0 keeps all
+    # Steady: what SGLang-Omni and audio.cpp use for v3. Lively, as in Boson's first model card: 1.0, 0.95, 50.
+    temperature: float = 0.8  # 0 is greedy
+    top_p: float = 0.8  # 1 keeps all
+    top_k: int = 30  # 0 keeps all
     max_frames: int = 2048  # 81.9 s; the limit for one chunk of text
     ban_specials: bool = True  # no stray begin/end codes inside speech
     ras_window: int = RAS_WINDOW  # v2 only: frames looked back on for repeats; 0 switches it off
@@ -77,14 +87,10 @@ class SamplingParams:
         return self.temperature < 1e-6
 
     def __post_init__(self):
-        _within("seed", self.seed, 0, 2**64 - 1)
-        _within("temperature", self.temperature, 0.0, 10.0)
-        _within("top_p", self.top_p, 0.001, 1.0)
-        _within("top_k", self.top_k, 0, CODE_VOCAB)
-        _within("max_frames", self.max_frames, 1, 32768)
+        for name, (low, high) in RANGES.items():
+            _within(name, getattr(self, name), low, high)
         _within("ras_window", self.ras_window, 0, RAS_WINDOW)
         _within("ras_repeats", self.ras_repeats, 1, RAS_WINDOW + 1)
-        _within("chunk_seconds", self.chunk_seconds, 0.0, 600.0)
 
 
 @dataclass(frozen=True)

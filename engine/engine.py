@@ -178,8 +178,8 @@ class Engine:
         params = params or SamplingParams()
         if voice is not None and voice.codec not in ("", self.checkpoint.codec.config.name):
             raise HiggsError(
-                "The voice was made with another model, whose codes mean something else here. "
-                "Make it again from its clip, with this model."
+                "The voice was made with a different model and does not work with this one. "
+                "Create it again from its clip."
             )
         with self._lock, self._on_device():
             if not self.opened:
@@ -211,7 +211,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise HiggsError(f"'{name}' is no device. Use auto, cpu, or cuda:0 and so on.") from error
+        raise HiggsError(f"'{name}' is not a device. Use auto, cpu, or cuda:0 and so on.") from error
     if device.type == "cpu":
         return device
     if device.type != "cuda":

@@ -3,3 +3,7 @@
 
 class HiggsError(Exception):
     """What went wrong, with the file or value that caused it and what to do about it."""
+
+
+# ComfyUI shows an exception's full name before its text, and this module's name holds the path of the pack.
+HiggsError.__module__ = "builtins"

@@ -41,6 +41,11 @@ class Download:
     codec: Repo | None = None  # None: the codec is inside the talker's file
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What its folder may be called: ours, and the last part of each name the repository had."""
+        return (self.folder, *(name.rpartition("/")[2] for name in (self.talker.id, *self.talker.former)))
+
+    @property
     def size(self) -> int:
         """Bytes to download, about."""
         return self.talker.size + (self.codec.size if self.codec else 0)

@@ -8,6 +8,8 @@ import torch
 
 from .config import FRAME_RATE
 
+END_OF_SPEECH = "end of speech"
+
 
 @dataclass(frozen=True)
 class Speech:
@@ -20,6 +22,11 @@ class Speech:
     stopped: str  # why it ended, in plain words
     warnings: tuple[str, ...] = ()
     how: str = ""  # what decoded it: kernels and runner, in plain words
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk ended by itself."""
+        return self.stopped == END_OF_SPEECH
 
     @property
     def frames(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from . import ending
 from .codec import CONTEXT_FRAMES, EMIT_FRAMES, STEADY_FRAMES, WINDOW_FRAMES
 from .codec_stream import make_stream
 from .config import CODEBOOK_SIZE, FRAME_RATE, SamplingParams
@@ -24,10 +25,6 @@ from .voice import MAX_CLIP_SECONDS, Voice
 _ANCHOR_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
 _UNHURRIED = 1.5  # so many times the estimated length is left in the context
 _LEAST_SECONDS = 2.0  # however small the context: shorter chunks are no sentences
-_FULL = (
-    "The context was full before speech had ended. Load the model with a larger context, or use a shorter reference "
-    "clip or smaller chunk_seconds."
-)
 _EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
 
 
@@ -35,12 +32,21 @@ _EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody 
 class _Line:
     """One chunk of the text."""
 
-    left: int  # frames that it is expected to say yet
+    text: str
+    expected: int  # frames it takes, by estimate
+    left: int = 0  # of those, frames yet to come
     room: int = 0  # frames that the context leaves it
     codes: list[torch.Tensor] = field(default_factory=list)  # [k, N] each
     unheard: deque = field(default_factory=deque)  # those of them that are not in the stream yet
     done: bool = False
     ended: bool = False  # by itself, not at the limit
+
+    def __post_init__(self):
+        self.left = self.expected
+
+    @property
+    def frames(self) -> int:
+        return sum(map(len, self.codes))
 
 
 class Utterance:
@@ -69,7 +75,7 @@ class Utterance:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
         began = time.perf_counter()
         chunks = split_text(text, self._chunk_seconds(text))
-        self._lines = [_Line(estimate_frames(chunk)) for chunk in chunks]
+        self._lines = [_Line(chunk, estimate_frames(chunk)) for chunk in chunks]
         self._left = sum(line.left for line in self._lines)
         first = 0
         if self._voice is None and len(chunks) > 1:
@@ -80,8 +86,9 @@ class Utterance:
         none = torch.empty((0, self._residency.talker.config.codebooks), dtype=torch.int64)
         codes = torch.cat([none, *(piece for line in self._lines for piece in line.codes)])
         elapsed = time.perf_counter() - began
-        warnings = tuple(dict.fromkeys(self._warnings))
-        return Speech(wav, codes, elapsed, len(chunks), self._stopped(), warnings, self._how)
+        limits = self._lines, self._params.max_frames, self._residency.context
+        warnings = tuple(dict.fromkeys([*ending.warnings(*limits), *self._warnings]))
+        return Speech(wav, codes, elapsed, len(chunks), ending.stopped(*limits), warnings, self._how)
 
     def _chunk_seconds(self, text: str) -> float:
         """As asked for, or as much shorter as it takes for a chunk to fit behind its voice; 0 still never splits.
@@ -122,15 +129,15 @@ class Utterance:
             remedies += ["use a shorter reference clip"] if self._given is not None else []
             remedies += [] if self._params.chunk_seconds else ["set chunk_seconds above 0, so that the text is split"]
             raise HiggsError(
-                f"Text and voice take {len(prompt.ids)} of {self._residency.context} positions, which leaves no second "
-                f"of speech. {', or '.join(remedies)}."
+                f"Text and voice take {len(prompt.ids)} of {self._residency.context} positions, which leaves less than "
+                f"a second for speech. {', or '.join(remedies)}."
             )
         return prompt
 
     def _run(self, lane, prompts: list, first: int):
         self._warnings += lane.notes
         rows = min(lane.state.batch, len(prompts))
-        self._how = self._residency.how(lane) + (f", {rows} lines together" if rows > 1 else "")
+        self._how = self._residency.how(lane) + (f", {rows} chunks at a time" if rows > 1 else "")
         self._sound.stream.in_turn = rows == 1
         # A voice made of this text's first line is of no use to the next call.
         prefixes = self._residency.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)
@@ -145,15 +152,9 @@ class Utterance:
         line.codes.append(codes)
         line.unheard.append(codes)
         line.done, line.ended = said.done, said.ended
-        if line.done and self._ran_full(line):
-            self._warnings.append(_FULL)
         self._count(line, len(codes))
         self._hear()
         self._tick()
-
-    def _ran_full(self, line: _Line) -> bool:
-        """Whether the context's end cut the line, and not the limit that was set."""
-        return not line.ended and line.room < self._params.max_frames
 
     def _count(self, line: _Line, frames: int):
         left = 0 if line.done else max(0, line.left - frames)
@@ -184,27 +185,6 @@ class Utterance:
         whole = self._lines[0].ended and len(codes) <= most
         codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:most]
         return Voice(codes, chunk if whole else None, "first chunk")
-
-    def _stopped(self) -> str:
-        """Why speech ended: by itself, at the limit that was set, or where the context was full."""
-        count, limit = len(self._lines), self._params.max_frames
-        full = [number for number, line in enumerate(self._lines, 1) if self._ran_full(line)]
-        limited = [number for number, line in enumerate(self._lines, 1) if not line.ended and number not in full]
-        reasons = []
-        if limited:
-            reasons.append(f"frame limit ({limit} frames, {limit / FRAME_RATE:.1f} s){_in_chunks(limited, count)}")
-        if full:
-            context = self._residency.context
-            reasons.append(f"the end of the context ({context} positions){_in_chunks(full, count)}")
-        return ", ".join(reasons) or "end of speech"
-
-
-def _in_chunks(numbers: list[int], count: int) -> str:
-    if count == 1:
-        return ""
-    if len(numbers) == count:
-        return f" in all {count} chunks"
-    return f" in chunk {', '.join(map(str, numbers))} of {count}"
 
 
 class _Sound:

@@ -20,7 +20,7 @@ from .resample import MAX_TAPS, resample, taps
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
 MIN_CLIP_SECONDS = 1.0
-MAX_CLIP_SECONDS = 30.0  # longer references make cloning wander, and each second takes 25 places of the context
+MAX_CLIP_SECONDS = 30.0  # longer references make cloning unstable, and each second takes 25 positions of the context
 SILENCE_PEAK = 1e-4
 
 
@@ -42,12 +42,12 @@ class Voice:
         shape = tuple(codes.shape)
         if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
             raise HiggsError(
-                f"Voice codes must be whole numbers, not {codes.dtype}. Make the voice again from its clip."
+                f"Voice codes must be whole numbers, not {codes.dtype}. Create the voice again from its clip."
             )
         if len(shape) != 2 or 0 in shape:
             raise HiggsError(
                 f"Voice codes must have the shape [frames, codebooks], not {list(shape)}. "
-                "Make the voice again from its clip."
+                "Create the voice again from its clip."
             )
         # A copy of its own: it must not change under us, nor hold a mapped file open, which Windows would not replace.
         codes = codes.detach().to("cpu", torch.int64, copy=True).contiguous()
@@ -55,7 +55,7 @@ class Voice:
         if low < 0 or high >= CODEBOOK_SIZE:
             raise HiggsError(
                 f"Voice codes must lie in 0..{CODEBOOK_SIZE - 1}, but they span {low}..{high}. "
-                "Make the voice again from its clip."
+                "Create the voice again from its clip."
             )
         object.__setattr__(self, "codes", codes)
 
@@ -96,7 +96,7 @@ class Voice:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Voice:
-        """Reads what `save` wrote. Raises HiggsError that names the file when it is missing or no voice."""
+        """Reads what `save` wrote. Raises HiggsError that names the file when it is missing or not a voice."""
         path = Path(path)
         if not path.is_file():
             raise HiggsError(f"There is no voice file at {path}. Save a voice there first, or choose another file.")
@@ -107,8 +107,8 @@ class Voice:
                 codes = file.get_tensor("codes")
         except (SafetensorError, OSError) as error:
             raise HiggsError(
-                f"{path} is no voice file: it cannot be read as safetensors ({error}). "
-                "Choose a file that was saved as a Higgs voice; an audio file has to be made into a voice first."
+                f"{path} is not a voice file: it cannot be read as safetensors ({error}). "
+                "Choose a file that was saved as a Higgs voice; an audio clip has to be turned into a voice first."
             ) from error
         try:
             return cls(codes, metadata.get("transcript"), metadata.get("name", ""), metadata.get("codec", ""))
@@ -119,20 +119,20 @@ class Voice:
 def _check_metadata(path: Path, metadata: dict[str, str], names: list[str]) -> None:
     if metadata.get("format") != FORMAT or "codes" not in names:
         raise HiggsError(
-            f"{path} is a safetensors file of {len(names)} tensors but no Higgs voice; it may hold model weights. "
+            f"{path} is a safetensors file of {len(names)} tensors, but not a Higgs voice; it may hold model weights. "
             "Choose a file that was saved as a Higgs voice."
         )
     version = metadata.get("format_version", "")
     if version != str(FORMAT_VERSION):
         raise HiggsError(
             f"{path} is a voice of format version {version!r}; this pack reads version {FORMAT_VERSION}. "
-            "Update the pack, or make the voice again from its clip."
+            "Update the pack, or create the voice again from its clip."
         )
     for key, value in (("sample_rate", SAMPLE_RATE), ("frame_rate", FRAME_RATE)):
         if metadata.get(key) != str(value):
             raise HiggsError(
                 f"{path} was made for {key} {metadata.get(key)}, but Higgs works at {value}. "
-                "Make the voice again from its clip."
+                "Create the voice again from its clip."
             )
 
 
@@ -150,11 +150,11 @@ def read_clip(path: str | os.PathLike) -> tuple:
     """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read."""
     read = borrow("soundfile", "read")  # here, so that without it the rest of the pack works
     if not Path(path).is_file():
-        raise HiggsError(f"There is no sound file at {path}.")
+        raise HiggsError(f"There is no audio file at {path}.")
     try:
         samples, rate = read(path, dtype="float32", always_2d=True)  # [S, C]
     except (OSError, RuntimeError) as error:
-        raise HiggsError(f"{path} cannot be read as sound ({error}). Save it as .wav or .flac.") from error
+        raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
     return samples.T, rate
 
 
@@ -171,25 +171,23 @@ def check_clip(wav, sample_rate: int) -> None:
     bad = int((~torch.isfinite(mono)).sum())
     if bad:
         raise HiggsError(
-            f"The reference clip holds {bad} samples that are no numbers (NaN or infinite). "
+            f"The reference clip holds {bad} samples that are not numbers (NaN or infinite). "
             "Check the node that made it, or load the audio file again."
         )
     seconds = mono.numel() / sample_rate  # told rounded away from the limit, else 30.02 would read as 30.0
     if seconds < MIN_CLIP_SECONDS:
         raise HiggsError(
-            f"The reference clip is {math.floor(seconds * 100) / 100:.2f} s long, too short to tell a voice. "
+            f"The reference clip is {math.floor(seconds * 100) / 100:.2f} s long, too short to clone a voice from. "
             "Give 5 to 30 seconds of clear speech."
         )
     if seconds > MAX_CLIP_SECONDS:
         raise HiggsError(
             f"The reference clip is {math.ceil(seconds * 10) / 10:.1f} s long; more than {MAX_CLIP_SECONDS:.0f} s "
-            "makes cloning wander. Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
+            "makes cloning unstable. Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
         )
     peak = float(mono.abs().max())
     if peak < SILENCE_PEAK:
-        raise HiggsError(
-            f"The reference clip is silent: its peak is {peak:.1e} of full scale. Give a clip with audible speech."
-        )
+        raise HiggsError("The reference clip is silent. Give a clip with audible speech.")
 
 
 def prepare_clip(wav, sample_rate: int) -> torch.Tensor:

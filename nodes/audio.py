@@ -11,7 +11,9 @@ def to_clip(audio: dict | None) -> tuple:
         raise HiggsError("the audio input is empty (a video without a sound track, perhaps). Connect a sound clip.")
     wave, rate = audio["waveform"], audio["sample_rate"]
     if wave.dim() != 3 or wave.shape[0] != 1:
-        raise HiggsError(f"the audio input has shape {list(wave.shape)}; one clip at a time, please: [1, channels, n].")
+        raise HiggsError(
+            f"the audio input has the shape {list(wave.shape)}. Connect one clip at a time: [1, channels, samples]."
+        )
     return wave[0], int(rate)
 
 

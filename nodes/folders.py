@@ -11,11 +11,14 @@ from pathlib import Path
 
 import folder_paths
 
-from ..engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, HiggsError, find_checkpoints, find_in_hf_cache
+from ..engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, Found, HiggsError, find_checkpoints, find_in_hf_cache
 
 HOME = "higgs_tts"  # our folder below models/, and our key in extra_model_paths.yaml
 OTHER_HOMES = ("TTS", "tts", "higgsv3tts", "higgs_audio")  # where other packs keep the same checkpoints
 VOICES = "voices"
+AUTO = "auto"  # the best checkpoint that is here
+SHIPPED_VOICES = Path(__file__).parent / "voices"
+SHIPPED = "built-in"  # what their names begin with
 DOWNLOAD = "download: "  # a choice that begins so is fetched when it runs
 SAVED = ".safetensors"  # a saved voice
 CLIPS = (".wav", ".flac", ".mp3", ".ogg")
@@ -61,28 +64,39 @@ def checkpoints() -> dict:
 
 
 def choices() -> list[str]:
-    """The loader's list: what is here, then what can be fetched."""
-    return [*checkpoints(), *(DOWNLOAD + label for label in DOWNLOADS)]
+    """The loader's list: the best that is here, each that is here, then what can be fetched."""
+    return [AUTO, *checkpoints(), *(DOWNLOAD + label for label in DOWNLOADS)]
 
 
-def find(name: str) -> Path:
-    """The folder of the checkpoint a workflow calls `name`, which may have lain in another folder when it was saved.
+def find(name: str) -> Found:
+    """The checkpoint that a workflow calls `name`, which may have been in another folder when it was saved.
 
-    Raises HiggsError if there is none, or files are missing in it.
+    "auto" is Higgs TTS 3 where there is one, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError where
+    nothing has that name, or files are missing in it.
     """
     found = checkpoints()
+    if name == AUTO:
+        return min((one for one in found.values() if one.complete), key=_preference)
     alike = _alike(found, name)
     if not alike:
         raise HiggsError(
-            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Put its folder "
-            f"into models/{HOME}, or choose a '{DOWNLOAD}' entry of the list; press R to read the folders again."
+            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
+            f"'{AUTO}', which takes the best one that is there, or '{EMBEDDED_NAME}', which always is. Or put its "
+            f"folder into models/{HOME}, or choose a '{DOWNLOAD}' entry; press R to refresh the list."
         )
     match = found[alike[0]]
     if not match.complete:
         raise HiggsError(
-            f"{match.path} is not complete. {match.note} Download it again, or choose another checkpoint of the list."
+            f"{match.path} is not complete. {match.note} Download it again, or choose another checkpoint from the list."
         )
-    return match.path
+    return match
+
+
+def _preference(found: Found) -> tuple:
+    """Order among checkpoints for "auto": v3 before v2 before the embedded one, published names first, then by name."""
+    published = {name.lower() for download in DOWNLOADS.values() for name in download.names}
+    is_published = _parts(found.name)[-1] in published
+    return found.name == EMBEDDED_NAME, found.family != "v3", not is_published, found.name.lower()
 
 
 def download_root() -> Path:
@@ -96,13 +110,14 @@ def stamp(folder: Path) -> list[list]:
 
 
 def voices() -> dict[str, Path]:
-    """Name -> file of every saved voice and every clip in the voice folders, clips without a transcript too."""
+    """Name -> file of every saved voice and every clip in the voice folders, then of the clips in the pack."""
     files: dict[str, Path] = {}
     for root in map(Path, folder_paths.get_folder_paths(VOICES)):
         for path in sorted(root.rglob("*")):
             if path.suffix.lower() in (SAVED, *CLIPS) and path.is_file():
                 files.setdefault(path.relative_to(root).as_posix(), path)
-    return dict(sorted(files.items(), key=lambda item: item[0].lower()))
+    shipped = {f"{SHIPPED}/{path.name}": path for path in sorted(SHIPPED_VOICES.glob("*.flac"))}
+    return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **shipped}
 
 
 def find_voice(name: str) -> Path:
@@ -111,28 +126,31 @@ def find_voice(name: str) -> Path:
     Raises HiggsError if there is none, or several that it could be: it is somebody's voice.
     """
     known = voices()
-    alike = _alike(known, name)
+    is_shipped = _parts(name)[0] == SHIPPED  # else a missing voice of the user's never becomes one of ours
+    alike = _alike({n: p for n, p in known.items() if (_parts(n)[0] == SHIPPED) == is_shipped}, name)
     if not alike:
         raise HiggsError(
-            f"there is no voice {name!r} in models/{VOICES} (found: {', '.join(known) or 'none'}). Put a clip there or "
-            "save one with Higgs Save Voice, then press R to read the folder again."
+            f"there is no voice {name!r} in models/{VOICES} (found: {', '.join(known)}). Put a clip there or save a "
+            "voice with Higgs Save Voice, then press R to refresh the list."
         )
     if len(alike) > 1:
-        raise HiggsError(f"there is no voice {name!r}, and it could be {' or '.join(alike)}. Choose one of the list.")
+        raise HiggsError(f"there is no voice {name!r}; it could be {' or '.join(alike)}. Choose one from the list.")
     return known[alike[0]]
 
 
 def voice_target(name: str) -> Path:
-    """Where a voice of this name is saved.
-
-    Raises HiggsError for a name that leads out of the folder or that some system could not keep.
-    """
+    """Where a voice of this name is saved. Raises HiggsError for a name that leaves the folder or is not portable."""
     root = Path(folder_paths.get_folder_paths(VOICES)[0])
     plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
     parts = plain.split("/")
     if not plain or not all(map(_can_be_a_name, parts)):
-        raise HiggsError(f"{name!r} cannot be a voice's name. Use letters and digits, with / for a folder.")
+        raise HiggsError(f"{name!r} is not a valid voice name. Use letters and digits, with / for a folder.")
     return root.joinpath(*parts[:-1], parts[-1] + SAVED)
+
+
+def numbered(path: Path, number: int) -> Path:
+    """`path` for 1, then "name 2", "name 3", ... beside it."""
+    return path if number == 1 else path.with_name(f"{path.name.removesuffix(SAVED)} {number}{SAVED}")
 
 
 def transcript_of(clip: Path) -> tuple[str, str]:

@@ -12,8 +12,8 @@ from . import folders, patcher, types
 
 NAME = "Higgs Load Model"
 LICENCE = (
-    "Licence: the weights of Higgs TTS 3 are for research and non-commercial use; their licence grants creators "
-    "some use of what they make. Read the LICENSE file beside the weights before you publish."
+    "Licence: the weights of Higgs TTS 3 are for research and non-commercial use; their licence lets creators use what "
+    "they generate, within limits. Read the LICENSE file next to the weights before you publish."
 )
 STEPS = 1000  # of the download's progress bar
 
@@ -25,16 +25,17 @@ class HiggsTTSLoadModel(io.ComfyNode):
             node_id="HiggsTTSLoadModel",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Chooses a Higgs Audio v2 or Higgs TTS 3 checkpoint. Memory is taken when it first speaks. "
+            description="Chooses a Higgs Audio v2 or Higgs TTS 3 checkpoint. It is loaded when it first speaks. "
             + LICENCE,
             search_aliases=["higgs audio", "tts", "text to speech", "boson", "load higgs"],
             inputs=[
                 io.Combo.Input(
                     "model",
                     options=folders.choices(),
-                    tooltip="Folder of the checkpoint, in models/higgs_tts and wherever else they are kept, or in "
-                    f"Hugging Face's cache. A '{folders.DOWNLOAD}' entry fetches it into models/higgs_tts when it "
-                    f"runs. {LICENCE}",
+                    default=folders.AUTO,
+                    tooltip="The checkpoint to use, from models/higgs_tts or the other folders listed under ?. auto "
+                    "takes Higgs TTS 3 if it is there, else Higgs Audio v2, else the small embedded one. A "
+                    f"'{folders.DOWNLOAD}' entry is downloaded into models/higgs_tts when it runs. {LICENCE}",
                 ),
                 *_advanced_inputs(),
             ],
@@ -43,10 +44,12 @@ class HiggsTTSLoadModel(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, model: str | None) -> bool | str:
-        """Also what makes ComfyUI accept a name saved on another machine. A linked name (None) is known later."""
+    def validate_inputs(cls, model: str | None, device: str | None = None) -> bool | str:
+        """Makes ComfyUI accept names and devices saved on another machine. A linked name (None) is known later."""
         if model is None:
             return True
+        if not isinstance(model, str):
+            return f"{NAME}: model is {model!r}. Choose a name from the list."
         if model.startswith(folders.DOWNLOAD):
             return True if model in folders.choices() else f"{NAME}: {model!r} is not in the list of downloads."
         try:
@@ -57,27 +60,37 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, model: str | None, **settings) -> list:
-        """The files' sizes and times. A download is pinned, so its name says it all; a linked name is None here."""
-        if model is None or model.startswith(folders.DOWNLOAD):
+        """What it takes, and the files' sizes and times. A download is pinned, so its name is enough."""
+        if model is None or model.startswith(folders.DOWNLOAD):  # a linked name is None here
             return [model]
-        return folders.stamp(folders.find(model))
+        found = folders.find(model)
+        return [found.name, *folders.stamp(found.path)]
 
     @classmethod
     def execute(
         cls, model: str, device: str = EngineConfig.device, graphs: str = DEFAULT_GRAPHS, **settings
     ) -> io.NodeOutput:
         with patcher.told_by(NAME):
-            is_download = model.startswith(folders.DOWNLOAD)
-            folder = fetch(model, cls.hidden.unique_id) if is_download else folders.find(model)
+            folder, name = _folder_of(model, cls.hidden.unique_id)
             stamp = folders.stamp(folder)  # before the files are looked at: a later change then counts as one
-            settings |= {"device": patcher.device_of(device), "runner": patcher.runner_of(graphs)}
+            device, note = patcher.device_of(device)
+            settings |= {"device": device, "runner": patcher.runner_of(graphs)}
             engine = Engine(EngineConfig(model=str(folder), **settings))
             stamp += folders.stamp(engine.checkpoint.codec_folder)
-        return io.NodeOutput(patcher.share_patcher(engine, stamp))
+        return io.NodeOutput(patcher.share_patcher(engine, stamp, name, note))
+
+
+def _folder_of(model: str, node_id: str) -> tuple[Path, str]:
+    """The folder of a choice, downloaded if need be, and what the checkpoint in it is called."""
+    if model.startswith(folders.DOWNLOAD):
+        folder = fetch(model, node_id)
+        return folder, folder.name
+    found = folders.find(model)
+    return found.path, found.name
 
 
 def fetch(choice: str, node_id: str) -> Path:
-    """The folder of a '{DOWNLOAD}' choice, fetched if it is not there. Raises HiggsError, or ComfyUI's interrupt."""
+    """The folder of a download entry, fetched if it is not there. Raises HiggsError, or ComfyUI's interrupt."""
     bar = comfy.utils.ProgressBar(STEPS, node_id=node_id)  # threads fetch, and they know no current node
 
     def on_progress(fraction: float, text: str) -> None:
@@ -100,7 +113,8 @@ def _advanced_inputs() -> list[io.Input]:
             default=EngineConfig.device,
             optional=True,
             advanced=True,
-            tooltip="Where the model runs. auto: where ComfyUI runs its own models.",
+            tooltip="Where the model runs. auto: where ComfyUI runs its own models. On Windows ComfyUI shows one GPU "
+            "unless it is started with --cuda-device all.",
         ),
         io.Combo.Input(
             "dtype",
@@ -118,8 +132,8 @@ def _advanced_inputs() -> list[io.Input]:
             step=256,
             optional=True,
             advanced=True,
-            tooltip="Room for text, reference clip and speech together, 25 positions a second of sound. "
-            "Less takes less memory.",
+            tooltip="Maximum length of text, reference clip and speech together, in tokens (25 per second of audio). "
+            "Lower values use less memory.",
         ),
         io.Combo.Input(
             "graphs",
@@ -127,8 +141,7 @@ def _advanced_inputs() -> list[io.Input]:
             default=DEFAULT_GRAPHS,
             optional=True,
             advanced=True,
-            tooltip="CUDA graphs: the GPU records a step of speech once and repeats it by itself, which is "
-            "faster and sounds the same. auto: wherever there is an NVIDIA GPU. off: if the driver has "
-            "trouble with them.",
+            tooltip="CUDA graphs: the GPU records one step of speech and replays it, which is faster and sounds the "
+            "same. auto: on every NVIDIA GPU. off: if the driver has trouble with them.",
         ),
     ]

@@ -55,6 +55,8 @@ class HiggsModel(torch.nn.Module):
     def __init__(self, engine: Engine):
         super().__init__()
         self.engine = engine
+        self.label = ""  # what the checkpoint is called, for the info output
+        self.notes: tuple[str, ...] = ()  # what the loader has to say, for the same
         # Evicted outputs are dropped without a word; whoever held this last, the weights leave with it.
         weakref.finalize(self, close_quietly, engine).atexit = False
 
@@ -118,7 +120,7 @@ def close_quietly(engine: Engine) -> None:
     try:
         engine.close()
     except Exception:
-        log.exception("Higgs TTS could not free its memory wholly. Restart ComfyUI if memory stays in use.")
+        log.exception("Higgs TTS could not free all of its memory. Restart ComfyUI if memory stays in use.")
 
 
 def trim_quietly(engine: Engine) -> int:
@@ -139,13 +141,17 @@ def make_patcher(engine: Engine) -> HiggsPatcher:
 _patchers: weakref.WeakValueDictionary[tuple, HiggsPatcher] = weakref.WeakValueDictionary()
 
 
-def share_patcher(engine: Engine, stamp: list[list]) -> HiggsPatcher:
-    """The patcher of an equal engine over the same files, if one is alive; else one for `engine`, not yet open."""
+def share_patcher(engine: Engine, stamp: list[list], label: str = "", note: str = "") -> HiggsPatcher:
+    """The patcher of an equal engine over the same files, if one is alive; else one for `engine`, not yet open.
+
+    label, note: for the info output of the nodes that use it.
+    """
     files = tuple(map(tuple, stamp))
     key = (engine.checkpoint.folder.resolve(), files, engine.device, engine.dtype, engine.context, engine.config.runner)
     patcher = _patchers.get(key)
     if patcher is None:
         patcher = _patchers[key] = make_patcher(engine)
+    patcher.model.label, patcher.model.notes = label, (note,) if note else ()
     return patcher
 
 
@@ -168,12 +174,21 @@ def device_names() -> list[str]:
     return ["auto", *(f"cuda:{index}" for index in range(torch.cuda.device_count())), "cpu"]
 
 
-def device_of(name: str) -> str:
-    """The device behind "auto", with its index: one without is never asked to leave. The CPU where there is no CUDA."""
-    if name != "auto":
-        return name
+def device_of(name: str) -> tuple[str, str]:
+    """(device, warning) of a choice. The device has its index: one without is never asked to leave.
+
+    "auto" is the CPU where there is no CUDA. A device that is not here, saved on another machine, becomes "auto" with a
+    warning.
+    """
     device = mm.get_torch_device()
-    return str(device) if device.type == "cuda" else "cpu"
+    usual = str(device) if device.type == "cuda" else "cpu"
+    if name == "auto":
+        return usual, ""
+    if name in device_names():
+        return name, ""
+    note = f"The device {name} is not on this machine, so {usual} is used. Choose another one in Higgs Load Model."
+    log.warning("Higgs TTS: %s", note)
+    return usual, note
 
 
 def runner_of(graphs: str) -> str:
@@ -214,8 +229,8 @@ def told_by(node: str):
         traceback.clear_frames(error.__traceback__)  # their tensors would outlive the unloading that follows
         reason = str(error).partition("\n")[0]
         raise torch.cuda.OutOfMemoryError(
-            f"{node}: the device is out of memory. Choose a smaller context in Higgs Load Model, or close what "
-            f"else uses the device. ({reason})"
+            f"{node}: the device is out of memory. Choose a smaller context in Higgs Load Model, or close other "
+            f"programs that use the device. ({reason})"
         ) from error
     finally:
         _yield_to_exit()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import Engine, HiggsError, SamplingParams, Speech
+from ..engine import RANGES, Engine, HiggsError, SamplingParams, Speech
 from . import audio, patcher, types
 
 NAME = "Higgs Speak"
-BIGGEST_SEED = 2**64 - 1
+SENTENCE = "Hello! This is how I sound when I read a sentence to you."
 
 
 class HiggsTTSSpeak(io.ComfyNode):
@@ -19,15 +19,23 @@ class HiggsTTSSpeak(io.ComfyNode):
             node_id="HiggsTTSSpeak",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Speaks a text, with a voice of your own if one is connected. Long texts are split at "
-            "sentence ends and their parts spoken together, as many as fit into free memory. Show or save the audio "
-            "with PreviewAudio or SaveAudio.",
+            description="Turns text into speech, with a cloned voice if one is connected. Long texts are split at "
+            "sentence ends, and the parts are generated together as far as memory allows. Connect Preview Audio or "
+            "Save Audio.",
             search_aliases=["tts", "text to speech", "speech", "narration", "voice clone", "higgs audio", "boson"],
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model."),
-                io.String.Input("text", multiline=True, tooltip="What to say. The model's own <|tags|> are kept."),
+                io.String.Input(
+                    "text",
+                    multiline=True,
+                    default=SENTENCE,
+                    tooltip="The text to speak. Control tags such as <|emotion:elation|> work here; ? lists them.",
+                ),
                 types.Voice.Input(
-                    "voice", optional=True, tooltip="From Higgs Voice or Higgs Load Voice. Without one it is anybody's."
+                    "voice",
+                    optional=True,
+                    tooltip="From Higgs Voice or Higgs Load Voice. If not connected, the model chooses a voice, which "
+                    "changes with the seed (the embedded model always uses the same one).",
                 ),
                 *_sampling_inputs(),
                 *_advanced_inputs(),
@@ -35,7 +43,7 @@ class HiggsTTSSpeak(io.ComfyNode):
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
                 io.String.Output(
-                    display_name="info", tooltip="Length, speed, why it stopped, and what you should know besides."
+                    display_name="info", tooltip="Length, speed, whether the text is complete, and any warnings."
                 ),
             ],
         )
@@ -45,9 +53,9 @@ class HiggsTTSSpeak(io.ComfyNode):
         with patcher.told_by(NAME):
             params = SamplingParams(**settings)
             if not text.strip():
-                raise HiggsError("the text is empty. Write what is to be said.")
+                raise HiggsError("the text is empty. Enter the text to speak.")
             speech = speak(patcher.load(model), text, voice, params, scene.strip() or None)
-        return io.NodeOutput(audio.from_speech(speech), describe(speech))
+        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.notes))
 
 
 def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str | None) -> Speech:
@@ -64,15 +72,24 @@ def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str |
     return speech
 
 
-def describe(speech: Speech) -> str:
-    """The info output: one line of numbers, one on the end, one on what decoded, one for each warning."""
-    lines = [
-        f"{speech.seconds:.2f} s in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
-        f"RTF {speech.rtf:.3f}" + (f", {speech.chunks} chunks" if speech.chunks > 1 else ""),
-        f"Stopped at: {speech.stopped}",
-        f"Decoded by: {speech.how}",
-    ]
-    return "\n".join([*lines, *(f"Warning: {warning}" for warning in speech.warnings)])
+def describe(speech: Speech, model: str, notes: tuple[str, ...] = ()) -> str:
+    """The info output: what came of it, warnings, the model, and a line for engineers."""
+    outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
+    chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
+    return "\n".join(
+        [
+            f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
+            *(f"Warning: {warning}" for warning in (*notes, *speech.warnings)),
+            f"Model: {model}",
+            f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}",
+        ]
+    )
+
+
+def _pace(speech: Speech) -> str:
+    if not speech.seconds or not speech.elapsed:
+        return ""
+    return f", {speech.seconds / speech.elapsed:.1f} times real time"
 
 
 def _sampling_inputs() -> list[io.Input]:
@@ -81,8 +98,8 @@ def _sampling_inputs() -> list[io.Input]:
         io.Int.Input(
             "seed",
             default=usual.seed,
-            min=0,
-            max=BIGGEST_SEED,
+            min=RANGES["seed"][0],
+            max=RANGES["seed"][1],
             control_after_generate=True,
             optional=True,
             tooltip="The same seed and inputs give the same speech on the same kind of device.",
@@ -90,28 +107,29 @@ def _sampling_inputs() -> list[io.Input]:
         io.Float.Input(
             "temperature",
             default=usual.temperature,
-            min=0.0,
-            max=2.0,
+            min=RANGES["temperature"][0],
+            max=RANGES["temperature"][1],
             step=0.05,
             optional=True,
-            tooltip="How freely it speaks. Lower is steadier and flatter; 0 always takes the likeliest.",
+            tooltip="Randomness. Lower is steadier and flatter; 0 always picks the most likely code. Steady: 0.8, 0.8, "
+            "30 (temperature, top_p, top_k). Lively: 1.0, 0.95, 50.",
         ),
         io.Float.Input(
             "top_p",
             default=usual.top_p,
-            min=0.01,
-            max=1.0,
+            min=RANGES["top_p"][0],
+            max=RANGES["top_p"][1],
             step=0.01,
             optional=True,
-            tooltip="Draws only among the likeliest codes that make up this share. 1 leaves all in.",
+            tooltip="Samples only from the most likely codes whose probabilities add up to this. 1 turns it off.",
         ),
         io.Int.Input(
             "top_k",
             default=usual.top_k,
-            min=0,
-            max=1026,
+            min=RANGES["top_k"][0],
+            max=RANGES["top_k"][1],
             optional=True,
-            tooltip="Draws only among this many likeliest codes. 0 leaves all in.",
+            tooltip="Samples only from this many of the most likely codes. 0 turns it off.",
         ),
     ]
 
@@ -125,25 +143,26 @@ def _advanced_inputs() -> list[io.Input]:
             default="",
             optional=True,
             advanced=True,
-            tooltip="v2 only: where it is spoken and how the speaker sounds: 'Audio is recorded from a quiet room.'",
+            tooltip="v2 only: where the recording takes place and how the speaker sounds, for example 'Audio is "
+            "recorded from a quiet room.'",
         ),
         io.Int.Input(
             "max_frames",
             default=usual.max_frames,
-            min=25,
-            max=8192,
+            min=RANGES["max_frames"][0],
+            max=RANGES["max_frames"][1],
             optional=True,
             advanced=True,
-            tooltip="Where speech that finds no end is cut, for each chunk of text: 25 frames are a second.",
+            tooltip="Longest a chunk may get, in frames (25 per second). Stops speech that does not end by itself.",
         ),
         io.Float.Input(
             "chunk_seconds",
             default=usual.chunk_seconds,
-            min=0.0,
-            max=120.0,
+            min=RANGES["chunk_seconds"][0],
+            max=RANGES["chunk_seconds"][1],
             step=5.0,
             optional=True,
             advanced=True,
-            tooltip="Longer texts are split at sentence ends into chunks of about this length. 0 never splits.",
+            tooltip="Longer texts are split at sentence ends into chunks of about this many seconds. 0 never splits.",
         ),
     ]

@@ -9,8 +9,8 @@ from . import audio as clips
 from . import patcher, types
 
 NAME = "Higgs Voice"
-TRANSCRIPT_TIP = "What is said in the clip, word for word. Without it the voice is copied less well."
-INFO_TIP = "The voice's length, and what is said in it."
+TRANSCRIPT_TIP = "What is said in the clip, word for word. Without it the voice is cloned less well."
+INFO_TIP = "The voice's length and transcript."
 
 
 class HiggsTTSVoice(io.ComfyNode):
@@ -26,8 +26,8 @@ class HiggsTTSVoice(io.ComfyNode):
                 types.Model.Input("model", tooltip="From Higgs Load Model. Its audio encoder reads the clip."),
                 io.Audio.Input(
                     "audio",
-                    tooltip="One speaker, 1 to 30 seconds, little noise; 5 to 15 seconds do best. Any sample rate; "
-                    "stereo is mixed down.",
+                    tooltip="One speaker, 1 to 30 seconds, little noise; 5 to 15 seconds work best. Any sample rate, "
+                    "mono or stereo.",
                 ),
                 io.String.Input(
                     "transcript",
@@ -48,7 +48,7 @@ class HiggsTTSVoice(io.ComfyNode):
     def execute(cls, model, audio, transcript: str = "") -> io.NodeOutput:
         with patcher.told_by(NAME):
             made = encode(model, *clips.to_clip(audio), transcript=transcript)
-        return io.NodeOutput(made, describe(made, "Write what is said in the clip into transcript."))
+        return io.NodeOutput(made, describe(made, "Enter what is said in the clip into transcript."))
 
 
 def encode(model: patcher.HiggsPatcher, wav, rate: int, transcript: str, name: str = "") -> Voice:
@@ -63,4 +63,4 @@ def describe(voice: Voice, remedy: str) -> str:
     """The info output. `remedy` is what the user can do about a transcript that is missing."""
     if voice.transcript:
         return f"{voice.seconds:.1f} s, {voice.transcript!r}"
-    return f"{voice.seconds:.1f} s\nWarning: without a transcript the voice is copied less well. {remedy}".rstrip()
+    return f"{voice.seconds:.1f} s\nWarning: without a transcript the voice is cloned less well. {remedy}".rstrip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 from comfy_api.latest import io, ui
@@ -11,8 +12,7 @@ from ..engine import HiggsError, Voice, read_clip
 from . import folders, patcher, types, voice
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
-NOTHING = "(models/voices is empty)"  # a list without entries could not be queued, not even to be told so
-_saved: dict[Path, tuple] = {}  # what Save Voice left behind, as the disk had it then
+_saved: dict[Path, tuple] = {}  # by the name asked for: the file that Save Voice left, as the disk had it then
 _lost: Counter = Counter()  # how often it was found gone or changed
 
 
@@ -33,10 +33,10 @@ class HiggsTTSSaveVoice(io.ComfyNode):
                     "overwrite",
                     default=False,
                     optional=True,
-                    tooltip="Whether another voice that has this name already may be lost.",
+                    tooltip="Replace an existing voice of the same name. Off: the new one gets a number.",
                 ),
             ],
-            outputs=[types.Voice.Output(display_name="voice", tooltip="The same voice, to go on with.")],
+            outputs=[types.Voice.Output(display_name="voice", tooltip="The same voice, passed through.")],
         )
 
     @classmethod
@@ -44,22 +44,34 @@ class HiggsTTSSaveVoice(io.ComfyNode):
         """Saves again when the file has gone or changed since, and only then. A linked name is None here."""
         if name is None:
             return []
-        path = folders.voice_target(name)
-        if path in _saved and _saved[path] != _stamp(path):
-            del _saved[path]
-            _lost[path] += 1
-        return [_lost[path]]
+        wanted = folders.voice_target(name)
+        if wanted in _saved:
+            path, stamp = _saved[wanted]
+            if stamp != _stamp(path):
+                del _saved[wanted]
+                _lost[wanted] += 1
+        return [_lost[wanted]]
 
     @classmethod
     def execute(cls, voice: Voice, name: str, overwrite: bool = False) -> io.NodeOutput:
         with patcher.told_by(SAVE_NAME):
-            path = folders.voice_target(name)
+            wanted = folders.voice_target(name)
+            path = wanted if overwrite else _free(wanted, voice)
             if not _holds(path, voice):  # else it keeps its time, so that Load Voice need not read it again
-                if path.exists() and not overwrite:
-                    raise HiggsError(f"{path} holds another voice. Choose another name, or switch overwrite on.")
                 voice.save(path)
-            _saved[path] = _stamp(path)
-        return io.NodeOutput(voice, ui=ui.PreviewText(f"Saved as {path.name} in {path.parent}"))
+            _saved[wanted] = (path, _stamp(path))
+        return io.NodeOutput(voice, ui=ui.PreviewText(_where(path, wanted)))
+
+
+def _free(path: Path, voice: Voice) -> Path:
+    """`path`, or the first numbered name beside it that is free or is this voice already. Nothing is overwritten."""
+    names = (folders.numbered(path, number) for number in count(1))
+    return next(name for name in names if not name.exists() or _holds(name, voice))
+
+
+def _where(path: Path, wanted: Path) -> str:
+    saved = f"Saved as {path.name} in {path.parent}"
+    return saved if path == wanted else f"{saved} ({wanted.name} is another voice)"
 
 
 class HiggsTTSLoadVoice(io.ComfyNode):
@@ -74,13 +86,13 @@ class HiggsTTSLoadVoice(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "voice",
-                    options=list(folders.voices()) or [NOTHING],
-                    tooltip="Saved voices (.safetensors) and clips (.wav, .flac, .mp3, .ogg) in models/voices. What is "
-                    "said in name.wav belongs into name.txt or name.reference.txt beside it; a clip without one "
-                    "works too, less well.",
+                    options=list(folders.voices()),
+                    tooltip="Saved voices (.safetensors) and clips (.wav, .flac, .mp3, .ogg) in models/voices, and the "
+                    "built-in clips. Put the transcript of name.wav into name.txt or name.reference.txt next to it. "
+                    "Clips without one work too, but clone less well.",
                 ),
                 types.Model.Input(
-                    "model", optional=True, tooltip="Needed for clips only: its audio encoder reads them."
+                    "model", optional=True, tooltip="Needed for clips only: its audio encoder turns them into voices."
                 ),
             ],
             outputs=[
@@ -117,13 +129,13 @@ class HiggsTTSLoadVoice(io.ComfyNode):
 
 def _from_clip(path: Path, model) -> Voice:
     if model is None:
-        raise HiggsError(f"{path.name} is a sound clip, and reading it takes a model. Connect Higgs Load Model.")
+        raise HiggsError(f"{path.name} is an audio clip; making a voice of it needs a model. Connect Higgs Load Model.")
     transcript, _ = folders.transcript_of(path)
     return voice.encode(model, *read_clip(path), transcript=transcript, name=path.stem)
 
 
 def _describe(path: Path, loaded: Voice) -> str:
-    remedy = "" if path.suffix.lower() == folders.SAVED else f"Write it into {path.stem}.txt beside the clip."
+    remedy = "" if path.suffix.lower() == folders.SAVED else f"Put it into {path.stem}.txt next to the clip."
     return f"{path.name}: {voice.describe(loaded, remedy)}"
 
 

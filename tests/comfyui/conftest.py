@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from .server import CHECKPOINT, Comfy, lay_out, read_workflow
+from .server import CHECKPOINT, TODAY, Comfy, lay_out, read_workflow
 
 
 @pytest.fixture(scope="session")
@@ -49,11 +49,14 @@ def start_comfy(tiny, tmp_path_factory):
         pytest.skip("COMFYUI_PATH is not set: no ComfyUI to test in")
     running: list[Comfy] = []
 
-    def start(*flags: str, page: bool = False) -> Comfy:
+    def start(*flags: str, page: bool = False, bare: bool = False) -> Comfy:
         base = tmp_path_factory.mktemp("base")
         lay_out(base)
         if page:
             shutil.rmtree(base / "page")
+        if bare:
+            running.append(Comfy(base, ("--cpu", *flags)))
+            return running[-1]
         _add_checkpoints(base, tiny)
         _write_clip(base / "input" / "reference.wav", 3)
         _write_clip(base / "models" / "voices" / "anna.wav", 2)
@@ -74,6 +77,12 @@ def make_comfy(start_comfy):
 
 
 @pytest.fixture(scope="session")
+def make_bare(start_comfy):
+    """make_bare(page=False) -> Comfy without any checkpoint, one for each way."""
+    return functools.cache(lambda page=False: start_comfy(page=page, bare=True))
+
+
+@pytest.fixture(scope="session")
 def comfy(make_comfy) -> Comfy:
     """ComfyUI as it starts by default."""
     return make_comfy()
@@ -81,9 +90,25 @@ def comfy(make_comfy) -> Comfy:
 
 @pytest.fixture
 def workflow():
-    """workflow(name, {class_type: {input: value}}) -> a workflow of the pack in API format, cut short for tests."""
+    """workflow(name, {class_type: {input: value}}) -> a workflow saved with 0.1.0 in API format, cut short."""
 
     def read(name: str, **changes: dict) -> dict:
         return read_workflow(name, 40, **changes)
 
     return read
+
+
+@pytest.fixture
+def template():
+    """template(name, {class_type: {input: value}}) -> a template of today in API format, whole."""
+
+    def read(name: str, **changes: dict) -> dict:
+        return read_workflow(name, 2048, TODAY, **changes)
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def fresh(make_bare) -> Comfy:
+    """ComfyUI just after the pack was installed: no checkpoint, no voice and no clip."""
+    return make_bare()

@@ -21,6 +21,8 @@ import uuid
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+SAVED = ROOT / "tests" / "golden" / "workflows_0.1.0"  # what users saved with 0.1.0
+TODAY = ROOT / "workflows"
 WAIT = 240  # seconds until a server or a prompt is given up; nothing is measured against it
 CHECKPOINT = "higgs-tts-3-4b"  # the name that the workflows carry
 
@@ -207,9 +209,9 @@ def lay_out(base: Path) -> None:
     shutil.copytree(Path(__file__).parent / "probe", base / "custom_nodes" / "probe")
 
 
-def read_workflow(name: str, max_frames: int, **changes: dict) -> dict:
-    """A workflow of the pack in API format, its speech cut to `max_frames`; `changes`: {class_type: {input: value}}."""
-    prompt = json.loads((ROOT / "workflows" / "api" / f"{name}.json").read_text(encoding="utf-8"))
+def read_workflow(name: str, max_frames: int, folder: Path = SAVED, **changes: dict) -> dict:
+    """A workflow in API format, its speech cut to `max_frames`; `changes`: {class_type: {input: value}}."""
+    prompt = json.loads((folder / "api" / f"{name}.json").read_text(encoding="utf-8"))
     for entry in prompt.values():
         if entry["class_type"] == "HiggsTTSSpeak":
             entry["inputs"]["max_frames"] = max_frames

@@ -11,6 +11,11 @@ from .server import interpreter
 
 ARGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync""".split()
+TITLES = {
+    "speak": "Higgs TTS - Text to Speech",
+    "clone_voice": "Higgs TTS - Voice Cloning",
+    "long_narration": "Higgs TTS - Long Narration and Audiobook",
+}
 NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
 
 # Where a point of a node lies on the page: x is a share of its width, y counts down from its top.
@@ -60,7 +65,7 @@ class Browser:
         """Through the templates dialog, as a user does."""
         self.page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
         self.page.get_by_text("ComfyUI-Higgs-TTS").click()
-        self.page.get_by_test_id(f"template-workflow-{name}").click()
+        self.page.get_by_test_id(f"template-workflow-{TITLES.get(name, name)}").click()
         self.page.wait_for_function(
             "() => app.graph._nodes.some(node => node.type === 'HiggsTTSSpeak' && node.widgets.every(w => w.last_y))"
         )

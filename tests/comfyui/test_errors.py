@@ -92,3 +92,23 @@ def test_stop_ends_speech_and_the_next_run_is_as_ever(comfy, workflow):
     assert max(data["value"] for data in outcome.data("progress")) < 3000
     again = comfy.run(workflow("speak", HiggsTTSSpeak={"chunk_seconds": 42.0})).audio()[0]
     np.testing.assert_array_equal(again, expected)
+
+
+def test_a_cancel_followed_by_another_model_leaves_no_warning(comfy, workflow):
+    """ComfyUI still holds the exception of the cancel when it makes room for the next model."""
+    before = len(comfy.log.read_text(errors="replace"))
+    stopped = []
+
+    def stop(message):
+        if message["type"] == "progress" and message["data"]["value"] > 5 and not stopped:
+            stopped.append(message["data"])
+            comfy.post("/interrupt", {})
+
+    outcome = comfy.run(workflow("speak", HiggsTTSSpeak={"max_frames": 3000}), stop)
+    assert stopped and outcome.data("execution_interrupted")
+    other = workflow("speak", HiggsTTSLoadModel={"model": "higgs/v2"})
+    other["30"] = {"class_type": "HiggsProbePressure", "inputs": {"audio": ["2", 0], "wanted": "all"}}
+    assert not comfy.run(other).error
+    comfy.until(lambda state: state["open"] == 0)
+    told = comfy.log.read_text(errors="replace")[before:]
+    assert "still referenced" not in told and "Higgs TTS:" not in told, told[-3000:]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import pathlib
 import sys
+import urllib.parse
 
 import numpy as np
 import pytest
 import torch
+
+from .server import TODAY
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
@@ -21,7 +24,7 @@ def check_speech(outcome, class_type="PreviewAudio", chunks=1):
     assert len(wave) == chunks * FRAMES * FRAME_SAMPLES
     assert np.isfinite(wave).all() and np.abs(wave).max() > 0.01
     info = outcome.text()
-    assert f"{chunks * FRAMES / 25:.2f} s" in info and "frames/s" in info and "RTF" in info
+    assert f"{chunks * FRAMES / 25:.1f} s of speech in " in info and "frames/s" in info and "Backend: " in info
     return wave
 
 
@@ -32,8 +35,11 @@ def test_the_pack_is_there(comfy):
         inputs = {**described["input"]["required"], **described["input"].get("optional", {})}
         assert all(options["tooltip"] for _, options in inputs.values())
         assert comfy.fetch(f"/extensions/ComfyUI-Higgs-TTS/docs/{node}.md").startswith(b"# Higgs ")
-    assert set(comfy.get("/workflow_templates")["ComfyUI-Higgs-TTS"]) == {"speak", "clone_voice", "long_narration"}
-    assert comfy.get("/api/workflow_templates/ComfyUI-Higgs-TTS/speak.json")["nodes"]
+    titles = comfy.get("/workflow_templates")["ComfyUI-Higgs-TTS"]
+    assert sorted(titles) == sorted(path.stem for path in TODAY.glob("*.json")) and len(titles) == 3
+    for title in map(urllib.parse.quote, titles):
+        assert comfy.get(f"/api/workflow_templates/ComfyUI-Higgs-TTS/{title}.json")["nodes"]
+        assert comfy.fetch(f"/api/workflow_templates/ComfyUI-Higgs-TTS/{title}.jpg").startswith(b"\xff\xd8")
     names = comfy.get("/object_info/HiggsTTSLoadModel")["HiggsTTSLoadModel"]["input"]["required"]["model"][1]["options"]
     assert {"higgs-tts-3-4b", "higgs/v2"} <= set(names) and any(name.startswith("download: ") for name in names)
 
@@ -84,7 +90,7 @@ def say(comfy, workflow):
         spoken = {"text": text, "seed": 1, "max_frames": 250, "chunk_seconds": chunk_seconds}
         outcome = comfy.run(workflow(name, **EMBEDDED, HiggsTTSSpeak=spoken, **changes))
         wave, rate = outcome.audio(class_type)
-        assert rate == RATE and "end of speech" in outcome.text()
+        assert rate == RATE and "Complete." in outcome.text()
         return torch.from_numpy(wave[:, 0].copy())
 
     return run
@@ -170,7 +176,40 @@ def test_another_voice_of_the_same_name_is_kept(comfy, workflow):
 
     assert not save(transcript="One.").error
     assert not save(transcript="One.").error
-    assert "holds another voice" in save(transcript="Two.").error
+    other = save(transcript="Two.")
+    assert not other.error and "Saved as kept 2.safetensors" in other.text("HiggsTTSSaveVoice")
+    voices = comfy.get("/object_info/HiggsTTSLoadVoice")["HiggsTTSLoadVoice"]["input"]["required"]["voice"][1]
+    assert {"kept.safetensors", "kept 2.safetensors"} <= set(voices["options"])
+
+
+def test_a_narration_runs_again_with_another_clip(comfy, workflow):
+    """Its Save Voice has overwrite off, and the name is taken by then."""
+    spoken = []
+    for clip in ("anna.wav", "bob.wav"):
+        prompt = workflow("long_narration", HiggsTTSSaveVoice={"name": "again"}, HiggsTTSSpeak={"text": "Short."})
+        prompt["3"] = {"class_type": "HiggsTTSLoadVoice", "inputs": {"voice": clip, "model": ["1", 0]}}
+        spoken.append(check_speech(comfy.run(prompt), "SaveAudio"))
+    assert not np.array_equal(*spoken)
+    saved = sorted(path.stem for path in (comfy.base / "models" / "voices").glob("again*"))
+    assert saved == ["again", "again 2"]
+
+
+@pytest.mark.parametrize(
+    "name, node", [("speak", "PreviewAudio"), ("clone_voice", "PreviewAudio"), ("long_narration", "SaveAudio")]
+)
+def test_every_template_speaks_on_a_fresh_install(fresh, template, name, node):
+    """As it is opened, with the checkpoint that comes with the pack."""
+    outcome = fresh.run(template(name))
+    info = outcome.text()
+    assert "Complete." in info and "Model: embedded (small, English)" in info, info
+    wave, rate = outcome.audio(node)
+    assert rate == RATE and len(wave) > 2 * RATE and np.abs(wave).max() > 0.05
+
+
+def test_a_device_of_another_machine_is_told_and_replaced(comfy, workflow):
+    outcome = comfy.run(workflow("speak", HiggsTTSLoadModel={"device": "cuda:5"}))
+    check_speech(outcome)
+    assert "Warning: The device cuda:5 is not on this machine" in outcome.text()
 
 
 def test_a_narration_is_spoken_again_only_when_something_changed(comfy, workflow):

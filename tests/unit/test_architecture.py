@@ -15,7 +15,7 @@ TIERS = [
     {"errors", "kernels", "shipped"},
     {"codec_dac", "config", "libraries", "memory", "resample", "threads"},
     {"codec_hubert", "delay", "prefix", "tensors", "tags", "speech", "upload"},
-    {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
+    {"ending", "voice", "text", "files", "codec_blocks", "sampling", "talker"},
     {"download", "layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},
     {"codec"},

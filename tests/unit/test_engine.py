@@ -160,7 +160,7 @@ def test_long_text_is_spoken_in_chunks_that_share_the_first_one_s_voice(engine, 
     assert asked[0][1] is None and all(voice is asked[1][1] for _, voice in asked[1:])
     assert torch.equal(asked[1][1].codes, speech.codes[:40])
     assert len(speech.wav) == 960 * speech.frames and speech.frames == 40 * speech.chunks
-    assert speech.stopped == f"frame limit (40 frames, 1.6 s) in all {speech.chunks} chunks"
+    assert speech.stopped == f"the frame limit (40 frames, 1.6 s) in all {speech.chunks} chunks"
 
 
 def test_the_streamed_waveform_is_the_whole_decode(engine):

@@ -126,7 +126,7 @@ def test_load_of_no_safetensors(tmp_path, content):
         (tone(24_000, 0.996), "0.99 s.*5 to 30"),
         (tone(24_000, 30.02), "30.1 s.*Trim"),
         (tone(24_000, 31), "31.0 s.*Trim"),
-        (torch.full((24_000,), float("nan")), "24000 samples that are no numbers"),
+        (torch.full((24_000,), float("nan")), "24000 samples that are not numbers"),
         (torch.cat([tone(24_000, 2), torch.tensor([float("inf")])]), "1 samples"),
         (torch.zeros(1, 1, 24_000), r"\[1, 1, 24000\]"),
     ],

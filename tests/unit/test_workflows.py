@@ -10,7 +10,14 @@ import pytest
 from higgs_tts.engine import EngineConfig, SamplingParams
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TODAY, SAVED = ROOT / "workflows", ROOT / "tests" / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NAMES = ["speak", "clone_voice", "long_narration"]
+TITLES = {  # what the template browser shows and searches
+    "speak": "Higgs TTS - Text to Speech",
+    "clone_voice": "Higgs TTS - Voice Cloning",
+    "long_narration": "Higgs TTS - Long Narration and Audiobook",
+}
+every_graph = pytest.mark.parametrize("folder, name", [(f, name) for f in (TODAY, SAVED) for name in NAMES])
 WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
 # (inputs, widgets, outputs) of the nodes of ComfyUI that the workflows use.
 CORE = {
@@ -54,17 +61,26 @@ def socket_calls(tree, functions):
 SCHEMAS = {**schemas(), **CORE}
 
 
-def graph(name):
-    return json.loads((ROOT / "workflows" / f"{name}.json").read_text(encoding="utf-8"))
+def graph(name, folder=TODAY):
+    return json.loads((folder / f"{TITLES[name] if folder == TODAY else name}.json").read_text(encoding="utf-8"))
 
 
-def api(name):
-    return json.loads((ROOT / "workflows" / "api" / f"{name}.json").read_text(encoding="utf-8"))
+def api(name, folder=TODAY):
+    return json.loads((folder / "api" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def test_no_workflow_is_left_out():
-    for folder in (ROOT / "workflows", ROOT / "workflows" / "api"):
-        assert sorted(path.stem for path in folder.glob("*.json")) == sorted(NAMES)
+    assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(NAMES)
+    assert sorted(path.stem for path in TODAY.glob("*.json")) == sorted(TITLES.values())
+    assert sorted(path.stem for path in TODAY.glob("*.jpg")) == sorted(TITLES.values())
+
+
+def test_the_voices_that_templates_name_are_there():
+    voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
+    named = [node["inputs"]["voice"] for name in NAMES for node in api(name).values() if "Load" in node["class_type"]
+             and "voice" in node["inputs"]]  # fmt: skip
+    assert len(named) == 2 and {name.removeprefix("built-in/") for name in named} <= voices
+    assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
 
 
 def test_the_schemas_are_read():
@@ -73,9 +89,9 @@ def test_the_schemas_are_read():
     assert outputs == ["Audio", "String"] and len([name for name in SCHEMAS if name.startswith("Higgs")]) == 5
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_api_workflows_fit_the_schemas(name):
-    prompt = api(name)
+@every_graph
+def test_api_workflows_fit_the_schemas(folder, name):
+    prompt = api(name, folder)
     for node in prompt.values():
         inputs, _, _ = SCHEMAS[node["class_type"]]
         assert set(node["inputs"]) <= set(inputs), node
@@ -86,9 +102,9 @@ def test_api_workflows_fit_the_schemas(name):
                 assert slot < len(SCHEMAS[prompt[source]["class_type"]][2])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_graph_says_what_the_api_workflow_says(name):
-    saved = graph(name)
+@every_graph
+def test_the_graph_says_what_the_api_workflow_says(folder, name):
+    saved = graph(name, folder)
     links = {link[0]: link for link in saved["links"]}
     made = {}
     for node in saved["nodes"]:
@@ -103,7 +119,7 @@ def test_the_graph_says_what_the_api_workflow_says(name):
                 assert (target, into) == (node["id"], slot) and kind in (socket["type"], "STRING")
                 inputs[socket["name"]] = [str(source), out]
         made[str(node["id"])] = (node["type"], inputs)
-    assert made == {key: (node["class_type"], node["inputs"]) for key, node in api(name).items()}
+    assert made == {key: (node["class_type"], node["inputs"]) for key, node in api(name, folder).items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -122,7 +138,9 @@ def test_values_are_the_engine_s_defaults(name):
         for key, value in node["inputs"].items():
             if node["class_type"] == "HiggsTTSSpeak" and hasattr(SamplingParams, key) and key != "seed":
                 assert value == getattr(SamplingParams, key), key
-            if node["class_type"] == "HiggsTTSLoadModel" and key != "model":
+            if key == "model" and node["class_type"] == "HiggsTTSLoadModel":
+                assert value == "auto"
+            elif node["class_type"] == "HiggsTTSLoadModel":
                 assert value == getattr(EngineConfig, "runner" if key == "graphs" else key), key
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, Speech, Voice
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
@@ -78,14 +78,27 @@ def test_linked_names_are_unknown_before_the_run(comfy):
 class TestSpeak:
     @pytest.fixture
     def patcher(self, room, make_engine):
-        return room("patcher").make_patcher(make_engine())
+        made = room("patcher").make_patcher(make_engine())
+        made.model.label, made.model.notes = "higgs", ("a note",)
+        return made
+
+    def test_cut_speech_does_not_look_like_success(self, room):
+        speech = Speech(torch.zeros(960), torch.zeros(1, 8, dtype=torch.int64), 0.0, 3, "frame limit (1 frames)")
+        info = room("speak").describe(speech, "higgs").splitlines()
+        assert info[0] == "0.0 s of speech in 0.0 s. Stopped at: frame limit (1 frames)."
+        assert info[-1].startswith("Details: 1 frames, 3 chunks, ")
 
     def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, room, comfy, patcher):
         audio, info = room("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice="v", scene=" a room ", seed=5).args
         assert patcher.engine.calls == ["open", ("Hi", "v", SamplingParams(seed=5), "a room")]
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
-        assert info.splitlines()[0] == "0.08 s in 0.02 s: 100.0 frames/s, RTF 0.250"
-        assert info.splitlines()[1:] == ["Stopped at: end of speech", "Decoded by: by hand", "Warning: a warning"]
+        assert info.splitlines() == [
+            "0.1 s of speech in 0.0 s, 4.0 times real time. Complete.",
+            "Warning: a note",
+            "Warning: a warning",
+            "Model: higgs",
+            "Details: 2 frames, 100 frames/s. Backend: by hand",
+        ]
         assert comfy["comfy.utils"].bars == [(1, 2), (2, 2)]
         assert len(comfy["comfy.model_management"].loads) == 1
 
@@ -126,7 +139,7 @@ class TestVoice:
         patcher = room("patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
         _, info = room("voice").HiggsTTSVoice.execute(patcher, audio, " ").args
-        assert info.startswith("0.2 s\nWarning: without a transcript") and "Write what is said" in info
+        assert info.startswith("0.2 s\nWarning: without a transcript") and "Enter what is said" in info
 
     @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
     def test_no_clip_or_several(self, room, make_engine, audio):
@@ -202,12 +215,28 @@ class TestSaveVoice:
         assert path.stat().st_mtime_ns == before
 
     @pytest.mark.parametrize("held", ["another voice", "no voice"])
-    def test_what_is_there_is_kept_unless_it_may_be_lost(self, save, path, held):
+    def test_what_is_there_is_kept_and_speech_goes_on(self, save, path, held):
+        """Without overwrite the voice gets the next free number; the node says so, and nothing stops."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("no voice") if held == "no voice" else OTHER.save(path)
         before = path.read_bytes()
-        with pytest.raises(HiggsError, match=r"^Higgs Save Voice: .*anna.*switch overwrite on"):
-            save.execute(VOICE, "anna")
-        assert path.read_bytes() == before
+        output = save.execute(VOICE, "anna")
+        second = path.with_name("anna 2.safetensors")
+        assert path.read_bytes() == before and Voice.load(second).transcript == "One." and output.args == (VOICE,)
+        assert output.ui.args[0] == f"Saved as anna 2.safetensors in {path.parent} (anna.safetensors is another voice)"
+        written = second.stat().st_mtime_ns
+        save.execute(VOICE, "anna")
+        third = Voice(torch.full((9, 8), 7), "Three.")
+        save.execute(third, "anna")
+        assert second.stat().st_mtime_ns == written
+        assert sorted(entry.stem for entry in path.parent.iterdir()) == ["anna", "anna 2", "anna 3"]
         save.execute(VOICE, "anna", overwrite=True)
         assert Voice.load(path).transcript == "One."
+
+    def test_a_numbered_voice_that_is_gone_is_saved_again(self, save, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        OTHER.save(path)
+        save.execute(VOICE, "anna")
+        told = save.fingerprint_inputs("anna")
+        path.with_name("anna 2.safetensors").unlink()
+        assert save.fingerprint_inputs("anna") != told

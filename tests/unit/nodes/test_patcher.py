@@ -115,7 +115,7 @@ def test_nothing_is_raised_while_unloading(patcher, monkeypatch, caplog):
     monkeypatch.setattr(patcher.engine, "close", lambda: 1 / 0)
     assert not take(patcher, 1)
     assert "could not free its cache" in caplog.text and "IndexError" in caplog.text
-    assert "could not free its memory wholly" in caplog.text and "ZeroDivisionError" in caplog.text
+    assert "could not free all of its memory" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
 def test_the_last_reference_closes_it(module, make_engine):
@@ -205,10 +205,16 @@ def test_scripts_without_a_server_are_not_taken_for_one_that_ended(module, comfy
 
 def test_a_device_has_an_index(module, comfy):
     comfy["comfy.model_management"].get_torch_device = lambda: torch.device("cuda", 1)
-    assert module.device_of("auto") == "cuda:1" and module.device_of("cpu") == "cpu"
+    assert module.device_of("auto") == ("cuda:1", "") and module.device_of("cpu") == ("cpu", "")
     assert module.device_names()[0] == "auto" and module.device_names()[-1] == "cpu"
     comfy["comfy.model_management"].get_torch_device = lambda: torch.device("mps")
-    assert module.device_of("auto") == "cpu"
+    assert module.device_of("auto") == ("cpu", "")
+
+
+def test_a_device_of_another_machine_becomes_auto_with_a_warning(module, room, caplog):
+    device, note = module.device_of("cuda:7")
+    assert device == "cpu" and "cuda:7 is not on this machine, so cpu is used" in note and note in caplog.text
+    assert room("load").HiggsTTSLoadModel.validate_inputs("auto", device="cuda:7") is True
 
 
 @pytest.mark.parametrize("choice, runner", [("auto", "auto"), ("on", "graph"), ("off", "eager")])

@@ -1,0 +1,68 @@
+"""How a text's chunks ended: why speech stopped, and how much of the text was not spoken. Reads lines, changes none."""
+
+from __future__ import annotations
+
+from .config import FRAME_RATE
+from .speech import END_OF_SPEECH
+
+_QUOTED = 40  # characters of a chunk that a warning quotes
+_MORE = {
+    "limit": "Raise max_frames, or set chunk_seconds above 0 so that the text is split.",
+    "context": "Load the model with a larger context, or use a shorter reference clip or smaller chunk_seconds.",
+}
+_RAN_ON = "There was time for all of the text, but speech did not end. Try another seed or a lower temperature."
+
+
+def stopped(lines, limit: int, context: int) -> str:
+    """Why speech ended: by itself, at the limit of `limit` frames, or where the `context` was full."""
+    reasons = []
+    for kind in ("limit", "context"):
+        cut = [number for number, line in enumerate(lines, 1) if _cut_by(line, limit) == kind]
+        if cut:
+            reasons.append(_place(kind, limit, context) + _in_chunks(cut, len(lines)))
+    return ", ".join(reasons) or END_OF_SPEECH
+
+
+def warnings(lines, limit: int, context: int) -> list[str]:
+    """A sentence for each chunk that was cut: where, how much of the whole text is missing for it, and what helps."""
+    total = sum(line.expected for line in lines) or 1
+    told = []
+    for line in lines:
+        kind = _cut_by(line, limit)
+        if not kind:
+            continue
+        missing = max(0, line.expected - line.frames)
+        place = _place(kind, limit, context)
+        where = f' in the chunk that begins "{_beginning(line.text)}"' if len(lines) > 1 else ""
+        if missing:
+            share = max(1, round(100 * missing / total))
+            told.append(f"Speech was cut at {place}{where}: about {share} % of the text was not spoken. {_MORE[kind]}")
+        else:
+            told.append(f"Speech was cut at {place}{where}. {_RAN_ON}")
+    return told
+
+
+def _cut_by(line, limit: int) -> str:
+    """What cut a line: "limit", "context", or "" where it ended by itself."""
+    if line.ended:
+        return ""
+    return "context" if line.room < limit else "limit"
+
+
+def _place(kind: str, limit: int, context: int) -> str:
+    if kind == "limit":
+        return f"the frame limit ({limit} frames, {limit / FRAME_RATE:.1f} s)"
+    return f"the end of the context ({context} positions)"
+
+
+def _in_chunks(numbers: list[int], count: int) -> str:
+    if count == 1:
+        return ""
+    if len(numbers) == count:
+        return f" in all {count} chunks"
+    return f" in chunk {', '.join(map(str, numbers))} of {count}"
+
+
+def _beginning(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _QUOTED else text[:_QUOTED].rstrip() + "..."

@@ -1,0 +1,46 @@
+"""Speech that was cut says so, and how much of the text is missing."""
+
+import types
+
+from higgs_tts.engine import ending
+
+
+def line(text="Some words.", expected=100, frames=100, ended=True, room=4000):
+    return types.SimpleNamespace(text=text, expected=expected, frames=frames, ended=ended, room=room)
+
+
+def test_speech_that_ended_by_itself_is_complete():
+    assert ending.stopped([line(), line(frames=20)], 250, 4096) == "end of speech"
+    assert ending.warnings([line(), line(frames=20)], 250, 4096) == []
+
+
+def test_the_share_that_was_not_spoken_is_told():
+    (told,) = ending.warnings([line(expected=5000, frames=250, ended=False)], 250, 4096)
+    assert told == (
+        "Speech was cut at the frame limit (250 frames, 10.0 s): about 95 % of the text was not spoken. "
+        "Raise max_frames, or set chunk_seconds above 0 so that the text is split."
+    )
+
+
+def test_it_is_a_share_of_the_whole_text_and_the_chunk_is_quoted():
+    lines = [line(), line("It was short,  and whoever wrote it\nhad not signed it.", 200, 100, False), line()]
+    (told,) = ending.warnings(lines, 100, 4096)
+    assert 'in the chunk that begins "It was short, and whoever wrote it had n...": about 25 % of the text' in told
+    assert ending.stopped(lines, 100, 4096) == "the frame limit (100 frames, 4.0 s) in chunk 2 of 3"
+
+
+def test_a_full_context_has_another_remedy():
+    cut = [line(expected=300, frames=200, ended=False, room=200)]
+    (told,) = ending.warnings(cut, 2048, 512)
+    assert "the end of the context (512 positions): about 33 %" in told and "larger context" in told
+    assert ending.stopped(cut, 2048, 512) == "the end of the context (512 positions)"
+
+
+def test_speech_that_ran_on_is_not_said_to_lack_text():
+    (told,) = ending.warnings([line(expected=50, frames=250, ended=False)], 250, 4096)
+    assert "%" not in told and "did not end" in told and "another seed" in told
+
+
+def test_a_sliver_is_not_told_as_nothing():
+    (told,) = ending.warnings([line(expected=1001, frames=1000, ended=False)], 1000, 4096)
+    assert "about 1 %" in told
