@@ -28,6 +28,28 @@ PLACE = """([type, x, widget]) => {
 }"""
 VALUE = """([type, widget]) =>
     app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value"""
+SHOWN = """type => app.graph._nodes.find(node => node.type === type).widgets.map(w => w.value).join("\\n")"""
+SET = """([type, widget, value]) => {
+    app.graph._nodes.find(node => node.type === type).widgets.find(entry => entry.name === widget).value = value
+}"""
+# Adds each node as ComfyUI makes it; names the widgets whose label and value do not fit beside each other.
+CUT_LABELS = """types => {
+    app.graph.clear()
+    const cut = [], pen = document.createElement("canvas").getContext("2d")
+    pen.font = "14px Inter, Arial, sans-serif"
+    types.forEach((type, index) => {
+        const node = LiteGraph.createNode(type)
+        node.pos = [60 + 380 * (index % 4), 60 + 320 * Math.floor(index / 4)]
+        app.graph.add(node)
+        for (const widget of node.widgets ?? []) {
+            if (widget.options?.multiline || widget.element || widget.type === "customtext") continue
+            const words = `${widget.label ?? widget.name} ${widget.value}`
+            if (pen.measureText(words).width > node.size[0] - 70) cut.push(`${type}: ${words}`)
+        }
+    })
+    app.canvas.ds.reset()
+    return cut
+}"""
 FAULTS = """() => {
     const faults = [], nodes = app.graph._nodes
     for (const node of nodes) {
@@ -87,7 +109,7 @@ class Browser:
             app.api.addEventListener("execution_success", () => { window.ended = true }, {once: true})
         }""")
         self.page.get_by_test_id("queue-button").click()
-        self.page.wait_for_function("() => window.ended", timeout=120_000)
+        self.page.wait_for_function("() => window.ended", timeout=240_000)
         return self.page.evaluate("() => titles")
 
     def player(self, other_than=None):
@@ -109,7 +131,8 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def browser(start_comfy, tmp_path_factory):
+def open_browser(tmp_path_factory):
+    """open_browser(comfy) -> Browser on its page"""
     pytest.importorskip("playwright", reason="Playwright is not installed: pip install playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
@@ -118,13 +141,84 @@ def browser(start_comfy, tmp_path_factory):
 
     if subprocess.run([interpreter(), "-c", "import comfyui_frontend_package"], capture_output=True).returncode:
         pytest.skip("this ComfyUI has no page: pip install comfyui-frontend-package")
-    comfy = start_comfy(page=True)
-    comfy.post("/settings", {"Comfy.TutorialCompleted": True})  # no dialog of its own accord
     with sync_playwright() as playwright:
         chrome = playwright.chromium.launch(executable_path=chromium, args=ARGS)
-        page = chrome.new_page(viewport={"width": 1600, "height": 1000})
-        yield Browser(page, comfy, tmp_path_factory.mktemp("screenshots"))
+
+        def show(comfy):
+            comfy.post("/settings", {"Comfy.TutorialCompleted": True})  # no dialog of its own accord
+            page = chrome.new_page(viewport={"width": 1600, "height": 1000})
+            return Browser(page, comfy, tmp_path_factory.mktemp("screenshots"))
+
+        yield show
         chrome.close()
+
+
+@pytest.fixture(scope="module")
+def browser(open_browser, start_comfy):
+    return open_browser(start_comfy(page=True))
+
+
+@pytest.fixture(scope="module")
+def fresh_browser(open_browser, make_bare):
+    """On a ComfyUI just after the pack was installed: no checkpoint, no voice and no clip."""
+    return open_browser(make_bare(page=True))
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_three_clicks_to_speech(fresh_browser, name):
+    """In the opened template browser: our pack, a template, Run."""
+    browser = fresh_browser
+    browser.open_template(name)
+    browser.run()
+    browser.shoot(f"first-{name}")
+    _, status, kind, sound = browser.player()
+    assert status == 200 and kind.startswith("audio/") and len(sound) > 50_000
+    info = browser.page.evaluate(SHOWN, "PreviewAny")
+    assert "Complete." in info and "Model: embedded" in info and "Warning" not in info, info
+    assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
+
+
+def test_templates_are_found_by_what_people_search_for(fresh_browser):
+    page = fresh_browser.page
+    page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
+    page.get_by_text("ComfyUI-Higgs-TTS").click()
+    page.locator("[data-testid^='template-workflow-Higgs']").nth(2).wait_for()
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('[data-testid^=\"template-workflow-Higgs\"] img')].filter("
+        "image => image.complete && image.naturalWidth > 100).length === 3"
+    )
+    fresh_browser.shoot("templates")
+    for word, count in (("higgs", 3), ("tts", 3), ("voice", 1), ("speech", 1), ("audiobook", 1), ("narration", 1)):
+        page.get_by_placeholder("Search").last.fill(word)
+        page.wait_for_function(
+            "n => document.querySelectorAll('[data-testid^=\"template-workflow-Higgs\"]').length === n", arg=count
+        )
+    page.keyboard.press("Escape")
+
+
+def test_save_voice_shows_where_and_load_voice_lists_it(fresh_browser):
+    browser, file = fresh_browser, "seen in the browser.safetensors"
+    browser.open_template("long_narration")
+    browser.page.evaluate(SET, ["HiggsTTSSpeak", "text", "A short text."])
+    browser.page.evaluate(SET, ["HiggsTTSSaveVoice", "name", file.removesuffix(".safetensors")])
+    browser.run()
+    listed = "file => LiteGraph.createNode('HiggsTTSLoadVoice').widgets[0].options.values.includes(file)"
+    browser.page.wait_for_function(listed, arg=file)
+    assert f"Saved as {file}" in browser.value("HiggsTTSSaveVoice", "saved")
+    browser.shoot("saved-voice")
+    there = "() => app.graph._nodes.find(node => node.type === 'HiggsTTSLoadVoice').widgets[0].options.values"
+    assert file in browser.page.evaluate(there)
+    sent = browser.page.evaluate("async () => Object.values((await app.graphToPrompt()).output)")
+    (node,) = [node for node in sent if node["class_type"] == "HiggsTTSSaveVoice"]
+    assert set(node["inputs"]) == {"voice", "name", "overwrite"} and browser.faults == []
+
+
+def test_a_speak_node_added_by_hand_has_a_sentence_and_whole_labels(fresh_browser):
+    browser = fresh_browser
+    cut = browser.page.evaluate(CUT_LABELS, NODES)
+    browser.page.wait_for_timeout(300)
+    browser.shoot("nodes")
+    assert browser.value("HiggsTTSSpeak", "text").startswith("Hello!") and cut == []
 
 
 @pytest.mark.parametrize("name", ["clone_voice", "long_narration", "speak"])
