@@ -131,3 +131,10 @@ def test_the_engine_can_be_used_afterwards(folders, family, runner, value, text)
         again = engine.speak(text, voice, params)
         assert torch.equal(again.codes, expected.codes) and torch.equal(again.wav, expected.wav)
     assert engine.held_bytes == 0
+
+
+def test_a_codec_that_gives_nan_says_so(folders):
+    with Engine(EngineConfig(model=str(folders["v3"]), device="cpu", context=512)) as engine:
+        next(engine._residency.decoder.parameters()).fill_(NAN)
+        with pytest.raises(HiggsError, match=r"invalid audio \(NaN\)"):
+            engine.speak("One line.", params=PARAMS)
