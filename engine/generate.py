@@ -9,6 +9,7 @@ import torch
 
 from . import delay
 from .config import SamplingParams
+from .errors import HiggsError
 from .step import frames_ready, prefill
 
 CHECK_EVERY = 4  # steps between two looks at what the device has written
@@ -35,6 +36,8 @@ class Decoding:
 
     The device is read late: what a step wrote is looked at while later steps run, so that the host never waits for the
     newest one. A row that has ended may therefore step on for a few frames; they are not counted.
+
+    Raises HiggsError when a line's logits hold NaN or an infinity.
 
     first_line: the number of the queue's first line in its text; on_step(): called after every prompt and every step,
     may raise to cancel; hurry: frames of the first line that are wanted as soon as they are there: until they are, it
@@ -113,7 +116,7 @@ class Decoding:
         ages = torch.arange(steps, device=state.device)
         index = (state.written - steps).clamp_(min=0).add_(state.row_base).unsqueeze(1) + ages
         fresh = state.rows.flatten(0, 1).index_select(0, index.flatten()).view(state.batch, steps, -1)
-        counters = torch.stack([state.written, state.done.long(), state.ended.long()])
+        counters = torch.stack([state.written, state.done.long(), state.ended.long(), state.finite.long()])
         event = None
         if state.device.type == "cuda":
             fresh, counters = _to_host(fresh), _to_host(counters)
@@ -129,10 +132,12 @@ class Decoding:
         owners, fresh, counters, event = self._copies.popleft()
         if event is not None:
             event.synchronize()
-        for b, (written, done, ended) in enumerate(counters.t().tolist()):
+        for b, (written, done, ended, finite) in enumerate(counters.t().tolist()):
             line = owners[b]
             if line is None or line.done:
                 continue
+            if not finite:
+                raise self._not_finite()
             start = line.written - max(0, written - fresh.shape[1])
             rows = fresh[b, start : start + written - line.written]
             line.written, line.done, line.ended = written, bool(done), bool(ended)
@@ -143,6 +148,20 @@ class Decoding:
                 self._rows[b] = None
             if len(codes) or line.done:
                 yield line.number, codes
+
+    def _not_finite(self) -> HiggsError:
+        """Why speech stops over such logits. Prefixes may hold NaN as well, so none is kept."""
+        if self._prefixes is not None:
+            self._prefixes.clear()
+        remedy = "The checkpoint may be damaged: download it again."
+        if self._state.dtype != torch.float32:
+            remedy = (
+                "The checkpoint may be damaged, or its values overflow in bf16: download it again, or load it with "
+                "dtype fp32."
+            )
+        return HiggsError(
+            f"The model produced values that are not numbers (NaN or infinity), so speech was stopped. {remedy}"
+        )
 
     def _take(self, line: Line, rows: torch.Tensor) -> torch.Tensor:
         """The frames that `rows` complete; rows that later frames need too are kept."""

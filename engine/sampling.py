@@ -4,6 +4,8 @@ Per codebook, never over the fused vocabulary, where whole codebooks could vanis
 state it is handed, which this file knows by its field names only.
 """
 
+import math
+
 import torch
 
 from .config import BOC, EOC
@@ -15,12 +17,20 @@ _STREAM = 1 << 16
 
 def sample(state):
     """state.logits [B, N, V] fp32 -> state.row [B, N]. `state.banned` tells where EOC may not be drawn."""
+    _check(state)
     torch.mul(state.logits, state.inverse_temperature, out=state.adjusted)
     _ban(state, state.adjusted)
     _truncate(state)
     _draw(state, state.adjusted, DRAW, state.row)
     if state.config.is_v2:
         _redraw_repeats(state)
+
+
+def _check(state):
+    """state.finite [B]: cleared where a live row's logits hold NaN or an infinity, and never set here."""
+    torch.linalg.vector_norm(state.logits.view(state.batch, -1), math.inf, -1, out=state.peak)
+    torch.lt(state.peak, math.inf, out=state.peak_finite)  # NaN is not less either
+    state.finite.logical_and_(state.peak_finite.logical_or_(state.done))
 
 
 def _ban(state, logits):

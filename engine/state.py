@@ -64,6 +64,7 @@ class DecodeState:
         self.countdown = self._new(batch, fill=-1)  # rows left of the closing ramp; -1 outside it
         self.done = self._new(batch, dtype=torch.bool, fill=True)
         self.ended = self._new(batch, dtype=torch.bool)  # done because speech ended, not because of the limit
+        self.finite = self._new(batch, dtype=torch.bool, fill=True)  # all logits the row was sampled from are numbers
         self.book_index = torch.arange(books, dtype=torch.int64).to(self.device)
         self.number = {n: self._new(fill=n) for n in (-1, 0, books, books - 1, books - 2)}  # operands of where()
         self.is_eoc = self._new(batch, books, dtype=torch.bool)
@@ -86,6 +87,8 @@ class DecodeState:
         self.ban = self._new(batch, dtype=torch.bool)
         self.banned = self._new(batch, books, dtype=torch.bool)
         self.line = self._new(batch)
+        self.peak = self._new(batch, **per_row)  # the largest magnitude of a row's logits
+        self.peak_finite = self._new(batch, dtype=torch.bool)
         self.keys_philox = self._new(batch, noise.ROUNDS, 2)
         self.factors = noise.multipliers(self.device)
         self.quad_index = torch.arange(quads, dtype=torch.int64).to(self.device)
@@ -134,7 +137,7 @@ class DecodeState:
         self.prompt_length[b], self.position[b], self.written[b] = prompt_length, prompt_length, 0
         limit = min(params.max_frames + books - 1, self.context - prompt_length)
         self.row_limit[b] = limit
-        self.countdown[b], self.done[b], self.ended[b] = -1, limit <= 0, False
+        self.countdown[b], self.done[b], self.ended[b], self.finite[b] = -1, limit <= 0, False, True
         self.row[b] = BOC
         self.inverse_temperature[b] = 1.0 if params.greedy else 1.0 / params.temperature
         self.noise_scale[b] = 0.0 if params.greedy else 1.0
@@ -143,6 +146,8 @@ class DecodeState:
         self.ban[b] = params.ban_specials
         self.line[b] = line
         self.keys_philox[b] = to_device(noise.round_keys(params.seed), self.device)
+        if self.fused is None:  # torch's attention weighs the slots behind the prompt with 0, but 0 times NaN is NaN
+            self.values[:, b, :, prompt_length:].zero_()
         if self.config.is_v2:
             self._start_window(b, tail_rows, params)
 

@@ -236,7 +236,7 @@ class _Sound:
         if not len(wav):
             return
         if not wav.isfinite().all():
-            raise HiggsError("The model made a sound that is not a number. Load it with dtype fp32.")
+            raise HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
         self._wavs.append(wav.clamp_(-1.0, 1.0))
         self.wanted = 0
         if self._on_audio is not None:

@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step 
   wait(s, round);
   norm_input(s, norm, false, round, sh);
   wide_rows(s, ring, parts[4].count, sh, [&](int j, float sum) {  // rounded as a bf16 product would be
-    if (lane == 0) s.logits[parts[4].first + j] = __uint_as_float(to_bf16(sum) << 16);
+    if (lane == 0) s.logits[parts[4].first + j] = __uint_as_float(pack(0.f, sum));
   });
   if (blockIdx.x == 0 && threadIdx.x == 0) *s.rounds = round;  // it has values of every block, so all have read it
 }

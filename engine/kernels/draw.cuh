@@ -6,9 +6,6 @@
 
 #include "bits.cuh"
 
-typedef unsigned char u8;
-typedef long long i64;
-
 constexpr u32 ALL = ~0u;
 constexpr int THREADS = BOOKS * 32;
 constexpr int QUADS = (VOCAB + 3) / 4;         // a counter's four words serve codes q, q + QUADS, ...
@@ -32,7 +29,7 @@ struct Front {
   const Weight* embed;
   Weight* x;
   i64 *row, *rows, *history, *written, *position, *countdown;
-  u8 *done, *ended;
+  u8 *done, *ended, *finite;
   int context;
 };
 
@@ -268,14 +265,16 @@ __device__ __forceinline__ int draw(const Front& s, const Row& row, int b, int b
   const float p = s.top_p[b], scale = s.noise_scale[b];
   const u32 k = (u32)min(s.top_k_index[b * BOOKS + book], (i64)VOCAB - 1) + 1;
   u32 key[WIDE], top = 0, real = 0;
-  float mass[WIDE] = {};
+  float mass[WIDE] = {}, zero = 0.f;
 #pragma unroll
   for (int i = 0; i < WIDE; ++i) {
     const int code = code_of(i);
-    key[i] = (i >> 2) * 32 + (int)lane_id() < QUADS && code < VOCAB ? logits.key(code) : 0;
-    top = max(top, key[i]);
-    real += key[i] > 0;
+    const bool there = (i >> 2) * 32 + (int)lane_id() < QUADS && code < VOCAB;
+    key[i] = there ? logits.key(code) : 0;
+    zero = fmaf(there ? logits.from[code] : 0.f, 0.f, zero);  // NaN where a logit is NaN or an infinity
+    top = max(top, key[i]), real += key[i] > 0;
   }
+  if (row.live && zero != 0.f) s.finite[b] = 0;
   top = max_of(top);
   Bracket bracket = {0, top, sum_of(real), 0, real, 0, 0.f};
   u32 floor = 1;

@@ -1,5 +1,6 @@
 // One frame for every row, from the logits to the talker's input: the codes, the delay and end machine, the row's place
-// in the output, and the sum of its codes' embeddings. One block a row, one warp a codebook.
+// in the output, and the sum of its codes' embeddings. One block a row, one warp a codebook. A live row whose logits
+// hold NaN or an infinity loses its flag `finite`.
 //
 // Compile-time: BOOKS, VOCAB, BOC, EOC, HIDDEN, WINDOW (v2's repeat window), IS_V2, and BF16, else weights are fp32.
 

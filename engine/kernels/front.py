@@ -10,7 +10,7 @@ from .nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
 
 _OF_STATE = (
     "logits inverse_temperature noise_scale top_p repeat_limit top_k_index line keys_philox prompt_length row_limit "
-    "ban window_mask embed x row rows history written position countdown done ended"
+    "ban window_mask embed x row rows history written position countdown done ended finite"
 ).split()
 _OF_V2 = {"repeat_limit", "window_mask", "history"}
 

@@ -26,10 +26,10 @@ struct Step {
 // bits tell old from new; what is not has its whole number beside it. Numbers go on from launch to launch and may wrap
 // around.
 constexpr int LATECOMERS = 8;
-__device__ __forceinline__ u32 word_of(float v, u32 round) {  // rounds to nearest
-  return ((__float_as_uint(v) + 0x80u) & ~0xffu) | (round & 0xffu);
+__device__ __forceinline__ u32 word_of(float v, u32 round) {  // rounds to nearest; a NaN stays one
+  return ((v != v ? ~0u : __float_as_uint(v) + 0x80u) & ~0xffu) | (round & 0xffu);
 }
-__device__ __forceinline__ u32 bf16_word_of(float v, u32 round) { return to_bf16(v) << 16 | (round & 0xffu); }
+__device__ __forceinline__ u32 bf16_word_of(float v, u32 round) { return pack(0.f, v) | (round & 0xffu); }
 __device__ __forceinline__ float value_of(u32 word) { return __uint_as_float(word & ~0xffu); }
 __device__ __forceinline__ void hand(u32* to, u32 word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");

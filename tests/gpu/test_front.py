@@ -14,7 +14,7 @@ from higgs_tts.engine.runners.graph import GraphRunner
 from higgs_tts.engine.step import decode_step, prefill
 
 CONTEXT = 160
-WRITTEN = ("logits", "row", "rows", "written", "position", "countdown", "done", "ended")
+WRITTEN = ("logits", "row", "rows", "written", "position", "countdown", "done", "ended", "finite")
 TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.001), (200, 0.8), (1025, 0.999), (128, 1.0)]
 
 
@@ -76,6 +76,15 @@ class Room:
         logits[:, :, BOC] += self.chance(ends / 8, batch, books) * 100
         for state in self.states:
             state.logits.copy_(logits)
+
+    def spoil(self, share=0.1):
+        """In some rows, one logit that is no number; it may be that of a code that is kept from the draw."""
+        batch, books, vocab = self.twin.logits.shape
+        for b in self.chance(share, batch).nonzero()[:, 0].tolist():
+            book, code = self.random.randrange(books), self.random.choice((BOC, EOC, self.random.randrange(vocab)))
+            value = self.random.choice((float("nan"), float("inf"), float("-inf")))
+            for state in self.states:
+                state.logits[b, book, code] = value
 
     def step(self):
         """One frame by both. The names of the buffers that then differ."""
@@ -146,6 +155,30 @@ def test_logits_that_are_no_numbers_leave_every_index_in_bounds(wide, state_of, 
         room.ours.logits[1, :, 7] = 0
         decode_step(room.quiet, room.ours)
         assert ((room.ours.row >= 0) & (room.ours.row < CODE_VOCAB)).all()
+    room.ours.front.close()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_rows_whose_logits_are_no_numbers_are_flagged_as_the_twin_flags_them(wide, state_of, family):
+    flags_are_the_twin_s(Room(wide, state_of, family, 16), 200)
+
+
+def flags_are_the_twin_s(room, frames):
+    """Live rows and dead ones; the flag stays down until the row begins anew. What such rows say may differ."""
+    seen = set()
+    for frame in range(frames):
+        if frame % 8 == 0:
+            for b in room.twin.done.nonzero()[:, 0].tolist() + (~room.twin.finite).nonzero()[:, 0].tolist():
+                room.start(b)
+            assert room.twin.finite.all() and room.ours.finite.all()
+        for state in room.states:  # a row that says something else may end at another time
+            state.done.copy_(room.twin.done)
+        room.plant()
+        room.spoil()
+        room.step()
+        assert torch.equal(room.ours.finite, room.twin.finite), frame
+        seen |= set(zip(room.twin.done.tolist(), room.twin.finite.tolist(), strict=True))
+    assert len(seen) == 4, seen
     room.ours.front.close()
 
 

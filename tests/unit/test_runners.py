@@ -4,6 +4,7 @@ import pytest
 import torch
 from higgs_tts.engine import sampling, step
 from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.runners.graph import _same_bits
 from higgs_tts.engine.runners.traced import StepError, Tape
 
 
@@ -78,3 +79,11 @@ def test_the_same_seed_gives_the_same_codes_in_any_row_and_any_company(bench, sm
         prompts[place], lines[place] = mine, 3
         room.start(params, prompts, lines)
         assert torch.equal(room.run(150)[place], expected)
+
+
+def test_a_capture_is_held_against_the_step_bit_by_bit():
+    """NaN, which a damaged checkpoint gives, is no difference."""
+    logits = torch.tensor([[1.0, float("nan")], [float("inf"), -2.0]])
+    assert _same_bits(logits, logits.clone()) and not _same_bits(logits, logits.nan_to_num())
+    cache = logits.bfloat16()
+    assert _same_bits(cache, cache.clone()) and not _same_bits(cache, cache.flip(0))

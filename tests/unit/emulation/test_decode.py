@@ -60,3 +60,21 @@ def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
         assert relative(ours.logits, twin.logits) < 2e-2, at
         assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
     assert int(scratch["rounds"]) == 2 * talker.config.layers * 5
+
+
+@pytest.mark.parametrize("shape", ["v3", "v2"])
+@torch.inference_mode()
+def test_cuda_s_nan_comes_through_every_hand_over(emulate, narrow, shape):
+    """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
+    talker = narrow(shape, CONTEXT)
+    planted = [d for d in options(talker.config) if not d.startswith("-DEPS")] + ["-DEPS=__uint_as_float(0x7fffffffu)"]
+    run = emulate(fused.source(), "decode_step", "Step", fused.THREADS, planted, IN_PLACE_OF)
+    state = DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16)
+    state.work.x.normal_(generator=torch.Generator().manual_seed(1))
+    state.position.fill_(200)
+    scratch, layers = fused.FusedDecode.make_scratch(talker.config, CPU), fused.layer_table(talker, CPU)
+    run(fused.arguments(talker, state, scratch, layers), BLOCKS)
+    assert state.logits.isnan().all()
+    assert state.keys[..., 200, :].isnan().all() and state.values[..., 200, :].isnan().all()
+    for name in ("x", "qkv", "attended", "act"):
+        assert (scratch[name] & ~0xFF).view(torch.float32).isnan().all(), name

@@ -36,11 +36,10 @@ class Emulated:
         """Nothing is held."""
 
 
-@pytest.mark.parametrize(
-    ("family", "dtype"), [("v3", torch.bfloat16), ("v2", torch.float32)], ids=["v3-bf16", "v2-fp32"]
-)
-@torch.inference_mode()
-def test_every_buffer_is_the_twin_s(gpu_test, small, family, dtype):
+@pytest.fixture
+def room(gpu_test, small):
+    """make(family, batch, dtype, seed) -> the GPU test's room, narrow."""
+
     def wide(family, dtype, layers, context):
         config = small.config(family)
         talker = build_talker(config, {k: v.to(dtype) for k, v in small.tensors(config).items()}, context)
@@ -51,7 +50,15 @@ def test_every_buffer_is_the_twin_s(gpu_test, small, family, dtype):
     def state_of(talker, batch, context):
         return DecodeState(talker.config, batch, context, talker.device, talker.dtype)
 
-    room, ended = gpu_test.Room(wide, state_of, family, 4, dtype, seed=5), 0
+    return lambda *settings: gpu_test.Room(wide, state_of, *settings)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("v3", torch.bfloat16), ("v2", torch.float32)], ids=["v3-bf16", "v2-fp32"]
+)
+@torch.inference_mode()
+def test_every_buffer_is_the_twin_s(room, family, dtype):
+    room, ended = room(family, 4, dtype, 5), 0
     for frame in range(160):
         if frame % 8 == 0:
             ended += int(room.twin.ended.sum())
@@ -60,3 +67,9 @@ def test_every_buffer_is_the_twin_s(gpu_test, small, family, dtype):
         room.plant(ends=0.1)
         assert room.step() == [], frame
     assert ended > 0
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@torch.inference_mode()
+def test_rows_whose_logits_are_no_numbers_are_flagged_as_the_twin_flags_them(gpu_test, room, family):
+    gpu_test.flags_are_the_twin_s(room(family, 6, torch.float32, 5), 40)

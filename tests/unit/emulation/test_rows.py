@@ -86,3 +86,21 @@ def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, shape):
             assert relative(ours.logits[row], twin.logits[row]) < 3e-2, row
         assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
     kernels.close()
+
+
+@pytest.mark.parametrize("shape", ["v3", "v2"])
+@torch.inference_mode()
+def test_cuda_s_nan_comes_through_every_kernel(rows_decode, narrow, monkeypatch, shape):
+    """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
+    plain = rows.defines
+    monkeypatch.setattr(rows, "defines", lambda config: (*plain(config), "-UEPS", "-DEPS=__uint_as_float(0x7fffffffu)"))
+    talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
+    state = DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16)
+    state.work.x.normal_(generator=torch.Generator().manual_seed(1))
+    state.position.copy_(torch.tensor(POSITIONS))
+    kernels = rows_decode(talker, state)
+    kernels.run()
+    assert state.logits.isnan().all()
+    for name in ("h", "attended", "act", "x"):
+        assert kernels.scratch[name][:batch].isnan().all(), name
+    kernels.close()

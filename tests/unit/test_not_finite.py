@@ -1,0 +1,140 @@
+"""NaN and infinities in what the model computes stop speech with a sentence, whoever runs the step."""
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine.config import BOC, EOC
+from higgs_tts.engine.generate import Decoding
+from higgs_tts.engine.tiny import write_tiny
+
+PARAMS = SamplingParams(seed=7, max_frames=30)
+INF, NAN = float("inf"), float("nan")
+SENTENCE = "values that are not numbers .*, so speech was stopped"
+WEIGHTS = {
+    "the last norm": lambda talker: talker.norm[5:6],
+    "a layer's norm": lambda talker: talker.layers[0].code.mlp_norm[5:6],
+    "a product": lambda talker: talker.layers[1].code.down[3, 7:8],
+    "the prompt's product": lambda talker: talker.layers[0].text.gate_up[3, 7:8],
+    "one code's head": lambda talker: talker.head_codes[2 * 1026 + 700, 9:10],
+}
+
+
+def decoding(small, room, lines, params=PARAMS):
+    prompts = [small.prompt(room.config, seed=line, frames=3 + 2 * line) for line in range(lines)]
+    return Decoding(room.talker, room.state, room.runner, prompts, params)
+
+
+def said(run):
+    """Codes of every line."""
+    pieces = [[] for _ in run.lines]
+    for index, codes in run:
+        pieces[index].append(codes)
+    return [torch.cat(line) for line in pieces]
+
+
+def after_each_step(room, change):
+    """change(state) once the talker has predicted."""
+    decode = room.talker.decode
+
+    def changed(state):
+        decode(state)
+        change(state)
+
+    room.talker.decode = changed
+
+
+@pytest.mark.parametrize("value", [INF, NAN])
+@pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("runner", ["eager", "traced"])
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_one_such_weight_stops_speech(bench, small, family, runner, rows, weight, value):
+    room = bench(family, batch=rows, runner=runner)
+    weight(room.talker).fill_(value)
+    with pytest.raises(HiggsError, match=f"{SENTENCE}. The checkpoint may be damaged: download it again.$"):
+        said(decoding(small, room, rows + 1))
+
+
+def test_in_bf16_the_remedy_is_another_dtype_too(bench, small):
+    room = bench("v3", dtype=torch.bfloat16)
+    room.talker.norm[0] = INF
+    with pytest.raises(HiggsError, match=f"{SENTENCE}.*download it again, or load it with dtype fp32"):
+        said(decoding(small, room, 1))
+
+
+@pytest.mark.parametrize("params", [PARAMS, SamplingParams(temperature=0)], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("code", [3, BOC, EOC])  # the last two are never drawn here: the raw logits count
+@pytest.mark.parametrize("value", [INF, -INF, NAN])
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_one_logit_of_one_frame_flags_its_row_for_good_and_no_other(bench, small, family, value, code, params):
+    expected, room = bench(family, batch=3), bench(family, batch=3)
+    for one in (expected, room):
+        one.start(params, [small.prompt(one.config, seed=b) for b in range(3)])
+    after_each_step(room, lambda state: state.logits[1, 6, code].add_(value) if int(state.written[1]) == 10 else None)
+    expected, rows = expected.run(20), room.run(20)
+    assert room.state.finite.tolist() == [True, False, True]
+    assert torch.equal(rows[[0, 2]], expected[[0, 2]])
+    assert ((rows >= 0) & (rows <= EOC)).all()
+    room.start(params)
+    assert room.state.finite.all()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_a_single_frame_between_two_looks_is_enough(bench, small, family):
+    room = bench(family, batch=2)
+    after_each_step(room, lambda state: state.logits[1].fill_(NAN) if int(state.written[1]) == 13 else None)
+    with pytest.raises(HiggsError, match=SENTENCE):
+        said(decoding(small, room, 2))
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, family):
+    """Neither its logits nor what it leaves in the cache."""
+
+    def spoil(state):
+        for b in state.done.nonzero()[:, 0].tolist():
+            state.logits[b] = NAN
+            state.keys[:, b, :, state.position[b] :] = NAN
+            state.values[:, b, :, state.position[b] :] = NAN
+
+    expected = said(decoding(small, bench(family, batch=2), 6))
+    room = bench(family, batch=2)
+    after_each_step(room, spoil)
+    for codes, other in zip(said(decoding(small, room, 6)), expected, strict=True):
+        assert torch.equal(codes, other)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return {family: write_tiny(tmp_path_factory.mktemp(family), family) for family in ("v3", "v2")}
+
+
+@pytest.mark.parametrize("text", ["One line.", "The first line. The second one. The third line. And the last one."])
+@pytest.mark.parametrize("value", [INF, NAN])
+@pytest.mark.parametrize("runner", ["eager", "traced"])
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_the_engine_can_be_used_afterwards(folders, family, runner, value, text):
+    """With a voice, whose prefix is kept from call to call."""
+    voice = Voice(torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(3)), "A clip.", "voice")
+    params, heard = SamplingParams(seed=7, max_frames=30, chunk_seconds=2.0), []
+    engine = Engine(EngineConfig(model=str(folders[family]), device="cpu", context=512, runner=runner))
+    with engine:
+        expected = engine.speak(text, voice, params)
+        weight = engine._residency.talker.layers[0].text.down[0, :1]
+        kept = weight.clone()
+        weight.fill_(value)
+        engine._residency.prefixes.clear()
+        with pytest.raises(HiggsError, match=SENTENCE):
+            engine.speak(text, voice, params, on_audio=heard.append)
+        assert not heard and not len(engine._residency.prefixes)
+        weight.copy_(kept)
+        again = engine.speak(text, voice, params)
+        assert torch.equal(again.codes, expected.codes) and torch.equal(again.wav, expected.wav)
+    assert engine.held_bytes == 0
+
+
+def test_a_codec_that_gives_nan_says_so(folders):
+    with Engine(EngineConfig(model=str(folders["v3"]), device="cpu", context=512)) as engine:
+        next(engine._residency.decoder.parameters()).fill_(NAN)
+        with pytest.raises(HiggsError, match=r"invalid audio \(NaN\)"):
+            engine.speak("One line.", params=PARAMS)
