@@ -38,17 +38,19 @@ def old():
         ({"rope_parameters": {"rope_theta": 1_000_000, "rope_type": "default"}}, {}),
         ({"rope_parameters": None, "rope_scaling": None}, {"rope_parameters": {"rope_theta": 1e6}}),
         ({"rope_theta": 1_000_000}, {"rope_theta": None}),
+        ({"rope_theta": 1_000_000, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, {}),
+        ({"rope_theta": None, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, {}),
     ],
 )
 def test_v3_theta_is_never_a_librarys_default(v3, text, top):
-    del v3["text_config"]["rope_theta"]
+    del v3["text_config"]["rope_theta"], v3["text_config"]["rope_parameters"]
     v3["text_config"] |= text
     rope = settings(v3 | top, "v3").model.rope
     assert (rope.theta, rope.factor) == (1e6, 1.0)
 
 
 def test_another_theta_is_believed(v3):
-    v3["text_config"]["rope_parameters"] = {"rope_theta": 5e6, "rope_type": "default"}
+    v3["text_config"] |= {"rope_theta": None, "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}}
     assert settings(v3, "v3").model.rope.theta == 5e6
 
 
@@ -83,7 +85,7 @@ def test_v2_without_rope_settings_has_the_published_ones(new):
 
 
 def test_a_rope_we_do_not_compute_is_refused(v3, new):
-    v3["text_config"]["rope_scaling"] = {"type": "yarn", "factor": 4.0}
+    v3["text_config"]["rope_parameters"] = {"type": "yarn", "factor": 4.0}
     new["rope_parameters"] = {"rope_type": "llama3", "rope_theta": 5e5}
     with pytest.raises(HiggsError, match="yarn"):
         settings(v3, "v3")
