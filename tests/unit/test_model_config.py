@@ -51,7 +51,18 @@ def test_v3_theta_is_never_a_librarys_default(v3, text, top):
 
 def test_another_theta_is_believed(v3):
     v3["text_config"] |= {"rope_theta": None, "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}}
-    assert settings(v3, "v3").model.rope.theta == 5e6
+    assert settings(v3, "v3").model.rope.theta == 5e6 and not settings(v3, "v3").notes
+
+
+@pytest.mark.parametrize("spelled", [{"rope_theta": 10000.0}, {"rope_parameters": {"rope_theta": 10000}}])
+def test_a_librarys_theta_is_believed_with_a_note(v3, new, spelled):
+    del v3["text_config"]["rope_theta"], v3["text_config"]["rope_parameters"], new["rope_parameters"]
+    v3["text_config"] |= spelled
+    for config, layout, published in ((v3, "v3", "1000000"), (new | spelled, "v2", "500000")):
+        found = settings(config, layout)
+        assert found.model.rope.theta == 1e4
+        (note,) = found.notes
+        assert "config.json" in note and "10000" in note and published in note and "transformers" in note
 
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
