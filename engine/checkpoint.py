@@ -13,7 +13,8 @@ import torch
 from .codec_layout import CodecWeights, looks_like_codec
 from .config import ModelConfig
 from .errors import HiggsError
-from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_snapshots, read_json
+from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_snapshots
+from .json_file import read_json
 from .layouts import V3_CODEC, Plan, layout_of, make_plan, shape_problems
 from .model_config import Settings, read_settings
 from .tensors import TensorFile, open_folder, open_tensors

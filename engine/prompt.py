@@ -10,7 +10,6 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an opened audi
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from tokenizers import Tokenizer
 from .config import BOC, ModelConfig
 from .delay import apply_v2, apply_v3
 from .errors import HiggsError
+from .json_file import parse_object, read_text
 from .tags import TextGuard, left_out
 from .voice import Voice
 
@@ -173,13 +173,10 @@ class _Vocabulary:
 
     def __init__(self, path: Path, config: ModelConfig):
         self.path, self._config = path, config
-        try:
-            source = path.read_text(encoding="utf-8")
-            data = json.loads(source)
-        except (OSError, ValueError) as error:
-            raise HiggsError(f"{path} cannot be read ({error}). {REMEDY}") from error
-        if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
-            raise HiggsError(f"{path} is no tokenizer. {REMEDY}")
+        source = read_text(path)  # tokenizers itself refuses a file with a byte order mark
+        data = parse_object(path, source)
+        if not isinstance(data.get("model"), dict):
+            raise HiggsError(f"{path} is not a tokenizer. {REMEDY}")
         with contextlib.ExitStack() as stack:
             stack.push(self._tell)
             self._tokenizer = Tokenizer.from_str(source)

@@ -13,7 +13,7 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 # Each tier imports only lower ones; a module of a package counts as the package.
 TIERS = [
     {"errors", "kernels", "shipped"},
-    {"config", "libraries", "memory"},
+    {"config", "libraries", "memory", "json_file"},
     {"delay", "prefix", "tensors", "tags", "speech", "upload"},
     {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
     {"download", "layouts", "model_config", "prompt", "state"},

@@ -1,5 +1,6 @@
 """Checkpoints in every layout: the same canonical tensors out of all, and a named refusal of what does not fit."""
 
+import codecs
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import torch
 from higgs_tts.engine.checkpoint import inspect, load_talker, talker_bytes
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.files import constants
+from higgs_tts.engine.prompt import PromptBuilder
 from higgs_tts.engine.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file, save_file
 
@@ -242,6 +244,20 @@ def test_a_folder_that_mixes_generations_is_read_by_its_keys(copy, written):
         checkpoint = inspect(folder)
         assert checkpoint.config.layout == weights and len(checkpoint.notes) == 1
         equal(load(folder), load(written["v2"]))
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_byte_order_marks_are_passed_over(copy, written, family):
+    """Windows editors write them; nothing else may change."""
+    folder = copy(family)
+    for name in ("config.json", "tokenizer.json", "model.safetensors.index.json", "processor_config.json"):
+        if (folder / name).is_file():
+            (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
+    checkpoint = inspect(folder)
+    assert checkpoint.config == inspect(written[family]).config and not checkpoint.problems
+    equal(load(folder), load(written[family]))
+    prompts = [PromptBuilder(place / "tokenizer.json", checkpoint.config) for place in (folder, written[family])]
+    assert prompts[0].build("Hello, the world.").ids == prompts[1].build("Hello, the world.").ids
 
 
 def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):

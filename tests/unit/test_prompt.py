@@ -1,5 +1,6 @@
 """Prompts token by token, and that no text a user writes can inject a command."""
 
+import codecs
 import json
 import random
 
@@ -279,6 +280,21 @@ def test_tokenizer_beyond_the_model(v3, tmp_path):
     write_tokenizer(path, V3_STRUCTURE)
     with pytest.raises(HiggsError, match=r"tokenizer.json gives the id .*knows 260 tokens"):
         PromptBuilder(path, config("v3", text_vocab=260)).build("Hi")
+
+
+def test_a_byte_order_mark_is_passed_over(v3, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    write_tokenizer(path, [*V3_STRUCTURE, "<|ref_text|>", *TAGS, "<think>", "[PAD]"])
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    text = "<|emotion:awe|>Hi \u4e16."
+    assert PromptBuilder(path, config("v3")).build(text).ids == v3[0].build(text).ids
+
+
+def test_a_git_lfs_pointer_in_place_of_the_tokenizer(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(HiggsError, match=r"tokenizer\.json is a Git LFS pointer.*git lfs pull"):
+        PromptBuilder(path, config("v3"))
 
 
 @pytest.mark.parametrize(
