@@ -7,7 +7,7 @@ import math
 import pickle
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +87,10 @@ class TensorFile:
     def under(self, prefix: str) -> TensorFile:
         """The tensors whose names begin with `prefix`, under the names without it."""
         return TensorFile({n[len(prefix) :]: p for n, p in self._places.items() if n.startswith(prefix)})
+
+    def renamed(self, names: Mapping[str, str]) -> TensorFile:
+        """The same tensors; those that `names` lists under other names."""
+        return TensorFile({names.get(name, name): place for name, place in self._places.items()})
 
 
 def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
