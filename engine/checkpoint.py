@@ -41,6 +41,7 @@ class FoundCodec:
     weights: CodecWeights
     folder: Path
     layout: str  # "bundled", "transformers" or "older"
+    notes: tuple[str, ...] = ()  # why codecs in likelier places were passed over
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,8 @@ def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Check
     codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
     plan = make_plan(settings.model, talker.shapes, settings.tied)
     problems = (*talker_problems(folder, talker, plan), *codec.weights.problems())
-    return Checkpoint(
-        folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, settings.notes
-    )
+    notes = (*settings.notes, *codec.notes)
+    return Checkpoint(folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, notes)
 
 
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
@@ -184,12 +184,18 @@ def _place(file: TensorFile, key: str, target: torch.Tensor) -> list[Job]:
 
 def require_whole(checkpoint: Checkpoint):
     """Raises HiggsError that names the first problems of a checkpoint that has any."""
-    if checkpoint.problems:
-        more = f" And {len(checkpoint.problems) - _FEW} more." if len(checkpoint.problems) > _FEW else ""
-        raise HiggsError(
-            f"{checkpoint.folder} does not fit the model its config.json describes. "
-            f"{' '.join(checkpoint.problems[:_FEW])}{more} Download the published files."
-        )
+    if not checkpoint.problems:
+        return
+    codec = checkpoint.codec.problems()
+    if talker := [problem for problem in checkpoint.problems if problem not in codec]:
+        head = f"{checkpoint.folder} does not fit the model that its config.json describes."
+        raise HiggsError(f"{head} {_first(talker)} Download the published files.")
+    raise HiggsError(f"The codec in {checkpoint.codec_folder} is not usable. {_first(codec)} Download the codec again.")
+
+
+def _first(problems: list[str]) -> str:
+    more = f" And {len(problems) - _FEW} more." if len(problems) > _FEW else ""
+    return " ".join(problems[:_FEW]) + more
 
 
 def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
@@ -199,25 +205,40 @@ def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
 
 
 def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> FoundCodec:
-    """The codec that belongs to the talker in `folder`. Raises HiggsError naming where it looked."""
+    """The codec that belongs to the talker in `folder`: the first that fits.
+
+    Where none fits, a codec that lies in `folder` or `codec_folder` is returned with its problems. Raises HiggsError
+    naming where it looked, and why it did not take what it saw there.
+    """
     bundled = talker.under(V3_CODEC)
     if bundled.shapes:
         return FoundCodec(CodecWeights(bundled), folder, "bundled")
     places = list(dict.fromkeys(_codec_places(folder, codec_folder)))
-    damaged: list[str] = []
+    passed, damaged = {}, None
     for place in places:
+        meant = codec_folder is not None or folder in (place, *place.parents)
         try:
             codec = open_codec(place)
         except HiggsError as error:
-            damaged.append(str(error))
+            passed[str(error)] = meant
             continue
-        if codec:
-            return codec
+        if codec is None:
+            continue
+        problems = codec.weights.problems()
+        if not problems:
+            notes = (
+                f"{reason} The codec in {place} is used instead." for reason, was_meant in passed.items() if was_meant
+            )
+            return replace(codec, notes=tuple(notes))
+        passed[f"The codec in {place} is not usable. {_first(problems)}"] = meant
+        damaged = damaged or (codec if meant else None)
+    if damaged:
+        return damaged
     looked = ", ".join(str(place) for place in places) or "no folder"
-    reasons = "".join(f"{reason} " for reason in damaged)
+    reasons = "".join(f"{reason} " for reason in passed)
     raise HiggsError(
-        f"{folder} holds no audio codec, and none was found. Looked in: {looked}. {reasons}"
-        f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder it is in."
+        f"{folder} contains no audio codec, and none was found elsewhere. Looked in: {looked}. {reasons}"
+        f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder that contains it."
     )
 
 

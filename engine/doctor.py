@@ -124,6 +124,7 @@ def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_fold
     codec = _try(report, lambda: find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None))
     if codec:
         report.codec, report.codec_layout = str(codec.folder), codec.layout
+        report.notes += codec.notes
         report.problems += _few(codec.weights.problems())
 
 
