@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .errors import HiggsError
 
+FETCH = "git lfs pull"
 _POINTER = b"version https://git-lfs.github.com/spec/"  # what git writes in place of a file that Git LFS keeps
 
 
@@ -14,7 +15,7 @@ def refuse_pointer(path: Path, beginning: bytes) -> None:
     """Raises HiggsError for a file that begins as Git LFS pointers do, naming the command that fetches the real one."""
     if beginning.startswith(_POINTER):
         raise HiggsError(
-            f"{path} is a Git LFS pointer, not the file itself. Run 'git lfs pull' in {path.parent}, "
+            f"{path} is a Git LFS pointer, not the file itself. Run '{FETCH}' in {path.parent}, "
             "or download the file from the model's page."
         )
 

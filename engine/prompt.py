@@ -10,7 +10,7 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an opened audi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from .config import BOC, ModelConfig
 from .delay import apply_v2, apply_v3
 from .errors import HiggsError
 from .json_file import parse_object, read_text
-from .tags import TextGuard, left_out
+from .tags import TAGS, TextGuard, left_out
 from .voice import Voice
 
 SYSTEM_TEXT = "Generate audio following instruction."
@@ -75,6 +75,10 @@ class PromptBuilder:
         self.config = config
         self._vocabulary = vocabulary = _Vocabulary(Path(tokenizer_path), config)
         vocabulary.require(V2_TOKENS if config.is_v2 else V3_TOKENS)
+
+    def notes(self) -> tuple[str, ...]:
+        """What the tokenizer lacks and prompts can do without, in plain words."""
+        return tuple(self._vocabulary.lacks())
 
     def build(
         self,
@@ -188,7 +192,7 @@ class _Vocabulary:
         self.guard = TextGuard(self._commands.values(), config.is_v2, str(path))
 
     def _tell(self, kind, error, traceback):
-        """tokenizers raises Exception itself, and that alone is meant: whatever else comes goes on as it is."""
+        """`tokenizers` raises bare Exception: that type is translated, and all others propagate."""
         if kind is Exception:
             raise HiggsError(
                 f"{self.path} cannot be read by tokenizers {tokenizers.__version__} ({error}). "
@@ -199,6 +203,20 @@ class _Vocabulary:
         for name in names:
             if name not in self.added:
                 raise HiggsError(f"{self.path} has no token {name}, which {self._config.family} prompts need. {REMEDY}")
+            self.check([self.added[name]])
+
+    def lacks(self) -> Iterator[str]:
+        """What `require` leaves to be noted: what is then left out of prompts, or refused in a text that has it."""
+        missing = [name for name in TAGS if name not in self.added]
+        if V3_REF_TEXT not in self.added and not self._config.is_v2:
+            yield f"{self.path} has no {V3_REF_TEXT} token, so transcripts of reference clips are not used."
+        if missing and not self._config.is_v2:
+            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            yield f"{self.path} lacks {len(missing)} of the {len(TAGS)} control tags ({some}); they are dropped."
+        known = self._config.text_vocab
+        beyond = sum(token >= known for token in self._tokenizer.get_vocab().values())
+        if beyond:
+            yield f"{self.path} has {beyond} more tokens than the model's {known}; text that needs them is refused."
 
     def encode(self, text: str, warn: Callable[[str], None]) -> list[int]:
         """Ids of clean text: its tags as their tokens, and no other command."""
@@ -216,10 +234,9 @@ class _Vocabulary:
         return ids
 
     def check(self, ids: list[int]) -> None:
-        if max(ids) >= self._config.text_vocab:
-            raise HiggsError(
-                f"{self.path} gives the id {max(ids)}, but the model knows {self._config.text_vocab} tokens. {REMEDY}"
-            )
+        known = self._config.text_vocab
+        if max(ids) >= known:
+            raise HiggsError(f"{self.path} gives the id {max(ids)}, but the model has only {known} tokens. {REMEDY}")
 
 
 class _Writer:

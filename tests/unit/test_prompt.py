@@ -278,8 +278,18 @@ def test_missing_required_token(tmp_path, family, structure):
 def test_tokenizer_beyond_the_model(v3, tmp_path):
     path = tmp_path / "tokenizer.json"
     write_tokenizer(path, V3_STRUCTURE)
-    with pytest.raises(HiggsError, match=r"tokenizer.json gives the id .*knows 260 tokens"):
-        PromptBuilder(path, config("v3", text_vocab=260)).build("Hi")
+    with pytest.raises(HiggsError, match=r"tokenizer.json gives the id .*has only 260 tokens"):
+        PromptBuilder(path, config("v3", text_vocab=260))
+
+
+def test_what_a_tokenizer_lacks_is_noted(v3, v2, tmp_path):
+    assert v3[0].notes() == v2[0].notes() == ()
+    path = tmp_path / "tokenizer.json"
+    tokenizer = write_tokenizer(path, [*V3_STRUCTURE, *TAGS[:41], "[PAD]"])
+    no_transcripts, no_tags, beyond = PromptBuilder(path, config("v3", tokenizer.token_to_id("[PAD]"))).notes()
+    assert str(path) in no_transcripts and "no <|ref_text|> token" in no_transcripts
+    assert "lacks 2 of the 43 control tags (<|sfx:sniff|>, <|sfx:sneeze|>)" in no_tags
+    assert "has 1 more tokens than the model's 307" in beyond
 
 
 def test_a_byte_order_mark_is_passed_over(v3, tmp_path):
