@@ -96,11 +96,10 @@ class PromptBuilder:
         writer = _Writer(self._vocabulary)
         content = writer.clean(text)
         if not self._vocabulary.guard.speakable(content):
-            raise HiggsError(
-                "There is nothing to say: the text is empty"
-                + (" once tags are left out" if text.strip() else "")
-                + ". Enter some text."
-            )
+            if self._vocabulary.guard.has_text(content):
+                raise HiggsError("There is nothing to say: the text has no letter or digit.")
+            empty = "empty once tags are left out" if text.strip() else "empty"
+            raise HiggsError(f"There is nothing to say: the text is {empty}. Enter some text.")
         if self.config.is_v2:
             self._build_v2(writer, content, voice, scene, turns)
         else:

@@ -247,8 +247,24 @@ def test_nothing_to_say(v3, text):
         v3[0].build(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["... !!! ???", "😀 👍🏽", "—", "<|emotion:awe|>!", "€ %", "<|foo|> (…)", "\u0301", "\u200d"]
+)
+def test_signs_alone_are_nothing_to_say(v3, v2, text):
+    for builder, _ in (v3, v2):
+        with pytest.raises(HiggsError, match=r"^There is nothing to say: the text has no letter or digit\.$"):
+            builder.build(text)
+
+
+@pytest.mark.parametrize("text", ["7", "½", "①", "好", "ا", "🙂 a", "...I", "№5"])
+def test_a_letter_or_digit_is_something_to_say(v3, v2, text):
+    for builder, _ in (v3, v2):
+        assert builder.build(text).ids
+
+
 def test_an_effect_alone_is_something_to_say(v3, v2):
     assert len(v3[0].build("<|sfx:cough|>").ids) == 4
+    assert v3[0].build("<|sfx:laughter|>...").ids
     with pytest.raises(HiggsError, match="nothing to say"):
         v2[0].build("<|sfx:cough|>")
 
