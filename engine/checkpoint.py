@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from .card import Card, read_card
 from .codec_layout import CodecWeights, looks_like_codec
 from .config import ModelConfig
 from .errors import HiggsError
@@ -57,6 +58,7 @@ class Checkpoint:
     codec_folder: Path
     problems: tuple[str, ...]  # each names a file and a tensor; loading refuses when there are any
     notes: tuple[str, ...]  # worth telling, no hindrance
+    card: Card  # what it has learned; `card.warnings(text)` tells what it has not
 
 
 def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Checkpoint:
@@ -74,8 +76,11 @@ def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Check
     codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
     plan = make_plan(settings.model, talker.shapes, settings.tied)
     problems = (*talker_problems(folder, talker, plan), *codec.weights.problems())
-    notes = (*settings.notes, *codec.notes)
-    return Checkpoint(folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, notes)
+    card = read_card(folder)
+    notes = (*settings.notes, *codec.notes, *card.notes)
+    return Checkpoint(
+        folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, notes, card
+    )
 
 
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:

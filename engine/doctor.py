@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import torch
 
+from .card import read_card
 from .checkpoint import find_codec, open_codec, open_talker, talker_problems
 from .config import ModelConfig
 from .errors import HiggsError
@@ -38,6 +39,7 @@ class Report:
     codec_layout: str = ""
     tokenizer: str = ""
     tokens: int | None = None
+    speaks: str = ""  # languages and tags, where a card limits them
     kernels: str = ""  # what would decode it on this machine
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -56,6 +58,7 @@ class Report:
             ("stored as", ", ".join(f"{name} ({count} tensors)" for name, count in self.dtypes.items())),
             ("codec", f"{self.codec} ({self.codec_layout})" if self.codec else "not found"),
             ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
+            ("speaks", self.speaks),
             ("kernels", self.kernels),
         ]
         lines = [f"{name + ':':<12}{value}" for name, value in head if value]
@@ -85,6 +88,9 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
         _describe_talker(report, folder, *opened)
         _describe_codec(report, folder, opened[1], codec_folder)
     _describe_tokenizer(report, folder / TOKENIZER, opened[0].model if opened else None)
+    card = read_card(folder)
+    report.speaks = card.describe()
+    report.notes += card.notes
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
     return report

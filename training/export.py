@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from engine.card import CARD
 from engine.checkpoint import inspect, require_whole
 from engine.layouts import V3_CODEC
+from engine.tags import PAUSE_SECONDS, TAGS, delivery_slot
 from engine.tensors import INDEX, open_folder
 from engine.tiny_config import v3_config
 
@@ -23,6 +25,7 @@ from .tokenizer import byte_tokenizer
 from .weights import load_talker, published, save_shards
 
 CONTEXT = 8192
+LEARNED = [tag for tag in TAGS if delivery_slot(tag) == "speed" or tag in PAUSE_SECONDS]  # what the data teaches
 SUMS = ".embed_avg"  # a codebook's running sums: 1 MB of the eight together
 HERE = Path(__file__).parent
 
@@ -87,6 +90,7 @@ def export(talker: Path, codec: Path, out: Path, sharpness: float, sums: bool = 
     _write(out / "config.json", config(shape, tokenizer))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
     _write(out / "tokenizer_config.json", settings)
+    _write(out / CARD, {"languages": ["en"], "tags": LEARNED})
     require_whole(inspect(out))
     count = sum(math.prod(tensor.shape) for tensor in tensors.values())
     print(f"export: {count:,} parameters, {total / 1e6:.1f} MB in {len(paths)} files, talker {note}")

@@ -13,9 +13,9 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 # Each tier imports only lower ones; a module of a package counts as the package.
 TIERS = [
     {"errors", "kernels", "shipped"},
-    {"config", "libraries", "memory", "json_file"},
+    {"config", "libraries", "memory", "json_file", "language"},
     {"delay", "prefix", "tensors", "tags", "speech", "upload"},
-    {"voice", "text", "files", "codec_blocks", "sampling", "talker"},
+    {"voice", "text", "files", "card", "codec_blocks", "sampling", "talker"},
     {"download", "layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},
     {"codec"},
