@@ -64,7 +64,7 @@ def read_card(folder: Path) -> Card:
     try:
         held = read_json(path)
     except HiggsError as error:
-        return Card(notes=(f"{error} Until then its limits are not known.",))
+        return Card(notes=(f"{error} Until then it is ignored.",))
     notes: list[str] = []
     languages = _strings(held, "languages", path, notes)
     tags = _strings(held, "tags", path, notes)

@@ -98,9 +98,7 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
         raise HiggsError(_stranger(folder, config, talker.shapes))
     settings = read_settings(config, folder / CONFIG, layout)
     if prefixes:
-        note = (
-            f"The tensors in {folder} are stored under {' and '.join(prefixes)}, which is left out when they are read."
-        )
+        note = f"The names of the tensors in {folder} begin with {' and '.join(prefixes)}, which is ignored."
         settings = replace(settings, notes=(*settings.notes, note))
     return settings, talker
 
@@ -116,11 +114,11 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
     """What to say of tensors that are not a talker's."""
     remedy = "Give the folder of Higgs TTS 3 or Higgs Audio v2."
     if looks_like_codec(names):
-        return f"The tensors in {folder} are the codec, not the talker. {remedy}"
+        return f"{folder} contains the audio codec, not the model itself. {remedy}"
     wanted = _BEGINNINGS.get(family_of(config)) or _BEGINNINGS["v3"] + " or " + _BEGINNINGS["v2"]
     return (
-        f"The tensors in {folder} are not a Higgs model: their names begin with {beginnings(names)}; "
-        f"expected are {wanted}. {remedy}"
+        f"{folder} does not contain a Higgs model: the names of its tensors begin with {beginnings(names)}; "
+        f"expected: {wanted}. {remedy}"
     )
 
 
@@ -130,7 +128,7 @@ def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     quantised += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point]
     if quantised:
         where = talker.file_of(quantised[0])
-        return [f"{where}: tensor {quantised[0]} is of a quantised model, which is not supported."]
+        return [f"{where}: tensor {quantised[0]} belongs to a quantised model, which is not supported."]
     problems, missing = [], []
     # A v3 file has its layers under "body.", which is not part of the tables' names.
     body = "body." if layout_of(talker.shapes) == "v3" else ""

@@ -130,7 +130,7 @@ def _model_config(config: dict, text: dict, path: Path, layout: str) -> ModelCon
         max_context=min(context, _TRAINED_CONTEXT) if family == "v3" else _TRAINED_CONTEXT,
     )
     if heads % kv_heads:
-        raise HiggsError(f"{path}: {heads} attention heads cannot share {kv_heads} key heads. Download it again.")
+        raise HiggsError(f"{path}: {heads} attention heads cannot share {kv_heads} key-value heads. Download it again.")
     return model
 
 
@@ -191,5 +191,5 @@ def _number(section: dict, name: str, path: Path, default: float | None = None) 
 def _count(section: dict, name: str, path: Path, default: int | None = None) -> int:
     value = _number(section, name, path, default)
     if value < 1 or value != int(value):
-        raise HiggsError(f"{path}: {name} is {value!r}, not a count. Download the file again.")
+        raise HiggsError(f"{path}: {name} is {value!r}, not a whole number above 0. Download the file again.")
     return int(value)

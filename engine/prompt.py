@@ -110,11 +110,11 @@ class PromptBuilder:
         if turns:
             # No reference shows v3's layout for several turns, and a guess would cost quality unseen.
             raise HiggsError(
-                f"Higgs TTS 3 takes no earlier turns, but {len(turns)} were given. "
-                "Give the earlier speech as the voice."
+                f"Higgs TTS 3 does not support earlier turns, and {len(turns)} were given. "
+                "Use the earlier speech as the voice instead."
             )
         if scene and scene.strip():
-            out.warn("Higgs TTS 3 takes no scene description, so it was left out.")
+            out.warn("Higgs TTS 3 does not use scene descriptions, so this one was left out.")
         out.token("<|tts|>")
         if voice is not None:
             transcript = out.clean(voice.transcript or "")
@@ -141,7 +141,7 @@ class PromptBuilder:
         for number, (earlier, codes) in enumerate(turns, 1):
             said.append((out.clean(earlier), codes))
             if not said[-1][0]:
-                raise HiggsError(f"The text of earlier turn {number} is empty. Give what its audio says.")
+                raise HiggsError(f"The text of earlier turn {number} is empty. Enter what its audio says.")
         for earlier, codes in said:
             self._header(out, "user").text(earlier).token("<|eot_id|>")
             self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")
@@ -165,8 +165,8 @@ class PromptBuilder:
         codes = (voice if isinstance(voice, Voice) else Voice(voice)).codes
         if codes.shape[1] != self.config.codebooks:
             raise HiggsError(
-                f"The voice has {codes.shape[1]} codebooks, the model {self.config.codebooks}. "
-                "Make the voice again with this model."
+                f"The voice has {codes.shape[1]} codebooks, but the model has {self.config.codebooks}. "
+                "Create the voice again with this model."
             )
         return codes
 
@@ -215,7 +215,7 @@ class _Vocabulary:
         known = self._config.text_vocab
         beyond = sum(token >= known for token in self._tokenizer.get_vocab().values())
         if beyond:
-            yield f"{self.path} has {beyond} more tokens than the model's {known}; text that needs them is refused."
+            yield f"Of the tokens in {self.path} {beyond} are beyond the model's {known}; text with these is refused."
 
     def encode(self, text: str, warn: Callable[[str], None]) -> list[int]:
         """Ids of clean text: its tags as their tokens, and no other command."""

@@ -124,7 +124,7 @@ def weight_files(folder: Path) -> list[Path]:
             return [present[name] for name in named]
         # An index that names nothing of what is here was left behind by another revision of the repository.
         if single is None or len(missing) < len(named):
-            raise HiggsError(f"{folder / missing[0]} is missing: {INDEX} names it. {_HALF}")
+            raise HiggsError(f"{folder / missing[0]} is missing, although {INDEX} lists it. {_HALF}")
     if single is not None:
         return [single]
     for name in present:

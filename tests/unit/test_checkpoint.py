@@ -284,10 +284,12 @@ def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
 def test_other_models_are_told_apart(copy):
     folder = copy("v2")
     codec = folder / "audio_tokenizer"
-    with pytest.raises(HiggsError, match="the codec, not the talker"):
+    with pytest.raises(HiggsError, match="contains the audio codec, not the model itself"):
         inspect(codec)
     save_file({"lm_head.weight": torch.zeros(2, 2)}, codec / "model.safetensors")
-    with pytest.raises(HiggsError, match=r"not a Higgs model: their names begin with 'lm_head\.'"):
+    with pytest.raises(
+        HiggsError, match=r"does not contain a Higgs model: the names of its tensors begin with 'lm_head\.'"
+    ):
         inspect(codec)
 
 
@@ -347,7 +349,7 @@ def test_copies_under_a_prefix_are_not_taken_for_the_model(copy, written):
 
     edit(twice, double)
     with pytest.raises(
-        HiggsError, match=r"begin with '(ema|model)\.' and '(ema|model)\.'; expected are 'body\.' and 'tied"
+        HiggsError, match=r"begin with '(ema|model)\.' and '(ema|model)\.'; expected: 'body\.' and 'tied"
     ):
         inspect(twice)
 
@@ -359,7 +361,7 @@ def test_names_of_other_engines_are_told_with_those_that_are_expected(copy):
         whole, lambda tensors: rename(tensors, lambda n: "model." + n.removeprefix("body.").replace("tied.", "multi_"))
     )
     with pytest.raises(
-        HiggsError, match=r"begin with 'model\.'; expected are 'body\.' and 'tied\.' \(Higgs TTS 3\)\. Give"
+        HiggsError, match=r"begin with 'model\.'; expected: 'body\.' and 'tied\.' \(Higgs TTS 3\)\. Give"
     ):
         inspect(whole)
     edit(body, lambda tensors: rename(tensors, lambda n: n.replace("body.", "decoder.")))

@@ -48,7 +48,7 @@ def test_a_sound_folder_is_described(written, family):
     [
         ("config.json", "config.json is missing"),
         ("tokenizer.json", "tokenizer.json is missing"),
-        ("model.safetensors", "model.safetensors.index.json names it"),
+        ("model.safetensors", "model.safetensors.index.json lists it"),
         ("audio_tokenizer/model.safetensors", "no audio codec"),
     ],
 )
@@ -160,7 +160,7 @@ DAMAGE = {
     "weights cut at once": ("model.safetensors", cut, "not a safetensors file", "Remove the files named"),
     "a pointer": ("model.safetensors", point, "is a Git LFS pointer", "Run 'git lfs pull'"),
     "a tokenizer's pointer": ("tokenizer.json", point, "is a Git LFS pointer", "Run 'git lfs pull'"),
-    "unknown names": ("model.safetensors", rename_all, "expected are 'body.' and 'tied.'", "Remove the files named"),
+    "unknown names": ("model.safetensors", rename_all, "expected: 'body.' and 'tied.'", "Remove the files named"),
 }
 
 
