@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from .card import Card, read_card
 from .codec_layout import CodecWeights, looks_like_codec
 from .config import ModelConfig
 from .errors import HiggsError
-from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_snapshots, read_json
-from .layouts import V3_CODEC, Plan, layout_of, make_plan, shape_problems
+from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_snapshots, family_of
+from .json_file import read_json
+from .layouts import V3_CODEC, Plan, beginnings, layout_of, make_plan, shape_problems, wrapper_prefixes
 from .model_config import Settings, read_settings
 from .tensors import TensorFile, open_folder, open_tensors
 from .upload import Job, upload
@@ -24,6 +26,12 @@ _QUANTISED = re.compile(
     r"(^|[._])(weight_scale(_inv|_2)?|input_scale|scale_weight|scale_input|scaled_fp8|comfy_quant|SCB|absmax|quant_map"
     r"|qweight|qzeros|scales|g_idx)$|quant_state"
 )
+# What names begin with, for messages.
+_BEGINNINGS = {
+    "v3": "'body.' and 'tied.' (Higgs TTS 3)",
+    "v2": "'model.' with 'audio_lm_head.', or 'layers.' with 'audio_codebook_embeddings.' (Higgs Audio v2)",
+}
+_FEW = 3  # problems that are told one by one
 _HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
 
 
@@ -34,6 +42,7 @@ class FoundCodec:
     weights: CodecWeights
     folder: Path
     layout: str  # "bundled", "transformers" or "older"
+    notes: tuple[str, ...] = ()  # why codecs in likelier places were passed over
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Checkpoint:
     codec_folder: Path
     problems: tuple[str, ...]  # each names a file and a tensor; loading refuses when there are any
     notes: tuple[str, ...]  # worth telling, no hindrance
+    card: Card  # what it has learned; `card.warnings(text)` tells what it has not
 
 
 def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Checkpoint:
@@ -66,25 +76,50 @@ def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Check
     codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
     plan = make_plan(settings.model, talker.shapes, settings.tied)
     problems = (*talker_problems(folder, talker, plan), *codec.weights.problems())
+    card = read_card(folder)
+    notes = (*settings.notes, *codec.notes, *card.notes)
     return Checkpoint(
-        folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, settings.notes
+        folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, notes, card
     )
 
 
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
-    """The settings and the tensors of the talker in `folder`. Raises HiggsError where it holds none."""
+    """The settings and the tensors of the talker in `folder`. Raises HiggsError where there is none."""
     if not folder.is_dir():
-        raise HiggsError(f"{folder} is no folder. Give the folder that holds config.json and model.safetensors.")
+        raise HiggsError(f"{folder} is not a folder. Give the folder that contains config.json and model.safetensors.")
     config = read_json(folder / CONFIG)
-    talker = open_folder(folder)
-    if not talker.shapes:
-        gguf = "GGUF files are not read here. " if any(folder.glob("*.gguf")) else ""
-        raise HiggsError(f"{folder} holds no .safetensors file. {gguf}Download the published model into it.")
+    stored = open_folder(folder)
+    if not stored.shapes:
+        gguf = "GGUF files are not supported. " if any(folder.glob("*.gguf")) else ""
+        raise HiggsError(f"{folder} contains no .safetensors file. {gguf}Download the published model into it.")
+    talker, prefixes = _unwrapped(stored)
     layout = layout_of(talker.shapes)
     if layout is None:
-        what = "the codec, not the talker" if looks_like_codec(talker.shapes) else "no Higgs model"
-        raise HiggsError(f"The tensors in {folder} are {what}. Give the folder of Higgs TTS 3 or Higgs Audio v2.")
-    return read_settings(config, folder / CONFIG, layout), talker
+        raise HiggsError(_stranger(folder, config, talker.shapes))
+    settings = read_settings(config, folder / CONFIG, layout)
+    if prefixes:
+        note = f"The names of the tensors in {folder} begin with {' and '.join(prefixes)}, which is ignored."
+        settings = replace(settings, notes=(*settings.notes, note))
+    return settings, talker
+
+
+def _unwrapped(stored: TensorFile) -> tuple[TensorFile, list[str]]:
+    """The tensors under the names of their layout, and what a wrapper had put in front of these."""
+    plain = wrapper_prefixes(stored.shapes)
+    prefixes = sorted({f"'{name.removesuffix(ours)}'" for name, ours in plain.items()})
+    return stored.renamed(plain), prefixes
+
+
+def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
+    """What to say of tensors that are not a talker's."""
+    remedy = "Give the folder of Higgs TTS 3 or Higgs Audio v2."
+    if looks_like_codec(names):
+        return f"{folder} contains the audio codec, not the model itself. {remedy}"
+    wanted = _BEGINNINGS.get(family_of(config)) or _BEGINNINGS["v3"] + " or " + _BEGINNINGS["v2"]
+    return (
+        f"{folder} does not contain a Higgs model: the names of its tensors begin with {beginnings(names)}; "
+        f"expected: {wanted}. {remedy}"
+    )
 
 
 def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
@@ -93,12 +128,23 @@ def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     quantised += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point]
     if quantised:
         where = talker.file_of(quantised[0])
-        return [f"{where}: tensor {quantised[0]} is of a quantised model, and none is read here."]
-    problems = []
+        return [f"{where}: tensor {quantised[0]} belongs to a quantised model, which is not supported."]
+    problems, missing = [], []
+    # A v3 file has its layers under "body.", which is not part of the tables' names.
+    body = "body." if layout_of(talker.shapes) == "v3" else ""
     for name, what in shape_problems(plan, talker.shapes):
-        place = talker.file_of(name) if name in talker.shapes else f"the weights in {folder}"
-        problems.append(f"{place}: tensor {name} {what}.")
+        if name in talker.shapes:
+            problems.append(f"{talker.file_of(name)}: tensor {name} {what}.")
+            continue
+        missing.append(name if name.startswith("tied.") else body + name)
+        problems.append(f"the weights in {folder}: tensor {missing[-1]} {what}.")
     problems += [f"{talker.file_of(name)}: tensor {name} is not part of this model." for name in plan.unexpected]
+    if min(len(missing), len(plan.unexpected)) > _FEW:
+        names = f"it has {plan.unexpected[0]}, and {missing[0]} is expected"
+        whole = (
+            f"{len(missing)} tensors are missing and {len(plan.unexpected)} are unknown; they may be named differently"
+        )
+        problems.insert(0, f"{talker.file_of(plan.unexpected[0])}: {whole}: {names}.")
     return problems
 
 
@@ -141,12 +187,18 @@ def _place(file: TensorFile, key: str, target: torch.Tensor) -> list[Job]:
 
 def require_whole(checkpoint: Checkpoint):
     """Raises HiggsError that names the first problems of a checkpoint that has any."""
-    if checkpoint.problems:
-        more = f" And {len(checkpoint.problems) - 3} more." if len(checkpoint.problems) > 3 else ""
-        raise HiggsError(
-            f"{checkpoint.folder} does not fit the model its config.json describes. "
-            f"{' '.join(checkpoint.problems[:3])}{more} Download the published files."
-        )
+    if not checkpoint.problems:
+        return
+    codec = checkpoint.codec.problems()
+    if talker := [problem for problem in checkpoint.problems if problem not in codec]:
+        head = f"{checkpoint.folder} does not fit the model that its config.json describes."
+        raise HiggsError(f"{head} {_first(talker)} Download the published files.")
+    raise HiggsError(f"The codec in {checkpoint.codec_folder} is not usable. {_first(codec)} Download the codec again.")
+
+
+def _first(problems: list[str]) -> str:
+    more = f" And {len(problems) - _FEW} more." if len(problems) > _FEW else ""
+    return " ".join(problems[:_FEW]) + more
 
 
 def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
@@ -156,25 +208,40 @@ def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
 
 
 def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> FoundCodec:
-    """The codec that belongs to the talker in `folder`. Raises HiggsError naming where it looked."""
+    """The codec that belongs to the talker in `folder`: the first that fits.
+
+    Where none fits, a codec that lies in `folder` or `codec_folder` is returned with its problems. Raises HiggsError
+    naming where it looked, and why it did not take what it saw there.
+    """
     bundled = talker.under(V3_CODEC)
     if bundled.shapes:
         return FoundCodec(CodecWeights(bundled), folder, "bundled")
     places = list(dict.fromkeys(_codec_places(folder, codec_folder)))
-    damaged: list[str] = []
+    passed, damaged = {}, None
     for place in places:
+        meant = codec_folder is not None or folder in (place, *place.parents)
         try:
             codec = open_codec(place)
         except HiggsError as error:
-            damaged.append(str(error))
+            passed[str(error)] = meant
             continue
-        if codec:
-            return codec
+        if codec is None:
+            continue
+        problems = codec.weights.problems()
+        if not problems:
+            notes = (
+                f"{reason} The codec in {place} is used instead." for reason, was_meant in passed.items() if was_meant
+            )
+            return replace(codec, notes=tuple(notes))
+        passed[f"The codec in {place} is not usable. {_first(problems)}"] = meant
+        damaged = damaged or (codec if meant else None)
+    if damaged:
+        return damaged
     looked = ", ".join(str(place) for place in places) or "no folder"
-    reasons = "".join(f"{reason} " for reason in damaged)
+    reasons = "".join(f"{reason} " for reason in passed)
     raise HiggsError(
-        f"{folder} holds no audio codec, and none was found. Looked in: {looked}. {reasons}"
-        f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder it is in."
+        f"{folder} contains no audio codec, and none was found elsewhere. Looked in: {looked}. {reasons}"
+        f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}, or give the folder that contains it."
     )
 
 
@@ -190,7 +257,7 @@ def open_codec(folder: Path) -> FoundCodec | None:
         if looks_like_codec(tensors.shapes):
             old = any(name.startswith("decoder_2.") for name in tensors.shapes)
             return FoundCodec(CodecWeights(tensors), folder, "older" if old else "transformers")
-        if looks_like_codec((inside := tensors.under(V3_CODEC)).shapes):
+        if looks_like_codec((inside := _unwrapped(tensors)[0].under(V3_CODEC)).shapes):
             return FoundCodec(CodecWeights(inside), folder, "bundled")
     return None
 

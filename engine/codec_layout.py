@@ -138,7 +138,7 @@ def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
     """The widths of a codec from the shapes of its tensors under canonical names.
 
     Raises KeyError with the name of a tensor that is needed for it and is missing or has too few dimensions, and
-    ValueError where the widths make no codec.
+    ValueError where the widths do not make a codec.
     """
 
     def size(name: str, axis: int) -> int:
@@ -179,12 +179,14 @@ class CodecWeights:
     """A codec in a file of either layout: what is wrong with it, and its tensors under canonical names."""
 
     def __init__(self, tensors: TensorFile):
-        """Reads shapes alone. Raises HiggsError for tensors that are no codec."""
+        """Reads shapes alone. Raises HiggsError for tensors that are not a codec."""
         self._tensors = tensors
         if not looks_like_codec(tensors.shapes):
             name = next(iter(tensors.shapes), None)
             where = tensors.file_of(name) if name else "The file"
-            raise HiggsError(f"{where} holds no codec: it has no acoustic_decoder. Choose the folder of the codec.")
+            raise HiggsError(
+                f"{where} does not contain a codec: it has no acoustic_decoder. Choose the folder of the codec."
+            )
         self._old = any(name.startswith("decoder_2.") for name in tensors.shapes)
         self._sources: dict[str, dict[str, str]] = {}  # canonical name -> half -> name in the file
         self._doubles: list[str] = []
@@ -218,7 +220,7 @@ class CodecWeights:
             found += self._wrong(name, tuple(shape))
         for name, held in self._sources.items():
             if name not in expected and not (name.startswith(_UNREAD) or name.endswith(_UNREAD_BOOK)):
-                found += [f"{self._tensors.file_of(n)}: {n} is no tensor of the codec." for n in held.values()]
+                found += [f"{self._tensors.file_of(n)}: {n} is not a tensor of the codec." for n in held.values()]
         return found
 
     def read(self, part: str, device: torch.device | str) -> dict[str, torch.Tensor]:

@@ -1,8 +1,7 @@
-"""What a folder holds and what ails it, for a person to read. Reports where the engine would refuse; mends nothing."""
+"""Diagnoses a checkpoint folder (read-only) and reports everything that loading would refuse."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,14 +9,17 @@ from typing import TypeVar
 
 import torch
 
+from .card import read_card
 from .checkpoint import find_codec, open_codec, open_talker, talker_problems
 from .config import ModelConfig
 from .errors import HiggsError
 from .files import CODEC_SUBFOLDER, CODEC_V2, TOKENIZER, find_checkpoints, missing_parts
+from .json_file import FETCH, read_json
 from .kernels.choice import decode_ops
-from .layouts import V3_CODEC, make_plan
+from .layouts import V3_CODEC, layout_of, make_plan
 from .model_config import Settings
-from .tensors import TensorFile
+from .prompt import REMEDY, PromptBuilder
+from .tensors import TensorFile, open_folder
 
 _SHOWN = 12  # problems of one kind that are written out
 _T = TypeVar("_T")
@@ -37,6 +39,7 @@ class Report:
     codec_layout: str = ""
     tokenizer: str = ""
     tokens: int | None = None
+    speaks: str = ""  # languages and tags, where a card limits them
     kernels: str = ""  # what would decode it on this machine
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -55,6 +58,7 @@ class Report:
             ("stored as", ", ".join(f"{name} ({count} tensors)" for name, count in self.dtypes.items())),
             ("codec", f"{self.codec} ({self.codec_layout})" if self.codec else "not found"),
             ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
+            ("speaks", self.speaks),
             ("kernels", self.kernels),
         ]
         lines = [f"{name + ':':<12}{value}" for name, value in head if value]
@@ -69,8 +73,8 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     folder = Path(folder).expanduser()
     report = Report(str(folder))
     if not folder.is_dir():
-        report.problems.append(f"{folder} is no folder.")
-        report.advice = "Give the folder that holds config.json and the .safetensors files."
+        report.problems.append(f"{folder} is not a folder.")
+        report.advice = "Give the folder that contains config.json and the .safetensors files."
         return report
     report.files = {
         path.relative_to(folder).as_posix(): path.stat().st_size
@@ -83,7 +87,10 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     if opened:
         _describe_talker(report, folder, *opened)
         _describe_codec(report, folder, opened[1], codec_folder)
-    _describe_tokenizer(report, folder / TOKENIZER)
+    _describe_tokenizer(report, folder / TOKENIZER, opened[0].model if opened else None)
+    card = read_card(folder)
+    report.speaks = card.describe()
+    report.notes += card.notes
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
     return report
@@ -124,37 +131,53 @@ def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_fold
     codec = _try(report, lambda: find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None))
     if codec:
         report.codec, report.codec_layout = str(codec.folder), codec.layout
+        report.notes += codec.notes
         report.problems += _few(codec.weights.problems())
 
 
-def _describe_tokenizer(report: Report, path: Path) -> None:
+def _describe_tokenizer(report: Report, path: Path, model: ModelConfig | None) -> None:
     if not path.is_file():
         return
     report.tokenizer = str(path)
+    data = _try(report, lambda: read_json(path))
+    if data is None:
+        return
     try:
-        tokenizer = json.loads(path.read_text(encoding="utf-8"))
-        report.tokens = len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        report.problems.append(f"{path} cannot be read ({error}).")
+        report.tokens = len(data["model"]["vocab"]) + len(data.get("added_tokens") or ())
+    except (KeyError, TypeError):
+        report.problems.append(f"{path} is not a tokenizer. {REMEDY}")
+        return
+    # The same check as loading makes; it needs to know the family and how many tokens the model has.
+    builder = _try(report, lambda: PromptBuilder(path, model)) if model else None
+    if builder:
+        report.notes += builder.notes()
 
 
 def _advice(report: Report, lacks: list[str]) -> str:
     if not report.problems:
         return "Nothing to do: the engine can load this folder."
-    if not report.family and (inside := [found.path for found in find_checkpoints([report.folder]) if found.complete]):
-        return f"Give the folder of a checkpoint: {', '.join(map(str, inside))}."
-    if not report.family and _is_codec(Path(report.folder)):
-        return "This is a codec. Give the folder of the model that it belongs to."
+    folder = Path(report.folder)
+    if not report.family:
+        # The folder itself may look complete by its files' names; then it is what is in them that is wrong.
+        found = [found.path for found in find_checkpoints([folder]) if found.complete and found.path != folder]
+        if found:
+            return f"Give the folder of a checkpoint: {', '.join(map(str, found))}."
+        if _is_codec(folder):
+            return "This is a codec. Give the folder of the model that it belongs to."
+    if any(FETCH in problem for problem in report.problems):
+        return f"Run '{FETCH}' in this folder, or download the files named above."
     if lacks:
-        return "Download the model into this folder again; a download goes on where it stopped."
+        return "Download the model into this folder again; an interrupted download resumes where it stopped."
     if report.family and not report.codec:
-        return f"Put {CODEC_V2.id} into {Path(report.folder) / CODEC_SUBFOLDER}."
+        return f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}."
     return "Remove the files named above and download them again, or use a published checkpoint."
 
 
 def _is_codec(folder: Path) -> bool:
+    """Whether `folder` holds a codec and no talker that could have brought it along."""
     try:
-        return open_codec(folder) is not None
+        codec = open_codec(folder)
+        return codec is not None and codec.layout != "bundled" and layout_of(open_folder(folder).shapes) is None
     except HiggsError:
         return False
 

@@ -19,14 +19,14 @@ from .tensors import open_folder, open_tensors
 def download_checkpoint(
     label: str, target_root: Path | str, on_progress: Callable[[float, str], None] | None = None
 ) -> Path:
-    """Fetch `DOWNLOADS[label]` into a folder of its own under `target_root`; goes on where an earlier try stopped.
+    """Fetch `DOWNLOADS[label]` into a folder of its own under `target_root`; resumes where an earlier try stopped.
 
     `on_progress(fraction, text)` is called from the downloading threads; what it raises ends the download. A folder
-    that is whole is not asked for again. Returns the folder. Raises HiggsError when there is no network, no room, or
+    that is complete is not fetched again. Returns the folder. Raises HiggsError when there is no network, no room, or
     files are missing afterwards.
     """
     if label not in DOWNLOADS:
-        raise HiggsError(f"There is no download {label!r}. Choose one of: {', '.join(DOWNLOADS)}.")
+        raise HiggsError(f"{label!r} is not a known download. Choose one of: {', '.join(DOWNLOADS)}.")
     download = DOWNLOADS[label]
     folder = Path(target_root) / download.folder
     if _is_whole(folder, download):
@@ -40,7 +40,7 @@ def download_checkpoint(
     if download.codec:
         _fetch(download.codec, folder / CODEC_SUBFOLDER, report)
     if lacks := missing_parts(folder):
-        raise HiggsError(f"{folder} is not complete. {' '.join(lacks)} Start the download again, it goes on from here.")
+        raise HiggsError(f"{folder} is not complete. {' '.join(lacks)} Start the download again; it resumes from here.")
     return folder
 
 
@@ -71,7 +71,7 @@ def _fetch(repo: Repo, folder: Path, report: _Reporter) -> None:
     except (OSError, ValueError, RuntimeError, errors.HTTPError) as error:
         raise HiggsError(
             f"{repo.id} could not be downloaded into {folder} ({error}). "
-            "Check the network and the free space, then start again: it goes on where it stopped."
+            "Check the network and the free disk space, then start again: the download resumes where it stopped."
         ) from error
 
 

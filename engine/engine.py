@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -197,11 +198,13 @@ class Engine:
                     self._few_threads(),
                     Utterance(self._residency, self._builder, voice, params, scene, tick, on_audio) as utterance,
                 ):
-                    return utterance.say(text)
+                    speech = utterance.say(text)
             finally:
                 self._speaking = False
                 if self._drop_after:
                     self._drop()
+        # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
+        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.checkpoint.card.warnings(text)))))
 
 
 def _device(name: str) -> torch.device:

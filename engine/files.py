@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from .errors import HiggsError
+from .json_file import read_json
 from .tensors import weight_files
 
 CONFIG = "config.json"
@@ -26,7 +26,7 @@ class Repo:
 
     id: str
     revision: str
-    patterns: tuple[str, ...] = ("*.json", "*.safetensors", "LICENSE*")  # the files that are of use
+    patterns: tuple[str, ...] = ("*.json", "*.safetensors", "LICENSE*")  # the files that are read
     former: tuple[str, ...] = ()  # names it had, or has as well
     size: int = 0  # bytes of those files, about
 
@@ -94,19 +94,6 @@ class Found:
     note: str = ""  # what is missing, and what to do
 
 
-def read_json(path: Path) -> dict:
-    """The object in `path`. Raises HiggsError where the file is missing or is no JSON object."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HiggsError(f"{path} cannot be read ({error.strerror}). Download the model folder whole.") from error
-    except ValueError as error:
-        raise HiggsError(f"{path} is no JSON ({error}). Download it again.") from error
-    if not isinstance(value, dict):
-        raise HiggsError(f"{path} holds no settings. Download it again.")
-    return value
-
-
 def family_of(config: dict) -> str | None:
     """The family a config.json speaks of: "v3", "v2" (in either spelling), or None for another model."""
     kind, text = config.get("model_type"), config.get("text_config")
@@ -127,11 +114,11 @@ def missing_parts(folder: Path) -> list[str]:
     lacks = [f"{name} is missing." for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
     try:
         if not weight_files(folder):
-            lacks.append("There is no .safetensors file in it.")
+            lacks.append("It contains no .safetensors file.")
     except HiggsError as error:
         lacks.append(str(error))
     if lacks:
-        lacks += [f"{path.name} is a download that has not ended." for path in _unfinished(folder)]
+        lacks += [f"{path.name} is an unfinished download." for path in _unfinished(folder)]
     return lacks
 
 

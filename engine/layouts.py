@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -63,7 +64,18 @@ _RENAMES = {
 }
 # A tensor may be stored as a frozen and a trained half.
 _HALVES = re.compile(r"\.(?:embedding|linear)_(frozen|trainable)\.weight$")
-# In published files, and of no use for speech: the text head, Whisper's side, tables that are computed.
+# What stands in front of a layout's names where the model was saved inside a wrapper: PEFT's, DDP's, a trainer's. Each
+# line: a tensor that is always there, and what all names begin with that the same prefix is taken from.
+_ANCHORS = tuple(
+    (re.compile(rf"((?:\w+\.)*?)(?:{anchor})"), part)
+    for anchor, part in (
+        (r"body\.norm\.weight", "body."),
+        (r"tied\.embedding\.text_embedding\.weight", "tied."),
+        (r"(?:model\.)?embed_audio_tokens\.embed_audio_tokens\.weight", ""),
+        (r"audio_codebook_embeddings\.weight", ""),
+    )
+)
+# In published files, and not used for speech: the text head, Whisper's side, tables that are computed.
 _DROPPED = {
     "v3": re.compile(rf"^(tied\.head\.text_head\.|{re.escape(V3_CODEC)})|rotary_emb\.(original_)?inv_freq$"),
     "v2": re.compile(
@@ -100,8 +112,31 @@ class Plan:
         return (sum(source.shape[0] for source in sources), *sources[0].shape[1:])
 
 
+def wrapper_prefixes(names: Iterable[str]) -> dict[str, str]:
+    """Stored name -> its name without what a wrapper put in front of it, for the names that have such a prefix.
+
+    A part that is stored under several prefixes (a copy of averages, say) is left alone: which one is meant is unknown.
+    """
+    names = set(names)
+    plain: dict[str, str] = {}
+    for anchor, part in _ANCHORS:
+        prefixes = {match[1] for name in names if (match := anchor.fullmatch(name))}
+        prefix = prefixes.pop() if len(prefixes) == 1 else ""
+        if prefix:
+            under = [name for name in names if name.startswith(prefix + part)]
+            if not any(name.removeprefix(prefix) in names for name in under):
+                plain |= {name: name.removeprefix(prefix) for name in under}
+    return plain
+
+
+def beginnings(names: Iterable[str]) -> str:
+    """What names begin with, for a message: the first words of the most frequent kinds."""
+    kinds = Counter(name.partition(".")[0] for name in names)
+    return " and ".join(f"'{kind}.'" for kind, _ in kinds.most_common(3))
+
+
 def layout_of(names: Iterable[str]) -> str | None:
-    """ "v3", "v2" or "v2-boson" by the names of the tensors; None where they are no Higgs talker's."""
+    """ "v3", "v2" or "v2-boson" by the names of the tensors; None where they do not belong to a Higgs talker."""
     names = set(names)
     if "tied.embedding.text_embedding.weight" in names or "body.norm.weight" in names:
         return "v3"

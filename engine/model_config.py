@@ -11,8 +11,9 @@ from .files import family_of
 
 _TRAINED_CONTEXT = 8192  # positions; configs say other numbers, the weights were trained with this one
 
-# What the published weights use. A config may hold null or nothing here, and a library's default in its place
-# (theta 10000) makes noise instead of speech.
+# What the published weights use. A config may hold null or nothing here. What transformers saves of such a config
+# holds its own default instead, which makes noise of the published weights; a model trained with it is possible.
+_LIBRARY_THETA = 10_000.0
 _ROPE = {
     "v3": RopeConfig(theta=1_000_000.0),
     "v2": RopeConfig(500_000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8192),
@@ -78,7 +79,7 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
     family = layout.partition("-")[0]
     if family_of(config) != family:
         raise HiggsError(
-            f"{path} is of another model (model_type {config.get('model_type')!r}) than the weights beside it, "
+            f"{path} describes another model (model_type {config.get('model_type')!r}) than the weights beside it, "
             f"which are Higgs {family}. Download the folder again."
         )
     for section, allowed in _ALLOWED[family].items():
@@ -92,14 +93,17 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
             f"{path}: audio_dual_ffn_layers names {len(expert_layers)} of {model.layers} layers. "
             "Only models with an audio expert in every layer are supported."
         )
-    notes = ()
+    notes = []
     if family == "v2" and nested != (layout == "v2-boson"):
         ages = ("older", "newer") if nested else ("newer", "older")
-        notes = (
-            f"config.json is of the {ages[0]} generation and the weights are of the {ages[1]}; both are understood.",
+        notes.append(f"config.json is of the {ages[0]} generation and the weights are of the {ages[1]}; both are read.")
+    if model.rope.theta == _LIBRARY_THETA:
+        notes.append(
+            f"{path} sets the rope theta to 10000, the default of transformers, probably written when the "
+            f"model was saved again. The published value is {_ROPE[family].theta:.0f}: if you hear noise, set that."
         )
     tied = family == "v3" and _section(config, "audio_encoder_config").get("tie_word_embeddings") is not False
-    return Settings(model, tied, notes)
+    return Settings(model, tied, tuple(notes))
 
 
 def _model_config(config: dict, text: dict, path: Path, layout: str) -> ModelConfig:
@@ -126,7 +130,7 @@ def _model_config(config: dict, text: dict, path: Path, layout: str) -> ModelCon
         max_context=min(context, _TRAINED_CONTEXT) if family == "v3" else _TRAINED_CONTEXT,
     )
     if heads % kv_heads:
-        raise HiggsError(f"{path}: {heads} attention heads cannot share {kv_heads} key heads. Download it again.")
+        raise HiggsError(f"{path}: {heads} attention heads cannot share {kv_heads} key-value heads. Download it again.")
     return model
 
 
@@ -187,5 +191,5 @@ def _number(section: dict, name: str, path: Path, default: float | None = None) 
 def _count(section: dict, name: str, path: Path, default: int | None = None) -> int:
     value = _number(section, name, path, default)
     if value < 1 or value != int(value):
-        raise HiggsError(f"{path}: {name} is {value!r}, not a count. Download the file again.")
+        raise HiggsError(f"{path}: {name} is {value!r}, not a whole number above 0. Download the file again.")
     return int(value)

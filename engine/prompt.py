@@ -10,8 +10,7 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an opened audi
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from tokenizers import Tokenizer
 from .config import BOC, ModelConfig
 from .delay import apply_v2, apply_v3
 from .errors import HiggsError
-from .tags import TextGuard, left_out
+from .json_file import parse_object, read_text
+from .tags import TAGS, TextGuard, left_out
 from .voice import Voice
 
 SYSTEM_TEXT = "Generate audio following instruction."
@@ -76,6 +76,10 @@ class PromptBuilder:
         self._vocabulary = vocabulary = _Vocabulary(Path(tokenizer_path), config)
         vocabulary.require(V2_TOKENS if config.is_v2 else V3_TOKENS)
 
+    def notes(self) -> tuple[str, ...]:
+        """What the tokenizer lacks and prompts can do without, in plain words."""
+        return tuple(self._vocabulary.lacks())
+
     def build(
         self,
         text: str,
@@ -92,11 +96,10 @@ class PromptBuilder:
         writer = _Writer(self._vocabulary)
         content = writer.clean(text)
         if not self._vocabulary.guard.speakable(content):
-            raise HiggsError(
-                "There is nothing to say: the text is empty"
-                + (" once tags are left out" if text.strip() else "")
-                + ". Enter some text."
-            )
+            if self._vocabulary.guard.has_text(content):
+                raise HiggsError("There is nothing to say: the text has no letter or digit.")
+            empty = "empty once tags are left out" if text.strip() else "empty"
+            raise HiggsError(f"There is nothing to say: the text is {empty}. Enter some text.")
         if self.config.is_v2:
             self._build_v2(writer, content, voice, scene, turns)
         else:
@@ -107,11 +110,11 @@ class PromptBuilder:
         if turns:
             # No reference shows v3's layout for several turns, and a guess would cost quality unseen.
             raise HiggsError(
-                f"Higgs TTS 3 takes no earlier turns, but {len(turns)} were given. "
-                "Give the earlier speech as the voice."
+                f"Higgs TTS 3 does not support earlier turns, and {len(turns)} were given. "
+                "Use the earlier speech as the voice instead."
             )
         if scene and scene.strip():
-            out.warn("Higgs TTS 3 takes no scene description, so it was left out.")
+            out.warn("Higgs TTS 3 does not use scene descriptions, so this one was left out.")
         out.token("<|tts|>")
         if voice is not None:
             transcript = out.clean(voice.transcript or "")
@@ -138,7 +141,7 @@ class PromptBuilder:
         for number, (earlier, codes) in enumerate(turns, 1):
             said.append((out.clean(earlier), codes))
             if not said[-1][0]:
-                raise HiggsError(f"The text of earlier turn {number} is empty. Give what its audio says.")
+                raise HiggsError(f"The text of earlier turn {number} is empty. Enter what its audio says.")
         for earlier, codes in said:
             self._header(out, "user").text(earlier).token("<|eot_id|>")
             self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")
@@ -162,8 +165,8 @@ class PromptBuilder:
         codes = (voice if isinstance(voice, Voice) else Voice(voice)).codes
         if codes.shape[1] != self.config.codebooks:
             raise HiggsError(
-                f"The voice has {codes.shape[1]} codebooks, the model {self.config.codebooks}. "
-                "Make the voice again with this model."
+                f"The voice has {codes.shape[1]} codebooks, but the model has {self.config.codebooks}. "
+                "Create the voice again with this model."
             )
         return codes
 
@@ -173,13 +176,10 @@ class _Vocabulary:
 
     def __init__(self, path: Path, config: ModelConfig):
         self.path, self._config = path, config
-        try:
-            source = path.read_text(encoding="utf-8")
-            data = json.loads(source)
-        except (OSError, ValueError) as error:
-            raise HiggsError(f"{path} cannot be read ({error}). {REMEDY}") from error
-        if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
-            raise HiggsError(f"{path} is no tokenizer. {REMEDY}")
+        source = read_text(path)  # tokenizers itself refuses a file with a byte order mark
+        data = parse_object(path, source)
+        if not isinstance(data.get("model"), dict):
+            raise HiggsError(f"{path} is not a tokenizer. {REMEDY}")
         with contextlib.ExitStack() as stack:
             stack.push(self._tell)
             self._tokenizer = Tokenizer.from_str(source)
@@ -191,7 +191,7 @@ class _Vocabulary:
         self.guard = TextGuard(self._commands.values(), config.is_v2, str(path))
 
     def _tell(self, kind, error, traceback):
-        """tokenizers raises Exception itself, and that alone is meant: whatever else comes goes on as it is."""
+        """`tokenizers` raises bare Exception: that type is translated, and all others propagate."""
         if kind is Exception:
             raise HiggsError(
                 f"{self.path} cannot be read by tokenizers {tokenizers.__version__} ({error}). "
@@ -202,6 +202,20 @@ class _Vocabulary:
         for name in names:
             if name not in self.added:
                 raise HiggsError(f"{self.path} has no token {name}, which {self._config.family} prompts need. {REMEDY}")
+            self.check([self.added[name]])
+
+    def lacks(self) -> Iterator[str]:
+        """What `require` leaves to be noted: what is then left out of prompts, or refused in a text that has it."""
+        missing = [name for name in TAGS if name not in self.added]
+        if V3_REF_TEXT not in self.added and not self._config.is_v2:
+            yield f"{self.path} has no {V3_REF_TEXT} token, so transcripts of reference clips are not used."
+        if missing and not self._config.is_v2:
+            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            yield f"{self.path} lacks {len(missing)} of the {len(TAGS)} control tags ({some}); they are dropped."
+        known = self._config.text_vocab
+        beyond = sum(token >= known for token in self._tokenizer.get_vocab().values())
+        if beyond:
+            yield f"Of the tokens in {self.path} {beyond} are beyond the model's {known}; text with these is refused."
 
     def encode(self, text: str, warn: Callable[[str], None]) -> list[int]:
         """Ids of clean text: its tags as their tokens, and no other command."""
@@ -219,10 +233,9 @@ class _Vocabulary:
         return ids
 
     def check(self, ids: list[int]) -> None:
-        if max(ids) >= self._config.text_vocab:
-            raise HiggsError(
-                f"{self.path} gives the id {max(ids)}, but the model knows {self._config.text_vocab} tokens. {REMEDY}"
-            )
+        known = self._config.text_vocab
+        if max(ids) >= known:
+            raise HiggsError(f"{self.path} gives the id {max(ids)}, but the model has only {known} tokens. {REMEDY}")
 
 
 class _Writer:

@@ -114,11 +114,17 @@ class TextGuard:
         return piece in self._tags
 
     def speakable(self, cleaned: str) -> bool:
-        """Whether clean text makes a sound: words or an effect. Delivery and pauses alone do not."""
+        """Whether clean text makes a sound: a letter, a digit or an effect. Delivery, pauses and signs alone do not."""
         return any(
-            piece.strip() and piece not in PAUSE_SECONDS and delivery_slot(piece) is None
+            piece not in PAUSE_SECONDS and delivery_slot(piece) is None
+            if self.is_tag(piece)
+            else any(character.isalnum() for character in piece)
             for piece in self.split(cleaned)
         )
+
+    def has_text(self, cleaned: str) -> bool:
+        """Whether clean text holds anything besides tags and white space."""
+        return any(piece.strip() and not self.is_tag(piece) for piece in self.split(cleaned))
 
     def _complaint(self, spelled: str) -> str:
         if canonical_tag(spelled) is None:

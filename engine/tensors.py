@@ -7,7 +7,7 @@ import math
 import pickle
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from .errors import HiggsError
+from .json_file import read_json, refuse_pointer
 
 INDEX = "model.safetensors.index.json"
 _DTYPES = {
@@ -32,9 +33,9 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
-# What PyTorch's reader raises over bytes that are no checkpoint.
+# What PyTorch's reader raises for bytes that are not a checkpoint.
 _UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError)
-_HALF = "The download is not complete: download it again, it goes on where it stopped."
+_HALF = "The download is incomplete: start it again, and it resumes where it stopped."
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,10 @@ class TensorFile:
         """The tensors whose names begin with `prefix`, under the names without it."""
         return TensorFile({n[len(prefix) :]: p for n, p in self._places.items() if n.startswith(prefix)})
 
+    def renamed(self, names: Mapping[str, str]) -> TensorFile:
+        """The same tensors; those that `names` lists under other names."""
+        return TensorFile({names.get(name, name): place for name, place in self._places.items()})
+
 
 def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
     """Read the headers of `paths` (.safetensors, .pth, .pt, .bin) as one collection.
@@ -119,7 +124,7 @@ def weight_files(folder: Path) -> list[Path]:
             return [present[name] for name in named]
         # An index that names nothing of what is here was left behind by another revision of the repository.
         if single is None or len(missing) < len(named):
-            raise HiggsError(f"{folder / missing[0]} is missing: {INDEX} names it. {_HALF}")
+            raise HiggsError(f"{folder / missing[0]} is missing, although {INDEX} lists it. {_HALF}")
     if single is not None:
         return [single]
     for name in present:
@@ -127,7 +132,7 @@ def weight_files(folder: Path) -> list[Path]:
         for number in range(1, int(shard[3]) + 1 if shard else 0):
             wanted = f"{shard[1]}-{number:05d}-of-{shard[3]}.safetensors"
             if wanted not in present:
-                raise HiggsError(f"{folder / wanted} is missing: {name} says that it exists. {_HALF}")
+                raise HiggsError(f"{folder / wanted} is missing: {name} is one of {int(shard[3])} files. {_HALF}")
     return list(present.values())
 
 
@@ -144,8 +149,8 @@ def open_folder(folder: Path) -> TensorFile:
             lost = next((name for name in claims if name not in tensors.shapes), None)
             if lost is not None:
                 raise HiggsError(
-                    f"{folder / claims[lost]} holds no tensor {lost}, which {INDEX} promises. "
-                    "The two are of different revisions: download the folder again."
+                    f"{folder / claims[lost]} does not contain the tensor {lost}, although {INDEX} says so. "
+                    "The two belong to different revisions: download the folder again."
                 )
     return tensors
 
@@ -153,10 +158,7 @@ def open_folder(folder: Path) -> TensorFile:
 def index_map(folder: Path) -> dict[str, str]:
     """Tensor name -> file name, as the index of `folder` says. Raises HiggsError where it cannot be read."""
     path = folder / INDEX
-    try:
-        claims = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HiggsError(f"{path} cannot be read ({error}). Download it again.") from error
+    claims = read_json(path).get("weight_map")
     if not isinstance(claims, dict) or not all(isinstance(name, str) for name in claims.values()):
         raise HiggsError(f"{path}: weight_map does not name a file for every tensor. Download it again.")
     return claims
@@ -168,12 +170,13 @@ def _safetensors(path: Path) -> dict[str, _Place]:
             length = int.from_bytes(file.read(8), "little")
             size = path.stat().st_size
             if not 2 <= length <= size - 8:
-                raise HiggsError(f"{path} is no safetensors file, or its beginning is damaged. Download it again.")
+                refuse_pointer(path, length.to_bytes(8, "little") + file.read(64))
+                raise HiggsError(f"{path} is not a safetensors file, or its beginning is damaged. Download it again.")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         places = {name: _place(path, name, entry, 8 + length) for name, entry in header.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HiggsError(f"{path} has no readable safetensors header ({error}). Download it again.") from error
+        raise HiggsError(f"The safetensors header of {path} cannot be read ({error}). Download it again.") from error
     end = max((place.offset + place.nbytes for place in places.values()), default=0)
     if end > size:
         raise HiggsError(f"{path} is cut short: {size:,} bytes of {end:,}. {_HALF}")
@@ -192,9 +195,11 @@ def _place(path: Path, name: str, entry: dict, start: int) -> _Place:
 
 def _pickled(path: Path) -> dict[str, _Place]:
     try:
+        with path.open("rb") as file:
+            refuse_pointer(path, file.read(64))
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except (*_UNREADABLE, pickle.UnpicklingError) as error:
-        raise HiggsError(f"{path} is damaged, cut short, or no file of plain weights. Download it again.") from error
+        raise HiggsError(f"{path} is damaged, cut short, or not a file of plain weights. Download it again.") from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise HiggsError(f"{path} is not a plain table of tensors. Use the file that the model's publisher offers.")
+        raise HiggsError(f"{path} is not a plain table of tensors. Use the file from the model's own repository.")
     return {name: _Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}

@@ -81,7 +81,7 @@ def write_tiny(folder: Path | str, family: str, seed: int = 0, shards: int = 1, 
     `duplicate_heads`: store the copies of the heads that some published files carry.
     """
     if family not in FAMILIES:
-        raise HiggsError(f"{family!r} is no layout of Higgs. Choose one of: {', '.join(FAMILIES)}.")
+        raise HiggsError(f"{family!r} is not a known layout. Choose one of: {', '.join(FAMILIES)}.")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     kind = family.partition("-")[0]

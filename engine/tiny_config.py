@@ -107,7 +107,9 @@ def v3_config(tokenizer: Tokenizer, vocab: int) -> dict:
             "model_type": "qwen3",
             **_shape_settings("v3", vocab),
             "max_position_embeddings": 32768,
-            "rope_theta": None,  # as published; 1e6 is meant
+            # Twice: transformers before 5 reads the first and, without it, takes 10000; newer ones write the second.
+            "rope_theta": 1_000_000,
+            "rope_parameters": {"rope_theta": 1_000_000, "rope_type": "default"},
             "tie_word_embeddings": True,
             "eos_token_id": end,
             "dtype": "bfloat16",

@@ -156,7 +156,7 @@ _CONVOLUTIONS = ("acoustic_encoder.", "acoustic_decoder.")
 
 
 def canonical(codec: Codec) -> dict[str, torch.Tensor]:
-    """Every tensor of the published layout but embed_avg, which nobody reads; fp32 on the CPU, weight norm folded."""
+    """Every tensor that transformers' class has; fp32 on the CPU, weight norm folded."""
     plain = Codec()
     plain.load_state_dict({name: tensor.detach().float().cpu() for name, tensor in codec.state_dict().items()})
     for module in list(plain.modules()):
@@ -177,7 +177,7 @@ def canonical(codec: Codec) -> dict[str, torch.Tensor]:
             f"{at}.project_out.weight": identity[:, :LATENT].clone(),
             f"{at}.project_out.bias": torch.zeros(width),
         }
-        found[f"{at}.codebook.embed"] = books.embed[i].clone()
+        found |= {f"{at}.codebook.embed": books.embed[i].clone(), f"{at}.codebook.embed_avg": books.total[i].clone()}
         found |= {f"{at}.codebook.cluster_size": books.count[i].clone(), f"{at}.codebook.inited": torch.ones(1)}
     return found | _idle()
 
@@ -204,7 +204,8 @@ def save(codec: Codec, folder: Path, minutes: float, steps: int, fixed_codes: bo
     tensors = {name: tensor.to(STORED).contiguous() for name, tensor in canonical(codec).items()}
     if fixed_codes:
         with safe_open(folder / "model.safetensors", framework="pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in tensors if not name.startswith(_AFTER_CODES)}
+            held = tensors.keys() & set(file.keys())  # folders of an earlier leg may lack what nobody reads
+            tensors |= {name: file.get_tensor(name) for name in held if not name.startswith(_AFTER_CODES)}
     assert {**encoder_shapes(CONFIG), **decoder_shapes(CONFIG)}.keys() <= tensors.keys()
     partial = folder / "model.partial"
     save_file(tensors, partial, metadata={"format": "pt", "minutes": str(minutes), "steps": str(steps)})

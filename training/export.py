@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from engine.card import CARD
 from engine.checkpoint import inspect, require_whole
 from engine.layouts import V3_CODEC
+from engine.tags import PAUSE_SECONDS, TAGS, delivery_slot
 from engine.tensors import INDEX, open_folder
 from engine.tiny_config import v3_config
 
@@ -23,6 +25,8 @@ from .tokenizer import byte_tokenizer
 from .weights import load_talker, published, save_shards
 
 CONTEXT = 8192
+LEARNED = [tag for tag in TAGS if delivery_slot(tag) == "speed" or tag in PAUSE_SECONDS]  # what the data teaches
+SUMS = ".embed_avg"  # a codebook's running sums: 1 MB of the eight together
 HERE = Path(__file__).parent
 
 
@@ -43,22 +47,32 @@ def config(shape: Shape, tokenizer) -> dict:
     return made
 
 
-def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """The codec's tensors under the names they have inside a v3 file. `folder`: a codec's, or a whole checkpoint's."""
+def codec_tensors(folder: Path, sums: bool) -> dict[str, torch.Tensor]:
+    """The codec's tensors under the names they have inside a v3 file. `folder`: a codec's, or a whole checkpoint's.
+
+    sums: with the codebooks' running sums, which an older folder may lack: they are its entries times their counts.
+    """
     held = open_folder(folder)
     inside = held.under(V3_CODEC)
     held = inside if inside.shapes else held
-    return {f"{V3_CODEC}{name}": held.get(name).clone() for name in held.shapes}
+    tensors = {name: held.get(name).clone() for name in held.shapes if not name.endswith(SUMS)}
+    for book in [name.removesuffix(".embed") for name in tensors if name.endswith(".codebook.embed")] if sums else ():
+        name = book + SUMS
+        entries, counts = tensors[f"{book}.embed"], tensors[f"{book}.cluster_size"]
+        made = entries.float() * counts.float()[:, None]
+        tensors[name] = held.get(name).clone() if name in held.shapes else made.to(entries.dtype)
+    return {f"{V3_CODEC}{name}": tensor for name, tensor in tensors.items()}
 
 
-def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
+def export(talker: Path, codec: Path, out: Path, sharpness: float, sums: bool = True) -> dict:
     """Writes the folder and reads it back; returns the talker's note. Raises HiggsError where it would not load.
 
     sharpness: what the logits are multiplied with, through the last norm, so that a temperature of 1 is a good one.
+    sums: with the codec's running sums, which nobody reads but a strict load into transformers' class asks for.
     """
     shape, state, note = load_talker(talker)
     state["norm.weight"] = state["norm.weight"] * sharpness
-    tensors = published(state) | codec_tensors(codec)
+    tensors = published(state) | codec_tensors(codec, sums)
     tensors = dict(sorted(tensors.items()))
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("*.safetensors"):
@@ -76,6 +90,7 @@ def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
     _write(out / "config.json", config(shape, tokenizer))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
     _write(out / "tokenizer_config.json", settings)
+    _write(out / CARD, {"languages": ["en"], "tags": LEARNED})
     require_whole(inspect(out))
     count = sum(math.prod(tensor.shape) for tensor in tensors.values())
     print(f"export: {count:,} parameters, {total / 1e6:.1f} MB in {len(paths)} files, talker {note}")
@@ -93,8 +108,11 @@ def main() -> None:
     parser.add_argument("--codec", type=Path, required=True, help="folder that train_codec wrote, or a checkpoint's")
     parser.add_argument("--out", type=Path, default=HERE.parent / "engine" / "embedded")
     parser.add_argument("--sharpness", type=float, default=1.0)
+    parser.add_argument(
+        "--no-sums", action="store_true", help="leave out the codebooks' running sums (embed_avg, 1 MB)"
+    )
     given = parser.parse_args()
-    export(given.talker, given.codec, given.out, given.sharpness)
+    export(given.talker, given.codec, given.out, given.sharpness, not given.no_sums)
 
 
 if __name__ == "__main__":

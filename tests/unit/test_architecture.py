@@ -13,9 +13,9 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 # Each tier imports only lower ones; a module of a package counts as the package.
 TIERS = [
     {"errors", "kernels", "shipped"},
-    {"codec_dac", "config", "libraries", "memory", "resample", "threads"},
+    {"codec_dac", "config", "json_file", "language", "libraries", "memory", "resample", "threads"},
     {"codec_hubert", "delay", "prefix", "tensors", "tags", "speech", "upload"},
-    {"ending", "voice", "text", "files", "codec_blocks", "sampling", "talker"},
+    {"ending", "voice", "text", "files", "card", "codec_blocks", "sampling", "talker"},
     {"download", "layouts", "model_config", "prompt", "state"},
     {"codec_layout", "step"},
     {"codec"},

@@ -1,13 +1,16 @@
 """Checkpoints in every layout: the same canonical tensors out of all, and a named refusal of what does not fit."""
 
+import codecs
 import json
 import shutil
 
 import pytest
 import torch
+from higgs_tts.engine import Engine, EngineConfig, SamplingParams
 from higgs_tts.engine.checkpoint import inspect, load_talker, talker_bytes
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.files import constants
+from higgs_tts.engine.prompt import PromptBuilder
 from higgs_tts.engine.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file, save_file
 
@@ -244,6 +247,20 @@ def test_a_folder_that_mixes_generations_is_read_by_its_keys(copy, written):
         equal(load(folder), load(written["v2"]))
 
 
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_byte_order_marks_are_passed_over(copy, written, family):
+    """Windows editors write them; nothing else may change."""
+    folder = copy(family)
+    for name in ("config.json", "tokenizer.json", "model.safetensors.index.json", "processor_config.json"):
+        if (folder / name).is_file():
+            (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
+    checkpoint = inspect(folder)
+    assert checkpoint.config == inspect(written[family]).config and not checkpoint.problems
+    equal(load(folder), load(written[family]))
+    prompts = [PromptBuilder(place / "tokenizer.json", checkpoint.config) for place in (folder, written[family])]
+    assert prompts[0].build("Hello, the world.").ids == prompts[1].build("Hello, the world.").ids
+
+
 def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
     folder = copy("v3")
     (folder / "tokenizer.json").rename(folder / "kept")
@@ -254,21 +271,101 @@ def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
     with pytest.raises(HiggsError, match=r"no \.safetensors file"):
         inspect(folder)
     (folder / "model-q4.gguf").touch()
-    with pytest.raises(HiggsError, match="GGUF files are not read"):
+    with pytest.raises(HiggsError, match="GGUF files are not supported"):
         inspect(folder)
     (folder / "config.json").unlink()
     with pytest.raises(HiggsError, match=r"config\.json cannot be read \(No such file"):
         inspect(folder)
     for nothing in (tmp_path / "absent", folder / "kept"):
-        with pytest.raises(HiggsError, match="is no folder"):
+        with pytest.raises(HiggsError, match="is not a folder"):
             inspect(nothing)
 
 
 def test_other_models_are_told_apart(copy):
     folder = copy("v2")
     codec = folder / "audio_tokenizer"
-    with pytest.raises(HiggsError, match="the codec, not the talker"):
+    with pytest.raises(HiggsError, match="contains the audio codec, not the model itself"):
         inspect(codec)
     save_file({"lm_head.weight": torch.zeros(2, 2)}, codec / "model.safetensors")
-    with pytest.raises(HiggsError, match="no Higgs model"):
+    with pytest.raises(
+        HiggsError, match=r"does not contain a Higgs model: the names of its tensors begin with 'lm_head\.'"
+    ):
         inspect(codec)
+
+
+def rename(tensors, change):
+    for name in list(tensors):
+        tensors[change(name)] = tensors.pop(name)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "base_model.model.", "module._orig_mod."])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_saved_inside_a_wrapper_is_read(copy, written, family, prefix):
+    folder = copy(family)
+    edit(folder, lambda tensors: rename(tensors, lambda name: prefix + name))
+    checkpoint = inspect(folder)
+    assert not checkpoint.problems and checkpoint.config == inspect(written[family]).config
+    (note,) = checkpoint.notes
+    assert f"'{prefix}'" in note and str(folder) in note
+    equal(load(folder), load(written[family]))
+    assert checkpoint.codec.problems() == [] and checkpoint.codec.config == inspect(written[family]).codec.config
+
+
+def test_a_wrapped_model_says_the_same_codes(copy, written):
+    folder = copy("v3")
+    edit(folder, lambda tensors: rename(tensors, lambda name: "base_model.model." + name))
+    said = []
+    for place in (folder, written["v3"]):
+        with Engine(EngineConfig(model=str(place), device="cpu", runner="eager", context=512)) as engine:
+            said.append(engine.speak("Hello, the world.", params=SamplingParams(max_frames=12, seed=3)).codes)
+    assert len(said[0]) == 12 and torch.equal(*said)
+
+
+def test_a_body_or_the_embeddings_alone_may_be_wrapped(copy, written):
+    body, tied = copy("v3", "body"), copy("v3", "tied")
+    edit(body, lambda tensors: rename(tensors, lambda name: name.replace("body.", "model.body.")))
+    edit(tied, lambda tensors: rename(tensors, lambda name: name.replace("tied.", "model.tied.")))
+    equal(load(body), load(written["v3"]))
+    equal(load(tied), load(written["v3"]))
+    assert inspect(tied).codec.problems() == []
+
+
+def test_a_wrapped_v3_serves_as_another_models_codec(copy, written):
+    v3, v2 = copy("v3"), copy("v2", "talker")
+    edit(v3, lambda tensors: rename(tensors, lambda name: f"model.{name}"))
+    assert inspect(v2, v3).codec_folder == v3 and not inspect(v2, v3).problems
+
+
+def test_copies_under_a_prefix_are_not_taken_for_the_model(copy, written):
+    """Averages beside the weights: which ones are meant is not for the reader to guess."""
+    beside, twice = copy("v3", "beside"), copy("v3", "twice")
+    edit(beside, lambda tensors: tensors.update({f"ema.{name}": t.clone() for name, t in list(tensors.items())}))
+    problems = inspect(beside).problems
+    assert "ema.body." in problems[0] and "not part of this model" in problems[0]
+
+    def double(tensors):
+        tensors.update({f"ema.{name}": tensor.clone() for name, tensor in list(tensors.items())})
+        rename(tensors, lambda name: name if name.startswith("ema.") else f"model.{name}")
+
+    edit(twice, double)
+    with pytest.raises(
+        HiggsError, match=r"begin with '(ema|model)\.' and '(ema|model)\.'; expected: 'body\.' and 'tied"
+    ):
+        inspect(twice)
+
+
+def test_names_of_other_engines_are_told_with_those_that_are_expected(copy):
+    """All under Qwen3's names; then the body alone, of which no name is known."""
+    whole, body = copy("v3", "whole"), copy("v3", "body")
+    edit(
+        whole, lambda tensors: rename(tensors, lambda n: "model." + n.removeprefix("body.").replace("tied.", "multi_"))
+    )
+    with pytest.raises(
+        HiggsError, match=r"begin with 'model\.'; expected: 'body\.' and 'tied\.' \(Higgs TTS 3\)\. Give"
+    ):
+        inspect(whole)
+    edit(body, lambda tensors: rename(tensors, lambda n: n.replace("body.", "decoder.")))
+    with pytest.raises(HiggsError) as error:
+        load(body)
+    for part in ("23 tensors are missing and 23 are unknown", "it has decoder.layers.0", "body.layers.0."):
+        assert part in str(error.value)

@@ -185,7 +185,7 @@ def test_a_tensor_of_too_few_dimensions_is_named(tensors):
 
 def test_an_unexpected_tensor_is_named(tensors):
     tensors["acoustic_decoder.block.5.snake1.alpha"] = torch.zeros(1)
-    assert problems(tensors) == ["codec.bin: acoustic_decoder.block.5.snake1.alpha is no tensor of the codec."]
+    assert problems(tensors) == ["codec.bin: acoustic_decoder.block.5.snake1.alpha is not a tensor of the codec."]
 
 
 def test_problems_of_an_old_file_carry_its_own_names(tensors):
@@ -196,7 +196,7 @@ def test_problems_of_an_old_file_carry_its_own_names(tensors):
     assert problems(old) == [
         "codec.bin: fc_post2.bias is missing.",
         "codec.bin: decoder_2.model.6.alpha has the shape [3], not [1, 2, 1].",
-        "codec.bin: decoder_2.model.8.weight is no tensor of the codec.",
+        "codec.bin: decoder_2.model.8.weight is not a tensor of the codec.",
     ]
 
 
@@ -259,7 +259,7 @@ def test_parts_hold_what_they_need(tensors):
 def test_codecs_are_known_by_their_names(tensors):
     assert looks_like_codec(tensors) and looks_like_codec(to_old(tensors))
     assert not looks_like_codec(["model.layers.0.mlp.up_proj.weight", "audio_lm_head.weight", "norm.weight"])
-    with pytest.raises(HiggsError, match=r"codec\.bin holds no codec"):
+    with pytest.raises(HiggsError, match=r"codec\.bin does not contain a codec"):
         CodecWeights(Tensors({"model.norm.weight": torch.zeros(3)}))
 
 

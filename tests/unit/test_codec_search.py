@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 import torch
-from higgs_tts.engine.checkpoint import inspect
+from higgs_tts.engine.checkpoint import inspect, require_whole
+from higgs_tts.engine.doctor import examine
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.files import CODEC_V2, constants
 from higgs_tts.engine.tiny import FAMILIES, write_tiny
@@ -118,3 +119,50 @@ def test_a_codec_that_lacks_a_tensor_is_a_problem_of_the_checkpoint(written, tal
     torch.save(state, where / "model.pth")
     problems = inspect(talker).problems
     assert len(problems) == 1 and "fc_post2.weight" in problems[0] and str(where / "model.pth") in problems[0]
+    with pytest.raises(HiggsError) as error:
+        require_whole(inspect(talker))
+    assert str(error.value).startswith(f"The codec in {where} is not usable. ") and "fc_post2" in str(error.value)
+
+
+def spoil(place):
+    """Takes a tensor out of an older codec's file: it is read as a codec, and does not fit."""
+    state = torch.load(place / "model.pth")
+    del state["fc_post2.weight"]
+    torch.save(state, place / "model.pth")
+    return place
+
+
+def test_a_damaged_sibling_is_passed_over_for_the_next(written, talker):
+    spoil(put(written, talker.parent / "a-tokenizer", "v2-boson"))
+    good = put(written, talker.parent / "b-tokenizer")
+    assert found(talker) == good
+    assert inspect(talker).notes == ()  # nobody said that the other one belongs to this talker
+
+
+def test_a_damaged_codec_of_its_own_is_passed_over_with_a_note(written, talker):
+    own = spoil(put(written, talker / "audio_tokenizer", "v2-boson"))
+    good = put(written, talker.parent / "tokenizer")
+    assert found(talker) == good
+    (note,) = inspect(talker).notes
+    assert (
+        note.endswith(f"The codec in {good} is used instead.")
+        and str(own) in note
+        and "fc_post2.weight is missing" in note
+        and note in examine(talker).notes
+    )
+
+
+def test_where_only_siblings_are_damaged_they_are_blamed_and_not_the_talker(written, talker):
+    sibling = spoil(put(written, talker.parent / "some-codec", "v2-boson"))
+    with pytest.raises(HiggsError) as error:
+        inspect(talker)
+    assert f"The codec in {sibling} is not usable. {sibling / 'model.pth'}: fc_post2" in str(error.value)
+    assert "does not fit the model" not in str(error.value) and "Looked in" in str(error.value)
+    assert str(talker / "audio_tokenizer") in examine(talker).advice
+
+
+def test_a_given_folder_is_blamed_for_what_is_in_it(written, talker, tmp_path):
+    put(written, talker / "audio_tokenizer")
+    given = spoil(put(written, tmp_path / "given", "v2-boson"))
+    with pytest.raises(HiggsError, match=f"The codec in {given} is not usable"):
+        require_whole(inspect(talker, given))

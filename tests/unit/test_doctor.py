@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from higgs_tts.engine import Engine, EngineConfig, HiggsError
 from higgs_tts.engine.config import ModelConfig, RopeConfig
 from higgs_tts.engine.doctor import examine
 from higgs_tts.engine.files import constants
@@ -47,7 +48,7 @@ def test_a_sound_folder_is_described(written, family):
     [
         ("config.json", "config.json is missing"),
         ("tokenizer.json", "tokenizer.json is missing"),
-        ("model.safetensors", "model.safetensors.index.json names it"),
+        ("model.safetensors", "model.safetensors.index.json lists it"),
         ("audio_tokenizer/model.safetensors", "no audio codec"),
     ],
 )
@@ -66,7 +67,7 @@ def test_damage_is_told_part_by_part(copy):
     (folder / "config.json").write_text('{"model_type": "higgs_audio_v2"}')
     report = examine(folder)
     assert len(report.problems) == 2 and not report.family
-    assert "another model" in report.problems[0] and "tokenizer.json" in report.problems[1]
+    assert "another model" in report.problems[0] and "tokenizer.json is not valid JSON" in report.problems[1]
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:5000])
     assert any("model.safetensors" in problem for problem in examine(folder).problems)
@@ -76,6 +77,125 @@ def test_the_right_folder_is_named(copy):
     folder = copy("v2")
     assert str(folder) in examine(folder.parent).advice
     assert examine(folder / "audio_tokenizer").advice.startswith("This is a codec")
+
+
+def other_tokens(folder, change):
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    change(tokenizer)
+    path.write_text(json.dumps(tokenizer))
+    return examine(folder)
+
+
+def without(*names):
+    def change(tokenizer):
+        tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if not t["content"].startswith(names)]
+
+    return change
+
+
+def beyond(tokenizer):
+    for token in tokenizer["added_tokens"]:
+        token["id"] += 1000
+
+
+def unknown(tokenizer):
+    tokenizer["model"]["type"] = "Newer"
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "says"),
+    [
+        ("v3", without("<|tts|>"), "has no token <|tts|>"),
+        ("v2", without("<|audio_out_bos|>"), "has no token <|audio_out_bos|>"),
+        ("v3", beyond, "has only 336 tokens"),
+        ("v3", unknown, "cannot be read by tokenizers"),
+        ("v3", lambda tokenizer: tokenizer.pop("model"), "is not a tokenizer"),
+    ],
+)
+def test_a_tokenizer_that_loading_refuses_is_a_problem(copy, family, change, says):
+    folder = copy(family)
+    report = other_tokens(folder, change)
+    (problem,) = report.problems
+    assert says in problem and str(folder / "tokenizer.json") in problem
+    assert "Nothing to do" not in report.advice
+    with pytest.raises(HiggsError) as error:
+        Engine(EngineConfig(model=str(folder), device="cpu"))
+    assert str(error.value) == problem
+
+
+def test_a_tokenizer_that_prompts_can_do_with_is_a_note(copy):
+    folder = copy("v3")
+    report = other_tokens(folder, without("<|ref_text|>", "<|sfx"))
+    assert not report.problems and "Nothing to do" in report.advice
+    assert "no <|ref_text|> token" in report.notes[0] and "lacks 9 of the 43 control tags" in report.notes[1]
+    assert "note:" in report.as_text()
+
+
+def cut(path, size=5000):
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def point(path):
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+
+
+def rename_all(path):
+    tensors = {f"x{name[1:]}": tensor.clone() for name, tensor in load_file(path).items()}
+    path.unlink()
+    (path.parent / "model.safetensors.index.json").unlink()
+    save_file(tensors, path)
+
+
+DAMAGE = {
+    "no config": ("config.json", lambda path: path.unlink(), "config.json is missing", "Download the model into"),
+    "config cut short": ("config.json", lambda path: cut(path, 100), "is not valid JSON", "Remove the files named"),
+    "config of another": (
+        "config.json",
+        lambda path: path.write_text('{"model_type": "qwen3"}'),
+        "describes another model (model_type 'qwen3')",
+        "Remove the files named",
+    ),
+    "weights cut short": ("model.safetensors", lambda path: cut(path, -9), "is cut short", "Remove the files named"),
+    "weights cut at once": ("model.safetensors", cut, "not a safetensors file", "Remove the files named"),
+    "a pointer": ("model.safetensors", point, "is a Git LFS pointer", "Run 'git lfs pull'"),
+    "a tokenizer's pointer": ("tokenizer.json", point, "is a Git LFS pointer", "Run 'git lfs pull'"),
+    "unknown names": ("model.safetensors", rename_all, "expected: 'body.' and 'tied.'", "Remove the files named"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_advice_for_a_damaged_v3_folder(copy, name):
+    folder = copy("v3")
+    file, damage, problem, advice = DAMAGE[name]
+    damage(folder / file)
+    report = examine(folder)
+    assert any(problem in told for told in report.problems), report.problems
+    assert report.advice.startswith(advice), report.advice
+
+
+@pytest.mark.parametrize("damage", [lambda path: cut(path, -9), point, lambda path: path.unlink()])
+def test_advice_for_a_damaged_shard(tmp_path, damage):
+    folder = write_tiny(tmp_path / "higgs", "v3", shards=2)
+    damage(folder / "model-00002-of-00002.safetensors")
+    report = examine(folder)
+    assert any("model-00002-of-00002.safetensors" in problem for problem in report.problems)
+    assert not report.advice.startswith(("This is a codec", "Give the folder")), report.advice
+
+
+def test_a_byte_order_mark_is_no_problem(copy):
+    folder = copy("v3")
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    assert not examine(folder).problems
+
+
+def test_a_talker_that_cannot_be_opened_is_not_called_a_codec(copy):
+    """Its folder may hold the codec's file as well."""
+    folder = copy("v2-boson")
+    shutil.copy(folder / "audio_tokenizer" / "model.pth", folder)
+    (folder / "config.json").write_text("{")
+    assert examine(folder).advice.startswith("Remove the files named")
 
 
 def test_many_tensors_that_do_not_fit_are_summed_up(copy):
@@ -92,7 +212,7 @@ def test_many_tensors_that_do_not_fit_are_summed_up(copy):
 
 def test_what_is_no_folder_is_said_to_be_none(tmp_path):
     report = examine(tmp_path / "absent")
-    assert "is no folder" in report.problems[0] and report.advice
+    assert "is not a folder" in report.problems[0] and report.advice
     assert examine(tmp_path).problems
 
 

@@ -6,12 +6,17 @@ import pathlib
 
 import pytest
 import torch
+import transformers
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams
 from higgs_tts.engine.checkpoint import open_codec
 from higgs_tts.engine.codec import build_decoder
+from higgs_tts.engine.codec_blocks import hf_config
+from higgs_tts.engine.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.doctor import examine
+from higgs_tts.engine.layouts import V3_CODEC
 from higgs_tts.engine.resample import resample
 from higgs_tts.engine.tags import TAGS
+from higgs_tts.engine.tensors import open_folder
 
 HEARING = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "hearing.py"
 TEXT = "Your computer can speak now, and this is how it sounds."
@@ -54,6 +59,26 @@ def test_the_folder_is_whole_and_small():
     assert not examine(EMBEDDED).problems
     added = {token["content"] for token in json.loads((EMBEDDED / "tokenizer.json").read_text("utf-8"))["added_tokens"]}
     assert added >= {"<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>", "<|ref_text|>", *TAGS}
+
+
+def test_the_codec_is_the_published_one_but_for_its_running_sums():
+    """They would make the folder larger than it may be; what a strict load lacks follows from what is there."""
+    weights = open_codec(EMBEDDED).weights
+    wanted = {**encoder_shapes(weights.config), **decoder_shapes(weights.config), **unused_shapes(weights.config)}
+    del wanted["semantic_model.masked_spec_embed"]  # HuBERT's, which transformers' class leaves out
+    sums = {f"quantizer.quantizers.{book}.codebook.embed_avg" for book in range(8)}
+    assert weights.shapes == {name: tuple(shape) for name, shape in wanted.items() if name not in sums}
+    if not hasattr(transformers, "HiggsAudioV2TokenizerModel"):
+        pytest.skip("this transformers has no HiggsAudioV2TokenizerModel")
+    config = transformers.HiggsAudioV2TokenizerConfig(**hf_config(weights.config))
+    held = open_folder(EMBEDDED).under(V3_CODEC)
+    state = {name: held.get(name).float() for name in held.shapes}
+    model = transformers.HiggsAudioV2TokenizerModel(config)
+    assert set(model.load_state_dict(state, strict=False).missing_keys) == sums
+    for name in sums:
+        book = name.removesuffix("embed_avg")
+        state[name] = state[f"{book}embed"] * state[f"{book}cluster_size"][:, None]
+    model.load_state_dict(state, strict=True)
 
 
 def test_it_ends_by_itself_and_is_no_silence(spoken):

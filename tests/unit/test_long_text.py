@@ -223,3 +223,14 @@ def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
     with pytest.raises(HiggsError, match="larger context"):
         engine.speak(text, a_voice(), SamplingParams(chunk_seconds=20), on_frame=lambda *seen: frames.append(seen))
     assert not frames
+
+
+def test_signs_between_sentences_do_not_end_the_speech(opened):
+    """Alone they are refused, so no chunk may hold nothing else."""
+    engine, params = opened(), SamplingParams(seed=3, max_frames=10, chunk_seconds=1)
+    speech = engine.speak(
+        "...\n\nThe first one is here. ... !!! ???\n\n***\n\n— — —\n\n😀😀😀\n\nThe last one. …", params=params
+    )
+    assert speech.chunks > 1
+    with pytest.raises(HiggsError, match="no letter or digit"):
+        engine.speak("... !!! ???\n\n***\n\n— — —\n\n😀😀😀", params=params)

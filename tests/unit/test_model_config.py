@@ -38,18 +38,31 @@ def old():
         ({"rope_parameters": {"rope_theta": 1_000_000, "rope_type": "default"}}, {}),
         ({"rope_parameters": None, "rope_scaling": None}, {"rope_parameters": {"rope_theta": 1e6}}),
         ({"rope_theta": 1_000_000}, {"rope_theta": None}),
+        ({"rope_theta": 1_000_000, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, {}),
+        ({"rope_theta": None, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, {}),
     ],
 )
 def test_v3_theta_is_never_a_librarys_default(v3, text, top):
-    del v3["text_config"]["rope_theta"]
+    del v3["text_config"]["rope_theta"], v3["text_config"]["rope_parameters"]
     v3["text_config"] |= text
     rope = settings(v3 | top, "v3").model.rope
     assert (rope.theta, rope.factor) == (1e6, 1.0)
 
 
 def test_another_theta_is_believed(v3):
-    v3["text_config"]["rope_parameters"] = {"rope_theta": 5e6, "rope_type": "default"}
-    assert settings(v3, "v3").model.rope.theta == 5e6
+    v3["text_config"] |= {"rope_theta": None, "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}}
+    assert settings(v3, "v3").model.rope.theta == 5e6 and not settings(v3, "v3").notes
+
+
+@pytest.mark.parametrize("spelled", [{"rope_theta": 10000.0}, {"rope_parameters": {"rope_theta": 10000}}])
+def test_a_librarys_theta_is_believed_with_a_note(v3, new, spelled):
+    del v3["text_config"]["rope_theta"], v3["text_config"]["rope_parameters"], new["rope_parameters"]
+    v3["text_config"] |= spelled
+    for config, layout, published in ((v3, "v3", "1000000"), (new | spelled, "v2", "500000")):
+        found = settings(config, layout)
+        assert found.model.rope.theta == 1e4
+        (note,) = found.notes
+        assert "config.json" in note and "10000" in note and published in note and "transformers" in note
 
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
@@ -83,7 +96,7 @@ def test_v2_without_rope_settings_has_the_published_ones(new):
 
 
 def test_a_rope_we_do_not_compute_is_refused(v3, new):
-    v3["text_config"]["rope_scaling"] = {"type": "yarn", "factor": 4.0}
+    v3["text_config"]["rope_parameters"] = {"type": "yarn", "factor": 4.0}
     new["rope_parameters"] = {"rope_type": "llama3", "rope_theta": 5e5}
     with pytest.raises(HiggsError, match="yarn"):
         settings(v3, "v3")

@@ -1,5 +1,6 @@
 """Prompts token by token, and that no text a user writes can inject a command."""
 
+import codecs
 import json
 import random
 
@@ -246,21 +247,37 @@ def test_nothing_to_say(v3, text):
         v3[0].build(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["... !!! ???", "😀 👍🏽", "—", "<|emotion:awe|>!", "€ %", "<|foo|> (…)", "\u0301", "\u200d"]
+)
+def test_signs_alone_are_nothing_to_say(v3, v2, text):
+    for builder, _ in (v3, v2):
+        with pytest.raises(HiggsError, match=r"^There is nothing to say: the text has no letter or digit\.$"):
+            builder.build(text)
+
+
+@pytest.mark.parametrize("text", ["7", "½", "①", "好", "ا", "🙂 a", "...I", "№5"])
+def test_a_letter_or_digit_is_something_to_say(v3, v2, text):
+    for builder, _ in (v3, v2):
+        assert builder.build(text).ids
+
+
 def test_an_effect_alone_is_something_to_say(v3, v2):
     assert len(v3[0].build("<|sfx:cough|>").ids) == 4
+    assert v3[0].build("<|sfx:laughter|>...").ids
     with pytest.raises(HiggsError, match="nothing to say"):
         v2[0].build("<|sfx:cough|>")
 
 
 def test_turns_are_refused_by_v3_and_when_empty(v3, v2):
-    with pytest.raises(HiggsError, match="no earlier turns"):
+    with pytest.raises(HiggsError, match="does not support earlier turns"):
         v3[0].build("Hi", turns=[("One.", CODES)])
     with pytest.raises(HiggsError, match="turn 2 is empty"):
         v2[0].build("Hi", turns=[("One.", CODES), ("<|foo|>", CODES)])
 
 
 def test_voice_of_another_codebook_count(v3):
-    with pytest.raises(HiggsError, match=r"2 codebooks, the model 3"):
+    with pytest.raises(HiggsError, match=r"2 codebooks, but the model has 3"):
         v3[0].build("Hi", Voice(torch.zeros(4, 2, dtype=torch.int64)))
 
 
@@ -277,8 +294,33 @@ def test_missing_required_token(tmp_path, family, structure):
 def test_tokenizer_beyond_the_model(v3, tmp_path):
     path = tmp_path / "tokenizer.json"
     write_tokenizer(path, V3_STRUCTURE)
-    with pytest.raises(HiggsError, match=r"tokenizer.json gives the id .*knows 260 tokens"):
-        PromptBuilder(path, config("v3", text_vocab=260)).build("Hi")
+    with pytest.raises(HiggsError, match=r"tokenizer.json gives the id .*has only 260 tokens"):
+        PromptBuilder(path, config("v3", text_vocab=260))
+
+
+def test_what_a_tokenizer_lacks_is_noted(v3, v2, tmp_path):
+    assert v3[0].notes() == v2[0].notes() == ()
+    path = tmp_path / "tokenizer.json"
+    tokenizer = write_tokenizer(path, [*V3_STRUCTURE, *TAGS[:41], "[PAD]"])
+    no_transcripts, no_tags, beyond = PromptBuilder(path, config("v3", tokenizer.token_to_id("[PAD]"))).notes()
+    assert str(path) in no_transcripts and "no <|ref_text|> token" in no_transcripts
+    assert "lacks 2 of the 43 control tags (<|sfx:sniff|>, <|sfx:sneeze|>)" in no_tags
+    assert beyond.startswith(f"Of the tokens in {path} 1 are beyond the model's 307")
+
+
+def test_a_byte_order_mark_is_passed_over(v3, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    write_tokenizer(path, [*V3_STRUCTURE, "<|ref_text|>", *TAGS, "<think>", "[PAD]"])
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    text = "<|emotion:awe|>Hi \u4e16."
+    assert PromptBuilder(path, config("v3")).build(text).ids == v3[0].build(text).ids
+
+
+def test_a_git_lfs_pointer_in_place_of_the_tokenizer(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(HiggsError, match=r"tokenizer\.json is a Git LFS pointer.*git lfs pull"):
+        PromptBuilder(path, config("v3"))
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,29 @@ def test_v2_has_no_tags():
     assert warnings[1] == "Unknown tag <|foo|> was left out."
 
 
+def test_a_sound_takes_a_letter_a_digit_or_an_effect():
+    guard = TextGuard([*RESERVED, *TAGS], False, "x")
+    silent = (
+        "",
+        "...",
+        "!? \u2014",
+        "\U0001f600",
+        "<|emotion:awe|> !",
+        "<|prosody:pause|>",
+        "<|emotion:awe|><|style:singing|>",
+    )
+    assert not any(map(guard.speakable, silent))
+    assert all(
+        map(guard.speakable, ("a", "7", "\u597d!", "<|sfx:cough|>", "<|emotion:awe|>Oh", "... <|sfx:sigh|> ..."))
+    )
+    assert [guard.has_text(text) for text in ("", "<|emotion:awe|> ", "...", "<|emotion:awe|>!")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
 def test_split_joins_back():
     guard = TextGuard([*RESERVED, *TAGS], False, "x")
     text = "<|emotion:awe|><|style:singing|>La <|prosody:pause|>la"

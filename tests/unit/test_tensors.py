@@ -1,6 +1,8 @@
 """Tensors in files: what is read, and what a damaged or half-downloaded folder is told."""
 
+import codecs
 import json
+import re
 
 import pytest
 import torch
@@ -77,7 +79,7 @@ def test_under_strips_the_prefix_and_hides_the_rest(tmp_path, held):
 def test_a_shard_the_index_names_and_the_folder_lacks_is_named(tmp_path, held):
     shard(tmp_path, held)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(HiggsError, match=r"model-00002-of-00003\.safetensors is missing.*not complete"):
+    with pytest.raises(HiggsError, match=r"model-00002-of-00003\.safetensors is missing.*incomplete"):
         open_folder(tmp_path)
 
 
@@ -127,6 +129,25 @@ def test_a_header_that_is_none_is_named(tmp_path, header):
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(HiggsError, match=r"model\.safetensors"):
         open_folder(tmp_path)
+
+
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daa\nsize 9\n"
+)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pth", INDEX])
+def test_a_git_lfs_pointer_is_called_one(tmp_path, name):
+    (tmp_path / name).write_text(POINTER)
+    with pytest.raises(HiggsError, match=rf"{re.escape(name)} is a Git LFS pointer.*Run 'git lfs pull' in {tmp_path}"):
+        open_tensors([tmp_path / name]) if name != INDEX else open_folder(tmp_path)
+
+
+def test_an_index_with_a_byte_order_mark_is_read(tmp_path, held):
+    shard(tmp_path, held)
+    path = tmp_path / INDEX
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    same(open_folder(tmp_path), held)
 
 
 def test_a_dtype_we_do_not_know_is_named(tmp_path):

@@ -210,6 +210,35 @@ def test_nothing_is_lost_and_no_tag_is_cut(seed):
         assert all(any(c.isalnum() for c in TAG_LIKE.sub("", chunk)) for chunk in chunks)
 
 
+SIGNS = [
+    "...",
+    "!!! ???",
+    "***",
+    "\u2014 \u2014",
+    "\u2026\u2026",
+    "\U0001f600",
+    "\u3002",
+    "\n\n",
+    "\n",
+    " ",
+    "<|foo|>",
+    "<|sfx:cough|>",
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_chunk_is_signs_alone(seed):
+    """What has no letter or digit is not spoken, so such a chunk would end the speech of the whole text."""
+    rng = random.Random(seed)
+    for _ in range(60):
+        pieces = rng.choices(
+            [*SIGNS, "<|prosody:pause|>", "<emotion:awe>", "Hi there", "7", "\u4f60\u597d"], k=rng.randint(2, 30)
+        )
+        text = "Go" + "".join(piece + rng.choice(["", " ", "\n"]) for piece in pieces)
+        for chunk in split_text(text, rng.choice([0.01, 0.2, 1.0, 3.0])):
+            assert any(character.isalnum() for character in TAG_LIKE.sub("", chunk)), (text, chunk)
+
+
 def test_marks_stay_with_their_letters():
     for text in ("e\u0301" * 60, "कि" * 60, "क्\u200dष" * 60):
         chunks = split_text(text, 0.5)

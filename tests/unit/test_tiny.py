@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import transformers
+from higgs_tts.engine import EMBEDDED
 from higgs_tts.engine.checkpoint import inspect, load_talker
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.tags import TAGS
@@ -118,11 +119,23 @@ def test_transformers_loads_the_codec_whole(written):
 
 
 @needs("Qwen3Model")
+@pytest.mark.parametrize("folder", ["tiny", "embedded"])
+def test_transformers_reads_v3s_text_config_as_it_stands(written, folder):
+    config = transformers.Qwen3Config(**config_of(written["v3"] if folder == "tiny" else EMBEDDED)["text_config"])
+    frequencies = transformers.Qwen3Model(config).rotary_emb.inv_freq.double()
+    assert torch.allclose(frequencies, 1e6 ** -(torch.arange(0, config.head_dim, 2).double() / config.head_dim))
+
+
+def test_v3s_theta_is_there_for_readers_of_either_key(written):
+    """transformers before 5 and mlx-audio read the first, newer ones the second; a null breaks all of them."""
+    for folder in (written["v3"], EMBEDDED):
+        text = config_of(folder)["text_config"]
+        assert text["rope_theta"] == text["rope_parameters"]["rope_theta"] == 1_000_000
+
+
+@needs("Qwen3Model")
 def test_v3s_body_is_qwen3_and_its_greedy_speech_is_lively(written):
-    config = config_of(written["v3"])["text_config"]
-    config |= {"rope_theta": 1e6}
-    config.pop("dtype")
-    model = transformers.Qwen3Model(transformers.Qwen3Config(**config)).eval()
+    model = transformers.Qwen3Model(transformers.Qwen3Config(**config_of(written["v3"])["text_config"])).eval().float()
     raw = {name: t.float() for name, t in load_file(written["v3"] / "model.safetensors").items()}
     body = {name.removeprefix("body."): tensor for name, tensor in raw.items() if name.startswith("body.")}
     model.load_state_dict(body | {"embed_tokens.weight": raw["tied.embedding.text_embedding.weight"]})

@@ -4,14 +4,21 @@ import json
 
 import pytest
 import torch
+import transformers
 from higgs_tts.engine.checkpoint import open_codec
 from higgs_tts.engine.codec import build_decoder
+from higgs_tts.engine.codec_blocks import hf_config
+from higgs_tts.engine.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.config import FRAME_SAMPLES
-from higgs_tts.training import train_codec
+from higgs_tts.engine.layouts import V3_CODEC
+from higgs_tts.engine.tensors import open_folder
+from higgs_tts.training import export, train_codec
 from higgs_tts.training.bank import CodedBank
-from higgs_tts.training.codec_model import Codec, load, save
+from higgs_tts.training.codec_model import CONFIG, Codec, load, save
 from higgs_tts.training.critics import Critics
-from safetensors.torch import load_file
+from higgs_tts.training.talker import Shape, Talker
+from higgs_tts.training.weights import save_talker
+from safetensors.torch import load_file, save_file
 
 FRAMES = {"slt": (5, 9), "rms": (7,)}
 
@@ -22,6 +29,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     codec = Codec()
     codec.books.embed.normal_()
+    codec.books.total.copy_(codec.books.embed)
     path = tmp_path_factory.mktemp("codec")
     save(codec, path, minutes=1.0, steps=1000)
     return path
@@ -40,6 +48,42 @@ def speech(tmp_path_factory):
     (path / "train-000.i16").write_bytes(noise.numpy().tobytes())
     (path / "train-000.json").write_text(json.dumps(made))
     return path
+
+
+def test_the_folder_has_every_tensor_that_transformers_asks_for(folder):
+    held = load_file(folder / "model.safetensors")
+    wanted = {**encoder_shapes(CONFIG), **decoder_shapes(CONFIG), **unused_shapes(CONFIG)}
+    del wanted["semantic_model.masked_spec_embed"]
+    assert {name: tuple(tensor.shape) for name, tensor in held.items()} == {n: tuple(s) for n, s in wanted.items()}
+    if hasattr(transformers, "HiggsAudioV2TokenizerModel"):
+        config = transformers.HiggsAudioV2TokenizerConfig(**hf_config(CONFIG))
+        model = transformers.HiggsAudioV2TokenizerModel(config)
+        model.load_state_dict({name: tensor.float() for name, tensor in held.items()}, strict=True)
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    """An untrained talker of the size of a test."""
+    torch.manual_seed(0)
+    shape = Shape(text_vocab=320, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=96)
+    path = tmp_path_factory.mktemp("talker")
+    save_talker(path, shape, Talker(shape).state_dict(), {})
+    return path
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_the_export_has_the_running_sums_unless_told_otherwise(talker, folder, tmp_path, older):
+    """Also of a codec that was trained before they were kept."""
+    codec, sums = tmp_path / "codec", [f"quantizer.quantizers.{book}.codebook.embed_avg" for book in range(8)]
+    codec.mkdir()
+    trained = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in trained.items() if not (older and name in sums)}
+    save_file(kept, codec / "model.safetensors")
+    export.export(talker, codec, tmp_path / "whole", 2.0)
+    export.export(talker, codec, tmp_path / "lean", 2.0, sums=False)
+    whole, lean = (open_folder(tmp_path / name).under(V3_CODEC) for name in ("whole", "lean"))
+    assert set(whole.shapes) == set(trained) and set(lean.shapes) == set(trained) - set(sums)
+    assert all(torch.equal(whole.get(name), trained[name]) for name in trained)
 
 
 @torch.no_grad()

@@ -1,0 +1,52 @@
+"""Text and JSON of a checkpoint as downloads and editors leave them. Knows no settings and no tensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .errors import HiggsError
+
+FETCH = "git lfs pull"
+_POINTER = b"version https://git-lfs.github.com/spec/"  # what git writes in place of a file that Git LFS keeps
+
+
+def refuse_pointer(path: Path, beginning: bytes) -> None:
+    """Raises HiggsError for a file that begins as Git LFS pointers do, naming the command that fetches the real one."""
+    if beginning.startswith(_POINTER):
+        raise HiggsError(
+            f"{path} is a Git LFS pointer, not the file itself. Run '{FETCH}' in {path.parent}, "
+            "or download the file from the model's page."
+        )
+
+
+def read_text(path: Path) -> str:
+    """The text in `path`, without the byte order mark that Windows editors put in front of it.
+
+    Raises HiggsError where the file is missing, is a Git LFS pointer, or is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error.strerror}). Download the whole model folder.") from error
+    refuse_pointer(path, data)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HiggsError(f"{path} is not UTF-8 text ({error.reason}). Download it again.") from error
+
+
+def parse_object(path: Path, text: str) -> dict:
+    """The JSON object that `text`, read from `path`, spells. Raises HiggsError where it is not one."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise HiggsError(f"{path} is not valid JSON ({error}). Download it again.") from error
+    if not isinstance(value, dict):
+        raise HiggsError(f"{path} does not hold a JSON object. Download it again.")
+    return value
+
+
+def read_json(path: Path) -> dict:
+    """The object in `path`. Raises HiggsError where the file is missing or does not hold a JSON object."""
+    return parse_object(path, read_text(path))

@@ -1,0 +1,101 @@
+"""The card beside a checkpoint: what it limits, what is warned about, and that a bad one refuses nothing."""
+
+import json
+
+import pytest
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.card import CARD, Card, read_card
+from higgs_tts.engine.checkpoint import inspect
+from higgs_tts.engine.doctor import examine
+from higgs_tts.engine.tags import TAGS
+from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.training.export import LEARNED
+
+ENGLISH = "Your computer can speak now."
+
+
+def card(folder, **held):
+    (folder / CARD).write_text(json.dumps(held))
+    return read_card(folder)
+
+
+def test_without_a_card_nothing_is_limited(tmp_path):
+    assert read_card(tmp_path) == Card()
+    assert Card().warnings("Привет <|emotion:awe|>") == () and Card().describe() == ""
+
+
+def test_a_language_that_it_lacks_is_warned_about_in_a_sentence(tmp_path):
+    one = card(tmp_path, languages=["en"])
+    assert one.warnings(ENGLISH + " 😀 12") == ()
+    assert one.warnings("你好，世界。") == ("This checkpoint speaks English only; Chinese text will come out wrong.",)
+    two = card(tmp_path, languages=["en-US", "de"])
+    assert two.warnings("Wo ist der Bahnhof?") == ()
+    assert two.warnings("你好，世界。 Привет, как дела?") == (
+        "This checkpoint speaks English and German only; Chinese and Cyrillic text will come out wrong.",
+    )
+
+
+def test_tags_that_it_lacks_are_warned_about_once(tmp_path):
+    limited = card(tmp_path, tags=["<|prosody:pause|>", "prosody:speed_fast"])
+    assert limited.tags == ("<|prosody:pause|>", "<|prosody:speed_fast|>")
+    assert limited.warnings("Hi <|prosody:pause|> you <prosody:speed_fast>there <|no:tag|>") == ()
+    (told,) = limited.warnings("<|emotion:awe|>Hi <sfx:cough>Ugh. <|emotion:awe|>Oh.")
+    assert told == (
+        "This checkpoint has not learned <|emotion:awe|> and <|sfx:cough|>: they may do nothing or spoil the speech. "
+        "It knows only <|prosody:pause|> and <|prosody:speed_fast|>."
+    )
+    (told,) = card(tmp_path, tags=[]).warnings("".join(TAGS) + "Hi")
+    assert "and 37 more: they" in told and told.endswith("It knows no control tags at all.")
+    assert len(card(tmp_path, tags=[], languages=["en"]).warnings("<|emotion:awe|>Wo ist der Bahnhof?")) == 2
+
+
+def test_tags_are_not_read_as_text_of_a_language(tmp_path):
+    assert card(tmp_path, languages=["de"]).warnings("<|emotion:the and of to is|>" * 5 + "Ja.") == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"{", "is not valid JSON"),
+        (b"[1]", "does not hold a JSON object"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (b'{"languages": "en"}', "languages is not a list"),
+        (b'{"tags": [1]}', "tags is not a list"),
+        (b'{"tags": ["emotion:happy", "<|prosody:pause|>"]}', "emotion:happy, which is not known"),
+    ],
+)
+def test_a_bad_card_is_a_note_and_refuses_nothing(tmp_path, content, says):
+    folder = write_tiny(tmp_path / "v3", "v3")
+    (folder / CARD).write_bytes(content)
+    checkpoint = inspect(folder)
+    (note,) = checkpoint.notes
+    assert says in note and str(folder / CARD) in note
+    assert not checkpoint.problems and checkpoint.card.languages is None
+    report = examine(folder)
+    assert note in report.notes and not report.problems
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    (tmp_path / CARD).write_bytes(b"\xef\xbb\xbf" + json.dumps({"languages": ["en"], "voice": "slt"}).encode())
+    assert read_card(tmp_path) == Card(("en",))
+
+
+def test_the_embedded_checkpoint_has_one():
+    held = inspect(EMBEDDED).card
+    assert held.languages == ("en",) and not held.notes and list(held.tags) == LEARNED
+    assert len(held.tags) == 6 and all("pause" in tag or "speed" in tag for tag in held.tags)
+    report = examine(EMBEDDED)
+    assert report.speaks == "English, 6 of 43 control tags" and "speaks:     English, 6 of" in report.as_text()
+    assert not report.notes
+
+
+def test_speech_carries_the_warnings_once_a_call(tmp_path):
+    """Of the whole text, however many chunks it makes."""
+    folder = write_tiny(tmp_path / "v3", "v3")
+    (folder / CARD).write_text(json.dumps({"languages": ["en"], "tags": []}))
+    text = "Wo ist der Bahnhof? Das ist nicht hier. <|emotion:awe|>Oh, wie schön ist es. <|emotion:fear|>Und nun?"
+    with Engine(EngineConfig(model=str(folder), device="cpu", runner="eager", context=512)) as engine:
+        speech = engine.speak(text, params=SamplingParams(max_frames=8, chunk_seconds=1.0))
+        assert speech.chunks > 2
+        assert [warning.split()[2] for warning in speech.warnings] == ["speaks", "has"]
+        assert engine.speak(ENGLISH, params=SamplingParams(max_frames=8)).warnings == ()
