@@ -17,6 +17,7 @@ from .files import CODEC_SUBFOLDER, CODEC_V2, TOKENIZER, find_checkpoints, missi
 from .json_file import FETCH, read_json
 from .kernels.choice import decode_ops
 from .layouts import V3_CODEC, layout_of, make_plan
+from .libraries import torchaudio_misfit, versions
 from .model_config import Settings
 from .prompt import REMEDY, PromptBuilder
 from .tensors import TensorFile, open_folder
@@ -41,6 +42,7 @@ class Report:
     tokens: int | None = None
     speaks: str = ""  # languages and tags, where a card limits them
     kernels: str = ""  # what would decode it on this machine
+    versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries; empty where not installed
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     advice: str = ""
@@ -60,6 +62,7 @@ class Report:
             ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
             ("speaks", self.speaks),
             ("kernels", self.kernels),
+            ("versions", ", ".join(f"{name} {version or '-'}" for name, version in self.versions.items())),
         ]
         lines = [f"{name + ':':<12}{value}" for name, value in head if value]
         lines += [f"{'file:':<12}{name}  {size:,} bytes" for name, size in self.files.items()]
@@ -71,7 +74,8 @@ class Report:
 def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Report:
     """Look at everything in `folder` that the engine would read. Never raises for what it finds there."""
     folder = Path(folder).expanduser()
-    report = Report(str(folder))
+    report = Report(str(folder), versions=versions())
+    _check_torchaudio(report)
     if not folder.is_dir():
         report.problems.append(f"{folder} is not a folder.")
         report.advice = "Give the folder that contains config.json and the .safetensors files."
@@ -94,6 +98,12 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
     return report
+
+
+def _check_torchaudio(report: Report) -> None:
+    misfit = torchaudio_misfit()
+    if misfit:
+        report.notes.append(f"Speech works, but no voice can be made from a clip: {misfit}")
 
 
 def _describe_talker(report: Report, folder: Path, settings: Settings, talker: TensorFile) -> None:

@@ -136,9 +136,8 @@ _COMMON = {language: frozenset(words.split()) for language, (_, _, words, _) in 
 _LETTERS = {language: frozenset(letters) for language, (*_, letters) in _LATIN.items()}
 # French and Italian join some of their words by an apostrophe, which stays with those.
 _WORD = re.compile(r"\b(?:[cdjlmns]|qu)'(?=\w)|[a-z\u00df-\u024f\u1e00-\u1eff]+")
-_WINDOW = (
-    40  # about so many words are looked at together, so that a paragraph in another language is found in a long text
-)
+# Words looked at together, about: so a paragraph in another language is found in a long text.
+_WINDOW = 40
 _SHARE = 0.25  # of a window's words that must tell
 _SHARE_SPELLED = 0.75  # the same where none of them is a common word: "cafés served crème brûlée"
 

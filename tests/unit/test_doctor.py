@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, doctor
 from higgs_tts.engine.config import ModelConfig, RopeConfig
 from higgs_tts.engine.doctor import examine
 from higgs_tts.engine.files import constants
@@ -241,3 +241,14 @@ def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
     assert choice.decode_ops(model, here, torch.bfloat16) == "torch ops (libnvrtc.so.13 could not be loaded)"
     assert choice.decode_ops(model, here, torch.float32) == "torch ops (it computes in bf16 only)"
     assert len(compiled) == 2
+
+
+def test_the_versions_are_told_and_a_torchaudio_that_does_not_fit_is_a_note(written, monkeypatch):
+    report = examine(written["v3"])
+    assert report.versions["torch"] and report.versions["transformers"] and report.versions["python"]
+    assert f"torch {report.versions['torch']}" in report.as_text()
+    misfit = "the installed torchaudio 2.11.0 does not fit torch 2.15.0. Uninstall it (pip uninstall torchaudio)."
+    monkeypatch.setattr(doctor, "torchaudio_misfit", lambda: misfit)
+    report = examine(written["v3"])
+    assert [note for note in report.notes if misfit in note and "no voice can be made from a clip" in note]
+    assert not report.problems
