@@ -56,7 +56,7 @@ def test_graph_and_eager_engines_give_the_same_codes_and_waveform(folders, famil
             for line, seed in enumerate((3, 4, 5)):
                 params = SamplingParams(max_frames=120, seed=seed)
                 said[runner, line] = engine.speak(TEXT, params=params)
-                assert not said[runner, line].warnings
+                assert not any("CUDA graphs" in warning for warning in said[runner, line].warnings)
     for line in range(3):
         assert torch.equal(said["eager", line].codes, said["graph", line].codes)
         assert torch.equal(said["eager", line].wav, said["graph", line].wav)

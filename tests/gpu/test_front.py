@@ -15,7 +15,7 @@ from higgs_tts.engine.step import decode_step, prefill
 
 CONTEXT = 160
 WRITTEN = ("logits", "row", "rows", "written", "position", "countdown", "done", "ended", "finite")
-TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.001), (200, 0.8), (1025, 0.999), (128, 1.0)]
+TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.01), (200, 0.8), (1025, 0.999), (128, 1.0)]
 
 
 class Quiet:
@@ -53,7 +53,7 @@ class Room:
         top_k, top_p = roll.choice(TRUNCATIONS)
         params = SamplingParams(
             seed=roll.getrandbits(64),
-            temperature=roll.choice((0, 0.6, 1.0, 1.0, 3.0)),
+            temperature=roll.choice((0, 0.6, 1.0, 1.0, 2.0)),
             top_k=top_k,
             top_p=top_p,
             max_frames=roll.choice((1, 7, 60, 5000)),
@@ -140,7 +140,7 @@ def test_logits_that_are_all_alike_or_infinitely_low(wide, state_of, family, tem
                 state.logits[1, :, 100:] = float("-inf")
                 state.logits[2, :, ::2] = -fill
                 state.logits[3, :, :3] = 5
-            if top_p in (1.0, 0.5, 0.001):  # elsewhere the sum of equal masses crosses p where rounding says
+            if top_p in (1.0, 0.5, 0.01):  # elsewhere the sum of equal masses crosses p where rounding says
                 assert room.step() == [], (fill, top_k, top_p)
     room.ours.front.close()
 

@@ -102,7 +102,7 @@ def open_stop_and_close(config, rows, is_ours):
     with Engine(config) as engine:
         expected = engine.speak(text, voice, PARAMS)
         assert "CUDA graph" in expected.how and ("kernel" in expected.how) == is_ours
-        assert expected.how.endswith(f", {rows} lines together") == (rows > 1)
+        assert expected.how.endswith(f", {rows} chunks at a time") == (rows > 1)
         for value in (INF, NAN):
             for frames in (0, 5):  # from the prompt on, and in the midst of speech, where the step alone meets it
                 stops(engine, text, voice, value, frames)
