@@ -47,16 +47,16 @@ def config(shape: Shape, tokenizer) -> dict:
     return made
 
 
-def codec_tensors(folder: Path, sums: bool) -> dict[str, torch.Tensor]:
+def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """The codec's tensors under the names they have inside a v3 file. `folder`: a codec's, or a whole checkpoint's.
 
-    sums: with the codebooks' running sums, which an older folder may lack: they are its entries times their counts.
+    An older folder may lack the codebooks' running sums: they are its entries times their counts.
     """
     held = open_folder(folder)
     inside = held.under(V3_CODEC)
     held = inside if inside.shapes else held
     tensors = {name: held.get(name).clone() for name in held.shapes if not name.endswith(SUMS)}
-    for book in [name.removesuffix(".embed") for name in tensors if name.endswith(".codebook.embed")] if sums else ():
+    for book in [name.removesuffix(".embed") for name in tensors if name.endswith(".codebook.embed")]:
         name = book + SUMS
         entries, counts = tensors[f"{book}.embed"], tensors[f"{book}.cluster_size"]
         made = entries.float() * counts.float()[:, None]
@@ -64,15 +64,14 @@ def codec_tensors(folder: Path, sums: bool) -> dict[str, torch.Tensor]:
     return {f"{V3_CODEC}{name}": tensor for name, tensor in tensors.items()}
 
 
-def export(talker: Path, codec: Path, out: Path, sharpness: float, sums: bool = True) -> dict:
+def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
     """Writes the folder and reads it back; returns the talker's note. Raises HiggsError where it would not load.
 
     sharpness: what the logits are multiplied with, through the last norm, so that a temperature of 1 is a good one.
-    sums: with the codec's running sums, which nobody reads but a strict load into transformers' class asks for.
     """
     shape, state, note = load_talker(talker)
     state["norm.weight"] = state["norm.weight"] * sharpness
-    tensors = published(state) | codec_tensors(codec, sums)
+    tensors = published(state) | codec_tensors(codec)
     tensors = dict(sorted(tensors.items()))
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("*.safetensors"):
@@ -108,11 +107,8 @@ def main() -> None:
     parser.add_argument("--codec", type=Path, required=True, help="folder that train_codec wrote, or a checkpoint's")
     parser.add_argument("--out", type=Path, default=HERE.parent / "engine" / "embedded")
     parser.add_argument("--sharpness", type=float, default=1.0)
-    parser.add_argument(
-        "--no-sums", action="store_true", help="leave out the codebooks' running sums (embed_avg, 1 MB)"
-    )
     given = parser.parse_args()
-    export(given.talker, given.codec, given.out, given.sharpness, not given.no_sums)
+    export(given.talker, given.codec, given.out, given.sharpness)
 
 
 if __name__ == "__main__":

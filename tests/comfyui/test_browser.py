@@ -14,7 +14,7 @@ ARGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
 TITLES = {
     "speak": "Higgs TTS - Text to Speech",
     "clone_voice": "Higgs TTS - Voice Cloning",
-    "long_narration": "Higgs TTS - Long Narration and Audiobook",
+    "long_narration": "Higgs TTS - Audiobook Narration",
 }
 NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
 

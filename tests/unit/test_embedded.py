@@ -53,7 +53,7 @@ def hearing():
 
 def test_the_folder_is_whole_and_small():
     files = [path for path in EMBEDDED.iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 40_000_000
+    assert sum(path.stat().st_size for path in files) <= 41_000_000
     assert max(path.stat().st_size for path in files) < 16_000_000
     assert len(list(EMBEDDED.glob("model-*-of-*.safetensors"))) > 1  # sharded, so that this way of reading is in use
     assert not examine(EMBEDDED).problems
@@ -61,24 +61,20 @@ def test_the_folder_is_whole_and_small():
     assert added >= {"<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>", "<|ref_text|>", *TAGS}
 
 
-def test_the_codec_is_the_published_one_but_for_its_running_sums():
-    """They would make the folder larger than it may be; what a strict load lacks follows from what is there."""
+def test_the_codec_is_the_published_one():
+    """Every tensor, so that a strict load into transformers' class works."""
     weights = open_codec(EMBEDDED).weights
     wanted = {**encoder_shapes(weights.config), **decoder_shapes(weights.config), **unused_shapes(weights.config)}
     del wanted["semantic_model.masked_spec_embed"]  # HuBERT's, which transformers' class leaves out
-    sums = {f"quantizer.quantizers.{book}.codebook.embed_avg" for book in range(8)}
-    assert weights.shapes == {name: tuple(shape) for name, shape in wanted.items() if name not in sums}
+    assert weights.shapes == {name: tuple(shape) for name, shape in wanted.items()}
     if not hasattr(transformers, "HiggsAudioV2TokenizerModel"):
         pytest.skip("this transformers has no HiggsAudioV2TokenizerModel")
+    if not transformers.utils.is_torchaudio_available():
+        pytest.skip("no torchaudio here, and transformers' HiggsAudioV2TokenizerModel needs it")
     config = transformers.HiggsAudioV2TokenizerConfig(**hf_config(weights.config))
     held = open_folder(EMBEDDED).under(V3_CODEC)
     state = {name: held.get(name).float() for name in held.shapes}
-    model = transformers.HiggsAudioV2TokenizerModel(config)
-    assert set(model.load_state_dict(state, strict=False).missing_keys) == sums
-    for name in sums:
-        book = name.removesuffix("embed_avg")
-        state[name] = state[f"{book}embed"] * state[f"{book}cluster_size"][:, None]
-    model.load_state_dict(state, strict=True)
+    transformers.HiggsAudioV2TokenizerModel(config).load_state_dict(state, strict=True)
 
 
 def test_it_ends_by_itself_and_is_no_silence(spoken):

@@ -15,7 +15,7 @@ NAMES = ["speak", "clone_voice", "long_narration"]
 TITLES = {  # what the template browser shows and searches
     "speak": "Higgs TTS - Text to Speech",
     "clone_voice": "Higgs TTS - Voice Cloning",
-    "long_narration": "Higgs TTS - Long Narration and Audiobook",
+    "long_narration": "Higgs TTS - Audiobook Narration",
 }
 every_graph = pytest.mark.parametrize("folder, name", [(f, name) for f in (TODAY, SAVED) for name in NAMES])
 WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
