@@ -24,21 +24,20 @@ def stopped(lines, limit: int, context: int) -> str:
 
 
 def warnings(lines, limit: int, context: int) -> list[str]:
-    """A sentence for each chunk that was cut: where, how much of the whole text is missing for it, and what helps."""
+    """A sentence for each way in which chunks were cut: where, how much of the whole text is missing, what helps."""
     total = sum(line.expected for line in lines) or 1
     told = []
-    for line in lines:
-        kind = _cut_by(line, limit)
-        if not kind:
-            continue
-        missing = max(0, line.expected - line.frames)
+    for kind in ("limit", "context"):
+        cut = [line for line in lines if _cut_by(line, limit) == kind]
+        short = [line for line in cut if line.frames < line.expected]
+        long = [line for line in cut if line.frames >= line.expected]
         place = _place(kind, limit, context)
-        where = f' in the chunk that begins "{_beginning(line.text)}"' if len(lines) > 1 else ""
-        if missing:
-            share = max(1, round(100 * missing / total))
+        if short:
+            share = max(1, round(100 * sum(line.expected - line.frames for line in short) / total))
+            where = _where(short, len(lines))
             told.append(f"Speech was cut at {place}{where}: about {share} % of the text was not spoken. {_MORE[kind]}")
-        else:
-            told.append(f"Speech was cut at {place}{where}. {_RAN_ON}")
+        if long:
+            told.append(f"Speech was cut at {place}{_where(long, len(lines))}. {_RAN_ON}")
     return told
 
 
@@ -63,6 +62,12 @@ def _in_chunks(numbers: list[int], count: int) -> str:
     return f" in chunk {', '.join(map(str, numbers))} of {count}"
 
 
-def _beginning(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _QUOTED else text[:_QUOTED].rstrip() + "..."
+def _where(cut: list, count: int) -> str:
+    """One chunk is quoted, several are counted."""
+    if count == 1:
+        return ""
+    if len(cut) > 1:
+        return f" in {len(cut)} of {count} chunks"
+    text = " ".join(cut[0].text.split())
+    quoted = text if len(text) <= _QUOTED else text[:_QUOTED].rstrip() + "..."
+    return f' in the chunk that begins "{quoted}"'

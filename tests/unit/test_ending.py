@@ -44,3 +44,11 @@ def test_speech_that_ran_on_is_not_said_to_lack_text():
 def test_a_sliver_is_not_told_as_nothing():
     (told,) = ending.warnings([line(expected=1001, frames=1000, ended=False)], 1000, 4096)
     assert "about 1 %" in told
+
+
+def test_several_chunks_are_counted_in_one_warning():
+    cut = line(expected=100, frames=50, ended=False)
+    (told,) = ending.warnings([cut, line(), cut, line()], 50, 4096)
+    assert "in 2 of 4 chunks: about 25 % of the text" in told
+    both = ending.warnings([cut, line(expected=20, frames=50, ended=False)], 50, 4096)
+    assert len(both) == 2 and "% of the text" in both[0] and "did not end" in both[1]
