@@ -4,6 +4,7 @@ import types
 
 import pytest
 import torch
+import transformers
 from higgs_tts.engine.config import BOC, ModelConfig, RopeConfig
 from higgs_tts.engine.delay import apply_v2, apply_v3
 from higgs_tts.engine.prompt import Prompt
@@ -129,6 +130,16 @@ class Bench:
 def _inference():
     with torch.inference_mode():
         yield
+
+
+@pytest.fixture(scope="session")
+def codec_of_transformers():
+    """transformers' class of the codec; it cannot be made without torchaudio."""
+    if not hasattr(transformers, "HiggsAudioV2TokenizerModel"):
+        pytest.skip(f"transformers {transformers.__version__} has no HiggsAudioV2TokenizerModel to compare with")
+    if not transformers.utils.is_torchaudio_available():
+        pytest.skip("no torchaudio here, and transformers' HiggsAudioV2TokenizerModel needs it")
+    return transformers.HiggsAudioV2TokenizerModel
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-import transformers
 from higgs_tts.engine import codec
 from higgs_tts.engine.codec import (
     TINY,
@@ -43,16 +42,12 @@ def encoder(tensors, in_memory):
 
 
 @pytest.fixture(scope="module")
-def reference(tensors, tmp_path_factory):
+def reference(tensors, tmp_path_factory, codec_of_transformers):
     """transformers' class with the same weights, and what it said about loading them."""
-    if not hasattr(transformers, "HiggsAudioV2TokenizerModel"):
-        pytest.skip(f"transformers {transformers.__version__} has no HiggsAudioV2TokenizerModel to compare with")
-    if not transformers.utils.is_torchaudio_available():
-        pytest.skip("no torchaudio here, and transformers' HiggsAudioV2TokenizerModel needs it")
     folder = tmp_path_factory.mktemp("codec")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(hf_config(TINY)))
-    model, info = transformers.HiggsAudioV2TokenizerModel.from_pretrained(folder, output_loading_info=True)
+    model, info = codec_of_transformers.from_pretrained(folder, output_loading_info=True)
     return model.eval(), info
 
 

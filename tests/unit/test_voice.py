@@ -86,9 +86,9 @@ META = {"format": "higgs-tts-voice", "format_version": "1", "sample_rate": "2400
 @pytest.mark.parametrize(
     ("tensors", "metadata", "told"),
     [
-        ({"model.norm.weight": torch.ones(3)}, None, r"1 tensors but no Higgs voice"),
-        ({"codes": CODES}, {"format": "pt"}, r"no Higgs voice"),
-        ({"other": CODES}, META, r"no Higgs voice"),
+        ({"model.norm.weight": torch.ones(3)}, None, r"1 tensors, but not a Higgs voice"),
+        ({"codes": CODES}, {"format": "pt"}, r"not a Higgs voice"),
+        ({"other": CODES}, META, r"not a Higgs voice"),
         ({"codes": CODES}, META | {"format_version": "2"}, r"version '2'.*Update"),
         ({"codes": CODES}, META | {"frame_rate": "50"}, r"frame_rate 50.*at 25"),
         ({"codes": CODES}, META | {"sample_rate": "16000"}, r"sample_rate 16000.*at 24000"),
@@ -119,8 +119,8 @@ def test_load_of_no_safetensors(tmp_path, content):
         (torch.zeros(0), "empty"),
         (torch.zeros(1, 0), "empty"),
         (torch.zeros(0, 24_000), "empty"),
-        (torch.zeros(2, 48_000), "silent.*0.0e"),
-        (tone(24_000, 2) * 1e-4, "silent.*5.0e-05"),
+        (torch.zeros(2, 48_000), "silent"),
+        (tone(24_000, 2) * 1e-4, "silent"),
         (torch.stack([tone(24_000, 2), -tone(24_000, 2)]), "silent"),  # what is heard is the mix of both channels
         (tone(24_000, 0.9), "0.90 s.*5 to 30"),
         (tone(24_000, 0.996), "0.99 s.*5 to 30"),
