@@ -13,6 +13,7 @@ from torch import nn
 
 from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encoder_parts
 from .codec_dac import Snake
+from .codec_hubert import hubert
 from .codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES, SAMPLE_RATE
 from .errors import HiggsError
@@ -223,6 +224,7 @@ def build_decoder(weights: CodecWeights, device: torch.device | str) -> CodecDec
 
 def build_encoder(weights: CodecWeights, device: torch.device | str) -> CodecEncoder:
     """The encoder with its weights read straight onto `device`. Raises HiggsError where they do not fit."""
+    hubert()
     return _place(_empty(CodecEncoder, weights.config), weights.read("encoder", device))
 
 

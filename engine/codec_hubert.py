@@ -28,10 +28,18 @@ def settings(config) -> dict:
     }
 
 
+def hubert() -> tuple[type, type]:
+    """transformers' (HubertModel, HubertConfig). Raises HiggsError where they cannot be imported.
+
+    To be called before a model is built on the meta device: libraries may compute with tensors as they are imported.
+    """
+    return borrow("transformers", "HubertModel"), borrow("transformers", "HubertConfig")
+
+
 def semantic_model(config) -> nn.Module:
-    """HuBERT: 16 kHz wav [B, S] -> hidden states, 50 a second. Raises HiggsError where transformers cannot be used."""
-    make = borrow("transformers", "HubertModel")
-    return make(borrow("transformers", "HubertConfig")(**settings(config), attn_implementation="sdpa"))
+    """HuBERT: 16 kHz wav [B, S] -> hidden states, 50 a second."""
+    model, settle = hubert()
+    return model(settle(**settings(config), attn_implementation="sdpa"))
 
 
 def semantic_shapes(config) -> dict[str, tuple[int, ...]]:
