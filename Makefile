@@ -18,7 +18,7 @@ test: lint $(FLOOR)/.ready $(MISFIT)/.ready
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(LIBRARY_TESTS)
 	PYTHONPATH=$(MISFIT) $(PY) -m pytest tests/unit/test_environment.py tests/unit/test_libraries.py
 
-# All tests in the other environments that the README names; hours on a small machine.
+# All CPU tests with the other versions that the README names; hours on a small machine.
 matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest
 	PYTHONPATH=$(MISFIT) $(PY) -m pytest $(LIBRARY_TESTS)
@@ -41,7 +41,7 @@ $(FLOOR)/.ready: Makefile $(VENV)/.ready
 	$(PY) -m pip install --quiet --target $(FLOOR) requests
 	@touch $@
 
-# torchaudio ended at 2.11 and says it fits any torch: this is what beside a newer torch becomes of it.
+# torchaudio ended at 2.11 and declares no torch of its own, so it gets installed beside newer ones, where it fails.
 $(MISFIT)/.ready: Makefile $(VENV)/.ready
 	rm -rf $(MISFIT)
 	$(PY) -m pip install --quiet --no-deps --target $(MISFIT) torchaudio==2.11.0

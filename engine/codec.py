@@ -224,7 +224,7 @@ def build_decoder(weights: CodecWeights, device: torch.device | str) -> CodecDec
 
 def build_encoder(weights: CodecWeights, device: torch.device | str) -> CodecEncoder:
     """The encoder with its weights read straight onto `device`. Raises HiggsError where they do not fit."""
-    hubert()
+    hubert()  # imported before `_empty` builds on the meta device
     return _place(_empty(CodecEncoder, weights.config), weights.read("encoder", device))
 
 

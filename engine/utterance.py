@@ -24,7 +24,7 @@ from .voice import MAX_CLIP_SECONDS, Voice
 
 _ANCHOR_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
 _UNHURRIED = 1.5  # so many times the estimated length is left in the context
-_LEAST_SECONDS = 2.0  # however small the context: shorter chunks are no sentences
+_LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
 _EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
 
 

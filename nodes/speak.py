@@ -111,8 +111,8 @@ def _sampling_inputs() -> list[io.Input]:
             max=RANGES["temperature"][1],
             step=0.05,
             optional=True,
-            tooltip="Randomness. Lower is steadier and flatter; 0 always picks the most likely code. Steady: 0.8, 0.8, "
-            "30 (temperature, top_p, top_k). Lively: 1.0, 0.95, 50.",
+            tooltip="Randomness. Lower is steadier and flatter; 0 always picks the most likely code. Temperature, "
+            f"top_p and top_k: steady {usual.temperature}, {usual.top_p}, {usual.top_k}; lively 1.0, 0.95, 50.",
         ),
         io.Float.Input(
             "top_p",

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAVED = ROOT / "tests" / "golden" / "workflows_0.1.0"  # what users saved with 0.1.0
 TODAY = ROOT / "workflows"
 WAIT = 240  # seconds until a server or a prompt is given up; nothing is measured against it
-CHECKPOINT = "higgs-tts-3-4b"  # the name that the workflows carry
+CHECKPOINT = "higgs-tts-3-4b"  # the name that workflows saved with 0.1.0 carry
 
 
 def interpreter() -> str:

@@ -78,7 +78,7 @@ class Room:
             state.logits.copy_(logits)
 
     def spoil(self, share=0.1):
-        """In some rows, one logit that is no number; it may be that of a code that is kept from the draw."""
+        """In some rows, one logit that is not a number; it may be that of a code that is kept from the draw."""
         batch, books, vocab = self.twin.logits.shape
         for b in self.chance(share, batch).nonzero()[:, 0].tolist():
             book, code = self.random.randrange(books), self.random.choice((BOC, EOC, self.random.randrange(vocab)))
