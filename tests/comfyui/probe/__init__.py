@@ -33,6 +33,22 @@ async def show(request):
     return web.json_response(state())
 
 
+@PromptServer.instance.routes.get("/higgs_probe/keep")
+async def keep(request):
+    """From now on the exception of a cancel is kept, and with it every frame that it passed."""
+    real = mm.throw_exception_if_processing_interrupted
+
+    def throw():
+        try:
+            real()
+        except BaseException as error:
+            keep.last = error
+            raise
+
+    mm.throw_exception_if_processing_interrupted = throw
+    return web.json_response({})
+
+
 class Pressure:
     """Another model that needs a little or all of the device, as seen by ComfyUI: nothing is free."""
 
