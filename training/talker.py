@@ -10,7 +10,11 @@ from dataclasses import asdict, dataclass, fields
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention.varlen import varlen_attn
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # an older torch: all but training on a GPU works
+    varlen_attn = None
 
 CODEBOOKS, CODE_VOCAB = 8, 1026
 THETA, EPS = 1e6, 1e-6
@@ -140,6 +144,8 @@ class _Attention:
     """Causal attention inside each sequence of a batch: flash attention on a GPU, one by one elsewhere."""
 
     def __init__(self, batch: Batch):
+        if varlen_attn is None and batch.ends.is_cuda:
+            raise SystemExit(f"talker: torch {torch.__version__} has no varlen_attn, which training on a GPU needs")
         self.batch, self.guides = batch, []
 
     def __call__(self, q, k, v):  # [P, heads, D] each

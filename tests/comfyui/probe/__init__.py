@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 
 import comfy.model_management as mm
 import torch
@@ -46,6 +47,7 @@ async def keep(request):
             raise
 
     mm.throw_exception_if_processing_interrupted = throw
+    logging.getLogger("higgs_tts").debug("probe: a cancel is kept")  # shows that such messages are told
     return web.json_response({})
 
 
