@@ -10,14 +10,13 @@ from pathlib import Path
 
 import torch
 
-from .card import Card, read_card
 from .codec_layout import CodecWeights, looks_like_codec
 from .config import ModelConfig
 from .errors import HiggsError
-from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_snapshots, family_of
+from .files import CODEC_SUBFOLDER, CODEC_V2, CONFIG, TOKENIZER, Repo, cached_snapshots
 from .json_file import read_json
-from .layouts import V3_CODEC, Plan, beginnings, layout_of, make_plan, shape_problems, wrapper_prefixes
-from .model_config import Settings, read_settings
+from .layouts import V3_CODEC, Plan, beginnings, layout_of, make_plan, shape_problems, unwrapped
+from .model_config import Settings, family_of, read_settings
 from .tensors import TensorFile, open_folder, open_tensors
 from .upload import Job, upload
 
@@ -58,7 +57,6 @@ class Checkpoint:
     codec_folder: Path
     problems: tuple[str, ...]  # each names a file and a tensor; loading refuses when there are any
     notes: tuple[str, ...]  # worth telling, no hindrance
-    card: Card  # what it has learned; `card.warnings(text)` tells what it has not
 
 
 def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Checkpoint:
@@ -76,11 +74,8 @@ def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Check
     codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
     plan = make_plan(settings.model, talker.shapes, settings.tied)
     problems = (*talker_problems(folder, talker, plan), *codec.weights.problems())
-    card = read_card(folder)
-    notes = (*settings.notes, *codec.notes, *card.notes)
-    return Checkpoint(
-        folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, notes, card
-    )
+    notes = (*settings.notes, *codec.notes)
+    return Checkpoint(folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, notes)
 
 
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
@@ -92,7 +87,7 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
     if not stored.shapes:
         gguf = "GGUF files are not supported. " if any(folder.glob("*.gguf")) else ""
         raise HiggsError(f"{folder} contains no .safetensors file. {gguf}Download the published model into it.")
-    talker, prefixes = _unwrapped(stored)
+    talker, prefixes = unwrapped(stored)
     layout = layout_of(talker.shapes)
     if layout is None:
         raise HiggsError(_stranger(folder, config, talker.shapes))
@@ -101,13 +96,6 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
         note = f"The names of the tensors in {folder} begin with {' and '.join(prefixes)}, which is ignored."
         settings = replace(settings, notes=(*settings.notes, note))
     return settings, talker
-
-
-def _unwrapped(stored: TensorFile) -> tuple[TensorFile, list[str]]:
-    """The tensors under the names of their layout, and what a wrapper had put in front of these."""
-    plain = wrapper_prefixes(stored.shapes)
-    prefixes = sorted({f"'{name.removesuffix(ours)}'" for name, ours in plain.items()})
-    return stored.renamed(plain), prefixes
 
 
 def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
@@ -257,7 +245,7 @@ def open_codec(folder: Path) -> FoundCodec | None:
         if looks_like_codec(tensors.shapes):
             old = any(name.startswith("decoder_2.") for name in tensors.shapes)
             return FoundCodec(CodecWeights(tensors), folder, "older" if old else "transformers")
-        if looks_like_codec((inside := _unwrapped(tensors)[0].under(V3_CODEC)).shapes):
+        if looks_like_codec((inside := unwrapped(tensors)[0].under(V3_CODEC)).shapes):
             return FoundCodec(CodecWeights(inside), folder, "bundled")
     return None
 

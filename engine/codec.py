@@ -14,7 +14,7 @@ from torch import nn
 from .codec_blocks import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encoder_parts
 from .codec_dac import Snake
 from .codec_hubert import hubert
-from .codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
+from .codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from .config import CODEBOOK_SIZE, FRAME_SAMPLES, SAMPLE_RATE
 from .errors import HiggsError
 from .resample import resample
@@ -217,15 +217,15 @@ def _random(name: str, shape: tuple[int, ...], random: torch.Generator) -> torch
     return {"bias": 0.05 * noise, "original0": noise.abs()}.get(leaf, noise)
 
 
-def build_decoder(weights: CodecWeights, device: torch.device | str) -> CodecDecoder:
-    """The decoder with its weights read straight onto `device`. Raises HiggsError where they do not fit."""
-    return _place(_empty(CodecDecoder, weights.config), weights.read("decoder", device))
+def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecDecoder:
+    """The decoder over loaded tensors (canonical names, fp32), which it takes as they are, on their device."""
+    return _place(_empty(CodecDecoder, config), tensors)
 
 
-def build_encoder(weights: CodecWeights, device: torch.device | str) -> CodecEncoder:
-    """The encoder with its weights read straight onto `device`. Raises HiggsError where they do not fit."""
+def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecEncoder:
+    """The encoder over loaded tensors, as `build_decoder`. Raises HiggsError where transformers cannot be imported."""
     hubert()  # imported before `_empty` builds on the meta device
-    return _place(_empty(CodecEncoder, weights.config), weights.read("encoder", device))
+    return _place(_empty(CodecEncoder, config), tensors)
 
 
 def _empty(kind: type[nn.Module], config: CodecConfig) -> nn.Module:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from .card import read_card
 from .checkpoint import inspect, require_whole, talker_bytes
 from .codec import build_encoder, decoder_shapes, encoder_shapes
 from .config import EngineConfig, SamplingParams
@@ -41,6 +42,7 @@ class Engine:
             raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
         self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
         require_whole(self.checkpoint)
+        self.card = read_card(self.checkpoint.folder)
         self.context = min(config.context, self.checkpoint.config.max_context)
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config)
         self._lock = threading.RLock()
@@ -151,7 +153,8 @@ class Engine:
         check_clip(wav, sample_rate)
         clip = prepare_clip(wav, sample_rate).to(self.device)
         with self._lock, self._on_device():
-            encoder = build_encoder(self.checkpoint.codec, self.device)
+            codec = self.checkpoint.codec
+            encoder = build_encoder(codec.config, codec.read("encoder", self.device))
             codes = encoder.encode(clip).cpu()
             del encoder
             if self.device.type == "cuda":
@@ -204,7 +207,7 @@ class Engine:
                 if self._drop_after:
                     self._drop()
         # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
-        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.checkpoint.card.warnings(text)))))
+        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.card.warnings(text)))))
 
 
 def _device(name: str) -> torch.device:

@@ -11,6 +11,7 @@ from huggingface_hub import constants
 
 from .errors import HiggsError
 from .json_file import read_json
+from .model_config import family_of
 from .tensors import weight_files
 
 CONFIG = "config.json"
@@ -92,21 +93,6 @@ class Found:
     family: str  # "v3" or "v2"; empty where config.json is missing
     complete: bool
     note: str = ""  # what is missing, and what to do
-
-
-def family_of(config: dict) -> str | None:
-    """The family a config.json speaks of: "v3", "v2" (in either spelling), or None for another model."""
-    kind, text = config.get("model_type"), config.get("text_config")
-    if kind == "higgs_multimodal_qwen3":
-        return "v3"
-    if kind == "higgs_audio_v2" or (kind == "higgs_audio" and "audio_num_codebooks" in config):
-        return "v2"
-    if kind is None and isinstance(text, dict):
-        if text.get("model_type") == "qwen3" and "audio_encoder_config" in config:
-            return "v3"
-        if "audio_adapter_type" in config:
-            return "v2"
-    return None
 
 
 def missing_parts(folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .config import ModelConfig
+from .tensors import TensorFile
 
 V3_CODEC = "tied.embedding.modality_embeddings.0.model."  # the codec inside a v3 file lies under this
 
@@ -127,6 +128,13 @@ def wrapper_prefixes(names: Iterable[str]) -> dict[str, str]:
             if not any(name.removeprefix(prefix) in names for name in under):
                 plain |= {name: name.removeprefix(prefix) for name in under}
     return plain
+
+
+def unwrapped(stored: TensorFile) -> tuple[TensorFile, list[str]]:
+    """The tensors under the names of their layout, and what a wrapper had put in front of these."""
+    plain = wrapper_prefixes(stored.shapes)
+    prefixes = sorted({f"'{name.removesuffix(ours)}'" for name, ours in plain.items()})
+    return stored.renamed(plain), prefixes
 
 
 def beginnings(names: Iterable[str]) -> str:

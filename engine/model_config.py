@@ -7,7 +7,6 @@ from pathlib import Path
 
 from .config import CODE_VOCAB, CODEBOOK_SIZE, ModelConfig, RopeConfig
 from .errors import HiggsError
-from .files import family_of
 
 _TRAINED_CONTEXT = 8192  # positions; configs say other numbers, the weights were trained with this one
 
@@ -68,6 +67,21 @@ class Settings:
     model: ModelConfig
     tied: bool  # the head is the code embedding
     notes: tuple[str, ...] = ()
+
+
+def family_of(config: dict) -> str | None:
+    """The family a config.json speaks of: "v3", "v2" (in either spelling), or None for another model."""
+    kind, text = config.get("model_type"), config.get("text_config")
+    if kind == "higgs_multimodal_qwen3":
+        return "v3"
+    if kind == "higgs_audio_v2" or (kind == "higgs_audio" and "audio_num_codebooks" in config):
+        return "v2"
+    if kind is None and isinstance(text, dict):
+        if text.get("model_type") == "qwen3" and "audio_encoder_config" in config:
+            return "v3"
+        if "audio_adapter_type" in config:
+            return "v2"
+    return None
 
 
 def read_settings(config: dict, path: Path, layout: str) -> Settings:

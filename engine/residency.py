@@ -44,7 +44,7 @@ class Residency:
             with self.pool.allocate():
                 tensors = load_talker(checkpoint, device, dtype)
                 self.talker = build_talker(checkpoint.config, tensors, context)
-                self.decoder = build_decoder(checkpoint.codec, device)
+                self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
             self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
             self._quicken_codec()
             self.lane()

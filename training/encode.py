@@ -64,7 +64,7 @@ def codes_of(samples: torch.Tensor, utterances: list[Utterance], codec: Path) ->
     """int16 [T, 8] on the CPU of each of the utterances in `samples`, computed where those are."""
     found = open_codec(codec)
     assert found, f"{codec} holds no codec"
-    encoder = build_encoder(found.weights, str(samples.device))
+    encoder = build_encoder(found.weights.config, found.weights.read("encoder", str(samples.device)))
     codes: list[torch.Tensor] = [torch.empty(0)] * len(utterances)
     same = total = 0
     for number, batch in enumerate(_batches(utterances)):

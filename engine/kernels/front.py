@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pathlib
 
 import torch
 
@@ -22,7 +23,7 @@ class _Front(ctypes.Structure):
 
 
 def source() -> str:
-    return read_source("front.cu")
+    return read_source(pathlib.Path(__file__).with_name("front.cu"))
 
 
 def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:

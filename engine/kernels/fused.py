@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import pathlib
 
 import torch
 
@@ -32,7 +33,7 @@ class _Step(ctypes.Structure):
 
 
 def source() -> str:
-    return read_source("decode.cu")
+    return read_source(pathlib.Path(__file__).with_name("decode.cu"))
 
 
 def ring(config, shared: int) -> tuple[int, int, int]:

@@ -49,10 +49,14 @@ def _driver() -> ctypes.CDLL:
     return _library(["nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"], [])
 
 
-def read_source(name: str) -> str:
-    """A CUDA source of this folder, its includes in place."""
-    text = (pathlib.Path(__file__).parent / name).read_text(encoding="utf-8")
-    return re.sub(r'#include "(.+)"', lambda include: read_source(include[1]), text)
+def read_source(path: pathlib.Path) -> str:
+    """The CUDA source in `path`, its includes in place: they lie beside it, or here."""
+
+    def included(include) -> str:
+        beside = path.parent / include[1]
+        return read_source(beside if beside.is_file() else pathlib.Path(__file__).parent / include[1])
+
+    return re.sub(r'#include "(.+)"', included, path.read_text(encoding="utf-8"))
 
 
 @functools.lru_cache(maxsize=8)

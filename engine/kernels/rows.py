@@ -8,6 +8,7 @@ Those with few outputs are split over their inputs, since one of them alone leav
 from __future__ import annotations
 
 import ctypes
+import pathlib
 
 import torch
 
@@ -46,7 +47,7 @@ class _Attend(ctypes.Structure):
 
 
 def source() -> str:
-    return read_source("rows.cu")
+    return read_source(pathlib.Path(__file__).with_name("rows.cu"))
 
 
 def defines(config) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pathlib
 
 import torch
 
@@ -37,7 +38,9 @@ class SnakeKernel:
         if device.type != "cuda" or torch.version.hip:
             raise NoCompiler("it needs an NVIDIA GPU")
         major, minor = torch.cuda.get_device_capability(device)
-        self._module = Module(compile_cubin(read_source("snake.cu"), f"{major}{minor}", ()))
+        self._module = Module(
+            compile_cubin(read_source(pathlib.Path(__file__).with_name("snake.cu")), f"{major}{minor}", ())
+        )
         self._function = self._module.function("snake")
         try:
             self(torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device), 1)

@@ -1,8 +1,10 @@
 """The kernels' own roundings: to bf16, and of a value that blocks hand to each other. Of every fp32 that there is."""
 
 import ctypes
+import pathlib
 
 import torch
+from higgs_tts.engine.kernels import nvrtc
 from higgs_tts.engine.kernels.nvrtc import Module, compile_cubin, launch, read_source
 
 THREADS = 256
@@ -32,7 +34,10 @@ class Probe(ctypes.Structure):
 
 
 def source() -> str:
-    return read_source("common.cuh") + read_source("step.cuh") + PROBE
+    return (
+        "".join(read_source(pathlib.Path(nvrtc.__file__).with_name(f"{name}.cuh")) for name in ("common", "step"))
+        + PROBE
+    )
 
 
 def wrong(run, bits) -> list[str]:

@@ -55,7 +55,7 @@ def say(stream, codes, windows=WINDOWS):
 def decoder(folders):
     with Engine(config(folders["v3"])) as engine:
         weights = engine.checkpoint.codec
-    return build_decoder(weights, CUDA)
+    return build_decoder(weights.config, weights.read("decoder", CUDA))
 
 
 def test_the_side_stream_is_the_plain_stream_bit_for_bit_and_the_whole_decode_nearly(decoder):

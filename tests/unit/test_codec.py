@@ -33,12 +33,14 @@ def tensors():
 
 @pytest.fixture(scope="module")
 def decoder(tensors, in_memory):
-    return build_decoder(CodecWeights(in_memory(tensors)), "cpu")
+    weights = CodecWeights(in_memory(tensors))
+    return build_decoder(weights.config, weights.read("decoder", "cpu"))
 
 
 @pytest.fixture(scope="module")
 def encoder(tensors, in_memory):
-    return build_encoder(CodecWeights(in_memory(tensors)), "cpu")
+    weights = CodecWeights(in_memory(tensors))
+    return build_encoder(weights.config, weights.read("encoder", "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -287,9 +289,9 @@ def test_published_size():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_tiny_codec_makes_sound_and_varied_codes(in_memory, seed):
     weights = CodecWeights(in_memory(tiny_codec(seed)))
-    wav = build_decoder(weights, "cpu").decode(draw_codes(50, seed=seed))
+    wav = build_decoder(weights.config, weights.read("decoder", "cpu")).decode(draw_codes(50, seed=seed))
     assert 0.05 < wav.square().mean().sqrt() < 0.3 and wav.abs().max() <= 1
-    codes = build_encoder(weights, "cpu").encode(chirp(48_000))
+    codes = build_encoder(weights.config, weights.read("encoder", "cpu")).encode(chirp(48_000))
     assert all(len(codes[:, book].unique()) > 10 for book in range(8))
 
 

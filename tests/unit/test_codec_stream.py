@@ -1,5 +1,7 @@
 """The stream of sound beside the talker: order and completeness when windows become ready late, and its CPU form."""
 
+import pathlib
+
 import pytest
 import torch
 from higgs_tts.engine.codec import StreamDecoder, build_decoder, tiny_codec
@@ -12,7 +14,8 @@ from higgs_tts.engine.memory import PrivatePool
 
 @pytest.fixture(scope="module")
 def decoder(in_memory):
-    return build_decoder(CodecWeights(in_memory(tiny_codec(seed=3))), "cpu")
+    weights = CodecWeights(in_memory(tiny_codec(seed=3)))
+    return build_decoder(weights.config, weights.read("decoder", "cpu"))
 
 
 class Event:
@@ -102,7 +105,7 @@ def test_the_activation_s_kernel_compiles(capability):
         nvrtc._nvrtc()
     except nvrtc.NoCompiler as error:
         pytest.skip(str(error))
-    assert nvrtc.compile_cubin(nvrtc.read_source("snake.cu"), capability, ())
+    assert nvrtc.compile_cubin(nvrtc.read_source(pathlib.Path(nvrtc.__file__).with_name("snake.cu")), capability, ())
 
 
 def test_the_activation_s_kernel_is_refused_without_a_gpu():

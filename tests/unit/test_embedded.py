@@ -88,7 +88,8 @@ def test_traced_says_the_same_codes(spoken):
 
 
 def test_the_streamed_sound_is_the_whole_decode(spoken):
-    whole = build_decoder(open_codec(EMBEDDED).weights, "cpu")(spoken.codes.t()[None])[0]
+    weights = open_codec(EMBEDDED).weights
+    whole = build_decoder(weights.config, weights.read("decoder", "cpu"))(spoken.codes.t()[None])[0]
     assert torch.allclose(spoken.wav, whole.clamp(-1, 1), atol=1e-5)
 
 

@@ -167,7 +167,8 @@ def test_the_streamed_waveform_is_the_whole_decode(engine):
     from higgs_tts.engine.codec import build_decoder
 
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=90))
-    whole = build_decoder(engine.checkpoint.codec, engine.device)(speech.codes.t()[None])[0]
+    weights = engine.checkpoint.codec
+    whole = build_decoder(weights.config, weights.read("decoder", engine.device))(speech.codes.t()[None])[0]
     assert torch.allclose(speech.wav, whole.clamp(-1, 1), atol=1e-5)
 
 

@@ -13,10 +13,10 @@ from higgs_tts.engine.files import (
     DOWNLOADS,
     cached_snapshots,
     constants,
-    family_of,
     find_checkpoints,
     find_in_hf_cache,
 )
+from higgs_tts.engine.model_config import family_of
 from higgs_tts.engine.tiny_config import boson_config, tiny_tokenizer, v2_config, v3_config
 from safetensors.torch import save_file
 from tqdm.contrib.concurrent import thread_map

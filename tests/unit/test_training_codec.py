@@ -91,7 +91,8 @@ def test_the_export_has_the_running_sums(talker, folder, tmp_path, older):
 def test_the_sound_in_training_is_the_engine_s(folder):
     codec, codes = Codec(), torch.randint(1024, (2, 3, 8), generator=torch.Generator().manual_seed(1))
     assert load(codec, folder) == (1.0, 1000)
-    theirs = build_decoder(open_codec(folder).weights, "cpu")(codes.transpose(1, 2))
+    weights = open_codec(folder).weights
+    theirs = build_decoder(weights.config, weights.read("decoder", "cpu"))(codes.transpose(1, 2))
     assert theirs.shape == (2, 3 * FRAME_SAMPLES) and theirs.std() > 1e-4
     assert torch.allclose(codec.decode(codes)[:, 0], theirs, atol=1e-5 + 2e-3 * float(theirs.abs().max()))
 
