@@ -5,7 +5,7 @@ FLOOR := .matrix/transformers-4.50.3
 MISFIT := .matrix/torchaudio-misfit
 # What depends on transformers, tokenizers or torchaudio: the rest is the same under any of them.
 LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.py codec_layout.py doctor.py \
-	embedded.py engine.py environment.py libraries.py prompt.py talker.py tiny.py voice.py)
+	embedded.py engine.py environment.py optional.py prompt.py talker.py tiny.py voice.py)
 
 .PHONY: demo test matrix lint clean
 
@@ -16,7 +16,7 @@ demo: $(VENV)/.ready
 test: lint $(FLOOR)/.ready $(MISFIT)/.ready
 	$(PY) -m pytest
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(LIBRARY_TESTS)
-	PYTHONPATH=$(MISFIT) $(PY) -m pytest tests/unit/test_environment.py tests/unit/test_libraries.py
+	PYTHONPATH=$(MISFIT) $(PY) -m pytest tests/unit/test_environment.py tests/unit/test_optional.py
 
 # All CPU tests with the other versions that the README names; hours on a small machine.
 matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready

@@ -16,7 +16,7 @@ TEXT = "The ferry leaves at noon, and nobody had told the captain about the stor
 def agreement(args, result: dict):
     """The shipped checkpoint, whose greedy speech is real, and the published shapes with random weights."""
     from engine import EMBEDDED
-    from engine.published import write_hollow
+    from engine.tools.published import write_hollow
 
     result["agreement"] = [compare("shipped checkpoint", str(EMBEDDED), False)]
     for family in args.families.split(","):
@@ -34,8 +34,8 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
     import torch
 
     from engine import Engine, EngineConfig
-    from engine.bench import opened
-    from engine.prompt import PromptBuilder
+    from engine.prompt.builder import PromptBuilder
+    from engine.tools.bench import opened
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
@@ -62,7 +62,7 @@ def _share_weights(ours, exact):
 
 def _begin(residencies, prompt):
     from engine import SamplingParams
-    from engine.step import prefill
+    from engine.decode.step import prefill
 
     for residency in residencies:
         state = residency.lane().state
@@ -72,7 +72,7 @@ def _begin(residencies, prompt):
 
 def _led(ours, exact, prompt) -> dict:
     """The worst relative error of a step's logits, and the share of all codes on which both agree."""
-    from engine.config import BOC
+    from engine.codes import BOC
 
     (state, runner), (other, other_runner) = _begin((ours, exact), prompt)
     worst = same = 0.0

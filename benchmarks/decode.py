@@ -93,8 +93,8 @@ def steps(args, result: dict):
 def _hollow(family: str, layers: int | None, slots: int, kernels: str):
     """What an open engine of published shape holds, filled with random weights."""
     from engine import Engine, EngineConfig
-    from engine.bench import opened
-    from engine.published import write_hollow
+    from engine.tools.bench import opened
+    from engine.tools.published import write_hollow
 
     with tempfile.TemporaryDirectory() as folder:
         write_hollow(pathlib.Path(folder), family, layers)
@@ -103,7 +103,7 @@ def _hollow(family: str, layers: int | None, slots: int, kernels: str):
 
 
 def _row(who: str, residency, lane, context: int, rates: dict) -> dict:
-    from engine.bench import Row, step_bytes, time_step
+    from engine.tools.bench import Row, step_bytes, time_step
 
     state, runner = lane
     ms = time_step(state, runner, context)
@@ -122,7 +122,7 @@ def _rates(result: dict) -> dict:
     """Bytes a second of reading, and operations a second of a large bf16 matrix product, as measured now."""
     import torch
 
-    from engine.bench import read_rate
+    from engine.tools.bench import read_rate
 
     read = read_rate(torch.device(DEVICE))
     a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
@@ -155,7 +155,7 @@ def peers(args, result: dict):
 
 
 def _peer_row(who: str, family: str, floor: float, done: dict) -> dict:
-    from engine.bench import Row
+    from engine.tools.bench import Row
 
     if done["crashes"]:
         why = f"did not run (exit {done['exit']}): {'; '.join(done['error']) or 'no message'}"

@@ -44,7 +44,7 @@ def capture(folder: str, allocating: bool) -> dict:
     import torch
 
     from engine import Engine, EngineConfig, SamplingParams
-    from engine.runners import graph
+    from engine.decode.executors import graph
 
     torch.zeros(1, device="cuda")
     engine = Engine(EngineConfig(model=folder, device="cuda:0", context=1024, runner="eager"))

@@ -134,7 +134,7 @@ def _network(family: str, layers: int | None):
     """(config, class) of transformers' network of the published widths; no text embedding to speak of."""
     from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
 
-    from engine.published import PUBLISHED
+    from engine.tools.published import PUBLISHED
 
     sizes = {**PUBLISHED[family], "vocab_size": 8, "max_position_embeddings": 8192}
     sizes["num_hidden_layers"] = layers or sizes["num_hidden_layers"]

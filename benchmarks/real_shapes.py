@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from engine.codec import decoder_shapes, encoder_shapes, unused_shapes
-from engine.config import BOC, CODE_VOCAB
-from engine.files import CODEC_SUBFOLDER
-from engine.layouts import V3_CODEC
-from engine.published import PUBLISHED_CODEC, published_config, stored_name
+from engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
+from engine.checkpoint.discover import CODEC_SUBFOLDER
+from engine.checkpoint.talker_layout import V3_CODEC
+from engine.codes import BOC, CODE_VOCAB
+from engine.tools.published import PUBLISHED_CODEC, published_config, stored_name
 
 
 def write(

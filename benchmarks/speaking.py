@@ -113,7 +113,7 @@ def length(args, result: dict):
 
 def _narration(chunks: int) -> str:
     """A text that the engine splits into exactly so many chunks."""
-    from engine.text import estimate_seconds, split_text
+    from engine.prompt.chunking import estimate_seconds, split_text
 
     text = SENTENCE * int(CHUNK_SECONDS / estimate_seconds(SENTENCE)) * chunks
     assert len(split_text(text, CHUNK_SECONDS)) == chunks

@@ -117,8 +117,8 @@ def _reload(args) -> dict:
     import torch
 
     from engine import Engine, EngineConfig
-    from engine.checkpoint import load_talker, talker_bytes
-    from engine.upload import Job, upload
+    from engine.checkpoint.load import load_talker, talker_bytes
+    from engine.checkpoint.upload import Job, upload
 
     engine = Engine(EngineConfig(model=args.folder, dtype=args.dtype, context=1024, device="cuda:0"))
     path = pathlib.Path(args.folder, "model.safetensors")

@@ -1,13 +1,15 @@
 """The engine's door. `nodes/` and the terminal import from here and from nowhere deeper."""
 
+from .checkpoint.catalog import DOWNLOADS
+from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache
+from .checkpoint.download import download_checkpoint
+from .checkpoint.embedded import EMBEDDED, EMBEDDED_NAME
 from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, RANGES, SAMPLE_RATE, EngineConfig, SamplingParams
-from .download import download_checkpoint
 from .engine import Engine
 from .errors import HiggsError
-from .files import DOWNLOADS, Found, find_checkpoints, find_in_hf_cache
-from .shipped import EMBEDDED, EMBEDDED_NAME
-from .speech import Speech
-from .voice import Voice, read_clip
+from .result import Speech
+from .voice.clip import read_clip
+from .voice.voice import Voice
 
 __all__ = [
     "DEFAULT_GRAPHS",

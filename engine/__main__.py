@@ -12,12 +12,12 @@ import torch
 from tqdm import tqdm
 
 from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice, read_clip
-from .bench import as_text
-from .bench import bench as time_steps
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
-from .doctor import examine
-from .libraries import borrow
-from .tiny import FAMILIES, write_tiny
+from .optional import borrow
+from .tools.bench import as_text
+from .tools.bench import bench as time_steps
+from .tools.doctor import examine
+from .tools.tiny import FAMILIES, write_tiny
 
 _SMALL_VOICE = (
     "No --model given, so the embedded model speaks. It is very small, reads English only and sounds like an old "

@@ -1,18 +1,15 @@
-"""Every setting and its default, and the shape of a checkpoint. Knows no file format and no tensor."""
+"""Every setting, its default and its range. Knows no file format and no tensor."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .codes import CODE_VOCAB
 from .errors import HiggsError
 
 SAMPLE_RATE = 24_000  # Hz, what the codec writes
 FRAME_SAMPLES = 960  # samples a codec frame
 FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second
-CODEBOOK_SIZE = 1024  # real codes 0..1023
-BOC = 1024  # begin of codebook: fills a codebook before its first code
-EOC = 1025  # end of codebook: fills it after its last code
-CODE_VOCAB = 1026  # real codes and the two specials
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 MAX_BATCH = 64  # lines that decode together at most
 DTYPES = ("auto", "bf16", "fp32")
@@ -91,38 +88,3 @@ class SamplingParams:
             _within(name, getattr(self, name), low, high)
         _within("ras_window", self.ras_window, 0, RAS_WINDOW)
         _within("ras_repeats", self.ras_repeats, 1, RAS_WINDOW + 1)
-
-
-@dataclass(frozen=True)
-class RopeConfig:
-    """Rotary embedding. `factor` 1 is plain RoPE; otherwise Llama 3's scaling."""
-
-    theta: float
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 1.0
-    original_context: int = 0
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Shape of a talker, as its config.json says."""
-
-    family: str  # "v3" (Qwen3, tied code embedding) or "v2" (Llama with DualFFN)
-    layout: str  # "v3", "v2" (transformers keys) or "v2-boson"
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    norm_eps: float
-    rope: RopeConfig
-    text_vocab: int
-    codebooks: int = 8
-    code_vocab: int = CODE_VOCAB
-    max_context: int = 8192
-
-    @property
-    def is_v2(self) -> bool:
-        return self.family == "v2"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .config import FRAME_RATE
-from .speech import END_OF_SPEECH
+from .result import END_OF_SPEECH
 
 _QUOTED = 40  # characters of a chunk that a warning quotes
 _MORE = {

@@ -11,18 +11,20 @@ from pathlib import Path
 
 import torch
 
-from .card import read_card
-from .checkpoint import inspect, require_whole, talker_bytes
-from .codec import build_encoder, decoder_shapes, encoder_shapes
+from .checkpoint.codec_layout import decoder_shapes, encoder_shapes
+from .checkpoint.load import inspect, require_whole, talker_bytes
+from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
+from .decode.state import DecodeState
 from .errors import HiggsError
-from .prompt import PromptBuilder
-from .residency import Residency
-from .speech import Speech
-from .state import DecodeState
+from .loaded_model import Residency
+from .prompt.builder import PromptBuilder
+from .prompt.card import read_card
+from .request import Utterance
+from .result import Speech
 from .threads import SMALL_BYTES, one_thread
-from .utterance import Utterance
-from .voice import Voice, check_clip, prepare_clip
+from .voice.clip import check_clip, prepare_clip
+from .voice.voice import Voice
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 

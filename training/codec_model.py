@@ -16,9 +16,10 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils.parametrize import remove_parametrizations
 
-from engine.codec_blocks import CODEBOOKS, CodecConfig, acoustic_decoder, acoustic_encoder, hf_config
-from engine.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
-from engine.config import CODEBOOK_SIZE
+from engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
+from engine.codec.modules import CODEBOOKS, CodecConfig, acoustic_decoder, acoustic_encoder
+from engine.codes import CODEBOOK_SIZE
+from engine.tools.tiny_codec import hf_config
 
 from .convolutions import Snake, trainable
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from engine.checkpoint import open_codec
-from engine.codec import CodecEncoder, build_encoder
+from engine.checkpoint.find_codec import open_codec
+from engine.codec.model import CodecEncoder, build_encoder
 from engine.config import FRAME_SAMPLES
 
 from .clips import Clips

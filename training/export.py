@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from engine.card import CARD
-from engine.checkpoint import inspect, require_whole
-from engine.layouts import V3_CODEC
-from engine.tags import PAUSE_SECONDS, TAGS, delivery_slot
-from engine.tensors import INDEX, open_folder
-from engine.tiny_config import v3_config
+from engine.checkpoint.load import inspect, require_whole
+from engine.checkpoint.talker_layout import V3_CODEC
+from engine.checkpoint.tensor_file import INDEX, open_folder
+from engine.prompt.card import CARD
+from engine.prompt.tags import PAUSE_SECONDS, TAGS, delivery_slot
+from engine.tools.tiny_config import v3_config
 
 from .talker import EPS, Shape
 from .tokenizer import byte_tokenizer

@@ -1,4 +1,4 @@
-"""Spoken lines to packed training sequences, in the very form engine/prompt.py gives to the talker.
+"""Spoken lines to packed training sequences, in the very form engine/prompt/builder.py gives to the talker.
 
     <|tts|> [<|ref_text|> TRANSCRIPT] [<|ref_audio|> ROWS] <|text|> TEXT <|audio|> ROWS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from engine.tiny_config import SPECIALS
+from engine.tools.tiny_config import SPECIALS
 
 
 def byte_tokenizer() -> Tokenizer:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from engine.codec_blocks import CODEBOOKS
+from engine.codec.modules import CODEBOOKS
 from engine.config import FRAME_SAMPLES
 
 from .bank import Bank, CodedBank

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import ModelConfig
-from ..kernels.attention import attend
-from ..kernels.linear import add_linear, linear
-from ..kernels.norm import rms_norm
-from ..kernels.rope import rotate
-from ..kernels.swiglu import swiglu
+from .config import ModelConfig
+from .ops.attention import attend
+from .ops.linear import add_linear, linear
+from .ops.norm import rms_norm
+from .ops.rope import rotate
+from .ops.swiglu import swiglu
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ..config import ModelConfig
-from ..kernels.linear import linear
-from ..kernels.norm import rms_norm
+from .config import ModelConfig
 from .layers import attend_cache, mlp, project_out, project_qkv
+from .ops.linear import linear
+from .ops.norm import rms_norm
 from .prefill import Span, run_layer
 from .rope import rope_tables
 

@@ -11,10 +11,10 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from ..config import ModelConfig
-from ..kernels.swiglu import swiglu
 from ..memory import to_device
+from .config import ModelConfig
 from .layers import Layer
+from .ops.swiglu import swiglu
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 _ALIGNED = 16  # attention kernels read masks in whole rows of this
@@ -89,7 +89,7 @@ def run_layer(config: ModelConfig, layer: Layer, span: Span, keys, values):
 
 
 def _rotated(x, cos, low_sin, high_sin) -> torch.Tensor:
-    """As kernels/rope.py, x [L, heads, D] -> the same."""
+    """As ops/rope.py, x [L, heads, D] -> the same."""
     half = low_sin.shape[-1]
     out = x * cos
     out[..., :half].addcmul_(x[..., half:], low_sin, value=-1.0)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..config import RopeConfig
+from .config import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:

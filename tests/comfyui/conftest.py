@@ -22,7 +22,7 @@ from .server import CHECKPOINT, TODAY, Comfy, lay_out, read_workflow
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> Path:
     """Small checkpoints of both families."""
-    from higgs_tts.engine.tiny import write_tiny
+    from higgs_tts.engine.tools.tiny import write_tiny
 
     folder = tmp_path_factory.mktemp("tiny")
     for family in ("v3", "v2"):

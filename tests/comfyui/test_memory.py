@@ -157,7 +157,7 @@ def test_a_changed_loader_leaves_one_engine_open(comfy, speak):
 
 
 def test_a_checkpoint_replaced_on_disk_is_loaded_anew(comfy, speak, tmp_path):
-    from higgs_tts.engine.tiny import write_tiny
+    from higgs_tts.engine.tools.tiny import write_tiny
 
     folder = comfy.base / "models" / "higgs_tts" / "replaced"
     write_tiny(folder, "v3", seed=1)

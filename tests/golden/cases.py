@@ -13,7 +13,7 @@ import sys
 
 import torch
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Voice
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.tools.tiny import write_tiny
 
 HERE = pathlib.Path(__file__).parent
 CPU_FILE, GPU_FILE = HERE / "cpu.safetensors", HERE / "h200.safetensors"

@@ -4,12 +4,12 @@ import pathlib
 
 import pytest
 import torch
-from higgs_tts.engine.config import BOC, ModelConfig, RopeConfig
-from higgs_tts.engine.delay import apply_v2, apply_v3
-from higgs_tts.engine.layouts import make_plan
-from higgs_tts.engine.prompt import Prompt
-from higgs_tts.engine.state import DecodeState
+from higgs_tts.engine.checkpoint.talker_layout import make_plan
+from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.decode.state import DecodeState
+from higgs_tts.engine.prompt.builder import Prompt
 from higgs_tts.engine.talker import build_talker
+from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
 PUBLISHED = {
     "v3": {

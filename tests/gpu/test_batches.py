@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, generate
-from higgs_tts.engine import residency as residency_module
-from higgs_tts.engine.kernels.rows import RowsDecode
-from higgs_tts.engine.step import prefill
+from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, loaded_model
+from higgs_tts.engine.decode import scheduler
+from higgs_tts.engine.decode.kernels.batch import RowsDecode
+from higgs_tts.engine.decode.step import prefill
 
 LINES = 40
 TEXT = " ".join(f"This is sentence number {number} of forty." for number in range(1, LINES + 1))
@@ -59,7 +59,7 @@ def _uneven(monkeypatch):
     def uneven(talker, state, b, prompt, line, params, prefixes=None):
         prefill(talker, state, b, prompt, line, dataclasses.replace(params, max_frames=FRAMES[line % LINES]), prefixes)
 
-    monkeypatch.setattr(generate, "prefill", uneven)
+    monkeypatch.setattr(scheduler, "prefill", uneven)
 
 
 WAYS = {
@@ -130,12 +130,12 @@ def test_little_memory_means_fewer_lines_and_the_same_codes(folders, monkeypatch
     with Engine(config(folders["v3"], context=4096)) as engine:
         expected = engine.speak(TEXT, a_voice(), big)
         row = engine._residency._state_bytes(3, 4096) - engine._residency._state_bytes(2, 4096)
-        hog = torch.empty(free_bytes() - residency_module.RESERVE - 12 * row, dtype=torch.uint8, device="cuda")
+        hog = torch.empty(free_bytes() - loaded_model.RESERVE - 12 * row, dtype=torch.uint8, device="cuda")
         speech = engine.speak(TEXT, a_voice(), big)
         assert rows_of(expected) == LINES and 8 <= rows_of(speech) <= 12
         assert torch.equal(speech.codes, expected.codes)
         del hog
-        monkeypatch.setattr(residency_module, "RESERVE", -(64 << 30))  # a wrong guess: memory runs out on the way
+        monkeypatch.setattr(loaded_model, "RESERVE", -(64 << 30))  # a wrong guess: memory runs out on the way
         hog = torch.empty(free_bytes() - 18 * row, dtype=torch.uint8, device="cuda")
         before = free_bytes()
         speech = engine.speak(TEXT, a_voice(), big)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from higgs_tts.engine import EngineConfig
-from higgs_tts.engine.bench import bench
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.tools.bench import bench
+from higgs_tts.engine.tools.tiny import write_tiny
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])

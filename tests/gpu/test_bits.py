@@ -4,8 +4,9 @@ import ctypes
 import pathlib
 
 import torch
-from higgs_tts.engine.kernels import nvrtc
-from higgs_tts.engine.kernels.nvrtc import Module, compile_cubin, launch, read_source
+from higgs_tts.engine.cuda.nvrtc import Module, compile_cubin, launch, read_source
+
+ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 
 THREADS = 256
 ROUND = 0x12345678
@@ -34,10 +35,8 @@ class Probe(ctypes.Structure):
 
 
 def source() -> str:
-    return (
-        "".join(read_source(pathlib.Path(nvrtc.__file__).with_name(f"{name}.cuh")) for name in ("common", "step"))
-        + PROBE
-    )
+    parts = ENGINE / "cuda" / "load.cuh", ENGINE / "decode" / "kernels" / "exchange.cuh"
+    return "".join(map(read_source, parts)) + PROBE
 
 
 def wrong(run, bits) -> list[str]:

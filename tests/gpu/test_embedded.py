@@ -3,8 +3,8 @@
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
-from higgs_tts.engine.checkpoint import open_codec
-from higgs_tts.engine.codec import build_decoder
+from higgs_tts.engine.checkpoint.find_codec import open_codec
+from higgs_tts.engine.codec.model import build_decoder
 
 TEXT = "It is 7:45 in Paris."
 

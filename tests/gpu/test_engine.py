@@ -6,13 +6,13 @@ import threading
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams
-from higgs_tts.engine import lane as lane_module
-from higgs_tts.engine import step as step_module
-from higgs_tts.engine.kernels import fused as fused_module
-from higgs_tts.engine.kernels import snake as snake_module
-from higgs_tts.engine.kernels.nvrtc import NoCompiler
-from higgs_tts.engine.runners import eager as eager_module
-from higgs_tts.engine.runners import graph as graph_module
+from higgs_tts.engine.codec import snake
+from higgs_tts.engine.cuda.nvrtc import NoCompiler
+from higgs_tts.engine.decode import model_runner
+from higgs_tts.engine.decode import step as step_module
+from higgs_tts.engine.decode.executors import eager as eager_module
+from higgs_tts.engine.decode.executors import graph as graph_module
+from higgs_tts.engine.decode.kernels import single
 
 TEXT = "One two three four five six seven."
 PARAMS = SamplingParams(max_frames=60, seed=3)
@@ -121,7 +121,7 @@ def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder
     def refuse(*args, **kwargs):
         raise NoCompiler("the driver could not launch a kernel: not supported")
 
-    monkeypatch.setattr(fused_module, "launch", refuse)
+    monkeypatch.setattr(single, "launch", refuse)
     with Engine(config(folder, kernels="torch")) as engine:
         expected = engine.speak(TEXT, params=PARAMS)
     before = free_bytes()
@@ -138,7 +138,7 @@ def test_a_driver_that_refuses_the_codec_s_kernel_leaves_torch_s_ops_and_says_wh
 
     with Engine(config(folder)) as engine:
         expected = engine.speak(TEXT, params=PARAMS)
-    monkeypatch.setattr(snake_module, "launch", refuse)
+    monkeypatch.setattr(snake, "launch", refuse)
     before = free_bytes()
     with Engine(config(folder)) as engine:
         speech = engine.speak(TEXT, params=PARAMS)
@@ -181,7 +181,7 @@ def test_out_of_memory_before_the_capture(folder, monkeypatch):
     """Something takes all that is left between the buffers and the capture: the step needs none of it."""
     before = free_bytes()
     hog = []
-    make = lane_module.make_runner
+    make = model_runner.make_runner
 
     def starved(*args):
         torch.cuda.synchronize()
@@ -194,7 +194,7 @@ def test_out_of_memory_before_the_capture(folder, monkeypatch):
                 size //= 2
         return make(*args)
 
-    monkeypatch.setattr(lane_module, "make_runner", starved)
+    monkeypatch.setattr(model_runner, "make_runner", starved)
     engine = Engine(config(folder))
     engine.open()
     hog.clear()

@@ -5,9 +5,9 @@ import gc
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
-from higgs_tts.engine.codec import LENGTHS, StreamDecoder, build_decoder
-from higgs_tts.engine.codec_stream import make_stream
-from higgs_tts.engine.kernels.snake import SnakeKernel, snake
+from higgs_tts.engine.codec.model import LENGTHS, StreamDecoder, build_decoder
+from higgs_tts.engine.codec.snake import SnakeKernel, snake
+from higgs_tts.engine.codec.stream import make_stream
 from higgs_tts.engine.memory import PrivatePool
 
 CUDA = torch.device("cuda", 0)

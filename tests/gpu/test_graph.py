@@ -3,14 +3,13 @@
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.kernels.front import FrontStep
-from higgs_tts.engine.kernels.fused import FusedDecode
-from higgs_tts.engine.kernels.rows import RowsDecode
+from higgs_tts.engine.decode.executors import graph, make_runner
+from higgs_tts.engine.decode.executors.graph import GraphError, GraphRunner
+from higgs_tts.engine.decode.kernels.batch import RowsDecode
+from higgs_tts.engine.decode.kernels.sample import FrontStep
+from higgs_tts.engine.decode.kernels.single import FusedDecode
+from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.memory import PrivatePool
-from higgs_tts.engine.runners import graph as graph_module
-from higgs_tts.engine.runners import make_runner
-from higgs_tts.engine.runners.graph import GraphError, GraphRunner
-from higgs_tts.engine.step import prefill
 
 CUDA = torch.device("cuda", 0)
 LAYERS = 3
@@ -114,7 +113,7 @@ def test_a_stale_feedback_row_at_the_first_step_is_seen(wide, state_of, prompt):
 def test_a_capture_that_does_something_else_is_refused(wide, state_of, monkeypatch):
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     state = state_of(talker, 2, 256)
-    step = graph_module.decode_step
+    step = graph.decode_step
     copies = [(tensor, tensor.clone()) for tensor in state.tensors()]
 
     def skewed(talker, state):
@@ -122,7 +121,7 @@ def test_a_capture_that_does_something_else_is_refused(wide, state_of, monkeypat
         if torch.cuda.is_current_stream_capturing():
             state.logits[:, 3].add_(1e-3)
 
-    monkeypatch.setattr(graph_module, "decode_step", skewed)
+    monkeypatch.setattr(graph, "decode_step", skewed)
     pool = PrivatePool(CUDA)
     with pytest.raises(GraphError, match="differs from an eager one in logits"):
         GraphRunner(talker, state, pool.capture_stream())
@@ -149,18 +148,18 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, fami
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     pool = PrivatePool(CUDA)
     counts = []
-    step = graph_module.decode_step
+    step = graph.decode_step
 
     def counted(talker, state):
         first = torch.cuda.memory_stats()["allocation.all.allocated"]
         step(talker, state)
         counts.append(torch.cuda.memory_stats()["allocation.all.allocated"] - first)
 
-    graph_module.decode_step = counted
+    graph.decode_step = counted
     try:
         runner = GraphRunner(talker, captured, pool.capture_stream())
     finally:
-        graph_module.decode_step = step
+        graph.decode_step = step
     assert counts[-3] == 0, "the capture allocated"  # warm-ups, then the capture, then the proof's two eager steps
     assert counts[-2:] == [0, 0]
     runner.close()

@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice
-from higgs_tts.engine.kernels.fused import FusedDecode
-from higgs_tts.engine.kernels.rows import RowsDecode
+from higgs_tts.engine.decode.kernels.batch import RowsDecode
+from higgs_tts.engine.decode.kernels.single import FusedDecode
 
 INF, NAN = float("inf"), float("nan")
 SENTENCE = "values that are not numbers .*, so speech was stopped"

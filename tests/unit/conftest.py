@@ -5,13 +5,13 @@ import types
 import pytest
 import torch
 import transformers
-from higgs_tts.engine.config import BOC, ModelConfig, RopeConfig
-from higgs_tts.engine.delay import apply_v2, apply_v3
-from higgs_tts.engine.prompt import Prompt
-from higgs_tts.engine.runners import make_runner
-from higgs_tts.engine.state import DecodeState
-from higgs_tts.engine.step import prefill
+from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.decode.executors import make_runner
+from higgs_tts.engine.decode.state import DecodeState
+from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.prompt.builder import Prompt
 from higgs_tts.engine.talker import build_talker
+from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
 CPU = torch.device("cpu")
 TEXT_VOCAB = 300
@@ -77,7 +77,7 @@ def small_tensors(config: ModelConfig, seed: int = 0) -> dict:
 
 
 def small_prompt(config: ModelConfig, seed: int = 0, frames: int = 6):
-    """A prompt with a reference in the middle, as prompt.py would build it."""
+    """A prompt with a reference in the middle, as prompt/ would build it."""
     g = torch.Generator().manual_seed(seed)
     text = torch.randint(0, config.text_vocab - 4, (9,), generator=g).tolist()
     codes = torch.randint(0, 1024, (frames, config.codebooks), generator=g)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from higgs_tts.engine import bench
 from higgs_tts.engine.__main__ import main
-from higgs_tts.engine.checkpoint import inspect, require_whole
+from higgs_tts.engine.checkpoint.load import inspect, require_whole
+from higgs_tts.engine.checkpoint.tensor_file import open_folder
 from higgs_tts.engine.config import EngineConfig
 from higgs_tts.engine.engine import Engine
-from higgs_tts.engine.published import PUBLISHED, fill, write_hollow
-from higgs_tts.engine.tensors import open_folder
-from higgs_tts.engine.tiny import FAMILIES, write_tiny
+from higgs_tts.engine.tools import bench
+from higgs_tts.engine.tools.published import PUBLISHED, fill, write_hollow
+from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 
 FP32 = 4
 

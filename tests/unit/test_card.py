@@ -4,10 +4,10 @@ import json
 
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
-from higgs_tts.engine.card import CARD, Card, read_card
-from higgs_tts.engine.doctor import examine
-from higgs_tts.engine.tags import TAGS
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.prompt.card import CARD, Card, read_card
+from higgs_tts.engine.prompt.tags import TAGS
+from higgs_tts.engine.tools.doctor import examine
+from higgs_tts.engine.tools.tiny import write_tiny
 from higgs_tts.training.export import LEARNED
 
 ENGLISH = "Your computer can speak now."

@@ -7,11 +7,11 @@ import shutil
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams
-from higgs_tts.engine.checkpoint import inspect, load_talker, talker_bytes
+from higgs_tts.engine.checkpoint.discover import constants
+from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_bytes
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.files import constants
-from higgs_tts.engine.prompt import PromptBuilder
-from higgs_tts.engine.tiny import FAMILIES, write_tiny
+from higgs_tts.engine.prompt.builder import PromptBuilder
+from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file, save_file
 
 CPU = torch.device("cpu")

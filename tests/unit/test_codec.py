@@ -6,23 +6,14 @@ import math
 
 import pytest
 import torch
-from higgs_tts.engine import codec
-from higgs_tts.engine.codec import (
-    TINY,
-    CodecDecoder,
-    StreamDecoder,
-    build_decoder,
-    build_encoder,
-    decoder_shapes,
-    encoder_shapes,
-    tiny_codec,
-    unused_shapes,
-)
-from higgs_tts.engine.codec_blocks import acoustic_decoder, acoustic_encoder, hf_config
-from higgs_tts.engine.codec_hubert import semantic_model, semantic_shapes
-from higgs_tts.engine.codec_layout import CodecWeights
+from higgs_tts.engine.checkpoint.codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
+from higgs_tts.engine.codec import model as model_module
+from higgs_tts.engine.codec.hubert import semantic_model, semantic_shapes
+from higgs_tts.engine.codec.model import CodecDecoder, StreamDecoder, build_decoder, build_encoder
+from higgs_tts.engine.codec.modules import acoustic_decoder, acoustic_encoder
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.published import PUBLISHED_CODEC
+from higgs_tts.engine.tools.published import PUBLISHED_CODEC
+from higgs_tts.engine.tools.tiny_codec import TINY, hf_config, tiny_codec
 from safetensors.torch import save_file
 
 
@@ -109,7 +100,7 @@ def test_long_clip_goes_in_exact_windows(decoder, monkeypatch):
     whole = decoder(codes)
     lengths = []
     forward = CodecDecoder.forward
-    monkeypatch.setattr(codec, "WINDOW_FRAMES", 16)
+    monkeypatch.setattr(model_module, "WINDOW_FRAMES", 16)
     monkeypatch.setattr(
         CodecDecoder, "forward", lambda self, c, *rest: lengths.append(c.shape[2]) or forward(self, c, *rest)
     )

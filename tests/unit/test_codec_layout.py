@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from higgs_tts.engine.codec import TINY, decoder_shapes, encoder_shapes, tiny_codec
-from higgs_tts.engine.codec_layout import (
+from higgs_tts.engine.checkpoint.codec_layout import (
     HF_TO_OLD,
     OLD_TO_HF,
     CodecWeights,
     canonical_name,
     codec_config,
+    decoder_shapes,
+    encoder_shapes,
     looks_like_codec,
-    to_old,
 )
 from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.tools.tiny_codec import TINY, tiny_codec, to_old
 
 POSITION = "semantic_model.encoder.pos_conv_embed.conv"
 

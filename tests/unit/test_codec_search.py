@@ -5,11 +5,12 @@ import shutil
 
 import pytest
 import torch
-from higgs_tts.engine.checkpoint import inspect, require_whole
-from higgs_tts.engine.doctor import examine
+from higgs_tts.engine.checkpoint.catalog import CODEC_V2
+from higgs_tts.engine.checkpoint.discover import constants
+from higgs_tts.engine.checkpoint.load import inspect, require_whole
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.files import CODEC_V2, constants
-from higgs_tts.engine.tiny import FAMILIES, write_tiny
+from higgs_tts.engine.tools.doctor import examine
+from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 import pytest
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.tools.tiny import write_tiny
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 CARD = {"gpu": "a card", "driver": "1", "torch": "2", "date": "today"}
@@ -85,7 +85,7 @@ def test_ratios_compare_like_with_like(decode):
 
 @pytest.mark.parametrize("chunks", [2, 20, 120])
 def test_a_narration_has_just_so_many_chunks(decode, chunks):
-    from higgs_tts.engine.text import split_text
+    from higgs_tts.engine.prompt.chunking import split_text
 
     speaking = sys.modules["speaking"]
     assert len(split_text(speaking._narration(chunks), speaking.CHUNK_SECONDS)) == chunks

@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, doctor
-from higgs_tts.engine.config import ModelConfig, RopeConfig
-from higgs_tts.engine.doctor import examine
-from higgs_tts.engine.files import constants
-from higgs_tts.engine.kernels import choice
-from higgs_tts.engine.tiny import FAMILIES, write_tiny
+from higgs_tts.engine import Engine, EngineConfig, HiggsError
+from higgs_tts.engine.checkpoint.discover import constants
+from higgs_tts.engine.decode.kernels import support
+from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.engine.tools import doctor
+from higgs_tts.engine.tools.doctor import examine
+from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file, save_file
 
 
@@ -231,15 +232,15 @@ def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
     def compile_cubin(source, capability, options):
         compiled.append(capability)
         if len(compiled) > 1:
-            raise choice.NoCompiler("libnvrtc.so.13 could not be loaded")
+            raise support.NoCompiler("libnvrtc.so.13 could not be loaded")
 
-    monkeypatch.setattr(choice, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(support, "compile_cubin", compile_cubin)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     here = torch.device("cuda", 0)
-    assert choice.decode_ops(model, here, torch.bfloat16) == "one fused kernel" and compiled == ["86"]
-    assert choice.decode_ops(model, here, torch.bfloat16) == "torch ops (libnvrtc.so.13 could not be loaded)"
-    assert choice.decode_ops(model, here, torch.float32) == "torch ops (it computes in bf16 only)"
+    assert support.decode_ops(model, here, torch.bfloat16) == "one fused kernel" and compiled == ["86"]
+    assert support.decode_ops(model, here, torch.bfloat16) == "torch ops (libnvrtc.so.13 could not be loaded)"
+    assert support.decode_ops(model, here, torch.float32) == "torch ops (it computes in bf16 only)"
     assert len(compiled) == 2
 
 

@@ -11,9 +11,8 @@ import torch
 import transformers
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
 from higgs_tts.engine.__main__ import main
-from higgs_tts.engine.config import BOC
-from higgs_tts.engine.delay import revert
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.codes import BOC, revert
+from higgs_tts.engine.tools.tiny import write_tiny
 
 FAMILIES = ("v3", "v2", "v2-boson")
 has = {name: hasattr(transformers, name) for name in ("Qwen3Model", "HiggsAudioV2ForConditionalGeneration")}
@@ -164,7 +163,7 @@ def test_long_text_is_spoken_in_chunks_that_share_the_first_one_s_voice(engine, 
 
 
 def test_the_streamed_waveform_is_the_whole_decode(engine):
-    from higgs_tts.engine.codec import build_decoder
+    from higgs_tts.engine.codec.model import build_decoder
 
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=90))
     weights = engine.checkpoint.codec

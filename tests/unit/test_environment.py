@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from higgs_tts.engine import libraries
+from higgs_tts.engine import optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONAL = {"transformers", "torchaudio", "torchvision", "torchcodec", "soundfile", "triton", "librosa", "comfy"}
@@ -47,7 +47,7 @@ def test_a_torchaudio_that_does_not_fit_costs_voices_from_clips_alone(tmp_path):
     """Whatever torchaudio is here: speech works, and a voice is made or the reason is told in one sentence."""
     imported_by(SPEAK, tmp_path / "clip.wav")
     status, _, said = python("-m", "engine", "voice", tmp_path / "clip.wav", "--out", tmp_path / "v.safetensors")
-    misfit = libraries.torchaudio_misfit()
+    misfit = optional.torchaudio_misfit()
     if misfit:
         sentence = said.strip().splitlines()[-1]
         assert status == 2 and "uninstall torchaudio" in sentence and misfit in sentence
@@ -69,7 +69,7 @@ def broken_torchaudio(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("broken_torchaudio")
 def test_a_broken_torchaudio_is_told_with_its_remedy(tmp_path):
-    code = "from engine.libraries import torchaudio_misfit; print(torchaudio_misfit())"
+    code = "from engine.optional import torchaudio_misfit; print(torchaudio_misfit())"
     status, printed, said = python("-c", code)
     assert status == 0, said
     assert "torchaudio 2.11.0 does not fit torch" in printed and "pip uninstall torchaudio" in printed

@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine.config import MAX_BATCH, ModelConfig, RopeConfig
-from higgs_tts.engine.kernels import front, nvrtc, rows
-from higgs_tts.engine.kernels.fused import SHARED_ROOM, STOCK, defines, ring, ring_bytes, source, unfit
+from higgs_tts.engine.config import MAX_BATCH
+from higgs_tts.engine.cuda import nvrtc
+from higgs_tts.engine.decode.kernels import batch, sample
+from higgs_tts.engine.decode.kernels.single import SHARED_ROOM, STOCK, defines, ring, ring_bytes, source, unfit
+from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
 V2 = ModelConfig("v2", "v2", 3072, 28, 24, 8, 128, 8192, 1e-5, RopeConfig(5e5), 128256)
@@ -56,14 +58,14 @@ def test_a_block_with_too_little_shared_memory_is_refused():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_front_compiles(config, dtype, capability):
-    assert len(nvrtc.compile_cubin(front.source(), capability, front.defines(config, dtype, 7))) > 10_000
+    assert len(nvrtc.compile_cubin(sample.source(), capability, sample.defines(config, dtype, 7))) > 10_000
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_batch_kernels_compile(config, capability):
-    assert len(nvrtc.compile_cubin(rows.source(), capability, rows.defines(config))) > 10_000
+    assert len(nvrtc.compile_cubin(batch.source(), capability, batch.defines(config))) > 10_000
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])
@@ -71,15 +73,15 @@ def test_no_row_comes_to_more_parts_than_there_is_room_for(context):
     """The sizes that the kernel chooses: doubled as long as parts are too many."""
     most = 0
     for at in range(context):
-        size = rows.PART
-        while at // size >= rows.MOST_PARTS:
+        size = batch.PART
+        while at // size >= batch.MOST_PARTS:
             size *= 2
         most = max(most, at // size + 1)
-    assert most == rows.most_parts(context)
+    assert most == batch.most_parts(context)
 
 
 def test_a_batch_is_no_larger_than_its_kernels_serve():
-    assert MAX_BATCH <= rows.MOST_ROWS
+    assert MAX_BATCH <= batch.MOST_ROWS
 
 
 @needs_nvrtc

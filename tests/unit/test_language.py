@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from higgs_tts.engine.language import foreign, name_of
+from higgs_tts.engine.prompt.language import foreign, name_of
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "training" / "text" / "examples.txt"
 TOLD = {

@@ -4,13 +4,14 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice, utterance
-from higgs_tts.engine.codec import StreamDecoder
-from higgs_tts.engine.config import EOC
-from higgs_tts.engine.generate import Decoding
-from higgs_tts.engine.residency import CPU_BATCH
-from higgs_tts.engine.text import estimate_frames, split_text
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine.codec import waveform
+from higgs_tts.engine.codec.model import StreamDecoder
+from higgs_tts.engine.codes import EOC
+from higgs_tts.engine.decode.scheduler import Decoding
+from higgs_tts.engine.loaded_model import CPU_BATCH
+from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
+from higgs_tts.engine.tools.tiny import write_tiny
 
 PARAMS = SamplingParams(seed=3, max_frames=40, chunk_seconds=3)
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five six seven".split())
@@ -159,7 +160,7 @@ class Late(StreamDecoder):
 def test_the_first_sound_is_waited_for_and_no_other(opened, monkeypatch):
     engine, heard, done = opened(), [], []
     plain = engine.speak(TEXT, params=PARAMS)
-    monkeypatch.setattr(utterance, "make_stream", lambda decoder, pool, **options: Late(decoder, **options))
+    monkeypatch.setattr(waveform, "make_stream", lambda decoder, pool, **options: Late(decoder, **options))
     speech = engine.speak(
         TEXT,
         params=PARAMS,

@@ -5,12 +5,11 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, SamplingParams
-from higgs_tts.engine import lane as lane_module
-from higgs_tts.engine import residency as residency_module
+from higgs_tts.engine import Engine, EngineConfig, SamplingParams, loaded_model
+from higgs_tts.engine.decode import model_runner
+from higgs_tts.engine.decode.executors import GraphError
 from higgs_tts.engine.memory import PrivatePool
-from higgs_tts.engine.runners import GraphError
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.tools.tiny import write_tiny
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_frames=12, seed=1)
@@ -68,14 +67,14 @@ def test_trim_keeps_the_weights_and_the_next_speech_is_the_same(folder):
 
 
 def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkeypatch):
-    make = lane_module.make_runner
+    make = model_runner.make_runner
 
     def failing(name, *args):
         if name == "auto":
             raise GraphError("no room\nand more")
         return make(name, *args)
 
-    monkeypatch.setattr(lane_module, "make_runner", failing)
+    monkeypatch.setattr(model_runner, "make_runner", failing)
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         speech = engine.speak("Hello.", params=PARAMS)
     assert speech.how == "torch ops, eager" and speech.frames == 12
@@ -101,7 +100,7 @@ def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
 def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatch):
     tried = []
 
-    class Crowded(lane_module.Lane):
+    class Crowded(model_runner.Lane):
         def __init__(self, talker, config, rows, *args):
             tried.append(rows)
             if rows > 1:
@@ -109,7 +108,7 @@ def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatc
             super().__init__(talker, config, rows, *args)
 
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
-        monkeypatch.setattr(residency_module, "Lane", Crowded)
+        monkeypatch.setattr(loaded_model, "Lane", Crowded)
         with engine._residency.batch(8, 64) as lane:
             assert tried == [4, 2] and lane is engine._residency.lane()
 
@@ -118,7 +117,7 @@ def test_opening_that_fails_leaves_nothing(folder, monkeypatch):
     def failing(*args):
         raise MemoryError("planted")
 
-    monkeypatch.setattr(residency_module, "build_decoder", failing)
+    monkeypatch.setattr(loaded_model, "build_decoder", failing)
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     with pytest.raises(MemoryError):
         engine.open()

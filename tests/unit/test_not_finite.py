@@ -3,9 +3,9 @@
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
-from higgs_tts.engine.config import BOC, EOC
-from higgs_tts.engine.generate import Decoding
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.codes import BOC, EOC
+from higgs_tts.engine.decode.scheduler import Decoding
+from higgs_tts.engine.tools.tiny import write_tiny
 
 PARAMS = SamplingParams(seed=7, max_frames=30)
 INF, NAN = float("inf"), float("nan")

@@ -6,11 +6,12 @@ import random
 
 import pytest
 import torch
-from higgs_tts.engine.config import BOC, EOC, ModelConfig, RopeConfig
+from higgs_tts.engine.codes import BOC, EOC
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.prompt import PromptBuilder
-from higgs_tts.engine.tags import TAGS
-from higgs_tts.engine.voice import Voice
+from higgs_tts.engine.prompt.builder import PromptBuilder
+from higgs_tts.engine.prompt.tags import TAGS
+from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.engine.voice.voice import Voice
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 V3_STRUCTURE = ["<|tts|>", "<|audio|>", "<|audio_end|>", "<|text|>", "<|text_end|>", "<|eoc|>", "<|ref_audio|>"]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.decode import philox
+from higgs_tts.engine.decode.sampling import sample
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.kernels import noise
-from higgs_tts.engine.sampling import sample
 
 # Philox 4x32-10 known answers from Random123's kat_vectors: counter, key, result.
 KNOWN = [
@@ -22,15 +22,15 @@ KNOWN = [
 @pytest.mark.parametrize("counter, key, answer", KNOWN)
 def test_philox_gives_the_published_answers(counter, key, answer):
     words = torch.tensor(counter).view(1, 1, 4, 1).clone()
-    keys = noise.round_keys(key[0] | key[1] << 32).unsqueeze(0)
+    keys = philox.round_keys(key[0] | key[1] << 32).unsqueeze(0)
     scratch = torch.zeros(1, 1, 2, 1, dtype=torch.int64)
-    noise.philox(words, keys, noise.multipliers("cpu"), scratch, scratch.clone())
+    philox.philox(words, keys, philox.multipliers("cpu"), scratch, scratch.clone())
     assert tuple(words.flatten().tolist()) == answer
 
 
 def test_gumbel_is_finite_at_both_ends():
     out = torch.empty(2)
-    noise.gumbel(torch.tensor([0, 0xFFFFFFFF]), out)
+    philox.gumbel(torch.tensor([0, 0xFFFFFFFF]), out)
     assert out.isfinite().all() and out[0] < -2 and out[1] > 15
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from higgs_tts.engine.config import BOC, EOC, SamplingParams
-from higgs_tts.engine.step import decode_step, frames_ready
+from higgs_tts.engine.codes import BOC, EOC, frames_ready
+from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.decode.step import decode_step
 
 N = 8
 

@@ -1,7 +1,7 @@
 """What is left out of a user's text, and what the user is told."""
 
 import pytest
-from higgs_tts.engine.tags import TAGS, TextGuard, canonical_tag, delivery_slot
+from higgs_tts.engine.prompt.tags import TAGS, TextGuard, canonical_tag, delivery_slot
 
 RESERVED = ["<|tts|>", "<|text|>", "<|audio|>", "<|eoc|>", "<think>", "<thinking>", "[PAD]"]
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 import transformers
-from higgs_tts.engine.config import BOC, EOC, SamplingParams
+from higgs_tts.engine.codes import BOC, EOC
+from higgs_tts.engine.config import SamplingParams
 
 HAS_V2 = hasattr(transformers, "HiggsAudioV2ForConditionalGeneration")
 HAS_V3 = hasattr(transformers, "Qwen3Model")
@@ -207,7 +208,7 @@ def test_v2_repeats_are_drawn_again_by_transformers_rule(bench, small):
     history = state.history[0].clone()
     loud = torch.arange(8) + 5
     redrawn = 0
-    from higgs_tts.engine import step
+    from higgs_tts.engine.decode import step
 
     for _ in range(30):
         state.logits.zero_()

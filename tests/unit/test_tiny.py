@@ -6,10 +6,10 @@ import pytest
 import torch
 import transformers
 from higgs_tts.engine import EMBEDDED
-from higgs_tts.engine.checkpoint import inspect, load_talker
+from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.tags import TAGS
-from higgs_tts.engine.tiny import FAMILIES, write_tiny
+from higgs_tts.engine.prompt.tags import TAGS
+from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 

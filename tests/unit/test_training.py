@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 import torch
-from higgs_tts.engine.config import ModelConfig, RopeConfig
-from higgs_tts.engine.delay import apply_v3
-from higgs_tts.engine.prompt import PromptBuilder
+from higgs_tts.engine.codes import apply_v3
+from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.talker import build_talker
-from higgs_tts.engine.tiny import write_tiny
-from higgs_tts.engine.voice import Voice
+from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.engine.tools.tiny import write_tiny
+from higgs_tts.engine.voice.voice import Voice
 from higgs_tts.training import corpus, sequences, weights
 from higgs_tts.training.clips import Clips
 from higgs_tts.training.sampler import Sampler

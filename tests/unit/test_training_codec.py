@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 import transformers
-from higgs_tts.engine.checkpoint import open_codec
-from higgs_tts.engine.codec import build_decoder
-from higgs_tts.engine.codec_blocks import hf_config
-from higgs_tts.engine.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
+from higgs_tts.engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
+from higgs_tts.engine.checkpoint.find_codec import open_codec
+from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
+from higgs_tts.engine.checkpoint.tensor_file import open_folder
+from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.config import FRAME_SAMPLES
-from higgs_tts.engine.layouts import V3_CODEC
-from higgs_tts.engine.tensors import open_folder
+from higgs_tts.engine.tools.tiny_codec import hf_config
 from higgs_tts.training import export, train_codec
 from higgs_tts.training.bank import CodedBank
 from higgs_tts.training.codec_model import CONFIG, Codec, load, save

@@ -5,9 +5,10 @@ import os
 
 import pytest
 import torch
-from higgs_tts.engine import voice as voice_module
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.voice import Voice, check_clip, prepare_clip
+from higgs_tts.engine.voice import voice as voice_module
+from higgs_tts.engine.voice.clip import check_clip, prepare_clip
+from higgs_tts.engine.voice.voice import Voice
 from safetensors import safe_open
 from safetensors.torch import save_file
 

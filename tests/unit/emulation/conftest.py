@@ -13,9 +13,9 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine.config import ModelConfig, RopeConfig
-from higgs_tts.engine.layouts import make_plan
+from higgs_tts.engine.checkpoint.talker_layout import make_plan
 from higgs_tts.engine.talker import build_talker
+from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
 HERE = pathlib.Path(__file__).parent
 SHARED = re.compile(r"(extern )?__shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)(\[[^\]]*\])?;")

@@ -156,7 +156,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
 @pytest.fixture
 def comfy(monkeypatch, tmp_path):
     """ComfyUI's modules, with models/ under tmp_path; nodes are imported anew on them and forgotten afterwards."""
-    monkeypatch.setattr("higgs_tts.engine.files.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr("higgs_tts.engine.checkpoint.discover.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
     modules = comfy_modules(tmp_path)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)

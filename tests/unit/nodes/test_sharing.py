@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 from higgs_tts.engine import HiggsError
-from higgs_tts.engine.tiny import write_tiny
+from higgs_tts.engine.tools.tiny import write_tiny
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""A checkpoint's folder to its config and tensors. Builds no network."""

@@ -1,0 +1,280 @@
+"""How codecs lie in files: tensor names old and new, weight norm, dimensions read off shapes. Runs no network.
+
+The names transformers uses are canonical. The old `model.pth` of the v2 tokenizer has its own, in `OLD_TO_HF`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ..codec.hubert import STRIDES, semantic_shapes
+from ..codec.modules import (
+    CODEBOOKS,
+    RATIOS,
+    SEMANTIC_BLOCKS,
+    SEMANTIC_UNITS,
+    CodecConfig,
+    decoder_parts,
+    light_encoder_parts,
+)
+from ..codes import CODEBOOK_SIZE
+from ..config import FRAME_SAMPLES
+from ..errors import HiggsError
+
+if TYPE_CHECKING:
+    from .tensor_file import TensorFile
+
+_UNIT = ("snake1", "conv1", "snake2", "conv2")
+_REMEDY = "Download the codec again."
+
+
+def _old_modules() -> dict[str, str]:
+    table = {"fc_prior": "fc", "fc_post1": "fc1", "fc_post2": "fc2"}
+    for old, new, up in ("encoder.block", "acoustic_encoder", False), ("decoder_2.model", "acoustic_decoder", True):
+        table |= {f"{old}.0": f"{new}.conv1"}
+        table |= {f"{old}.{RATIOS + 1}": f"{new}.snake1", f"{old}.{RATIOS + 2}": f"{new}.conv2"}
+        for i in range(RATIOS):
+            block, to = f"{old}.{i + 1}.block", f"{new}.block.{i}"
+            table |= {f"{block}.0": f"{to}.snake1", f"{block}.1": f"{to}.conv_t1"} if up else {}
+            table |= {f"{block}.3": f"{to}.snake1", f"{block}.4": f"{to}.conv1"} if not up else {}
+            for j in range(3):
+                unit = f"{block}.{j + 2 if up else j}.block"
+                table |= {f"{unit}.{k}": f"{to}.res_unit{j + 1}.{name}" for k, name in enumerate(_UNIT)}
+    for i in range(CODEBOOKS):
+        old, new = f"quantizer.vq.layers.{i}", f"quantizer.quantizers.{i}"
+        table |= {f"{old}._codebook": f"{new}.codebook"}
+        table |= {f"{old}.{name}": f"{new}.{name}" for name in ("project_in", "project_out")}
+    table |= {"encoder_semantic.conv.conv": "encoder_semantic.conv"}
+    table |= {f"decoder_semantic.{conv}.conv": f"decoder_semantic.{conv}" for conv in ("conv1", "conv2")}
+    for half in ("encoder_semantic", "decoder_semantic"):
+        for block in (f"{half}.conv_blocks.{i}" for i in range(SEMANTIC_BLOCKS)):
+            table |= {f"{block}.conv.conv": f"{block}.conv"}
+            units = (f"{block}.res_units.{i}" for i in range(SEMANTIC_UNITS))
+            table |= {f"{unit}.conv1.conv": f"{unit}.conv1" for unit in units}
+    return table
+
+
+OLD_TO_HF = _old_modules()  # module name -> module name; names not in it are the same in both
+HF_TO_OLD = {new: old for old, new in OLD_TO_HF.items()}
+
+# Weight norm writes a weight as direction and length, under the names of torch's old or new way of doing it.
+DIRECTION, LENGTH = ".parametrizations.weight.original1", ".parametrizations.weight.original0"
+_HALVES = {".weight_v": DIRECTION, ".weight_g": LENGTH, DIRECTION: DIRECTION, LENGTH: LENGTH}
+# The one convolution that keeps its weight norm, which HuBERT takes over other dimensions than the rest.
+POSITION = "semantic_model.encoder.pos_conv_embed.conv"
+_UNREAD = ("decoder_semantic.", "fc1.", "semantic_model.masked_spec_embed")
+_UNREAD_BOOK = (".codebook.inited", ".codebook.cluster_size", ".codebook.embed_avg")
+
+# field of CodecConfig -> the tensor and the axis that tell it
+_TELLS = {
+    "codebook_size": ("quantizer.quantizers.0.codebook.embed", 0),
+    "codebook_dim": ("quantizer.quantizers.0.codebook.embed", 1),
+    "acoustic_hidden": ("acoustic_decoder.conv1.weight", 1),
+    "decoder_hidden": ("acoustic_decoder.conv1.weight", 0),
+    "encoder_hidden": ("acoustic_encoder.conv1.weight", 0),
+    "semantic_hidden": ("semantic_model.feature_projection.projection.weight", 0),
+    "semantic_ffn": ("semantic_model.encoder.layers.0.feed_forward.intermediate_dense.weight", 0),
+    "pos_kernel": (POSITION + DIRECTION, 2),
+}
+_UPSAMPLING = tuple(f"acoustic_decoder.block.{i}.conv_t1.weight" for i in range(RATIOS))
+_HEARING = tuple(f"semantic_model.feature_extractor.conv_layers.{i}.conv.weight" for i in range(len(STRIDES)))
+_LAYERS = "semantic_model.encoder.layers."
+
+
+def looks_like_codec(names: Iterable[str]) -> bool:
+    """Whether tensors of these names, prefixes stripped, are meant as a codec, old or new."""
+    return any(name.startswith(("acoustic_decoder.", "decoder_2.model.")) for name in names)
+
+
+@functools.lru_cache(maxsize=4)
+def decoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
+    """Tensor name -> shape of everything that decoding needs."""
+    return _shapes(decoder_parts, config)
+
+
+@functools.lru_cache(maxsize=4)
+def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
+    """Tensor name -> shape of everything that encoding needs."""
+    ours = _shapes(light_encoder_parts, config)
+    acoustic = {name: shape for name, shape in ours.items() if name.startswith("acoustic_encoder.")}
+    semantic = {f"semantic_model.{name}": shape for name, shape in semantic_shapes(config).items()}
+    # In this order tiny_codec draws its weights; another order is another codec.
+    return MappingProxyType({**acoustic, **semantic, **ours})
+
+
+def unused_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
+    """Tensor name -> shape of what published codecs hold for training alone: accepted in a file, never read."""
+    width = config.semantic_hidden
+    shapes = {
+        "semantic_model.masked_spec_embed": (width,),
+        "fc1.weight": (width, config.hidden),
+        "fc1.bias": (width,),
+        "decoder_semantic.conv1.weight": (width, width, 3),
+        "decoder_semantic.conv2.weight": (width, width, 3),
+    }
+    for block in (f"decoder_semantic.conv_blocks.{i}" for i in range(SEMANTIC_BLOCKS)):
+        shapes |= {f"{block}.conv.weight": (width, width, 3), f"{block}.conv.bias": (width,)}
+        for unit in (f"{block}.res_units.{i}" for i in range(SEMANTIC_UNITS)):
+            shapes |= {f"{unit}.conv1.weight": (width, width, 3), f"{unit}.conv2.weight": (width, width, 1)}
+    for book in (f"quantizer.quantizers.{i}.codebook" for i in range(CODEBOOKS)):
+        table = (config.codebook_size, config.codebook_dim)
+        shapes |= {f"{book}.inited": (1,), f"{book}.cluster_size": table[:1], f"{book}.embed_avg": table}
+    return shapes
+
+
+def _shapes(parts: Callable[[CodecConfig], dict[str, nn.Module]], config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        module = nn.ModuleDict(parts(config))
+    return MappingProxyType({name: tuple(tensor.shape) for name, tensor in module.state_dict().items()})
+
+
+def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
+    """The widths of a codec from the shapes of its tensors under canonical names.
+
+    Raises KeyError with the name of a tensor that is needed for it and is missing or has too few dimensions, and
+    ValueError where the widths do not make a codec.
+    """
+
+    def size(name: str, axis: int) -> int:
+        if len(shapes.get(name, ())) <= axis:
+            raise KeyError(name)
+        return shapes[name][axis]
+
+    widths = {field: size(name, axis) for field, (name, axis) in _TELLS.items()}
+    layers = {int(name.removeprefix(_LAYERS).split(".")[0]) for name in shapes if name.startswith(_LAYERS)}
+    config = CodecConfig(
+        **widths,
+        semantic_layers=max(layers) + 1,
+        pos_groups=widths["semantic_hidden"] // max(1, size(POSITION + DIRECTION, 1)),
+        ratios=tuple(size(name, 2) // 2 for name in _UPSAMPLING),
+        conv_dims=tuple(size(name, 0) for name in _HEARING),
+        conv_kernels=tuple(size(name, 2) for name in _HEARING),
+    )
+    if math.prod(config.ratios) != FRAME_SAMPLES:
+        raise ValueError(f"upsampling by {config.ratios} does not make {FRAME_SAMPLES} samples a frame")
+    if config.codebook_size != CODEBOOK_SIZE:
+        raise ValueError(f"{config.codebook_size} codes a codebook instead of {CODEBOOK_SIZE}")
+    if config.semantic_hidden % config.semantic_heads or config.semantic_hidden % max(1, config.pos_groups):
+        raise ValueError(f"HuBERT cannot be {config.semantic_hidden} wide")
+    return config
+
+
+def canonical_name(name: str) -> tuple[str, str]:
+    """A tensor's name in a file, old or new -> its canonical name and the half of weight norm it is, "" for none."""
+    half = next((suffix for suffix in _HALVES if name.endswith(suffix)), "")
+    if half:
+        module = OLD_TO_HF.get(name.removesuffix(half), name.removesuffix(half))
+        return (module + _HALVES[half], "") if module == POSITION else (module + ".weight", _HALVES[half])
+    module, dot, leaf = name.rpartition(".")
+    return OLD_TO_HF.get(module, module) + dot + leaf, ""
+
+
+class CodecWeights:
+    """A codec in a file of either layout: what is wrong with it, and its tensors under canonical names."""
+
+    def __init__(self, tensors: TensorFile):
+        """Reads shapes alone. Raises HiggsError for tensors that are not a codec."""
+        self._tensors = tensors
+        if not looks_like_codec(tensors.shapes):
+            name = next(iter(tensors.shapes), None)
+            where = tensors.file_of(name) if name else "The file"
+            raise HiggsError(
+                f"{where} does not contain a codec: it has no acoustic_decoder. Choose the folder of the codec."
+            )
+        self._old = any(name.startswith("decoder_2.") for name in tensors.shapes)
+        self._sources: dict[str, dict[str, str]] = {}  # canonical name -> half -> name in the file
+        self._doubles: list[str] = []
+        for name in tensors.shapes:
+            to, half = canonical_name(name)
+            if half in (held := self._sources.setdefault(to, {})):
+                self._doubles.append(f"{tensors.file_of(name)}: {name} and {held[half]} are the same tensor twice.")
+            held[half] = name
+        self.shapes: dict[str, tuple[int, ...]] = {
+            name: tensors.shapes[held.get("") or held.get(DIRECTION) or held[LENGTH]]
+            for name, held in self._sources.items()
+        }
+
+    @property
+    def config(self) -> CodecConfig:
+        """The codec's widths. Raises HiggsError where the tensors do not tell them."""
+        try:
+            return codec_config(self.shapes)
+        except (KeyError, ValueError) as error:
+            raise HiggsError(f"{self._untold(error)} {_REMEDY}") from error
+
+    def problems(self) -> list[str]:
+        """One sentence for each tensor that is missing, mis-shaped or unexpected, naming file and tensor."""
+        try:
+            config = codec_config(self.shapes)
+        except (KeyError, ValueError) as error:
+            return [self._untold(error)]
+        expected = {**encoder_shapes(config), **decoder_shapes(config)}
+        found = list(self._doubles)
+        for name, shape in expected.items():
+            found += self._wrong(name, tuple(shape))
+        for name, held in self._sources.items():
+            if name not in expected and not (name.startswith(_UNREAD) or name.endswith(_UNREAD_BOOK)):
+                found += [f"{self._tensors.file_of(n)}: {n} is not a tensor of the codec." for n in held.values()]
+        return found
+
+    def read(self, part: str, device: torch.device | str) -> dict[str, torch.Tensor]:
+        """The tensors of `part`, "decoder" or "encoder": canonical name -> fp32 tensor on `device`, weight norm folded.
+
+        Raises HiggsError where `problems` finds any.
+        """
+        if found := self.problems():
+            more = f" There are {len(found) - 1} more such tensors." if len(found) > 1 else ""
+            raise HiggsError(f"{found[0]}{more} {_REMEDY}")
+        shapes = {"decoder": decoder_shapes, "encoder": encoder_shapes}[part](self.config)
+        return {name: self._fold(self._sources[name], device) for name in shapes}
+
+    def _fold(self, held: dict[str, str], device: torch.device | str) -> torch.Tensor:
+        if "" in held:
+            return self._get(held[""], device)
+        direction, length = self._get(held[DIRECTION], device), self._get(held[LENGTH], device)
+        axes = tuple(range(1, direction.dim()))
+        return length * direction / torch.linalg.vector_norm(direction, dim=axes, keepdim=True)
+
+    def _get(self, name: str, device: torch.device | str) -> torch.Tensor:
+        # On the CPU the file hands out its own pages; a copy lets the file go when reading is done.
+        tensor = self._tensors.get(name, device)
+        return tensor.to(torch.float32, copy=tensor.device.type == "cpu")
+
+    def _wrong(self, name: str, shape: tuple[int, ...]) -> list[str]:
+        held = self._sources.get(name)
+        if held is None:
+            return [self._missing(name)]
+        if set(held) not in ({""}, {DIRECTION, LENGTH}):
+            names = " and ".join(held.values())
+            return [f"{self._tensors.file_of(next(iter(held.values())))}: {names} do not make up one weight."]
+        needed = {half: (shape[0],) + (1,) * (len(shape) - 1) if half == LENGTH else shape for half in held}
+        return [
+            f"{self._tensors.file_of(n)}: {n} has the shape {list(self._tensors.shapes[n])}, not {list(needed[half])}."
+            for half, n in held.items()
+            if tuple(self._tensors.shapes[n]) != needed[half]
+        ]
+
+    def _missing(self, name: str) -> str:
+        module, dot, leaf = name.rpartition(".")
+        named = (HF_TO_OLD.get(module, module) if self._old else module) + dot + leaf
+        # In a sharded codec, the file that holds its nearest neighbours is the one to look at.
+        near = max(self._tensors.shapes, key=lambda other: _shared(named, other))
+        return f"{self._tensors.file_of(near)}: {named} is missing."
+
+    def _untold(self, error: KeyError | ValueError) -> str:
+        if isinstance(error, KeyError):
+            name = error.args[0]
+            wrong = self._wrong(name, ()) if name in self._sources else [self._missing(name)]
+            return wrong[0]
+        return f"{self._tensors.file_of(next(iter(self._tensors.shapes)))}: {error}."
+
+
+def _shared(a: str, b: str) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

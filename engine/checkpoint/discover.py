@@ -1,0 +1,120 @@
+"""Which folders hold a checkpoint, and which can be downloaded. Reads names and config.json, never a tensor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from huggingface_hub import constants
+
+from ..errors import HiggsError
+from ..json_file import read_json
+from .catalog import DOWNLOADS, Repo
+from .hf_config import family_of
+from .tensor_file import weight_files
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+CODEC_SUBFOLDER = "audio_tokenizer"
+_DEPTH = 3  # levels of folders below a root that are looked into
+_UNFINISHED = ("*.incomplete", "*.part", "*.aria2", "*.crdownload")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A folder that is, or should become, a checkpoint."""
+
+    name: str  # for a list
+    path: Path
+    family: str  # "v3" or "v2"; empty where config.json is missing
+    complete: bool
+    note: str = ""  # what is missing, and what to do
+
+
+def missing_parts(folder: Path) -> list[str]:
+    """What a talker's folder lacks, each in a sentence; empty when it has all its files. Reads no weights."""
+    lacks = [f"{name} is missing." for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    try:
+        if not weight_files(folder):
+            lacks.append("It contains no .safetensors file.")
+    except HiggsError as error:
+        lacks.append(str(error))
+    if lacks:
+        lacks += [f"{path.name} is an unfinished download." for path in _unfinished(folder)]
+    return lacks
+
+
+def find_checkpoints(roots: Sequence[Path | str]) -> list[Found]:
+    """Checkpoints in the folders `roots` and a few levels below, in order of name. Quick enough for a drop-down."""
+    found: dict[Path, Found] = {}
+    for root in map(Path, roots):
+        for checkpoint in _search(root, root, _DEPTH):
+            found.setdefault(checkpoint.path, checkpoint)
+    named: dict[str, Found] = {}
+    for checkpoint in found.values():
+        parts, count = checkpoint.path.parts, checkpoint.name.count("/") + 1
+        while (name := "/".join(parts[-count:])) in named:  # the same name under two roots: the second says its root's
+            count += 1
+        named[name] = replace(checkpoint, name=name)
+    return sorted(named.values(), key=lambda checkpoint: checkpoint.name.lower())
+
+
+def find_in_hf_cache() -> list[Found]:
+    """The published checkpoints in Hugging Face's cache, pinned revisions first. No network."""
+    found = []
+    for download in DOWNLOADS.values():
+        for folder in (folders := cached_snapshots(download.talker)):
+            name = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
+            if folder.name != download.talker.revision and [f.parent for f in folders].count(folder.parent) > 1:
+                name += f"@{folder.name[:7]}"  # one of several, and not the one we mean
+            found.append(_recognise(folder, name))
+    return list(filter(None, found))
+
+
+def cached_snapshots(repo: Repo) -> list[Path]:
+    """Folders of `repo` in Hugging Face's cache: the pinned revision first, then the newest."""
+    names = [f"models--{name.replace('/', '--')}" for name in (repo.id, *repo.former)]
+    places = [Path(constants.HF_HUB_CACHE) / name / "snapshots" for name in names]
+    snapshots = [folder for place in places if place.is_dir() for folder in place.iterdir() if folder.is_dir()]
+    return sorted(snapshots, key=lambda folder: (folder.name != repo.revision, -folder.stat().st_mtime))
+
+
+def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
+    """Checkpoints in `folder` and `depth` levels below it; hidden folders and those inside a checkpoint left out."""
+    checkpoint = _recognise(folder, folder.relative_to(root).as_posix() if folder != root else root.name)
+    if checkpoint:
+        yield checkpoint
+    if depth == 0 or (checkpoint and checkpoint.family) or not folder.is_dir():
+        return
+    try:
+        with os.scandir(folder) as entries:
+            below = sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:  # a folder that may not be listed holds nothing to offer
+        return
+    for path in below:
+        yield from _search(root, Path(path), depth - 1)
+
+
+def _recognise(folder: Path, name: str) -> Found | None:
+    if not (folder / CONFIG).is_file():
+        lowered = folder.name.lower()
+        if "higgs" not in lowered or "tokenizer" in lowered:
+            return None
+        if not any(folder.glob("model*.safetensors")) and not _unfinished(folder):
+            return None
+        return Found(name, folder, "", False, " ".join(missing_parts(folder)))
+    try:
+        family = family_of(read_json(folder / CONFIG))
+    except HiggsError as error:
+        return Found(name, folder, "", False, str(error)) if "higgs" in folder.name.lower() else None
+    if family is None:
+        return None
+    lacks = missing_parts(folder)
+    return Found(name, folder, family, not lacks, " ".join(lacks))
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    places = (folder, folder / ".cache" / "huggingface" / "download")
+    return [path for place in places for pattern in _UNFINISHED for path in sorted(place.glob(pattern))]

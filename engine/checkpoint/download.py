@@ -1,0 +1,126 @@
+"""Fetches a checkpoint from Hugging Face into a folder, unless it is there already."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import huggingface_hub
+from huggingface_hub import constants, errors
+from tqdm.std import tqdm
+
+from ..errors import HiggsError
+from .catalog import DOWNLOADS, Download, Repo
+from .discover import CODEC_SUBFOLDER, CONFIG, missing_parts
+from .tensor_file import open_folder, open_tensors
+
+
+def download_checkpoint(
+    label: str, target_root: Path | str, on_progress: Callable[[float, str], None] | None = None
+) -> Path:
+    """Fetch `DOWNLOADS[label]` into a folder of its own under `target_root`; resumes where an earlier try stopped.
+
+    `on_progress(fraction, text)` is called from the downloading threads; what it raises ends the download. A folder
+    that is complete is not fetched again. Returns the folder. Raises HiggsError when there is no network, no room, or
+    files are missing afterwards.
+    """
+    if label not in DOWNLOADS:
+        raise HiggsError(f"{label!r} is not a known download. Choose one of: {', '.join(DOWNLOADS)}.")
+    download = DOWNLOADS[label]
+    folder = Path(target_root) / download.folder
+    if _is_whole(folder, download):
+        return folder
+    if constants.HF_HUB_OFFLINE:
+        raise HiggsError(
+            f"{label} cannot be downloaded: HF_HUB_OFFLINE is set. Unset it, or put {download.talker.id} into {folder}."
+        )
+    report = _Reporter(download.size, on_progress)
+    _fetch(download.talker, folder, report)
+    if download.codec:
+        _fetch(download.codec, folder / CODEC_SUBFOLDER, report)
+    if lacks := missing_parts(folder):
+        raise HiggsError(f"{folder} is not complete. {' '.join(lacks)} Start the download again; it resumes from here.")
+    return folder
+
+
+def _is_whole(folder: Path, download: Download) -> bool:
+    """Whether what `download` fetches is there and its files can be opened: a damaged one is to be fetched again."""
+    try:
+        if missing_parts(folder):
+            return False
+        open_folder(folder)
+        if download.codec:
+            files = [folder / CODEC_SUBFOLDER / name for name in download.codec.patterns if "*" not in name]
+            open_tensors([path for path in files if path.name != CONFIG])
+            return all(path.is_file() for path in files)
+    except HiggsError:
+        return False
+    return True
+
+
+def _fetch(repo: Repo, folder: Path, report: _Reporter) -> None:
+    try:
+        huggingface_hub.snapshot_download(
+            repo.id,
+            revision=repo.revision,
+            local_dir=str(folder),
+            allow_patterns=list(repo.patterns),
+            tqdm_class=report.bar_class(),
+        )
+    except (OSError, ValueError, RuntimeError, errors.HTTPError) as error:
+        raise HiggsError(
+            f"{repo.id} could not be downloaded into {folder} ({error}). "
+            "Check the network and the free disk space, then start again: the download resumes where it stopped."
+        ) from error
+
+
+@dataclass
+class _Reporter:
+    """Adds up what huggingface_hub tells its progress bars, over the repositories of one download."""
+
+    size: int
+    on_progress: Callable[[float, str], None] | None
+    bytes_done: int = 0
+    files_done: int = 0
+    files: int = 0
+
+    def bar_class(self) -> type[tqdm]:
+        """A tqdm class that reports here. huggingface_hub counts files with it, newer ones bytes too."""
+        report = self
+
+        class Bar(tqdm):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                # A bar that is switched off forgets what it was told.
+                self.counts_bytes = kwargs.get("unit") == "B"
+                self.on_the_wire = str(kwargs.get("desc")).startswith("Downloading")  # not yet on the disk
+                report.files += 0 if self.counts_bytes else kwargs.get("total") or 0
+
+            def __iter__(self):
+                with contextlib.closing(self):
+                    for item in self.iterable:
+                        yield item
+                        self.update()
+
+            def update(self, n=1):
+                shown = super().update(n)
+                if not self.counts_bytes:
+                    report.files_done += n
+                elif not self.on_the_wire:
+                    report.bytes_done += int(n)
+                report.tell()
+                return shown
+
+        return Bar
+
+    def tell(self) -> None:
+        """Call `on_progress` with the finest figure there is."""
+        if self.on_progress is None:
+            return
+        if self.bytes_done:
+            size = max(self.size, self.bytes_done)
+            self.on_progress(self.bytes_done / size, f"{self.bytes_done / 1e9:.1f} of {size / 1e9:.1f} GB")
+        elif self.files:
+            self.on_progress(self.files_done / self.files, f"{self.files_done} of {self.files} files")

@@ -1,0 +1,182 @@
+"""A folder to a checkpoint that is known to fit, and its talker onto one device. Builds no network."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..errors import HiggsError
+from ..json_file import read_json
+from ..talker.config import ModelConfig
+from .codec_layout import CodecWeights, looks_like_codec
+from .discover import CONFIG, TOKENIZER
+from .find_codec import FEW, find_codec, first_problems
+from .hf_config import Settings, family_of, read_settings
+from .talker_layout import Plan, beginnings, layout_of, make_plan, shape_problems, unwrapped
+from .tensor_file import TensorFile, open_folder
+from .upload import Job, upload
+
+# What quantisers add beside a weight: scales, zero points, tables.
+_QUANTISED = re.compile(
+    r"(^|[._])(weight_scale(_inv|_2)?|input_scale|scale_weight|scale_input|scaled_fp8|comfy_quant|SCB|absmax|quant_map"
+    r"|qweight|qzeros|scales|g_idx)$|quant_state"
+)
+# What names begin with, for messages.
+_BEGINNINGS = {
+    "v3": "'body.' and 'tied.' (Higgs TTS 3)",
+    "v2": "'model.' with 'audio_lm_head.', or 'layers.' with 'audio_codebook_embeddings.' (Higgs Audio v2)",
+}
+_HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything the headers tell: no weight has been read yet."""
+
+    folder: Path
+    config: ModelConfig
+    tokenizer: Path
+    talker: TensorFile
+    plan: Plan
+    codec: CodecWeights
+    codec_folder: Path
+    problems: tuple[str, ...]  # each names a file and a tensor; loading refuses when there are any
+    notes: tuple[str, ...]  # worth telling, no hindrance
+
+
+def inspect(folder: Path | str, codec_folder: Path | str | None = None) -> Checkpoint:
+    """Read the config and the headers of the checkpoint in `folder`, and find its codec.
+
+    The codec is the one inside the talker's file, else the one in `codec_folder`, else it is searched for.
+    Raises HiggsError when there is no Higgs checkpoint, a file of it is missing, or its settings are not supported;
+    tensors that do not fit are listed in `problems`.
+    """
+    folder = Path(folder).expanduser()
+    settings, talker = open_talker(folder)
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.is_file():
+        raise HiggsError(f"{tokenizer} is missing. Copy it from the model's repository into {folder}.")
+    codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
+    plan = make_plan(settings.model, talker.shapes, settings.tied)
+    problems = (*talker_problems(folder, talker, plan), *codec.weights.problems())
+    notes = (*settings.notes, *codec.notes)
+    return Checkpoint(folder, settings.model, tokenizer, talker, plan, codec.weights, codec.folder, problems, notes)
+
+
+def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
+    """The settings and the tensors of the talker in `folder`. Raises HiggsError where there is none."""
+    if not folder.is_dir():
+        raise HiggsError(f"{folder} is not a folder. Give the folder that contains config.json and model.safetensors.")
+    config = read_json(folder / CONFIG)
+    stored = open_folder(folder)
+    if not stored.shapes:
+        gguf = "GGUF files are not supported. " if any(folder.glob("*.gguf")) else ""
+        raise HiggsError(f"{folder} contains no .safetensors file. {gguf}Download the published model into it.")
+    talker, prefixes = unwrapped(stored)
+    layout = layout_of(talker.shapes)
+    if layout is None:
+        raise HiggsError(_stranger(folder, config, talker.shapes))
+    settings = read_settings(config, folder / CONFIG, layout)
+    if prefixes:
+        note = f"The names of the tensors in {folder} begin with {' and '.join(prefixes)}, which is ignored."
+        settings = replace(settings, notes=(*settings.notes, note))
+    return settings, talker
+
+
+def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
+    """What to say of tensors that are not a talker's."""
+    remedy = "Give the folder of Higgs TTS 3 or Higgs Audio v2."
+    if looks_like_codec(names):
+        return f"{folder} contains the audio codec, not the model itself. {remedy}"
+    wanted = _BEGINNINGS.get(family_of(config)) or _BEGINNINGS["v3"] + " or " + _BEGINNINGS["v2"]
+    return (
+        f"{folder} does not contain a Higgs model: the names of its tensors begin with {beginnings(names)}; "
+        f"expected: {wanted}. {remedy}"
+    )
+
+
+def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
+    """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
+    quantised = [name for name in plan.unexpected if _QUANTISED.search(name)]
+    quantised += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point]
+    if quantised:
+        where = talker.file_of(quantised[0])
+        return [f"{where}: tensor {quantised[0]} belongs to a quantised model, which is not supported."]
+    problems, missing = [], []
+    # A v3 file has its layers under "body.", which is not part of the tables' names.
+    body = "body." if layout_of(talker.shapes) == "v3" else ""
+    for name, what in shape_problems(plan, talker.shapes):
+        if name in talker.shapes:
+            problems.append(f"{talker.file_of(name)}: tensor {name} {what}.")
+            continue
+        missing.append(name if name.startswith("tied.") else body + name)
+        problems.append(f"the weights in {folder}: tensor {missing[-1]} {what}.")
+    problems += [f"{talker.file_of(name)}: tensor {name} is not part of this model." for name in plan.unexpected]
+    if min(len(missing), len(plan.unexpected)) > FEW:
+        names = f"it has {plan.unexpected[0]}, and {missing[0]} is expected"
+        whole = (
+            f"{len(missing)} tensors are missing and {len(plan.unexpected)} are unknown; they may be named differently"
+        )
+        problems.insert(0, f"{talker.file_of(plan.unexpected[0])}: {whole}: {names}.")
+    return problems
+
+
+def load_talker(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The talker's tensors under their canonical names, fused, in `dtype` on `device`, and nothing else there.
+
+    `embed_text` stays in host memory in the file's dtype, backed by the file where it is stored in one piece.
+    A tied head is the same tensor object as `embed_codes`. Raises HiggsError when the checkpoint has problems.
+    """
+    require_whole(checkpoint)
+    tensors: dict[str, torch.Tensor] = {}
+    jobs: list[Job] = []
+    for name, sources in checkpoint.plan.parts.items():
+        stored = [key for source in sources for key in source.stored]
+        if name == _HOST:
+            halves = [checkpoint.talker.get(key) for key in stored]
+            tensors[name] = halves[0] if len(halves) == 1 else torch.cat(halves)
+            continue
+        fused = tensors[name] = torch.empty(checkpoint.plan.shape(name), dtype=dtype, device=device)
+        row = 0
+        for key in stored:
+            rows = checkpoint.talker.shapes[key][0]
+            jobs += _place(checkpoint.talker, key, fused[row : row + rows])
+            row += rows
+    if jobs:
+        upload(jobs, device)
+    if checkpoint.plan.tied:
+        tensors["head_codes"] = tensors["embed_codes"]
+    return tensors
+
+
+def _place(file: TensorFile, key: str, target: torch.Tensor) -> list[Job]:
+    """Copies a stored tensor to its target now, or says how it is to be uploaded to a GPU."""
+    span = file.span(key) if target.device.type == "cuda" else None
+    if span is None:
+        target.copy_(file.get(key))
+        return []
+    return [Job(*span, file.dtypes[key], target)]
+
+
+def require_whole(checkpoint: Checkpoint):
+    """Raises HiggsError that names the first problems of a checkpoint that has any."""
+    if not checkpoint.problems:
+        return
+    codec = checkpoint.codec.problems()
+    if talker := [problem for problem in checkpoint.problems if problem not in codec]:
+        head = f"{checkpoint.folder} does not fit the model that its config.json describes."
+        raise HiggsError(f"{head} {first_problems(talker)} Download the published files.")
+    raise HiggsError(
+        f"The codec in {checkpoint.codec_folder} is not usable. {first_problems(codec)} Download the codec again."
+    )
+
+
+def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Bytes that `load_talker` takes on the device."""
+    names = (name for name in checkpoint.plan.parts if name != _HOST)
+    return sum(math.prod(checkpoint.plan.shape(name)) for name in names) * dtype.itemsize

@@ -1,0 +1,226 @@
+"""What each published layout calls the talker's tensors, as tables. Opens no file and knows no device."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..talker.config import ModelConfig
+from .tensor_file import TensorFile
+
+V3_CODEC = "tied.embedding.modality_embeddings.0.model."  # the codec inside a v3 file lies under this
+
+# A shape is spelled in letters: H hidden, Q heads x head_dim, K kv_heads x head_dim, D head_dim, I intermediate,
+# T text vocabulary, C codebooks x code vocabulary. A source is "name:shape"; several are joined on dimension 0.
+_ATTENTION = {
+    "qkv": ("self_attn.q_proj.weight:QH", "self_attn.k_proj.weight:KH", "self_attn.v_proj.weight:KH"),
+    "o": ("self_attn.o_proj.weight:HQ",),
+}
+_TEXT_BLOCK = {
+    "attn_norm": ("input_layernorm.weight:H",),
+    "mlp_norm": ("post_attention_layernorm.weight:H",),
+    "gate_up": ("mlp.gate_proj.weight:IH", "mlp.up_proj.weight:IH"),
+    "down": ("mlp.down_proj.weight:HI",),
+}
+_LAYER = {
+    "v3": {
+        **_ATTENTION,
+        **_TEXT_BLOCK,
+        "q_norm": ("self_attn.q_norm.weight:D",),
+        "k_norm": ("self_attn.k_norm.weight:D",),
+    },
+    "v2": {
+        **_ATTENTION,
+        **_TEXT_BLOCK,
+        "audio_attn_norm": ("audio_input_layernorm.weight:H",),
+        "audio_mlp_norm": ("audio_post_attention_layernorm.weight:H",),
+        "audio_gate_up": ("audio_mlp.gate_proj.weight:IH", "audio_mlp.up_proj.weight:IH"),
+        "audio_down": ("audio_mlp.down_proj.weight:HI",),
+    },
+}
+_TOP = {
+    "v3": {
+        "embed_text": ("tied.embedding.text_embedding.weight:TH",),
+        "embed_codes": ("tied.embedding.modality_embeddings.0.embedding.weight:CH",),
+        "head_codes": ("tied.head.modality_heads.0.weight:CH",),
+        "norm": ("norm.weight:H",),
+    },
+    "v2": {
+        "embed_text": ("embed_tokens.weight:TH",),
+        "embed_codes": ("audio_codebook_embeddings.weight:CH",),
+        "head_codes": ("audio_lm_head.weight:CH",),
+        "norm": ("norm.weight:H",),
+    },
+}
+# From a file's name to the table's, in order. A file that holds a tensor under two of its names holds copies.
+_RENAMES = {
+    "v3": ((r"^body\.", ""),),
+    "v2": (
+        (r"^model\.", ""),
+        (r"^embed_audio_tokens\.embed_audio_tokens\.", "audio_codebook_embeddings."),
+        (r"^audio_decoder_proj\.", ""),
+    ),
+}
+# A tensor may be stored as a frozen and a trained half.
+_HALVES = re.compile(r"\.(?:embedding|linear)_(frozen|trainable)\.weight$")
+# What stands in front of a layout's names where the model was saved inside a wrapper: PEFT's, DDP's, a trainer's. Each
+# line: a tensor that is always there, and what all names begin with that the same prefix is taken from.
+_ANCHORS = tuple(
+    (re.compile(rf"((?:\w+\.)*?)(?:{anchor})"), part)
+    for anchor, part in (
+        (r"body\.norm\.weight", "body."),
+        (r"tied\.embedding\.text_embedding\.weight", "tied."),
+        (r"(?:model\.)?embed_audio_tokens\.embed_audio_tokens\.weight", ""),
+        (r"audio_codebook_embeddings\.weight", ""),
+    )
+)
+# In published files, and not used for speech: the text head, Whisper's side, tables that are computed.
+_DROPPED = {
+    "v3": re.compile(rf"^(tied\.head\.text_head\.|{re.escape(V3_CODEC)})|rotary_emb\.(original_)?inv_freq$"),
+    "v2": re.compile(
+        r"^(text_lm_head|audio_tower|audio_encoder_proj)\."
+        r"|(^|\.)audio_codebook_weights$|rotary_emb\.(original_)?inv_freq$"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One tensor the model wants: its shape, and the names it is stored under, to be joined on dimension 0."""
+
+    name: str  # in the table's words
+    shape: tuple[int, ...]
+    stored: tuple[str, ...]  # empty: the files lack it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where every tensor of the talker comes from."""
+
+    parts: dict[str, tuple[Source, ...]]  # canonical name -> sources, joined on dimension 0
+    unexpected: tuple[str, ...]  # names in the files that mean nothing here
+    tied: bool  # the head is the code embedding
+
+    def stored(self) -> list[str]:
+        """Every name in the files that something is read from."""
+        return [name for sources in self.parts.values() for source in sources for name in source.stored]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of the canonical tensor `name`."""
+        sources = self.parts[name]
+        return (sum(source.shape[0] for source in sources), *sources[0].shape[1:])
+
+
+def wrapper_prefixes(names: Iterable[str]) -> dict[str, str]:
+    """Stored name -> its name without what a wrapper put in front of it, for the names that have such a prefix.
+
+    A part that is stored under several prefixes (a copy of averages, say) is left alone: which one is meant is unknown.
+    """
+    names = set(names)
+    plain: dict[str, str] = {}
+    for anchor, part in _ANCHORS:
+        prefixes = {match[1] for name in names if (match := anchor.fullmatch(name))}
+        prefix = prefixes.pop() if len(prefixes) == 1 else ""
+        if prefix:
+            under = [name for name in names if name.startswith(prefix + part)]
+            if not any(name.removeprefix(prefix) in names for name in under):
+                plain |= {name: name.removeprefix(prefix) for name in under}
+    return plain
+
+
+def unwrapped(stored: TensorFile) -> tuple[TensorFile, list[str]]:
+    """The tensors under the names of their layout, and what a wrapper had put in front of these."""
+    plain = wrapper_prefixes(stored.shapes)
+    prefixes = sorted({f"'{name.removesuffix(ours)}'" for name, ours in plain.items()})
+    return stored.renamed(plain), prefixes
+
+
+def beginnings(names: Iterable[str]) -> str:
+    """What names begin with, for a message: the first words of the most frequent kinds."""
+    kinds = Counter(name.partition(".")[0] for name in names)
+    return " and ".join(f"'{kind}.'" for kind, _ in kinds.most_common(3))
+
+
+def layout_of(names: Iterable[str]) -> str | None:
+    """ "v3", "v2" or "v2-boson" by the names of the tensors; None where they do not belong to a Higgs talker."""
+    names = set(names)
+    if "tied.embedding.text_embedding.weight" in names or "body.norm.weight" in names:
+        return "v3"
+    if any("embed_audio_tokens.embed_audio_tokens." in name for name in names):
+        return "v2"
+    return "v2-boson" if any("audio_codebook_embeddings." in name for name in names) else None
+
+
+def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> Plan:
+    """Lay the names a file holds over the tables of `config`'s family. `tied`: the config says head = embedding."""
+    found, unexpected = _by_table_name(config.family, sorted(names))
+    top = dict(_TOP[config.family])
+    spare_head = top.pop("head_codes") if tied else ()
+    table = {name: tuple(top[name]) for name in top}
+    for layer in range(config.layers):
+        for name, sources in _LAYER[config.family].items():
+            table[f"layers.{layer}.{name}"] = tuple(f"layers.{layer}.{source}" for source in sources)
+    parts = {name: tuple(_source(text, config, found) for text in sources) for name, sources in table.items()}
+    wanted = {source.name for sources in parts.values() for source in sources}
+    wanted.update(text.partition(":")[0] for text in spare_head)
+    for name, stored in found.items():
+        if name not in wanted:
+            unexpected.extend(stored)
+    return Plan(parts, tuple(unexpected), tied)
+
+
+def shape_problems(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+    """(tensor, what is wrong with it) for every tensor that is missing, or of a shape the config does not give."""
+    problems = []
+    for sources in plan.parts.values():
+        for source in sources:
+            if not source.stored:
+                problems.append((source.name, "is missing"))
+                continue
+            held = [shapes[name] for name in source.stored]
+            joined = (sum(shape[0] for shape in held), *held[0][1:]) if all(held) else ()
+            if joined != source.shape or any(shape[1:] != held[0][1:] for shape in held):
+                problems.append((source.stored[0], f"has the shape {list(joined)}, not {list(source.shape)}"))
+    return problems
+
+
+def _by_table_name(family: str, names: list[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Table name -> the stored names that make it up (its halves in order). Copies under a second name are passed over.
+
+    The list is for names that repeat half of something; it is empty in a sound file.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for stored in names:
+        name = stored
+        for pattern, replacement in _RENAMES[family]:
+            name = re.sub(pattern, replacement, name)
+        if _DROPPED[family].search(name):
+            continue
+        half = _HALVES.search(name)
+        name = _HALVES.sub(".weight", name)
+        found.setdefault(name, {}).setdefault(half[1] if half else "whole", stored)
+    odd, whole = [], {}
+    for name, halves in found.items():
+        if "whole" in halves:
+            whole[name] = (halves["whole"],)
+        elif len(halves) == 2:
+            whole[name] = (halves["frozen"], halves["trainable"])
+        else:
+            odd.extend(halves.values())
+    return whole, odd
+
+
+def _source(text: str, config: ModelConfig, found: dict[str, tuple[str, ...]]) -> Source:
+    sizes = {
+        "H": config.hidden,
+        "Q": config.heads * config.head_dim,
+        "K": config.kv_heads * config.head_dim,
+        "D": config.head_dim,
+        "I": config.intermediate,
+        "T": config.text_vocab,
+        "C": config.codebooks * config.code_vocab,
+    }
+    name, _, letters = text.partition(":")
+    return Source(name, tuple(sizes[letter] for letter in letters), found.get(name, ()))

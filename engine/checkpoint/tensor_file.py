@@ -1,0 +1,205 @@
+"""Where tensors lie in files: names, shapes and bytes of safetensors and .pth files. Knows nothing of models."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..errors import HiggsError
+from ..json_file import read_json, refuse_pointer
+
+INDEX = "model.safetensors.index.json"
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+# What PyTorch's reader raises for bytes that are not a checkpoint.
+_UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError)
+_HALF = "The download is incomplete: start it again, and it resumes where it stopped."
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One tensor: where its bytes begin in a safetensors file, or the mapped tensor of a .pth."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int = 0
+    tensor: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def map(self) -> torch.Tensor:
+        """The tensor in host memory, backed by the file; pages are read when touched."""
+        if self.tensor is not None:
+            return self.tensor
+        if not self.nbytes:
+            return torch.empty(self.shape, dtype=self.dtype)
+        # Only this tensor is mapped. Mapping the file whole makes Windows reserve its full size in the page file.
+        data = np.memmap(self.path, np.uint8, mode="c", offset=self.offset, shape=(self.nbytes,))
+        return torch.from_numpy(data).view(self.dtype).view(self.shape)
+
+
+class TensorFile:
+    """One collection of named tensors, whatever files hold it. Nothing is read before `get`."""
+
+    def __init__(self, places: dict[str, _Place]):
+        self._places = places
+        self.shapes: dict[str, tuple[int, ...]] = {name: place.shape for name, place in places.items()}
+        self.dtypes: dict[str, torch.dtype] = {name: place.dtype for name, place in places.items()}
+
+    def file_of(self, name: str) -> str:
+        """Path of the file that holds `name`, for messages."""
+        return str(self._places[name].path)
+
+    def get(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
+        """The tensor on `device`, in the file's dtype. On the CPU it is backed by the file: do not write to it."""
+        return self._places[name].map().to(device)
+
+    def span(self, name: str) -> tuple[Path, int] | None:
+        """(file, offset of the first byte) of a tensor stored in one piece; None where only `get` can read it."""
+        place = self._places[name]
+        return (place.path, place.offset) if place.tensor is None else None
+
+    def under(self, prefix: str) -> TensorFile:
+        """The tensors whose names begin with `prefix`, under the names without it."""
+        return TensorFile({n[len(prefix) :]: p for n, p in self._places.items() if n.startswith(prefix)})
+
+    def renamed(self, names: Mapping[str, str]) -> TensorFile:
+        """The same tensors; those that `names` lists under other names."""
+        return TensorFile({names.get(name, name): place for name, place in self._places.items()})
+
+
+def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
+    """Read the headers of `paths` (.safetensors, .pth, .pt, .bin) as one collection.
+
+    Raises HiggsError for a file that is missing, cut short, not what its name says, or repeats another's tensor.
+    """
+    places: dict[str, _Place] = {}
+    for path in map(Path, paths):
+        if not path.is_file():
+            raise HiggsError(f"{path} is missing. {_HALF}")
+        found = _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+        both = next((name for name in found if name in places), None)
+        if both is not None:
+            raise HiggsError(f"{path} and {places[both].path} both hold the tensor {both}. Keep one of the two files.")
+        places.update(found)
+    return TensorFile(places)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of `folder` that make up its weights: named by an index, or found; empty where none are.
+
+    Raises HiggsError naming a shard that should be there and is not.
+    """
+    present = {path.name: path for path in sorted(folder.glob("*.safetensors"))}
+    single = present.get("model.safetensors")
+    if (folder / INDEX).is_file():
+        named = sorted(set(index_map(folder).values()))
+        missing = [name for name in named if name not in present]
+        if not missing:
+            return [present[name] for name in named]
+        # An index that names nothing of what is here was left behind by another revision of the repository.
+        if single is None or len(missing) < len(named):
+            raise HiggsError(f"{folder / missing[0]} is missing, although {INDEX} lists it. {_HALF}")
+    if single is not None:
+        return [single]
+    for name in present:
+        shard = _SHARD.fullmatch(name)
+        for number in range(1, int(shard[3]) + 1 if shard else 0):
+            wanted = f"{shard[1]}-{number:05d}-of-{shard[3]}.safetensors"
+            if wanted not in present:
+                raise HiggsError(f"{folder / wanted} is missing: {name} is one of {int(shard[3])} files. {_HALF}")
+    return list(present.values())
+
+
+def open_folder(folder: Path) -> TensorFile:
+    """The safetensors of `folder` as one collection, held against its index where there is one. Empty where none are.
+
+    Raises HiggsError as `open_tensors` and `weight_files` do, and for a tensor that the index names and no shard has.
+    """
+    paths = weight_files(folder)
+    tensors = open_tensors(paths)
+    if (folder / INDEX).is_file():
+        claims = index_map(folder)
+        if {path.name for path in paths} == set(claims.values()):
+            lost = next((name for name in claims if name not in tensors.shapes), None)
+            if lost is not None:
+                raise HiggsError(
+                    f"{folder / claims[lost]} does not contain the tensor {lost}, although {INDEX} says so. "
+                    "The two belong to different revisions: download the folder again."
+                )
+    return tensors
+
+
+def index_map(folder: Path) -> dict[str, str]:
+    """Tensor name -> file name, as the index of `folder` says. Raises HiggsError where it cannot be read."""
+    path = folder / INDEX
+    claims = read_json(path).get("weight_map")
+    if not isinstance(claims, dict) or not all(isinstance(name, str) for name in claims.values()):
+        raise HiggsError(f"{path}: weight_map does not name a file for every tensor. Download it again.")
+    return claims
+
+
+def _safetensors(path: Path) -> dict[str, _Place]:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            size = path.stat().st_size
+            if not 2 <= length <= size - 8:
+                refuse_pointer(path, length.to_bytes(8, "little") + file.read(64))
+                raise HiggsError(f"{path} is not a safetensors file, or its beginning is damaged. Download it again.")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        places = {name: _place(path, name, entry, 8 + length) for name, entry in header.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HiggsError(f"The safetensors header of {path} cannot be read ({error}). Download it again.") from error
+    end = max((place.offset + place.nbytes for place in places.values()), default=0)
+    if end > size:
+        raise HiggsError(f"{path} is cut short: {size:,} bytes of {end:,}. {_HALF}")
+    return places
+
+
+def _place(path: Path, name: str, entry: dict, start: int) -> _Place:
+    if entry["dtype"] not in _DTYPES:
+        raise HiggsError(f"{path}: {name} is stored as {entry['dtype']}, which is not supported. Use the bf16 files.")
+    begin, end = entry["data_offsets"]
+    place = _Place(path, tuple(entry["shape"]), _DTYPES[entry["dtype"]], start + begin)
+    if end - begin != place.nbytes:
+        raise HiggsError(f"{path}: the header gives {name} the wrong size. Download the file again.")
+    return place
+
+
+def _pickled(path: Path) -> dict[str, _Place]:
+    try:
+        with path.open("rb") as file:
+            refuse_pointer(path, file.read(64))
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except (*_UNREADABLE, pickle.UnpicklingError) as error:
+        raise HiggsError(f"{path} is damaged, cut short, or not a file of plain weights. Download it again.") from error
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise HiggsError(f"{path} is not a plain table of tensors. Use the file from the model's own repository.")
+    return {name: _Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}

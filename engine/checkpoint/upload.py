@@ -1,0 +1,83 @@
+"""File to device memory at the pace of the file: threads read ahead into pinned buffers while copies run.
+
+Through a memory map a copy waits for page faults and for the driver's own staging, one after the other. Knows files,
+offsets and destinations; knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..errors import HiggsError
+from ..memory import release_pinned
+
+CHUNK = 32 << 20  # bytes of a pinned buffer
+READERS = 4
+SLOTS = READERS + 2  # buffers being read, waiting and being copied
+
+
+@dataclass(frozen=True)
+class Job:
+    """Bytes of one stored tensor and where they go: `target` is contiguous, of any dtype, on the device."""
+
+    path: Path
+    offset: int
+    dtype: torch.dtype  # as stored
+    target: torch.Tensor
+
+
+def upload(jobs: list[Job], device: torch.device):
+    """Copies every job's bytes into its target on a CUDA device, converting the dtype where it differs.
+
+    Raises HiggsError for a file that ends early.
+    """
+    pieces = [piece for job in jobs for piece in _pieces(job)]
+    slots = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(min(SLOTS, len(pieces)))]
+    busy: list[torch.cuda.Event | None] = [None] * len(slots)
+    reads: deque = deque()
+    with ThreadPoolExecutor(READERS) as readers:
+        for index, (job, offset, target) in enumerate(pieces):
+            slot = index % len(slots)
+            if len(reads) == len(slots):
+                _copy(*reads.popleft(), busy)
+            if busy[slot] is not None:
+                busy[slot].synchronize()
+            size = target.numel() * job.dtype.itemsize
+            reads.append((readers.submit(_read, job.path, offset, slots[slot][:size]), slot, job.dtype, target))
+        while reads:
+            _copy(*reads.popleft(), busy)
+    torch.cuda.synchronize(device)
+    slots.clear()
+    release_pinned()
+
+
+def _pieces(job: Job):
+    """(job, offset, part of the target) in pieces that fit a buffer."""
+    flat, size = job.target.view(-1), CHUNK // job.dtype.itemsize
+    for start in range(0, flat.numel(), size):
+        yield job, job.offset + start * job.dtype.itemsize, flat[start : start + size]
+
+
+def _read(path: Path, offset: int, buffer: torch.Tensor) -> torch.Tensor:
+    view = memoryview(buffer.numpy())
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        done = 0
+        while done < len(view):
+            count = file.readinto(view[done:])
+            if not count:
+                raise HiggsError(f"{path} ended {len(view) - done:,} bytes early. Download it again.")
+            done += count
+    return buffer
+
+
+def _copy(read, slot: int, dtype: torch.dtype, target: torch.Tensor, busy: list):
+    """Starts the copy of a finished read and marks its buffer busy until it is done."""
+    target.copy_(read.result().view(dtype), non_blocking=True)
+    busy[slot] = torch.cuda.Event()
+    busy[slot].record()

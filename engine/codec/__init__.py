@@ -1,0 +1,1 @@
+"""The codec: codes to a waveform, and a clip to codes."""

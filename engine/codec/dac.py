@@ -1,0 +1,108 @@
+"""The codec's acoustic half: DAC's convolutions under the tensor names transformers uses. Knows no file and no codes.
+
+Held equal to transformers' DacEncoder and DacDecoder in tests; ours, so that speaking needs no transformers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from .snake import snake
+
+
+class Snake(nn.Module):
+    """DAC's activation, by whatever computes it: torch's ops, or a kernel put in their place.
+
+    `heard` of `frames` frames are sound and the rest is padding, which it silences. As every convolution that widens
+    what a sample hears comes after one of these, padding is to the frames before it what the end of a clip is.
+    """
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(1, width, 1))
+        self.compute = snake
+        self.heard = self.frames = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
+        return self.compute(x, self.alpha, x.shape[2] // self.frames * self.heard)
+
+
+class ResidualUnit(nn.Module):
+    """Two convolutions, each after a Snake, added to the input."""
+
+    def __init__(self, width: int, dilation: int):
+        super().__init__()
+        self.snake1 = Snake(width)
+        self.conv1 = nn.Conv1d(width, width, 7, dilation=dilation, padding=3 * dilation)
+        self.snake2 = Snake(width)
+        self.conv2 = nn.Conv1d(width, width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
+        return x + self.conv2(self.snake2(self.conv1(self.snake1(x))))
+
+
+class EncoderBlock(nn.Module):
+    """Residual units, then a convolution that doubles the width and divides the rate by `stride`."""
+
+    def __init__(self, width: int, stride: int):
+        super().__init__()
+        self.res_unit1, self.res_unit2, self.res_unit3 = (ResidualUnit(width, dilation) for dilation in (1, 3, 9))
+        self.snake1 = Snake(width)
+        self.conv1 = nn.Conv1d(width, 2 * width, 2 * stride, stride=stride, padding=math.ceil(stride / 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T] -> [B, 2 C, T / stride]
+        return self.conv1(self.snake1(self.res_unit3(self.res_unit2(self.res_unit1(x)))))
+
+
+class DecoderBlock(nn.Module):
+    """A transposed convolution that halves the width and multiplies the rate by `stride`, then residual units."""
+
+    def __init__(self, width: int, stride: int):
+        super().__init__()
+        self.snake1 = Snake(width)
+        # transformers' codec pads odd strides so that each yields exactly stride * T samples; plain DAC does not.
+        self.conv_t1 = nn.ConvTranspose1d(
+            width, width // 2, 2 * stride, stride=stride, padding=math.ceil(stride / 2), output_padding=stride % 2
+        )
+        units = (ResidualUnit(width // 2, dilation) for dilation in (1, 3, 9))
+        self.res_unit1, self.res_unit2, self.res_unit3 = units
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T] -> [B, C / 2, stride * T]
+        return self.res_unit3(self.res_unit2(self.res_unit1(self.conv_t1(self.snake1(x)))))
+
+
+class AcousticEncoder(nn.Module):
+    """wav [B, 1, S] -> [B, hidden, S / product of ratios]."""
+
+    def __init__(self, width: int, hidden: int, ratios: tuple[int, ...]):
+        super().__init__()
+        self.conv1 = nn.Conv1d(1, width, 7, padding=3)
+        self.block = nn.ModuleList(EncoderBlock(width << i, stride) for i, stride in enumerate(ratios))
+        self.snake1 = Snake(width << len(ratios))
+        self.conv2 = nn.Conv1d(width << len(ratios), hidden, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv1(x)
+        for block in self.block:
+            x = block(x)
+        return self.conv2(self.snake1(x))
+
+
+class AcousticDecoder(nn.Module):
+    """[B, hidden, T] -> wav [B, 1, product of ratios * T], not limited to -1..1: this codec has no final tanh."""
+
+    def __init__(self, width: int, hidden: int, ratios: tuple[int, ...]):
+        super().__init__()
+        self.conv1 = nn.Conv1d(hidden, width, 7, padding=3)
+        self.block = nn.ModuleList(DecoderBlock(width >> i, stride) for i, stride in enumerate(ratios))
+        self.snake1 = Snake(width >> len(ratios))
+        self.conv2 = nn.Conv1d(width >> len(ratios), 1, 7, padding=3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv1(x)
+        for block in self.block:
+            x = block(x)
+        return self.conv2(self.snake1(x))

@@ -1,0 +1,187 @@
+"""Waveform to codes and back, whole or in a stream. Knows no file format and nothing of who makes the codes.
+
+Always in fp32: lower precision changes which code is nearest, and the transposed convolutions are unstable in it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..config import FRAME_SAMPLES, SAMPLE_RATE
+from ..errors import HiggsError
+from ..resample import resample
+from .dac import Snake
+from .hubert import hubert
+from .modules import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encoder_parts
+
+CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
+WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
+EMIT_FRAMES = 25  # frames a stream waits for before it decodes a window
+STEADY_FRAMES = 100  # frames a window on a GPU while somebody listens: four times as many cost it little more
+LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (EMIT_FRAMES, STEADY_FRAMES, WINDOW_FRAMES))  # of windows
+_SEMANTIC_PAD = 160  # samples HuBERT's input gets on each side
+_SEMANTIC_STEP = 2  # HuBERT states a codec frame
+
+
+class CodecDecoder(nn.Module):
+    """Codes to waveform. Holds the quantizer's way out, one projection and the DAC decoder, nothing else."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.codebook_size = config.codebook_size
+        for name, part in decoder_parts(config).items():
+            self.add_module(name, part)
+        self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
+
+    def forward(self, codes: torch.Tensor, length: int = 0) -> torch.Tensor:  # [B, N, T] -> [B, 960 * T]
+        """`length`: frames to compute with, T or more; what is beyond T is heard as the end of the clip."""
+        frames = codes.shape[2]
+        length = max(length, frames)
+        for snake in self._snakes:
+            snake.heard, snake.frames = frames, length
+        codes = torch.where((codes >= 0) & (codes < self.codebook_size), codes, 0)
+        hidden = self.fc2(self.quantizer.decode(F.pad(codes, (0, length - frames)))).transpose(1, 2)
+        hidden[..., frames:] = 0.0
+        return self.acoustic_decoder(hidden)[:, 0, : frames * FRAME_SAMPLES]
+
+    def use(self, snake):
+        """Puts `snake` in the place of torch's ops (snake.py), or those back in its."""
+        for module in self._snakes:
+            module.compute = snake
+
+    @torch.no_grad()
+    def decode_span(
+        self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES, lengths: tuple = ()
+    ) -> torch.Tensor:
+        """The waveform of frames `start` to `stop` of `codes`, as it is in the decode of all of them.
+
+        codes: [B, N, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
+        count as 0. With less than 10 frames of context the edges are approximate. lengths: windows are padded to one
+        of these where one is long enough, because libraries prepare themselves for every new length.
+        """
+        left, right = max(0, start - context), min(codes.shape[2], stop + context)
+        length = min((length for length in lengths if length >= right - left), default=0)
+        wav = self(codes[:, :, left:right].to(self.fc2.weight.device), length)
+        return wav[:, (start - left) * FRAME_SAMPLES : (stop - left) * FRAME_SAMPLES]
+
+    @torch.no_grad()
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:
+        """codes [B, N, T] int64 -> wav [B, 960 * T] fp32, 24 kHz, on the device of `codes`.
+
+        Codes outside 0..1023 count as 0. Long clips go in exact windows, so their length costs no working memory.
+        """
+        batch, books, frames = codes.shape
+        assert books == CODEBOOKS
+        wav = torch.empty(batch, frames * FRAME_SAMPLES, device=codes.device)
+        for start in range(0, frames, WINDOW_FRAMES):
+            stop = min(frames, start + WINDOW_FRAMES)
+            wav[:, start * FRAME_SAMPLES : stop * FRAME_SAMPLES] = self.decode_span(codes, start, stop)
+        return wav
+
+
+class CodecEncoder(nn.Module):
+    """Waveform to codes. Four times the decoder's size: built for a call, then dropped."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        for name, part in encoder_parts(config).items():
+            self.add_module(name, part)
+
+    @torch.no_grad()
+    def encode(self, wav: torch.Tensor) -> torch.Tensor:
+        """One clip: wav [S] fp32 mono 24 kHz -> codes [ceil(S / 960), N] int64, both on the device of `wav`.
+
+        The clip is padded with silence to whole frames. Raises HiggsError for a clip without samples.
+        """
+        (samples,) = wav.shape
+        if not samples:
+            raise HiggsError("The reference clip has 0 samples. Load a clip with a few seconds of speech.")
+        device = self.fc.weight.device
+        padded = F.pad(wav.to(device, torch.float32), (0, -samples % FRAME_SAMPLES))[None]
+        acoustic = self.acoustic_encoder(padded[:, None])
+        semantic = self.encoder_semantic(self._semantic(padded).transpose(1, 2))
+        both = torch.cat([acoustic, semantic], dim=1).transpose(1, 2)  # [1, T, hidden]
+        return self.quantizer.encode(self.fc(both))[0].T.contiguous().to(wav.device)
+
+    def _semantic(self, wav: torch.Tensor) -> torch.Tensor:  # [1, S] -> [1, T, semantic_hidden]
+        heard = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
+        states = self.semantic_model(heard, output_hidden_states=True, return_dict=True).hidden_states
+        return torch.stack(states, dim=1).mean(dim=1)[:, ::_SEMANTIC_STEP]
+
+
+class StreamDecoder:
+    """Decodes codes as they come, sample for sample as one decode of them all would.
+
+    Holds the frames still to be heard and `context` frames before them, never the history. `emit` is the least
+    number of frames worth a window: each window also decodes `context` frames on both sides. `lengths`: as for
+    `CodecDecoder.decode_span`.
+    """
+
+    def __init__(
+        self, decoder: CodecDecoder, context: int = CONTEXT_FRAMES, emit: int = EMIT_FRAMES, lengths: tuple = ()
+    ):
+        assert context >= 0 and emit >= 1
+        self.decoder = decoder
+        self.context, self.lengths = context, lengths
+        self.emit = emit
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the stream; the next push begins a new one."""
+        self._codes: torch.Tensor | None = None  # [heard + waiting, N]
+        self._heard = 0  # frames of _codes already given out, kept as left context
+
+    def push(self, codes: torch.Tensor) -> torch.Tensor:
+        """codes [k, N] int64, k >= 0 -> wav [960 * frames that became final], fp32 on the device of `codes`."""
+        self._codes = codes.clone() if self._codes is None else torch.cat([self._codes, codes])
+        chunks = [codes.new_empty(0, dtype=torch.float32)]
+        while (ready := len(self._codes) - self._heard - self.context) >= self.emit:
+            chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
+        return torch.cat(chunks)
+
+    def poll(self, wait: bool = False) -> torch.Tensor:
+        """What has become ready since the last call; here nothing, because `push` waits for its windows."""
+        return torch.empty(0)
+
+    def finish(self) -> torch.Tensor:
+        """The rest of the stream -> wav [960 * frames not yet given], then forgets it."""
+        chunks = [torch.empty(0) if self._codes is None else self._codes.new_empty(0, dtype=torch.float32)]
+        while self._codes is not None and (ready := len(self._codes) - self._heard) > 0:
+            chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
+        self.reset()
+        return torch.cat(chunks)
+
+    def _give(self, frames: int) -> torch.Tensor:
+        stop = self._heard + frames
+        wav = self._decode(self._codes.T[None], self._heard, stop)
+        self._heard = min(stop, self.context)
+        self._codes = self._codes[stop - self._heard :].clone()
+        return wav
+
+    def _decode(self, codes: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return self.decoder.decode_span(codes, start, stop, self.context, self.lengths)[0].to(codes.device)
+
+
+def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecDecoder:
+    """The decoder over loaded tensors (canonical names, fp32), which it takes as they are, on their device."""
+    return _place(_empty(CodecDecoder, config), tensors)
+
+
+def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecEncoder:
+    """The encoder over loaded tensors, as `build_decoder`. Raises HiggsError where transformers cannot be imported."""
+    hubert()  # imported before `_empty` builds on the meta device
+    return _place(_empty(CodecEncoder, config), tensors)
+
+
+def _empty(kind: type[nn.Module], config: CodecConfig) -> nn.Module:
+    with torch.device("meta"):
+        return kind(config)
+
+
+def _place(module: nn.Module, tensors: dict[str, torch.Tensor]) -> nn.Module:
+    module.load_state_dict(tensors, strict=True, assign=True)
+    # A buffer that transformers keeps out of its files would still be empty here.
+    assert not any(t.is_meta for t in (*module.parameters(), *module.buffers()))
+    return module.requires_grad_(False).eval()

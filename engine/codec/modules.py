@@ -1,0 +1,185 @@
+"""The codec's network, under the tensor names transformers uses. Knows no file, no windows and no audio formats.
+
+The acoustic convolutions are in codec_dac.py, HuBERT in codec_hubert.py; the small pieces between them are here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .dac import AcousticDecoder, AcousticEncoder
+from .hubert import semantic_model
+
+CODEBOOKS = 8
+RATIOS = 5  # up- and downsampling blocks of the acoustic half
+SEMANTIC_BLOCKS = 2  # blocks of the semantic encoder
+SEMANTIC_UNITS = 2  # residual units a block
+SEMANTIC_RATE = 16_000  # Hz, what HuBERT hears
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """Widths of the network. Everything else about it is fixed."""
+
+    codebook_size: int
+    codebook_dim: int
+    acoustic_hidden: int
+    encoder_hidden: int
+    decoder_hidden: int
+    semantic_hidden: int
+    semantic_ffn: int
+    semantic_layers: int
+    pos_kernel: int
+    pos_groups: int
+    ratios: tuple[int, ...]
+    conv_dims: tuple[int, ...]
+    conv_kernels: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Tells codecs apart whose codes mean different things; the published v2 and v3 share one."""
+        return f"{self.acoustic_hidden}+{self.semantic_hidden}"
+
+    @property
+    def hidden(self) -> int:
+        """Channels the quantizer sees: acoustic and semantic side by side."""
+        return self.acoustic_hidden + self.semantic_hidden
+
+    @property
+    def semantic_heads(self) -> int:
+        """HuBERT's attention heads are 64 wide."""
+        return max(1, self.semantic_hidden // 64)
+
+
+def acoustic_encoder(config: CodecConfig) -> AcousticEncoder:
+    """wav [B, 1, S] -> [B, acoustic_hidden, S / 960]."""
+    return AcousticEncoder(config.encoder_hidden, config.acoustic_hidden, config.ratios)
+
+
+def acoustic_decoder(config: CodecConfig) -> AcousticDecoder:
+    """[B, acoustic_hidden, T] -> wav [B, 1, 960 * T], not limited to -1..1."""
+    return AcousticDecoder(config.decoder_hidden, config.acoustic_hidden, config.ratios)
+
+
+class SemanticUnit(nn.Module):
+    """ELU, conv 3, ELU, conv 1, added to the input. Without biases."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.conv1 = nn.Conv1d(width, width, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv1d(width, width, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
+        return x + self.conv2(F.elu(self.conv1(F.elu(x))))
+
+
+class SemanticBlock(nn.Module):
+    """Residual units, then a convolution that keeps width and rate."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.res_units = nn.ModuleList(SemanticUnit(width) for _ in range(SEMANTIC_UNITS))
+        self.conv = nn.Conv1d(width, width, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
+        for unit in self.res_units:
+            x = unit(x)
+        return self.conv(x)
+
+
+class SemanticEncoder(nn.Module):
+    """HuBERT's features [B, semantic_hidden, T] -> the same shape, fit for the quantizer."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        width = config.semantic_hidden
+        self.conv = nn.Conv1d(width, width, 3, padding=1, bias=False)
+        self.conv_blocks = nn.ModuleList(SemanticBlock(width) for _ in range(SEMANTIC_BLOCKS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
+        x = self.conv(x)
+        for block in self.conv_blocks:
+            x = block(x)
+        return x
+
+
+class Codebook(nn.Module):
+    """Code vectors [codebook_size, codebook_dim]."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.register_buffer("embed", torch.zeros(config.codebook_size, config.codebook_dim))
+
+    def nearest(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, D] -> codes [B, T]
+        # Squared distance written out as transformers has it: another order of the same sums breaks ties differently.
+        table = self.embed.t()
+        flat = x.reshape(-1, x.shape[-1])
+        near = -(flat.pow(2).sum(1, keepdim=True) - 2 * flat @ table + table.pow(2).sum(0, keepdim=True))
+        return near.max(dim=-1).indices.view(x.shape[:-1])
+
+
+class Quantizer(nn.Module):
+    """One codebook with its projections; the way in exists only where audio is encoded."""
+
+    def __init__(self, config: CodecConfig, encodes: bool):
+        super().__init__()
+        self.codebook = Codebook(config)
+        self.project_out = nn.Linear(config.codebook_dim, config.hidden)
+        if encodes:
+            self.project_in = nn.Linear(config.hidden, config.codebook_dim)
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, hidden] -> codes [B, T]
+        return self.codebook.nearest(self.project_in(x))
+
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:  # [B, T] -> [B, T, hidden]
+        return self.project_out(F.embedding(codes, self.codebook.embed))
+
+
+class ResidualQuantizer(nn.Module):
+    """Eight codebooks, each coding what those before it left over."""
+
+    def __init__(self, config: CodecConfig, encodes: bool):
+        super().__init__()
+        self.quantizers = nn.ModuleList(Quantizer(config, encodes) for _ in range(CODEBOOKS))
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, hidden] -> codes [B, N, T]
+        codes = []
+        for quantizer in self.quantizers:
+            codes.append(quantizer.encode(x))
+            x = x - quantizer.decode(codes[-1])
+        return torch.stack(codes, dim=1)
+
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:  # [B, N, T] -> [B, T, hidden]
+        first, *rest = self.quantizers
+        total = first.decode(codes[:, 0])
+        for book, quantizer in enumerate(rest, start=1):
+            total = total + quantizer.decode(codes[:, book])
+        return total
+
+
+def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
+    """What turns codes into sound, each part under the name its tensors begin with."""
+    return {
+        "quantizer": ResidualQuantizer(config, encodes=False),
+        "fc2": nn.Linear(config.hidden, config.acoustic_hidden),
+        "acoustic_decoder": acoustic_decoder(config),
+    }
+
+
+def encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
+    """What turns sound into codes, each part under the name its tensors begin with."""
+    return {**light_encoder_parts(config), "semantic_model": semantic_model(config)}
+
+
+def light_encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
+    """The parts of the encoder that are ours: all but HuBERT."""
+    return {
+        "acoustic_encoder": acoustic_encoder(config),
+        "encoder_semantic": SemanticEncoder(config),
+        "fc": nn.Linear(config.hidden, config.hidden),
+        "quantizer": ResidualQuantizer(config, encodes=True),
+    }

@@ -1,0 +1,107 @@
+// What a batch's decode pass does between its matrix products, for up to 64 rows: norms, attention, the MLP's gate.
+//
+// Every row is worked on by itself and in an order that its own position alone decides, so its result is the same
+// whatever rows stand beside it and however many. Residual stream and sums are fp32; what the products read is bf16.
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED, rows of a product; SHARES, products that make
+// a delta; PART, positions of a row that a block attends to, more where MOST_PARTS would not hold the row; CREWS,
+// attending blocks a multiprocessor.
+
+#include "load.cuh"
+#include "mma_tile.cuh"
+#include "batch_attention.cuh"
+
+struct Norm { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
+
+// x += delta, which is the sum of SHARES products, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
+extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) {
+  __shared__ float part[HIDDEN / 256];
+  const int t = threadIdx.x;
+  const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
+  const uint4 weights = *(const uint4*)(s.weight + t * 8);
+  float v[8], w[8];
+  if (s.x_in) {
+    unpack8(*(const uint4*)(s.x_in + at), v);
+  } else {
+    const float4 a = *(const float4*)(s.x + at), b = *(const float4*)(s.x + at + 4);
+    uint4 delta[SHARES];
+#pragma unroll
+    for (int i = 0; i < SHARES; ++i) delta[i] = *(const uint4*)(s.delta + (long long)i * PADDED * HIDDEN + at);
+    v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
+#pragma unroll
+    for (int i = 0; i < SHARES; ++i) {
+      unpack8(delta[i], w);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) v[k] += w[k];
+    }
+  }
+  *(float4*)(s.x + at) = make_float4(v[0], v[1], v[2], v[3]);
+  *(float4*)(s.x + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
+  float square = 0.f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) square = fmaf(v[i], v[i], square);
+  square = warp_sum(square);
+  if ((t & 31) == 0) part[t >> 5] = square;
+  __syncthreads();
+  float total = 0.f;
+#pragma unroll
+  for (int i = 0; i < HIDDEN / 256; ++i) total += part[i];
+  const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
+  unpack8(weights, w);
+  *(uint4*)(s.h + at) = make_uint4(pack(v[0] * f * w[0], v[1] * f * w[1]), pack(v[2] * f * w[2], v[3] * f * w[3]),
+                                   pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
+}
+
+struct Gate { const u16* gate_up; u16* act; int rows; };
+
+// act = silu(gate) * up. 8 values a thread.
+extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
+  constexpr int WIDE = INTER / 8;
+  const int i = blockIdx.x * 256 + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
+  if (row >= s.rows) return;
+  const u16* from = s.gate_up + (long long)row * (2 * INTER) + at;
+  float gate[8], up[8];
+  unpack8(*(const uint4*)from, gate);
+  unpack8(*(const uint4*)(from + INTER), up);
+#pragma unroll
+  for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.f + __expf(-gate[k]));
+  *(uint4*)(s.act + (long long)row * INTER + at) =
+      make_uint4(pack(up[0], up[1]), pack(up[2], up[3]), pack(up[4], up[5]), pack(up[6], up[7]));
+}
+
+struct Attend {
+  const u16 *qkv, *qk_norm, *cos, *sin;
+  u16 *keys, *values;         // of one layer: [rows][KV_HEADS][slots][DIM]
+  const long long* position;  // [rows]: where this step's key and value go
+  u16* attended;
+  float* sums;                // [rows][KV_HEADS] times what a meeting of parts wants, as are the next two
+  float2* marks;
+  u32* arrived;               // zero between launches
+  int rows, slots, most_parts;
+};
+
+// Blocks take (row, part, kv head) in turn; each finds the row of an item from all rows' lengths.
+extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const Attend s) {
+  __shared__ Crew crew;
+  const Parts parts = count_parts(s.position, s.rows);
+  clear_queries(crew);
+  for (int item = blockIdx.x; item < parts.total * KV_HEADS; item += gridDim.x) {
+    const Stretch a = stretch_of(parts, item);
+    const long long head = (long long)a.row * KV_HEADS + a.kv;
+    u16 *keys = s.keys + head * s.slots * DIM, *values = s.values + head * s.slots * DIM;
+    u16* attended = s.attended + (long long)a.row * Q_ROWS + a.kv * GROUP * DIM;
+    Tile tile;
+    load_keys(tile, keys, a, first_of(a));
+    load_values(tile, values, a, first_of(a));
+    place_qkv(a, s.qkv + (long long)a.row * QKV_ROWS, s.qk_norm, s.cos, s.sin, keys, values, crew);
+    Whole whole = join_warps(attend_stretch(a, tile, keys, values, crew), crew);
+    const bool has_query = threadIdx.x < GROUP * 32;
+    if (a.parts > 1) {
+      const Meeting meeting = {s.sums + head * s.most_parts * (GROUP * DIM), s.marks + head * (GROUP * MOST_PARTS),
+                               s.arrived + head};
+      if (has_query) write_part(a, whole, meeting);
+      if (!last_to_arrive(meeting, a.parts, crew)) continue;
+      if (has_query) whole = join_parts(a, meeting);
+    }
+    if (has_query) write_whole(whole, attended);
+  }
+}

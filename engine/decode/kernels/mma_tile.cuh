@@ -1,0 +1,143 @@
+// Positions of a cache on the tensor cores, for all queries of a kv head at once. Part of batch.cu.
+//
+// A warp takes TILE positions at a time straight from memory into the operands of m16n8k16: the order of dimensions
+// within a product is free, so each lane loads 16 bytes in a row. The queries are the product's columns.
+
+constexpr int CREW = 4, TILE = 16, COLUMNS = 8, Q_PITCH = DIM + 8;
+static_assert(GROUP <= COLUMNS && PART % (CREW * TILE) == 0, "a tile holds all queries, a part whole tiles");
+static_assert(GROUP <= CREW && MOST_PARTS <= 32, "a query of the head has a warp, and a part a lane, where they join");
+
+struct Crew {  // shared memory of a block
+  u16 q[COLUMNS][Q_PITCH];
+  u16 key[DIM], value[DIM];     // of the position that is new
+  float sums[CREW][GROUP][DIM];  // of its warps
+  float2 marks[CREW][GROUP];     // maximum and mass
+  bool last;
+};
+
+struct Stretch { int row, kv, part, parts, from, to, at; };  // positions [from, to); at: the one that is new
+
+// Lane (g, t) = (lane / 4, lane % 4). Keys: positions g and g + 8, dimensions 32 * j + 8 * t of piece j.
+// Values: positions 2t, 2t + 1, 2t + 8, 2t + 9, dimensions 8 * g and 64 + 8 * g.
+struct Tile { uint4 k[2][4], v[4][2]; };
+__device__ __forceinline__ uint4 read_cache(const u16* cache, const Stretch& a, int at, int dim) {
+  return at < a.to && at < a.at ? stream16(cache + (long long)at * DIM + dim) : make_uint4(0, 0, 0, 0);
+}
+__device__ __forceinline__ int value_position(int i) { return (threadIdx.x & 3) * 2 + (i & 1) + (i >> 1) * 8; }
+
+__device__ __forceinline__ void load_keys(Tile& tile, const u16* keys, const Stretch& a, int base) {
+  const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tile.k[r][j] = read_cache(keys, a, base + g + r * 8, j * 32 + t * 8);
+}
+__device__ __forceinline__ void load_values(Tile& tile, const u16* values, const Stretch& a, int base) {
+  const int g = (threadIdx.x & 31) >> 2;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) tile.v[i][h] = read_cache(values, a, base + value_position(i), h * 64 + g * 8);
+}
+// The new position is not read from the cache: it is in shared memory.
+__device__ __forceinline__ void insert_new(Tile& tile, const Stretch& a, int base, const Crew& crew) {
+  const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    if (base + g + r * 8 == a.at)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) tile.k[r][j] = *(const uint4*)(crew.key + j * 32 + t * 8);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (base + value_position(i) == a.at)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) tile.v[i][h] = *(const uint4*)(crew.value + h * 64 + g * 8);
+}
+
+// c += a * b with a [16, 16], b [16, 8] in bf16, laid out over the lanes as the instruction of 8.0 wants them.
+__device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800 && !defined(NO_TENSOR_CORES)
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#else
+  const int lane = threadIdx.x & 31, row = lane & ~3, column = (lane & 3) * 8;  // first lanes of a's row, b's columns
+#pragma unroll 1
+  for (int k = 0; k < 4; ++k) {
+    const u32 top[2] = {__shfl_sync(~0u, a0, row + k), __shfl_sync(~0u, a2, row + k)};
+    const u32 bottom[2] = {__shfl_sync(~0u, a1, row + k), __shfl_sync(~0u, a3, row + k)};
+    const u32 left[2] = {__shfl_sync(~0u, b0, column + k), __shfl_sync(~0u, b1, column + k)};
+    const u32 right[2] = {__shfl_sync(~0u, b0, column + 4 + k), __shfl_sync(~0u, b1, column + 4 + k)};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      c[0] = fmaf(high(top[i]), high(left[i]), fmaf(low(top[i]), low(left[i]), c[0]));
+      c[1] = fmaf(high(top[i]), high(right[i]), fmaf(low(top[i]), low(right[i]), c[1]));
+      c[2] = fmaf(high(bottom[i]), high(left[i]), fmaf(low(bottom[i]), low(left[i]), c[2]));
+      c[3] = fmaf(high(bottom[i]), high(right[i]), fmaf(low(bottom[i]), low(right[i]), c[3]));
+    }
+  }
+#endif
+}
+__device__ __forceinline__ u32 transpose(u32 v) {  // of 8 x 8 values, two of a row a lane
+  u32 r;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+  return r;
+}
+__device__ __forceinline__ float max_of_column(float v) {
+#pragma unroll
+  for (int o = 4; o < 32; o <<= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+  return v;
+}
+__device__ __forceinline__ float sum_of_column(float v) {
+#pragma unroll
+  for (int o = 4; o < 32; o <<= 1) v += __shfl_xor_sync(~0u, v, o);
+  return v;
+}
+
+// Of queries 2t and 2t + 1: the running maximum and mass, and sums of dimensions 8g + m (first two), 64 + 8g + m.
+struct Sums { float m[2], l[2], acc[8][4]; };
+
+// Scores of the tile's positions g and g + 8 for queries 2t and 2t + 1, in powers of two.
+__device__ __forceinline__ void score(float (&c)[4], const Tile& tile, const Crew& crew) {
+  const u16* queries = crew.q[(threadIdx.x & 31) >> 2] + (threadIdx.x & 3) * 8;
+  float other[4] = {0.f, 0.f, 0.f, 0.f};
+  c[0] = c[1] = c[2] = c[3] = 0.f;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const uint4 q = *(const uint4*)(queries + j * 32);
+    multiply(c, tile.k[0][j].x, tile.k[1][j].x, tile.k[0][j].y, tile.k[1][j].y, q.x, q.y);
+    multiply(other, tile.k[0][j].z, tile.k[1][j].z, tile.k[0][j].w, tile.k[1][j].w, q.z, q.w);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = (c[i] + other[i]) * 0.12751743f;  // 128 ** -0.5 * log2(e)
+}
+
+__device__ __forceinline__ u32 word_of(uint4 v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// Weighs the tile's values with its scores and adds them up.
+__device__ __forceinline__ void weigh(Sums& s, float (&c)[4], const Tile& tile, const Stretch& a, int base) {
+  const int g = (threadIdx.x & 31) >> 2;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (base + g + (i >> 1) * 8 >= a.to) c[i] = -1e30f;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float top = fmaxf(s.m[i], max_of_column(fmaxf(c[i], c[i + 2]))), keep = exp2f(s.m[i] - top);
+    s.m[i] = top;
+    c[i] = exp2f(c[i] - top);
+    c[i + 2] = exp2f(c[i + 2] - top);
+    s.l[i] = s.l[i] * keep + c[i] + c[i + 2];
+#pragma unroll
+    for (int m = 0; m < 8; ++m) { s.acc[m][i] *= keep; s.acc[m][i + 2] *= keep; }
+  }
+  const u32 b0 = transpose(pack(c[0], c[1])), b1 = transpose(pack(c[2], c[3]));
+#pragma unroll
+  for (int m = 0; m < 8; ++m) {
+    u32 v[4][2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) { v[i][0] = word_of(tile.v[i][0], m / 2); v[i][1] = word_of(tile.v[i][1], m / 2); }
+    const u32 halves = m & 1 ? 0x7632 : 0x5410;  // of one dimension at two positions
+    multiply(s.acc[m], __byte_perm(v[0][0], v[1][0], halves), __byte_perm(v[0][1], v[1][1], halves),
+             __byte_perm(v[2][0], v[3][0], halves), __byte_perm(v[2][1], v[3][1], halves), b0, b1);
+  }
+}

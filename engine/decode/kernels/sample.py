@@ -1,0 +1,92 @@
+"""The step's part before the talker as one CUDA kernel (sample.cu). Its torch twin is decode_step's other branch."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+
+import torch
+
+from ...cuda.nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
+
+_OF_STATE = (
+    "logits inverse_temperature noise_scale top_p repeat_limit top_k_index line keys_philox prompt_length row_limit "
+    "ban window_mask embed x row rows history written position countdown done ended finite"
+).split()
+_OF_V2 = {"repeat_limit", "window_mask", "history"}
+
+
+class _Front(ctypes.Structure):
+    """As `Front` in sample.cu."""
+
+    _fields_ = [*((name, ctypes.c_void_p) for name in _OF_STATE), ("context", ctypes.c_int)]
+
+
+def source() -> str:
+    return read_source(pathlib.Path(__file__).with_name("sample.cu"))
+
+
+def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
+    """The sizes as compiler options; window: frames that v2's repetition rule looks back on."""
+    values = {
+        "BOOKS": config.codebooks,
+        "VOCAB": config.code_vocab,
+        "BOC": config.code_vocab - 2,
+        "EOC": config.code_vocab - 1,
+        "HIDDEN": config.hidden,
+        "WINDOW": window,
+        "IS_V2": int(config.is_v2),
+        "BF16": int(dtype == torch.bfloat16),
+    }
+    return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the kernel cannot serve this model here, or None."""
+    if device.type != "cuda" or torch.version.hip:
+        return "it needs an NVIDIA GPU"
+    if dtype not in (torch.bfloat16, torch.float32):
+        return "it reads bf16 or fp32 weights only"
+    if config.hidden % 4 or config.codebooks > 32:
+        return "the model's widths are not those of the published models"
+    if torch.cuda.get_device_capability(device) < (7, 5):
+        return "the GPU is older than compute capability 7.5"
+    return None
+
+
+class FrontStep:
+    """state.logits -> the next row, counters, flags and state.work.x, for every row of the state. Raises NoCompiler.
+
+    Leaves state.slots and state.unfilled alone, which Talker.decode reads where torch's ops decode: only beside a
+    state.fused. Allocates nothing on the device; `run` may be captured.
+    """
+
+    def __init__(self, talker, state):
+        config, device = talker.config, talker.device
+        reason = unfit(config, device, talker.dtype)
+        if reason:
+            raise NoCompiler(reason)
+        window = state.history.shape[1] if config.is_v2 else 1
+        major, minor = torch.cuda.get_device_capability(device)
+        self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, talker.dtype, window)))
+        self._function = self._module.function("front_step")
+        self._grid, self._block = state.batch, 32 * config.codebooks
+        self._front = arguments(talker, state)
+
+    def run(self):
+        launch(self._function, self._grid, self._block, self._front)
+
+    def close(self):
+        """Unloads the code."""
+        self._module.close()
+
+
+def arguments(talker, state) -> ctypes.Structure:
+    """The kernel's argument: addresses of what it reads and writes, 0 for what only v2 has. They must outlive it."""
+    buffers = {"embed": talker.embed_codes, "x": state.work.x}
+    for name in _OF_STATE:
+        if name not in buffers and (talker.config.is_v2 or name not in _OF_V2):
+            buffers[name] = getattr(state, name)
+    assert all(buffer.is_contiguous() for buffer in buffers.values())
+    pointers = {name: buffers[name].data_ptr() if name in buffers else 0 for name in _OF_STATE}
+    return _Front(**pointers, context=state.context)

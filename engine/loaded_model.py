@@ -1,0 +1,185 @@
+"""Everything an open engine holds on its device, as one object: leaving it frees all, in reverse order of making."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import traceback
+
+import torch
+
+from .checkpoint.load import Checkpoint, load_talker
+from .codec.model import build_decoder
+from .codec.snake import SnakeKernel
+from .codec.stream import make_stream
+from .config import MAX_BATCH, EngineConfig
+from .cuda.nvrtc import NoCompiler
+from .decode.model_runner import Lane
+from .decode.prefix_cache import PrefixCache
+from .decode.state import DecodeState
+from .memory import PrivatePool, release_pinned
+from .talker import build_talker
+
+CPU_BATCH = 4  # lines together on a CPU, where memory is not asked and one more line saves less
+RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
+SLOT_BLOCK = 64  # a batch's cache is this many positions or a multiple
+
+
+class Residency:
+    """Weights, codec, the lane of one row that is always there, and the pool they live in.
+
+    When making it fails, nothing stays. Raises HiggsError for a bad checkpoint and torch.OutOfMemoryError.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype):
+        self.context = context
+        self._config = config
+        self._lane: Lane | None = None
+        self._snake: SnakeKernel | None = None
+        self._codec_how = ""
+        self.talker = self.decoder = None
+        self.pool = PrivatePool(device)
+        self._make_spare(device)
+        try:
+            with self.pool.allocate():
+                tensors = load_talker(checkpoint, device, dtype)
+                self.talker = build_talker(checkpoint.config, tensors, context)
+                self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
+            self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
+            self._quicken_codec()
+            self.lane()
+            self._warm_up()
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
+            tensors = None
+            self.close()
+            raise
+
+    def _make_spare(self, device):
+        """A pool of its own for what `trim` gives up: memory goes back to the device with the pool it is in."""
+        self.spare = PrivatePool(device)
+        self.prefixes = PrefixCache(self.spare, self._config.prefixes)
+
+    def _quicken_codec(self):
+        """Gives the codec a kernel for its activation where there is one; it is a third of the codec's launches."""
+        if self._config.kernels == "torch" or self.pool.device.type != "cuda":
+            return
+        try:
+            self._snake = SnakeKernel(self.pool.device)
+        except NoCompiler as error:
+            self._codec_how = f", the codec by torch ops ({error})"
+        else:
+            self.decoder.use(self._snake)
+
+    def _warm_up(self):
+        """Lets the libraries set themselves up, which takes them a third of a second the first time in a process."""
+        if self.pool.device.type != "cuda":
+            return
+        config, length = self.talker.config, 32
+        with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
+            cache = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
+            self.talker.prefill([0] * length, (), *cache)
+            stream = make_stream(self.decoder, self.pool)
+            stream.push(torch.zeros(1, config.codebooks, dtype=torch.int64))
+            stream.finish()
+
+    def how(self, lane: Lane) -> str:
+        """In plain words, what decodes and, where a kernel was to help the codec and could not, why."""
+        return lane.how() + self._codec_how
+
+    @property
+    def state(self) -> DecodeState | None:
+        """The one row's state; None after `trim`."""
+        return self._lane.state if self._lane is not None else None
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes on the device that `trim` gives up, captures aside."""
+        state = self.state
+        return self.prefixes.nbytes() + (state.nbytes() if state is not None else 0)
+
+    def lane(self) -> Lane:
+        """One row of the whole context, made anew after `trim`."""
+        if self._lane is None:
+            self._lane = Lane(self.talker, self._config, 1, self.context, self.spare, self.pool)
+        return self._lane
+
+    @contextlib.contextmanager
+    def batch(self, lines: int, slots: int):
+        """A lane for `lines` lines of up to `slots` positions, for the length of this `with`.
+
+        It has as many rows as there are lines, or as fit into free memory, or as the configuration allows; where that
+        is one, it is the lane of one row. What it took is given back at the end, after an error too.
+        """
+        slots = min(self.context, -(-slots // SLOT_BLOCK) * SLOT_BLOCK)
+        made = self._make_batch(self._rows_that_fit(lines, slots), slots)
+        if made is None:
+            yield self.lane()
+            return
+        pool, lane = made
+        try:
+            yield lane
+        finally:
+            self._synchronize()
+            lane.close()
+            pool.close()
+
+    def _make_batch(self, rows: int, slots: int) -> tuple[PrivatePool, Lane] | None:
+        """A lane in a pool of its own, with half the rows as long as memory runs out; None for less than two."""
+        while rows > 1:
+            pool = PrivatePool(self.pool.device)
+            try:
+                return pool, Lane(self.talker, self._config, rows, slots, pool, self.pool)
+            except torch.cuda.OutOfMemoryError:
+                pool.close()
+                rows //= 2
+            except BaseException:
+                pool.close()
+                raise
+        return None
+
+    def _rows_that_fit(self, lines: int, slots: int) -> int:
+        """Rows for `lines` lines: as few as take no more turns than the most that are possible."""
+        rows = min(lines, self._config.batch or MAX_BATCH)
+        device = self.pool.device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            one, two = (self._state_bytes(count, slots) for count in (1, 2))
+            room = torch.cuda.mem_get_info(device)[0] - RESERVE - (2 * one - two)
+            rows = min(rows, room // (two - one))
+        else:
+            rows = min(rows, CPU_BATCH)
+        return math.ceil(lines / math.ceil(lines / rows)) if rows > 1 else 1
+
+    def _state_bytes(self, rows: int, slots: int) -> int:
+        return DecodeState(self.talker.config, rows, slots, torch.device("meta"), self.talker.dtype).nbytes()
+
+    def _synchronize(self):
+        if self.pool.device.type == "cuda":
+            torch.cuda.synchronize(self.pool.device)
+
+    def trim(self):
+        """Gives up cache, prefixes, buffers and captures; the weights stay. The next `lane` makes them anew."""
+        self._synchronize()
+        self.prefixes.clear()
+        if self._lane is not None:
+            self._lane.close()
+        self._lane = None
+        self.spare.close()
+        self._make_spare(self.pool.device)
+        self.pool.trim()
+
+    def close(self):
+        """Frees everything; safe to call twice, and from any thread that the owner lets in."""
+        self.trim()
+        if self._snake is not None:
+            self._snake.close()
+        self.decoder = self.talker = self._snake = None
+        self.pool.close()
+        if self.pool.device.type == "cuda":
+            release_pinned()
+
+    def __del__(self):
+        if not sys.is_finalizing():
+            self.close()

@@ -1,0 +1,1 @@
+"""Text and voice to token ids."""

@@ -1,0 +1,216 @@
+"""From text and voice to the talker's input ids, on the CPU. Knows no weights.
+
+v3  zero-shot   <|tts|> <|text|> TEXT <|audio|>
+    clone       <|tts|> [<|ref_text|> TRANSCRIPT] <|ref_audio|> ROWS <|text|> TEXT <|audio|>
+v2  a chat (system with scene, user, assistant, ...) that ends in an opened audio turn and the seed row. A voice with a
+    transcript is an earlier turn, the form the model was trained on; one without stands in the scene as "SPEAKER0:",
+    the only form that needs no transcript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..codes import BOC, apply_v2, apply_v3
+from ..errors import HiggsError
+from ..talker.config import ModelConfig
+from ..voice.voice import Voice
+from .tokenizer import REF_TEXT, Vocabulary
+
+SYSTEM_TEXT = "Generate audio following instruction."
+DEFAULT_SCENE = "Audio is recorded from a quiet room."
+
+# v3's rows replace what stands at their positions, so any id of the vocabulary serves; none that has a meaning.
+V3_FILLER = 0
+
+V3_TOKENS = ("<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>")
+V2_TOKENS = (
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|audio_out_bos|>",
+    "<|audio_eos|>",
+    "<|AUDIO_OUT|>",
+    "<|reserved_special_token_6|>",
+)
+# Plain text to a tokenizer that lacks them, as in every reference.
+SCENE_MARKS = ("<|scene_desc_start|>", "<|scene_desc_end|>")
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What prefill reads.
+
+    ids: [P], one per position. audio: (start, rows int64 [L, N]) spans whose code embeddings replace the ids' at
+    start..start+L; exactly these positions are audio positions. v2's last span is the seed row at the last position.
+    warnings: what was left out of the text, in plain words. prefix: how many ids stand before the text to speak; they
+    depend on voice, scene and family alone, and no span crosses their end.
+    """
+
+    ids: list[int]
+    audio: tuple[tuple[int, torch.Tensor], ...] = ()
+    warnings: tuple[str, ...] = ()
+    prefix: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class PromptBuilder:
+    """Builds prompts for one checkpoint. Raises HiggsError when its tokenizer.json is unfit."""
+
+    def __init__(self, tokenizer_path: str | Path, config: ModelConfig):
+        self.config = config
+        self._vocabulary = vocabulary = Vocabulary(Path(tokenizer_path), config)
+        vocabulary.require(V2_TOKENS if config.is_v2 else V3_TOKENS)
+
+    def notes(self) -> tuple[str, ...]:
+        """What the tokenizer lacks and prompts can do without, in plain words."""
+        return tuple(self._vocabulary.lacks())
+
+    def build(
+        self,
+        text: str,
+        voice: Voice | None = None,
+        scene: str | None = None,
+        turns: Sequence[tuple[str, Voice | torch.Tensor]] = (),
+    ) -> Prompt:
+        """The prompt that makes the model say `text`.
+
+        voice: who speaks. scene (v2 only): where; None is a quiet room, "" none at all. turns (v2 only): earlier
+        (text, Voice or codes [T, N]) pairs, oldest first. Raises HiggsError when there is nothing to say, when a voice
+        does not fit the model, and for turns with v3.
+        """
+        writer = _Writer(self._vocabulary)
+        content = writer.clean(text)
+        if not self._vocabulary.guard.speakable(content):
+            if self._vocabulary.guard.has_text(content):
+                raise HiggsError("There is nothing to say: the text has no letter or digit.")
+            empty = "empty once tags are left out" if text.strip() else "empty"
+            raise HiggsError(f"There is nothing to say: the text is {empty}. Enter some text.")
+        if self.config.is_v2:
+            self._build_v2(writer, content, voice, scene, turns)
+        else:
+            self._build_v3(writer, content, voice, scene, turns)
+        return writer.finish()
+
+    def _build_v3(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: Sequence) -> None:
+        if turns:
+            # No reference shows v3's layout for several turns, and a guess would cost quality unseen.
+            raise HiggsError(
+                f"Higgs TTS 3 does not support earlier turns, and {len(turns)} were given. "
+                "Use the earlier speech as the voice instead."
+            )
+        if scene and scene.strip():
+            out.warn("Higgs TTS 3 does not use scene descriptions, so this one was left out.")
+        out.token("<|tts|>")
+        if voice is not None:
+            transcript = out.clean(voice.transcript or "")
+            if transcript and REF_TEXT not in self._vocabulary.added:
+                out.warn(f"The transcript was left out: {self._vocabulary.path} has no {REF_TEXT} token.")
+            elif transcript:
+                out.token(REF_TEXT).text(transcript)
+            rows = apply_v3(self._codes(voice))
+            out.token("<|ref_audio|>").audio(rows, [V3_FILLER] * len(rows))
+        out.token("<|text|>").part().text(content).token("<|audio|>")
+
+    def _build_v2(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: Sequence) -> None:
+        scene = out.clean(DEFAULT_SCENE if scene is None else scene)
+        transcript = out.clean(voice.transcript or "") if voice is not None else ""
+        out.token("<|begin_of_text|>")
+        self._header(out, "system").text(SYSTEM_TEXT)
+        if voice is not None and not transcript:
+            out.text("\n\n").mark(SCENE_MARKS[0]).text(f"\n{scene or DEFAULT_SCENE}\n\nSPEAKER0: ")
+            self._clip(out, voice).text("\n").mark(SCENE_MARKS[1])
+        elif scene:
+            out.text("\n\n").mark(SCENE_MARKS[0]).text(f"\n{scene}\n").mark(SCENE_MARKS[1])
+        out.token("<|eot_id|>")
+        said = [(transcript, voice)] if transcript else []
+        for number, (earlier, codes) in enumerate(turns, 1):
+            said.append((out.clean(earlier), codes))
+            if not said[-1][0]:
+                raise HiggsError(f"The text of earlier turn {number} is empty. Enter what its audio says.")
+        for earlier, codes in said:
+            self._header(out, "user").text(earlier).token("<|eot_id|>")
+            self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")
+        self._header(out, "user").part().text(content).token("<|eot_id|>")
+        self._header(out, "assistant").token("<|audio_out_bos|>")
+        # The row that starts speech: every codebook at its beginning.
+        seed = torch.full((1, self.config.codebooks), BOC, dtype=torch.int64)
+        out.audio(seed, [self._vocabulary.added["<|AUDIO_OUT|>"]])
+
+    def _header(self, out: _Writer, role: str) -> _Writer:
+        return out.token("<|start_header_id|>").text(role).token("<|end_header_id|>").text("\n\n")
+
+    def _clip(self, out: _Writer, voice: Voice | torch.Tensor) -> _Writer:
+        codes = self._codes(voice)
+        rows, tail = apply_v2(codes), codes.shape[1] - 1
+        special = self._vocabulary.added
+        ids = [special["<|AUDIO_OUT|>"]] * (len(rows) - tail) + [special["<|reserved_special_token_6|>"]] * tail
+        return out.token("<|audio_out_bos|>").audio(rows, ids).token("<|audio_eos|>")
+
+    def _codes(self, voice: Voice | torch.Tensor) -> torch.Tensor:
+        codes = (voice if isinstance(voice, Voice) else Voice(voice)).codes
+        if codes.shape[1] != self.config.codebooks:
+            raise HiggsError(
+                f"The voice has {codes.shape[1]} codebooks, but the model has {self.config.codebooks}. "
+                "Create the voice again with this model."
+            )
+        return codes
+
+
+class _Writer:
+    """Collects one prompt. Text joins up until a token ends it, as the tokenizer would see it in one string."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary = vocabulary
+        self._ids: list[int] = []
+        self._audio: list[tuple[int, torch.Tensor]] = []
+        self._warnings: dict[str, None] = {}  # ordered, each once
+        self._text = ""
+        self._prefix = 0
+
+    def warn(self, message: str) -> None:
+        self._warnings[message] = None
+
+    def clean(self, text: str) -> str:
+        return self._vocabulary.guard.clean(text, self.warn)
+
+    def text(self, text: str) -> _Writer:
+        self._text += text
+        return self
+
+    def token(self, name: str) -> _Writer:
+        self._flush()
+        self._ids.append(self._vocabulary.added[name])
+        return self
+
+    def mark(self, name: str) -> _Writer:
+        """A token where the tokenizer has it, else its spelling as plain text."""
+        return self.token(name) if name in self._vocabulary.added else self.text(name)
+
+    def audio(self, rows: torch.Tensor, ids: list[int]) -> _Writer:
+        """rows [L, N] at the next L positions, over ids [L]."""
+        self._flush()
+        self._audio.append((len(self._ids), rows))
+        self._ids += ids
+        return self
+
+    def part(self) -> _Writer:
+        """Ends the prefix after the last token; text that waits for the next one belongs to what is spoken."""
+        self._prefix = len(self._ids)
+        return self
+
+    def finish(self) -> Prompt:
+        self._flush()
+        self._vocabulary.check(self._ids)
+        return Prompt(self._ids, tuple(self._audio), tuple(self._warnings), self._prefix)
+
+    def _flush(self) -> None:
+        text, self._text = self._text, ""
+        self._ids += self._vocabulary.encode(text, self.warn)

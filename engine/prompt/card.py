@@ -1,0 +1,98 @@
+"""What a checkpoint has learned, as an optional higgs_tts.json in its folder says; warns about text that asks for more.
+
+    {"languages": ["en"], "tags": ["<|prosody:pause|>"]}
+
+languages: BCP 47 codes; tags: the control tags that work. A list that is absent leaves everything in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import HiggsError
+from ..json_file import read_json
+from .language import foreign, name_of
+from .tags import TAG_LIKE, TAGS, canonical_tag
+
+CARD = "higgs_tts.json"
+_SHOWN = 6  # names that a warning lists
+
+
+@dataclass(frozen=True)
+class Card:
+    """Languages and tags of a checkpoint; None where the card does not restrict them."""
+
+    languages: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()  # what is wrong with the card itself; it then restricts nothing
+
+    def warnings(self, text: str) -> tuple[str, ...]:
+        """What in `text` this checkpoint cannot say, in plain words: at most one for languages and one for tags."""
+        return tuple(filter(None, (self._of_languages(text), self._of_tags(text))))
+
+    def describe(self) -> str:
+        """For a report; empty where nothing is restricted."""
+        parts = [] if self.languages is None else [_listed([name_of(code) for code in self.languages])]
+        parts += [] if self.tags is None else [f"{len(self.tags)} of {len(TAGS)} control tags"]
+        return ", ".join(parts)
+
+    def _of_languages(self, text: str) -> str:
+        if self.languages is None:
+            return ""
+        found = foreign(TAG_LIKE.sub(" ", text), self.languages)
+        known = _listed([name_of(code) for code in self.languages])
+        return f"This checkpoint speaks {known} only; {_listed(found)} text will come out wrong." if found else ""
+
+    def _of_tags(self, text: str) -> str:
+        if self.tags is None:
+            return ""
+        asked = dict.fromkeys(canonical_tag(match[0]) for match in TAG_LIKE.finditer(text))
+        missing = [tag for tag in asked if tag and tag not in self.tags]
+        if not missing:
+            return ""
+        known = f"It knows only {_listed(self.tags)}." if self.tags else "It knows no control tags at all."
+        they = "it" if len(missing) == 1 else "they"
+        return f"This checkpoint has not learned {_listed(missing)}: {they} may do nothing or spoil the speech. {known}"
+
+
+def read_card(folder: Path) -> Card:
+    """The card of the checkpoint in `folder`. Never raises: where it cannot be read, its notes say why."""
+    path = folder / CARD
+    if not path.is_file():
+        return Card()
+    try:
+        held = read_json(path)
+    except HiggsError as error:
+        return Card(notes=(f"{error} Until then it is ignored.",))
+    notes: list[str] = []
+    languages = _strings(held, "languages", path, notes)
+    tags = _strings(held, "tags", path, notes)
+    if tags is not None:
+        unknown = [tag for tag in tags if canonical_tag(tag) is None]
+        if unknown:
+            notes.append(f"{path}: tags lists {_listed(unknown)}, which {_is_are(unknown)} not known as control tags.")
+        tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
+    return Card(languages or None, tags, tuple(notes))
+
+
+def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, ...] | None:
+    value = held.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        notes.append(f'{path}: {name} is not a list of names such as ["..."], so it is ignored.')
+        return None
+    return tuple(value)
+
+
+def _is_are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    """ "a", "a and b", "a, b and c"; of many the first, and how many more."""
+    names = list(names)
+    if len(names) > _SHOWN:
+        names = [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""

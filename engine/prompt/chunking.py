@@ -1,0 +1,226 @@
+"""How long text takes to say, and where long text may be cut. Knows no tokenizer and no model.
+
+All durations are estimates from reading speeds: about 15 characters a second in alphabetic scripts (150 to 180 English
+words a minute), about 4.5 where a character is a syllable or a word (Chinese, Japanese, Korean). Speakers differ by a
+factor of two, so use them for chunks and progress, never to stop speech.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from itertools import accumulate, pairwise
+
+from ..config import FRAME_RATE
+from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag, delivery_slot
+
+LETTER_SECONDS = 1 / 15
+SYLLABLE_SECONDS = 1 / 4.5
+DIGIT_SECONDS = 4 * LETTER_SECONDS  # a digit is said as a word
+
+_SYLLABIC = "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
+_SYLLABIC_CHARACTER = re.compile(f"[{_SYLLABIC}]")
+_CLOSERS = "\"'”’»›)\\]}」』）】》〉］｝"
+_OPENERS = "(\\[{“‘«‹「『（【《〈［｛¿¡"
+# Stand-ins of one character for each character of a tag, so that positions keep and no rule sees a tag's inside.
+_TAG, _PAUSE = "\ue000", "\ue001"
+_NOT_OURS = str.maketrans(_TAG + _PAUSE, "\ue002\ue002")
+
+# Ends of sentences. A stop of the Latin kind needs white space after it, which keeps 3.14 and example.org whole.
+_STOPS = "。！？｡؟।॥۔።፧։။។‼⁇⁈⁉"
+_SENTENCE = re.compile(
+    rf"(?:(?P<stop>[.!?…]+)[{_CLOSERS}]*(?=[\s{_TAG}{_PAUSE}]|$)"
+    rf"|(?:[{_STOPS}]|．(?!\d))[.!?…{_STOPS}{_CLOSERS}]*(?![.!?…{_STOPS}{_CLOSERS},;:、，；：]))"
+    rf"(?:\s*{_PAUSE}+)*\s*|\n\s*"
+)
+# A text is cut at the first of these whose pieces are short enough.
+_CLAUSE = re.compile(rf"[,;:—–…][{_CLOSERS}]*\s+|—(?=\w)|(?:[、，；：،؛፣]|……)[{_CLOSERS}]*\s*")
+_SPACE = re.compile(r"\s+")
+_SYLLABLE = re.compile(
+    rf"(?<=[{_SYLLABIC}])(?![\s{_CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ])"
+)
+_LETTER = re.compile("")
+_LEVELS = (_CLAUSE, _SPACE, _SYLLABLE, _LETTER)
+
+# A full stop after these ends no sentence, whatever follows.
+_ABBREVIATIONS = frozenset(
+    "mr mrs ms mx dr prof st sr jr rev hon gen capt cmdr lt sgt pres gov sen rep vs cf al approx dept univ ave blvd "
+    "inc ltd bzw bspw evtl ggf inkl mme mlle sra srta dra".split()
+)
+# Nor after these, before a number: "No. 5", "Fig. 2", "Jan. 7".
+_NUMBERED = frozenset("no nos nr vol ch fig figs eq p pp ca jan feb mar apr jun jul aug sep sept oct nov dec".split())
+_WORD_BEFORE = re.compile(r"[^\W_]+(?:\.[^\W_]+)*$")
+_NEXT = re.compile(r"\s*(.?)", re.DOTALL)
+_NEXT_SAID = re.compile(rf"[\s{_TAG}{_PAUSE}{_OPENERS}]*(.?)", re.DOTALL)
+_LEADING_TAG = re.compile(rf"\s*({TAG_LIKE.pattern})")
+
+
+def estimate_seconds(text: str) -> float:
+    """Seconds that saying `text` takes, roughly: tags are silent except for pauses."""
+    return sum(_seconds_each(text, _mask(text)))
+
+
+def estimate_frames(text: str) -> int:
+    """Codec frames that saying `text` takes, roughly; a second at least, for speech begins and ends in silence."""
+    return max(FRAME_RATE, math.ceil(estimate_seconds(text) * FRAME_RATE))
+
+
+def split_text(text: str, seconds_per_chunk: float) -> list[str]:
+    """Cuts text into chunks of at most about `seconds_per_chunk` estimated seconds; 0 or less never cuts.
+
+    Cuts at sentence ends, in overlong sentences at clauses, then spaces, then between characters; never inside a tag.
+    A chunk begins with the delivery tags (emotion, style, speed, pitch, expressive) that its paragraph set in an
+    earlier chunk; paragraphs are parted by blank lines. Apart from those tags and white space the chunks joined are the
+    text. Blank text comes back as one empty chunk.
+    """
+    if seconds_per_chunk <= 0 or estimate_seconds(text) <= seconds_per_chunk:
+        return [text.strip()]
+    cutter = _Cutter(text, seconds_per_chunk)
+    chunks = cutter.chunks()
+    carried = cutter.carried([start for start, _ in chunks])
+    return [tags + text[start:end].strip() for tags, (start, end) in zip(carried, chunks, strict=True)]
+
+
+def _mask(text: str) -> str:
+    def stand_in(match: re.Match) -> str:
+        return (_PAUSE if canonical_tag(match[0]) in PAUSE_SECONDS else _TAG) * len(match[0])
+
+    return TAG_LIKE.sub(stand_in, text.translate(_NOT_OURS))
+
+
+def _seconds_each(text: str, masked: str) -> list[float]:
+    # seconds of each character; a pause tag's all lie on its first
+    seconds = [_character_seconds(character) for character in masked]
+    for match in TAG_LIKE.finditer(text):
+        seconds[match.start()] = PAUSE_SECONDS.get(canonical_tag(match[0]), 0.0)
+    return seconds
+
+
+def _character_seconds(character: str) -> float:
+    if character.isascii():
+        return DIGIT_SECONDS if character.isdigit() else LETTER_SECONDS
+    if character in (_TAG, _PAUSE) or unicodedata.category(character) in ("Mn", "Cf"):
+        return 0.0
+    if _SYLLABIC_CHARACTER.match(character):
+        return SYLLABLE_SECONDS
+    return LETTER_SECONDS
+
+
+class _Cutter:
+    """One text's cuts. Positions are indices into the text; a cut at p begins a chunk with text[p]."""
+
+    def __init__(self, text: str, limit: float):
+        self._text, self._limit = text, limit
+        self._masked = masked = _mask(text)
+        self._time = [0.0, *accumulate(_seconds_each(text, masked))]  # seconds before each position
+        self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
+        self._sentences = [0, *self._cuts(_SENTENCE, 0, len(text)), len(text)]
+
+    def chunks(self) -> list[tuple[int, int]]:
+        units = []
+        for start, end in pairwise(self._sentences):
+            units += self._refine(start, end, 0)
+        packed = self._pack(units, self._limit)
+        # A smaller limit that needs no more chunks spreads the text evenly: no chunk is left with a word or two.
+        low, high = 0.0, self._limit
+        for _ in range(12):
+            middle = (low + high) / 2
+            trial = self._pack(units, middle)
+            if len(trial) <= len(packed):
+                packed, high = trial, middle
+            else:
+                low = middle
+        return packed
+
+    def carried(self, starts: list[int]) -> list[str]:
+        """For each chunk the delivery tags that its paragraph set before it and that it does not set anew itself."""
+        found, active, waiting = [], {}, list(reversed(starts))
+        for sentence, following in pairwise(self._sentences):
+            if self._opens_paragraph(sentence):
+                active = {}
+            own = self._leading(sentence)
+            if waiting and waiting[-1] == sentence:
+                waiting.pop()
+                found.append("".join(tag for slot, tag in active.items() if slot not in own))
+            active = active | own
+            while waiting and waiting[-1] < following:  # chunks that begin inside this sentence
+                waiting.pop()
+                found.append("".join(active.values()))
+        return found
+
+    def _leading(self, start: int) -> dict[str, str]:
+        found = {}
+        position = start
+        while match := _LEADING_TAG.match(self._text, position):
+            if slot := delivery_slot(match[1]):
+                found[slot] = match[1]
+            position = match.end()
+        return found
+
+    def _opens_paragraph(self, position: int) -> bool:
+        return self._text.count("\n", self._end_before(position), position) > 1
+
+    def _end_before(self, position: int) -> int:
+        # where the white space before `position` begins
+        while position and self._masked[position - 1].isspace():
+            position -= 1
+        return position
+
+    def _refine(self, start: int, end: int, level: int) -> list[tuple[int, int]]:
+        if self._time[end] - self._time[start] <= self._limit or level == len(_LEVELS):
+            return [(start, end)]
+        edges = [start, *self._cuts(_LEVELS[level], start, end), end]
+        return [unit for left, right in pairwise(edges) for unit in self._refine(left, right, level + 1)]
+
+    def _cuts(self, pattern: re.Pattern, start: int, end: int) -> list[int]:
+        """Where `pattern` ends inside (start, end) and a cut harms nothing: both sides have something to say."""
+        cuts, last = [], start
+        for match in pattern.finditer(self._masked, start, end):
+            cut = match.end()
+            if (
+                self._spoken[last] < self._spoken[cut] < self._spoken[end]
+                and self._may_cut(cut)
+                and not (match.groupdict().get("stop") and self._goes_on(match))
+            ):
+                cuts.append(cut)
+                last = cut
+        return cuts
+
+    def _may_cut(self, cut: int) -> bool:
+        # A tag stays with what follows it, a pause with what comes before. This also keeps cuts out of tags.
+        before = self._masked[max(0, self._end_before(cut) - 1)]
+        after = _NEXT.match(self._masked, cut)[1]
+        if before == _TAG or after == _PAUSE:
+            return False
+        # A mark belongs to its letter, and joiners (emoji, Indic scripts) hold both sides.
+        return unicodedata.category(self._masked[cut])[0] != "M" and "\u200d" not in self._masked[cut - 1 : cut + 1]
+
+    def _goes_on(self, stop: re.Match) -> bool:
+        # Whether the sentence goes on after its stop: before a small letter, after an abbreviation or a short number.
+        if "\n" in stop[0]:
+            return False
+        after = _NEXT_SAID.match(self._masked, stop.end())[1]
+        if after.islower():
+            return True
+        word = _WORD_BEFORE.search(self._masked, max(0, stop.start() - 40), stop.start())
+        if stop["stop"] != "." or word is None:
+            return False
+        name = word[0].casefold()
+        return (
+            name in _ABBREVIATIONS
+            or (name in _NUMBERED and after.isdigit())
+            or "." in name  # e.g., U.S., p.m.
+            or (len(name) == 1 and word[0].isupper())  # initials
+            or (len(name) < 3 and name.isdigit())  # "1. First", German "am 3. Mai"
+        )
+
+    def _pack(self, units: list[tuple[int, int]], limit: float) -> list[tuple[int, int]]:
+        packed = [units[0]]
+        for start, end in units[1:]:
+            first = packed[-1][0]
+            if self._time[end] - self._time[first] <= limit:
+                packed[-1] = (first, end)
+            else:
+                packed.append((start, end))
+        return packed

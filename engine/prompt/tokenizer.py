@@ -1,0 +1,85 @@
+"""The text tokenizer of a checkpoint. The only file that names a tokenizer library."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Tokenizer
+
+from ..errors import HiggsError
+from ..json_file import parse_object, read_text
+from ..talker.config import ModelConfig
+from .tags import TAGS, TextGuard, left_out
+
+REMEDY = "Download the tokenizer.json that belongs to this checkpoint."
+REF_TEXT = "<|ref_text|>"  # v3's; older checkpoints lack it
+
+
+class Vocabulary:
+    """The tokenizer, its added tokens by name, and the guard on what users write."""
+
+    def __init__(self, path: Path, config: ModelConfig):
+        self.path, self._config = path, config
+        source = read_text(path)  # tokenizers itself refuses a file with a byte order mark
+        data = parse_object(path, source)
+        if not isinstance(data.get("model"), dict):
+            raise HiggsError(f"{path} is not a tokenizer. {REMEDY}")
+        with contextlib.ExitStack() as stack:
+            stack.push(self._tell)
+            self._tokenizer = Tokenizer.from_str(source)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.added: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens") or ()}
+        # Added tokens of nothing but spaces are ordinary text.
+        self._commands = {token: name for name, token in self.added.items() if name.strip()}
+        self.guard = TextGuard(self._commands.values(), config.is_v2, str(path))
+
+    def _tell(self, kind, error, traceback):
+        """`tokenizers` raises bare Exception: that type is translated, and all others propagate."""
+        if kind is Exception:
+            raise HiggsError(
+                f"{self.path} cannot be read by tokenizers {tokenizers.__version__} ({error}). "
+                f"Update tokenizers. {REMEDY}"
+            ) from error
+
+    def require(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self.added:
+                raise HiggsError(f"{self.path} has no token {name}, which {self._config.family} prompts need. {REMEDY}")
+            self.check([self.added[name]])
+
+    def lacks(self) -> Iterator[str]:
+        """What `require` leaves to be noted: what is then left out of prompts, or refused in a text that has it."""
+        missing = [name for name in TAGS if name not in self.added]
+        if REF_TEXT not in self.added and not self._config.is_v2:
+            yield f"{self.path} has no {REF_TEXT} token, so transcripts of reference clips are not used."
+        if missing and not self._config.is_v2:
+            some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            yield f"{self.path} lacks {len(missing)} of the {len(TAGS)} control tags ({some}); they are dropped."
+        known = self._config.text_vocab
+        beyond = sum(token >= known for token in self._tokenizer.get_vocab().values())
+        if beyond:
+            yield f"Of the tokens in {self.path} {beyond} are beyond the model's {known}; text with these is refused."
+
+    def encode(self, text: str, warn: Callable[[str], None]) -> list[int]:
+        """Ids of clean text: its tags as their tokens, and no other command."""
+        ids = []
+        for piece in self.guard.split(text):
+            if self.guard.is_tag(piece):
+                ids.append(self.added[piece])
+                continue
+            for token in self._tokenizer.encode(piece, add_special_tokens=False).ids:
+                # The spelling is clean, but a tokenizer that normalises may still read a command in look-alikes.
+                if token in self._commands:
+                    warn(left_out(self._commands[token]))
+                else:
+                    ids.append(token)
+        return ids
+
+    def check(self, ids: list[int]) -> None:
+        known = self._config.text_vocab
+        if max(ids) >= known:
+            raise HiggsError(f"{self.path} gives the id {max(ids)}, but the model has only {known} tokens. {REMEDY}")

@@ -1,6 +1,0 @@
-"""Where the checkpoint that comes with the pack lies, and what it is called in lists. Opens no file."""
-
-from pathlib import Path
-
-EMBEDDED = Path(__file__).parent / "embedded"
-EMBEDDED_NAME = "embedded (small, English)"

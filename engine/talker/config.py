@@ -1,0 +1,42 @@
+"""The shape of a talker, as a checkpoint's config.json says. Knows no file format and no tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..codes import CODE_VOCAB
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary embedding. `factor` 1 is plain RoPE; otherwise Llama 3's scaling."""
+
+    theta: float
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 1.0
+    original_context: int = 0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a talker, as its config.json says."""
+
+    family: str  # "v3" (Qwen3, tied code embedding) or "v2" (Llama with DualFFN)
+    layout: str  # "v3", "v2" (transformers keys) or "v2-boson"
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    norm_eps: float
+    rope: RopeConfig
+    text_vocab: int
+    codebooks: int = 8
+    code_vocab: int = CODE_VOCAB
+    max_context: int = 8192
+
+    @property
+    def is_v2(self) -> bool:
+        return self.family == "v2"

@@ -1,0 +1,1 @@
+"""What users and tests run beside the engine."""

@@ -1,0 +1,209 @@
+"""How far the decode step is from what the device's memory allows. Times what users get; makes nothing faster."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..config import FRAME_RATE, EngineConfig, SamplingParams
+from ..engine import Engine
+from ..loaded_model import Residency
+from .published import PUBLISHED, SIZES, fill, write_hollow
+
+_SLOTS = 1024  # of the cache
+CONTEXT = 500  # filled cache positions at which the short form times a step: 20 s of speech
+_STEPS = 100  # a round on a GPU
+_PATIENCE = 2.0  # seconds a round may take elsewhere
+_ROUNDS = 3
+_READ_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
+_SPARE = 1 << 30  # bytes of device memory left for graphs, libraries and others
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured step."""
+
+    who: str
+    family: str
+    dtype: str
+    batch: int
+    context: int  # filled cache positions, mean over the steps timed
+    ms_per_step: float
+    floor_ms: float  # what reading the step's bytes takes at the measured rate
+    how: str = ""  # what decoded, in plain words
+
+    @property
+    def percent_of_floor(self) -> float:
+        return 100 * self.floor_ms / self.ms_per_step
+
+    @property
+    def frames_per_s(self) -> float:
+        return self.batch * 1000 / self.ms_per_step
+
+    @property
+    def audio_s_per_s(self) -> float:
+        return self.frames_per_s / FRAME_RATE
+
+    def as_dict(self) -> dict:
+        """Plain values, for JSON."""
+        derived = {name: getattr(self, name) for name in ("percent_of_floor", "frames_per_s", "audio_s_per_s")}
+        values = asdict(self) | derived
+        return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in values.items()}
+
+
+@torch.inference_mode()
+def bench(config: EngineConfig) -> dict:
+    """Times one row's step of a checkpoint, or of the published shapes where `config.model` is empty.
+
+    Returns plain values for JSON: device, torch, read_tb_s, rows (Row.as_dict) and skipped (sentences). Everything is
+    freed at the end. Raises HiggsError for a folder that holds no usable checkpoint or a device that is not there.
+    """
+    rows, skipped, read = [], [], 0.0
+    for family in ("",) if config.model else PUBLISHED:
+        with contextlib.ExitStack() as stack:
+            folder = config.model
+            if family:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+                write_hollow(Path(folder), family)
+            engine = Engine(replace(config, model=folder, context=_SLOTS))
+            read = read or read_rate(engine.device)
+            reason = _unfit(engine, hollow=bool(family))
+            if reason:
+                skipped.append(reason)
+            else:
+                who = f"{family} {SIZES[family]}, random weights" if family else Path(folder).resolve().name
+                rows.append(_time_one(engine, who, read, hollow=bool(family)))
+    gpu = engine.device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(engine.device) if gpu else engine.device.type,
+        "torch": torch.__version__,
+        "read_tb_s": float(f"{read / 1e12:.4g}"),
+        "rows": [row.as_dict() for row in rows],
+        "skipped": skipped,
+    }
+
+
+def as_text(result: dict) -> str:
+    """The result as a table."""
+    lines = [f"{result['device']}, torch {result['torch']}: memory reads at {1000 * result['read_tb_s']:,.1f} GB/s"]
+    if result["rows"]:
+        lines.append(f"{'one step':<28}{'floor ms':>9}{'ms':>9}{'of floor':>10}{'frames/s':>10}{'real time':>11}  by")
+    for row in result["rows"]:
+        lines.append(
+            f"{row['who'][:27]:<28}{row['floor_ms']:>9.3f}{row['ms_per_step']:>9.3f}{row['percent_of_floor']:>9.0f}%"
+            f"{row['frames_per_s']:>10.1f}{row['audio_s_per_s']:>10.1f}x  {row['how']}"
+        )
+    return "\n".join([*lines, *(f"not timed: {reason}" for reason in result["skipped"])])
+
+
+def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
+    with opened(engine, hollow) as residency:
+        ms = time_step(*residency.lane(), CONTEXT)  # no name here may hold what is about to be freed
+        floor = 1000 * step_bytes(residency.talker, CONTEXT) / read
+        dtype = str(engine.dtype).removeprefix("torch.")
+        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, residency.lane().how())
+
+
+@contextlib.contextmanager
+def opened(engine: Engine, hollow: bool = False):
+    """What an open engine holds, freed after. `hollow`: a checkpoint from `write_hollow`, to be filled."""
+    on_device = torch.cuda.device(engine.device) if engine.device.type == "cuda" else contextlib.nullcontext()
+    with on_device:
+        residency = Residency(engine.checkpoint, engine.config, engine.context, engine.device, engine.dtype)
+        try:
+            if hollow:
+                residency.trim()  # whatever was made of the empty weights
+                fill(residency.talker)
+            yield residency
+        finally:
+            residency.close()
+
+
+def read_rate(device: torch.device) -> float:
+    """Bytes a second that the device's memory gives to a reduction, which reads much and writes next to nothing."""
+    size = _READ_BYTES[device.type]
+    if device.type == "cuda":
+        size = min(size, torch.cuda.mem_get_info(device)[0] // 3)
+    buffer = torch.empty(size // 4, dtype=torch.int32, device=device).random_()  # zeros could flatter the memory
+    rounds = [_seconds(buffer.max, 4, device) / 4 for _ in range(6)]
+    del buffer
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return (size // 4 * 4) / statistics.median(rounds[1:])
+
+
+def step_bytes(talker, filled: int, rows: int = 1) -> int:
+    """Bytes a step of `rows` rows must read: every weight on a code's way once, and each row's filled cache.
+
+    Embeddings are not counted: eight rows of them are looked up.
+    """
+    config = talker.config
+    weights = [talker.norm, talker.head_codes]
+    for layer in talker.layers:
+        code = layer.code
+        weights += [layer.qkv, layer.out, code.attn_norm, code.mlp_norm, code.gate_up, code.down]
+        weights += [] if layer.qk_norm is None else [layer.qk_norm]
+    cache = 2 * config.layers * config.kv_heads * config.head_dim * filled * rows
+    return sum(weight.nbytes for weight in weights) + cache * talker.dtype.itemsize
+
+
+def time_step(state, runner, context: int, steps: int | None = None) -> float:
+    """Milliseconds a step, `context` positions filled in the mean over rows and steps: median of three rounds.
+
+    The rows of a batch are spread from a fifth of `context` to nine fifths, as lines of a queue are.
+    """
+    place(state, context, 0)
+    runner.step()
+    if steps is None:
+        steps = _STEPS if state.device.type == "cuda" else _affordable(runner, state.device)
+    rounds = []
+    for _ in range(_ROUNDS + 1):
+        place(state, context, steps)
+        rounds.append(_seconds(runner.step, steps, state.device) / steps)
+    return 1000 * statistics.median(rounds[1:])
+
+
+def place(state, context: int, steps: int):
+    """Every row live behind a prompt of noise, so that in `steps` steps its mean context is the one of `time_step`."""
+    nothing = torch.empty((0, state.config.codebooks), dtype=torch.int64)
+    for b in range(state.batch):
+        share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
+        filled = max(1, round(context * share) - steps // 2)
+        assert filled + steps <= state.context, f"{filled} + {steps} of {state.context} positions"
+        state.start_row(b, filled, nothing, b, SamplingParams(max_frames=8192))
+    for buffer in (state.logits, state.keys, state.values):
+        buffer.normal_()
+
+
+def _affordable(runner, device) -> int:
+    return max(3, min(_STEPS, int(_PATIENCE / _seconds(runner.step, 1, device))))
+
+
+def _seconds(run, times: int, device: torch.device) -> float:
+    """Seconds that the device takes for `times` calls."""
+    if device.type != "cuda":
+        began = time.perf_counter()
+        for _ in range(times):
+            run()
+        return time.perf_counter() - began
+    began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    began.record()
+    for _ in range(times):
+        run()
+    ended.record()
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1000
+
+
+def _unfit(engine: Engine, hollow: bool) -> str:
+    """Why this engine is not timed here; empty when it can be."""
+    if engine.device.type != "cuda":
+        return f"the {engine.family} shape would take minutes on a CPU. Give --model." if hollow else ""
+    free, needs = torch.cuda.mem_get_info(engine.device)[0], engine.planned_bytes + _SPARE
+    return f"{engine.family} needs {needs / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free." if needs > free else ""

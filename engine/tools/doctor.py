@@ -1,0 +1,209 @@
+"""Diagnoses a checkpoint folder (read-only) and reports everything that loading would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from ..checkpoint.catalog import CODEC_V2
+from ..checkpoint.discover import CODEC_SUBFOLDER, TOKENIZER, find_checkpoints, missing_parts
+from ..checkpoint.find_codec import find_codec, open_codec
+from ..checkpoint.hf_config import Settings
+from ..checkpoint.load import open_talker, talker_problems
+from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
+from ..checkpoint.tensor_file import TensorFile, open_folder
+from ..decode.kernels.support import decode_ops
+from ..errors import HiggsError
+from ..json_file import FETCH, read_json
+from ..optional import torchaudio_misfit, versions
+from ..prompt.builder import PromptBuilder
+from ..prompt.card import read_card
+from ..prompt.tokenizer import REMEDY
+from ..talker.config import ModelConfig
+
+_SHOWN = 12  # problems of one kind that are written out
+_T = TypeVar("_T")
+
+
+@dataclass
+class Report:
+    """The findings. Empty strings and Nones are what could not be told."""
+
+    folder: str
+    family: str = ""
+    layout: str = ""
+    dimensions: dict[str, object] = field(default_factory=dict)
+    dtypes: dict[str, int] = field(default_factory=dict)  # dtype -> tensors of the talker stored in it
+    files: dict[str, int] = field(default_factory=dict)  # path in the folder -> bytes
+    codec: str = ""  # where it is
+    codec_layout: str = ""
+    tokenizer: str = ""
+    tokens: int | None = None
+    speaks: str = ""  # languages and tags, where a card limits them
+    kernels: str = ""  # what would decode it on this machine
+    versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries; empty where not installed
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    advice: str = ""
+
+    def as_dict(self) -> dict:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """The report in lines."""
+        head = [
+            ("folder", self.folder),
+            ("model", f"Higgs {self.family}, {self.layout} layout" if self.family else "not recognised"),
+            ("shape", ", ".join(f"{name} {value}" for name, value in self.dimensions.items())),
+            ("stored as", ", ".join(f"{name} ({count} tensors)" for name, count in self.dtypes.items())),
+            ("codec", f"{self.codec} ({self.codec_layout})" if self.codec else "not found"),
+            ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
+            ("speaks", self.speaks),
+            ("kernels", self.kernels),
+            ("versions", ", ".join(f"{name} {version or '-'}" for name, version in self.versions.items())),
+        ]
+        lines = [f"{name + ':':<12}{value}" for name, value in head if value]
+        lines += [f"{'file:':<12}{name}  {size:,} bytes" for name, size in self.files.items()]
+        lines += [f"{'note:':<12}{note}" for note in self.notes]
+        lines += [f"{'problem:':<12}{problem}" for problem in self.problems]
+        return "\n".join([*lines, f"{'advice:':<12}{self.advice}"])
+
+
+def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Report:
+    """Look at everything in `folder` that the engine would read. Never raises for what it finds there."""
+    folder = Path(folder).expanduser()
+    report = Report(str(folder), versions=versions())
+    _check_torchaudio(report)
+    if not folder.is_dir():
+        report.problems.append(f"{folder} is not a folder.")
+        report.advice = "Give the folder that contains config.json and the .safetensors files."
+        return report
+    report.files = {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
+    lacks = missing_parts(folder)
+    report.problems += lacks
+    opened = _try(report, lambda: open_talker(folder))
+    if opened:
+        _describe_talker(report, folder, *opened)
+        _describe_codec(report, folder, opened[1], codec_folder)
+    _describe_tokenizer(report, folder / TOKENIZER, opened[0].model if opened else None)
+    card = read_card(folder)
+    report.speaks = card.describe()
+    report.notes += card.notes
+    report.problems = list(dict.fromkeys(report.problems))
+    report.advice = _advice(report, lacks)
+    return report
+
+
+def _check_torchaudio(report: Report) -> None:
+    misfit = torchaudio_misfit()
+    if misfit:
+        report.notes.append(f"Speech works, but no voice can be made from a clip: {misfit}")
+
+
+def _describe_talker(report: Report, folder: Path, settings: Settings, talker: TensorFile) -> None:
+    model = settings.model
+    report.family, report.layout = model.family, model.layout
+    report.notes += settings.notes
+    rope = model.rope
+    report.dimensions = {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": f"{model.heads}/{model.kv_heads} x {model.head_dim}",
+        "intermediate": model.intermediate,
+        "text vocabulary": model.text_vocab,
+        "codebooks": f"{model.codebooks} x {model.code_vocab}",
+        "rope": f"theta {rope.theta:g}" + (f", Llama 3 scaling x{rope.factor:g}" if rope.factor != 1 else ""),
+        "context": model.max_context,
+    }
+    own = [name for name in talker.shapes if not name.startswith(V3_CODEC)]
+    for name in own:
+        dtype = str(talker.dtypes[name]).removeprefix("torch.")
+        report.dtypes[dtype] = report.dtypes.get(dtype, 0) + 1
+    report.kernels = _kernels_here(model)
+    plan = make_plan(model, talker.shapes, settings.tied)
+    report.problems += _few(talker_problems(folder, talker, plan))
+
+
+def _kernels_here(model: ModelConfig) -> str:
+    """What would decode `model` with every setting at auto."""
+    gpu = torch.cuda.is_available()
+    device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
+    return decode_ops(model, device, dtype)
+
+
+def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_folder: Path | str | None) -> None:
+    codec = _try(report, lambda: find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None))
+    if codec:
+        report.codec, report.codec_layout = str(codec.folder), codec.layout
+        report.notes += codec.notes
+        report.problems += _few(codec.weights.problems())
+
+
+def _describe_tokenizer(report: Report, path: Path, model: ModelConfig | None) -> None:
+    if not path.is_file():
+        return
+    report.tokenizer = str(path)
+    data = _try(report, lambda: read_json(path))
+    if data is None:
+        return
+    try:
+        report.tokens = len(data["model"]["vocab"]) + len(data.get("added_tokens") or ())
+    except (KeyError, TypeError):
+        report.problems.append(f"{path} is not a tokenizer. {REMEDY}")
+        return
+    # The same check as loading makes; it needs to know the family and how many tokens the model has.
+    builder = _try(report, lambda: PromptBuilder(path, model)) if model else None
+    if builder:
+        report.notes += builder.notes()
+
+
+def _advice(report: Report, lacks: list[str]) -> str:
+    if not report.problems:
+        return "Nothing to do: the engine can load this folder."
+    folder = Path(report.folder)
+    if not report.family:
+        # The folder itself may look complete by its files' names; then it is what is in them that is wrong.
+        found = [found.path for found in find_checkpoints([folder]) if found.complete and found.path != folder]
+        if found:
+            return f"Give the folder of a checkpoint: {', '.join(map(str, found))}."
+        if _is_codec(folder):
+            return "This is a codec. Give the folder of the model that it belongs to."
+    if any(FETCH in problem for problem in report.problems):
+        return f"Run '{FETCH}' in this folder, or download the files named above."
+    if lacks:
+        return "Download the model into this folder again; an interrupted download resumes where it stopped."
+    if report.family and not report.codec:
+        return f"Put {CODEC_V2.id} into {folder / CODEC_SUBFOLDER}."
+    return "Remove the files named above and download them again, or use a published checkpoint."
+
+
+def _is_codec(folder: Path) -> bool:
+    """Whether `folder` holds a codec and no talker that could have brought it along."""
+    try:
+        codec = open_codec(folder)
+        return codec is not None and codec.layout != "bundled" and layout_of(open_folder(folder).shapes) is None
+    except HiggsError:
+        return False
+
+
+def _try(report: Report, read: Callable[[], _T]) -> _T | None:
+    """What `read` returns, or None with its error among the problems."""
+    try:
+        return read()
+    except HiggsError as error:
+        report.problems.append(str(error))
+        return None
+
+
+def _few(problems: list[str]) -> list[str]:
+    rest = len(problems) - _SHOWN
+    return [*problems[:_SHOWN], f"... and {rest} more tensors like these."] if rest > 0 else problems

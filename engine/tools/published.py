@@ -1,0 +1,117 @@
+"""Checkpoints of the published shapes without published weights, for measuring. Knows nothing of time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from ..checkpoint.hf_config import read_settings
+from ..checkpoint.talker_layout import V3_CODEC, make_plan
+from ..checkpoint.tensor_file import INDEX, open_tensors
+from ..codec.modules import CodecConfig
+from ..codes import BOC
+from .tiny import write_tiny
+
+PUBLISHED = {
+    "v3": {
+        "vocab_size": 151936,
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "v2": {
+        "vocab_size": 128256,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+}
+PUBLISHED_CODEC = CodecConfig(
+    codebook_size=1024,
+    codebook_dim=64,
+    acoustic_hidden=256,
+    encoder_hidden=64,
+    decoder_hidden=1024,
+    semantic_hidden=768,
+    semantic_ffn=3072,
+    semantic_layers=12,
+    pos_kernel=128,
+    pos_groups=16,
+    ratios=(8, 5, 4, 2, 3),
+    conv_dims=(512,) * 7,
+    conv_kernels=(10, 3, 3, 3, 3, 2, 2),
+)
+SIZES = {"v3": "4B", "v2": "3B"}
+
+
+def published_config(folder: Path, family: str, layers: int | None = None):
+    """Makes `folder` a tiny checkpoint whose config.json is of the published width, and returns (plan, codec tensors).
+
+    The tensors, a model.safetensors with them and the codec's, are the caller's to write. `layers`: fewer of them.
+    """
+    layout = {"v3": "v3", "v2": "v2-boson"}[family]
+    write_tiny(folder, layout)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["text_config"].update(PUBLISHED[family])
+    text = config["text_config"]
+    text["num_hidden_layers"] = layers or text["num_hidden_layers"]
+    if family == "v3":
+        config["audio_encoder_config"]["out_dim"] = text["hidden_size"]
+    else:
+        config["audio_dual_ffn_layers"] = list(range(text["num_hidden_layers"]))
+    path.write_text(json.dumps(config), encoding="utf-8")
+    small = open_tensors([folder / "model.safetensors"])
+    codec = {name: small.get(name).clone() for name in small.shapes if name.startswith(V3_CODEC)}
+    (folder / INDEX).unlink()
+    plan = make_plan(read_settings(config, path, layout).model, [], tied=family == "v3")
+    return plan, codec
+
+
+def write_hollow(folder: Path, family: str, layers: int | None = None):
+    """A checkpoint of the published shapes that takes no room: a header, and a hole where the weights would be."""
+    plan, codec = published_config(folder, family, layers)
+    shapes = {name: tuple(tensor.shape) for name, tensor in codec.items()}
+    for sources in plan.parts.values():
+        shapes |= {stored_name(family, source.name): source.shape for source in sources}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * torch.Size(shape).numel()
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def stored_name(family: str, name: str) -> str:
+    """What a published file calls the plan's tensor `name`."""
+    return f"body.{name}" if family == "v3" and not name.startswith("tied.") else name
+
+
+def fill(talker):
+    """Random weights in place, scaled so that what goes through a layer keeps its size. No end code comes by chance."""
+    generator = torch.Generator(talker.device).manual_seed(0)
+    matrices, ones = [talker.embed_codes, talker.head_codes], [talker.norm]
+    for layer in talker.layers:
+        matrices += [layer.qkv, layer.out]
+        ones += [] if layer.qk_norm is None else [layer.qk_norm]
+        for expert in {id(e): e for e in (layer.text, layer.code)}.values():
+            matrices += [expert.gate_up, expert.down]
+            ones += [expert.attn_norm, expert.mlp_norm]
+    for matrix in matrices:
+        matrix.normal_(0, matrix.shape[1] ** -0.5, generator=generator)
+    for norm in ones:
+        norm.fill_(1)
+    config = talker.config
+    talker.head_codes.view(config.codebooks, config.code_vocab, -1)[:, BOC:] *= 0.01

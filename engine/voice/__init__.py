@@ -1,0 +1,1 @@
+"""A voice, its file, and the clip it is made from."""

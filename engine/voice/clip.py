@@ -1,0 +1,91 @@
+"""A reference clip on its way to the codec: read, checked, mono at 24 kHz."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import torch
+
+from ..config import SAMPLE_RATE
+from ..errors import HiggsError
+from ..optional import borrow
+from ..resample import MAX_TAPS, resample, taps
+
+MIN_CLIP_SECONDS = 1.0
+
+
+MAX_CLIP_SECONDS = 30.0  # longer references make cloning unstable, and each second takes 25 positions of the context
+
+
+SILENCE_PEAK = 1e-4
+
+
+def _mono(wav) -> torch.Tensor:
+    # [S] or [C, S], tensor or array -> float32 [S] on the CPU
+    wav = torch.as_tensor(wav).detach().to("cpu", torch.float32)
+    if wav.ndim not in (1, 2):
+        raise HiggsError(
+            f"The reference clip has the shape {list(wav.shape)}; give one clip of the shape [channels, samples]."
+        )
+    return wav.mean(dim=0) if wav.ndim == 2 and wav.shape[0] else wav.reshape(-1)
+
+
+def read_clip(path: str | os.PathLike) -> tuple:
+    """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read."""
+    read = borrow("soundfile", "read")  # here, so that without it the rest of the pack works
+    if not Path(path).is_file():
+        raise HiggsError(f"There is no audio file at {path}.")
+    try:
+        samples, rate = read(path, dtype="float32", always_2d=True)  # [S, C]
+    except (OSError, RuntimeError) as error:
+        raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
+    return samples.T, rate
+
+
+def check_clip(wav, sample_rate: int) -> None:
+    """Raises HiggsError when a reference clip cannot give a voice; says what it holds and what to do.
+
+    wav: [S] or [C, S], tensor or array; sample_rate: Hz.
+    """
+    if sample_rate <= 0:
+        raise HiggsError(f"The reference clip has a sample rate of {sample_rate}. Load the audio file again.")
+    mono = _mono(wav)
+    if mono.numel() == 0:
+        raise HiggsError("The reference clip is empty. Give a clip of 5 to 30 seconds of clear speech.")
+    bad = int((~torch.isfinite(mono)).sum())
+    if bad:
+        raise HiggsError(
+            f"The reference clip holds {bad} samples that are not numbers (NaN or infinite). "
+            "Check the node that made it, or load the audio file again."
+        )
+    seconds = mono.numel() / sample_rate  # told rounded away from the limit, else 30.02 would read as 30.0
+    if seconds < MIN_CLIP_SECONDS:
+        raise HiggsError(
+            f"The reference clip is {math.floor(seconds * 100) / 100:.2f} s long, too short to clone a voice from. "
+            "Give 5 to 30 seconds of clear speech."
+        )
+    if seconds > MAX_CLIP_SECONDS:
+        raise HiggsError(
+            f"The reference clip is {math.ceil(seconds * 10) / 10:.1f} s long; more than {MAX_CLIP_SECONDS:.0f} s "
+            "makes cloning unstable. Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
+        )
+    peak = float(mono.abs().max())
+    if peak < SILENCE_PEAK:
+        raise HiggsError("The reference clip is silent. Give a clip with audible speech.")
+
+
+def prepare_clip(wav, sample_rate: int) -> torch.Tensor:
+    """What the codec hears: wav [C, S] or [S] at sample_rate Hz -> float32 [S'] mono at 24 kHz on the CPU.
+
+    Raises HiggsError for a sample rate that cannot be resampled in reasonable memory.
+    """
+    mono = _mono(wav)
+    if sample_rate == SAMPLE_RATE:
+        return mono
+    if taps(sample_rate, SAMPLE_RATE) > MAX_TAPS:
+        raise HiggsError(
+            f"The reference clip has the unusual sample rate {sample_rate}. Save it at 24000, 44100 or 48000 Hz first."
+        )
+    return resample(mono, sample_rate, SAMPLE_RATE)

@@ -1,0 +1,131 @@
+"""A cloned voice: its codes and transcript, and its file. Knows no model and no codec."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as safetensors_bytes
+
+from ..codes import CODEBOOK_SIZE
+from ..config import FRAME_RATE, SAMPLE_RATE
+from ..errors import HiggsError
+
+FORMAT = "higgs-tts-voice"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Voice:
+    """codes: int64 [T, N] on the CPU, values 0..1023, not delayed; transcript: what the clip says, None if not known;
+    codec: what network the codes are of, empty if not known.
+
+    Raises HiggsError for codes of another shape, kind or range.
+    """
+
+    codes: torch.Tensor
+    transcript: str | None = None
+    name: str = ""
+    codec: str = ""
+
+    def __post_init__(self):
+        codes = self.codes
+        shape = tuple(codes.shape)
+        if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
+            raise HiggsError(
+                f"Voice codes must be whole numbers, not {codes.dtype}. Create the voice again from its clip."
+            )
+        if len(shape) != 2 or 0 in shape:
+            raise HiggsError(
+                f"Voice codes must have the shape [frames, codebooks], not {list(shape)}. "
+                "Create the voice again from its clip."
+            )
+        # A copy of its own: it must not change under us, nor hold a mapped file open, which Windows would not replace.
+        codes = codes.detach().to("cpu", torch.int64, copy=True).contiguous()
+        low, high = int(codes.min()), int(codes.max())
+        if low < 0 or high >= CODEBOOK_SIZE:
+            raise HiggsError(
+                f"Voice codes must lie in 0..{CODEBOOK_SIZE - 1}, but they span {low}..{high}. "
+                "Create the voice again from its clip."
+            )
+        object.__setattr__(self, "codes", codes)
+
+    @property
+    def seconds(self) -> float:
+        return len(self.codes) / FRAME_RATE
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Writes the voice as safetensors; a file already there is replaced whole or not at all.
+
+        Raises HiggsError when the file cannot be written.
+        """
+        path = Path(path)
+        metadata = {
+            "format": FORMAT,
+            "format_version": str(FORMAT_VERSION),
+            "name": self.name,
+            "codec": self.codec,
+            "sample_rate": str(SAMPLE_RATE),
+            "frame_rate": str(FRAME_RATE),
+        }
+        if self.transcript is not None:
+            metadata["transcript"] = self.transcript
+        data = safetensors_bytes({"codes": self.codes.to(torch.int16)}, metadata)
+        # Beside the target, so that the rename stays on one disk; closed before it, which Windows asks for.
+        partial = path.with_name(f".{uuid.uuid4().hex}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(data)
+            os.replace(partial, path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise HiggsError(
+                f"The voice could not be saved to {path}: {error.strerror or error}. "
+                "Choose a folder that can be written to, and close programs that have the file open."
+            ) from error
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Voice:
+        """Reads what `save` wrote. Raises HiggsError that names the file when it is missing or not a voice."""
+        path = Path(path)
+        if not path.is_file():
+            raise HiggsError(f"There is no voice file at {path}. Save a voice there first, or choose another file.")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata, names = file.metadata() or {}, list(file.keys())
+                _check_metadata(path, metadata, names)
+                codes = file.get_tensor("codes")
+        except (SafetensorError, OSError) as error:
+            raise HiggsError(
+                f"{path} is not a voice file: it cannot be read as safetensors ({error}). "
+                "Choose a file that was saved as a Higgs voice; an audio clip has to be turned into a voice first."
+            ) from error
+        try:
+            return cls(codes, metadata.get("transcript"), metadata.get("name", ""), metadata.get("codec", ""))
+        except HiggsError as error:
+            raise HiggsError(f"{path}: {error}") from error
+
+
+def _check_metadata(path: Path, metadata: dict[str, str], names: list[str]) -> None:
+    if metadata.get("format") != FORMAT or "codes" not in names:
+        raise HiggsError(
+            f"{path} is a safetensors file of {len(names)} tensors, but not a Higgs voice; it may hold model weights. "
+            "Choose a file that was saved as a Higgs voice."
+        )
+    version = metadata.get("format_version", "")
+    if version != str(FORMAT_VERSION):
+        raise HiggsError(
+            f"{path} is a voice of format version {version!r}; this pack reads version {FORMAT_VERSION}. "
+            "Update the pack, or create the voice again from its clip."
+        )
+    for key, value in (("sample_rate", SAMPLE_RATE), ("frame_rate", FRAME_RATE)):
+        if metadata.get(key) != str(value):
+            raise HiggsError(
+                f"{path} was made for {key} {metadata.get(key)}, but Higgs works at {value}. "
+                "Create the voice again from its clip."
+            )

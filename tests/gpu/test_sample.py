@@ -1,0 +1,227 @@
+"""The kernel of the step's first half against its torch twin: every buffer that anything reads later, bit for bit."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+from higgs_tts.engine.codes import BOC, CODE_VOCAB, EOC
+from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.cuda.nvrtc import NoCompiler
+from higgs_tts.engine.decode.executors.graph import GraphRunner
+from higgs_tts.engine.decode.kernels.sample import FrontStep
+from higgs_tts.engine.decode.kernels.single import FusedDecode
+from higgs_tts.engine.decode.step import decode_step, prefill
+from higgs_tts.engine.memory import PrivatePool
+
+CONTEXT = 160
+WRITTEN = ("logits", "row", "rows", "written", "position", "countdown", "done", "ended", "finite")
+TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.01), (200, 0.8), (1025, 0.999), (128, 1.0)]
+
+
+class Quiet:
+    """A talker that embeds and predicts nothing: the test plants the logits."""
+
+    def __init__(self, talker):
+        self.embed_row = talker.embed_row
+
+    def decode(self, state):
+        """The logits stay."""
+
+
+class Room:
+    """A state for the twin and one for the kernel, with rows that start, end and start anew."""
+
+    def __init__(self, wide, state_of, family, batch, dtype=torch.bfloat16, seed=0):
+        talker = wide(family, dtype, 1, CONTEXT)
+        self.quiet = Quiet(talker)
+        self.states = [state_of(talker, batch, CONTEXT) for _ in range(2)]
+        self.twin, self.ours = self.states
+        self.ours.front = FrontStep(talker, self.ours)
+        self.random = random.Random(seed)
+        self.g = torch.Generator(talker.device).manual_seed(seed)
+        self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to draw again
+
+    def normal(self):
+        return torch.randn(self.twin.logits.shape, generator=self.g, device=self.g.device)
+
+    def chance(self, share, *shape):
+        return torch.rand(shape, generator=self.g, device=self.g.device) < share
+
+    def start(self, b, **changes):
+        """Row b begins a line of its own settings, somewhere in the cache."""
+        roll = self.random
+        top_k, top_p = roll.choice(TRUNCATIONS)
+        params = SamplingParams(
+            seed=roll.getrandbits(64),
+            temperature=roll.choice((0, 0.6, 1.0, 1.0, 2.0)),
+            top_k=top_k,
+            top_p=top_p,
+            max_frames=roll.choice((1, 7, 60, 5000)),
+            ban_specials=roll.random() < 0.7,
+            ras_window=roll.choice((0, 3, 7)),
+            ras_repeats=roll.choice((1, 2)),
+        )
+        params = dataclasses.replace(params, **changes)
+        tail = torch.randint(0, 1026, (roll.randrange(10), 8))
+        prompt_length, line = roll.choice((1, 40, CONTEXT - 20, CONTEXT)), roll.randrange(1000)
+        for state in self.states:
+            state.start_row(b, prompt_length, tail, line, params)
+
+    def plant(self, ends=0.02):
+        """Logits as a bf16 head gives them, ties and all; now and then an end or a begin code that outdoes the rest."""
+        logits = (self.taste + self.normal()).bfloat16().float()
+        batch, books, _ = logits.shape
+        logits[:, 0, EOC] += self.chance(ends, batch) * 100
+        logits[:, :, EOC] += self.chance(ends / 8, batch, books) * 100
+        logits[:, :, BOC] += self.chance(ends / 8, batch, books) * 100
+        for state in self.states:
+            state.logits.copy_(logits)
+
+    def spoil(self, share=0.1):
+        """In some rows, one logit that is not a number; it may be that of a code that is kept from the draw."""
+        batch, books, vocab = self.twin.logits.shape
+        for b in self.chance(share, batch).nonzero()[:, 0].tolist():
+            book, code = self.random.randrange(books), self.random.choice((BOC, EOC, self.random.randrange(vocab)))
+            value = self.random.choice((float("nan"), float("inf"), float("-inf")))
+            for state in self.states:
+                state.logits[b, book, code] = value
+
+    def step(self):
+        """One frame by both. The names of the buffers that then differ."""
+        for state in self.states:
+            decode_step(self.quiet, state)
+        names = WRITTEN + (("history",) if self.twin.config.is_v2 else ())
+        pairs = {name: (getattr(self.twin, name), getattr(self.ours, name)) for name in names}
+        pairs["x"] = (self.twin.work.x, self.ours.work.x)
+        return [name for name, (theirs, ours) in pairs.items() if not torch.equal(theirs, ours)]
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("batch", [1, 5, 64])
+def test_every_buffer_is_the_twin_s_over_400_frames(wide, state_of, family, batch):
+    """All settings at once: each row has its own, ends by itself, by its limit or by the cache's end, and begins anew
+    a few frames later; in between it is dead."""
+    room = Room(wide, state_of, family, batch, seed=batch)
+    ended = 0
+    for frame in range(400):
+        if frame % 8 == 0:
+            ended += int(room.twin.ended.sum())
+            for b in room.twin.done.nonzero()[:, 0].tolist():
+                room.start(b)
+        room.plant()
+        assert room.step() == [], frame
+    assert ended > 0
+    room.ours.front.close()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("top_k, top_p", TRUNCATIONS)
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_each_truncation_by_itself(wide, state_of, family, top_k, top_p, temperature):
+    room = Room(wide, state_of, family, 3, torch.float32)
+    for frame in range(60):
+        for b in room.twin.done.nonzero()[:, 0].tolist():
+            room.start(b, top_k=top_k, top_p=top_p, temperature=temperature, max_frames=100)
+        room.plant(ends=0)
+        assert room.step() == [], frame
+    room.ours.front.close()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_logits_that_are_all_alike_or_infinitely_low(wide, state_of, family, temperature):
+    room = Room(wide, state_of, family, 4)
+    for fill in (0.0, -0.0, 1e30, -1e30):
+        for top_k, top_p in TRUNCATIONS:
+            for b in range(4):
+                room.start(b, top_k=top_k, top_p=top_p, temperature=temperature)
+            for state in room.states:
+                state.logits.fill_(fill)
+                state.logits[1, :, 100:] = float("-inf")
+                state.logits[2, :, ::2] = -fill
+                state.logits[3, :, :3] = 5
+            if top_p in (1.0, 0.5, 0.01):  # elsewhere the sum of equal masses crosses p where rounding says
+                assert room.step() == [], (fill, top_k, top_p)
+    room.ours.front.close()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_logits_that_are_no_numbers_leave_every_index_in_bounds(wide, state_of, family):
+    room = Room(wide, state_of, family, 4)
+    for b in range(4):
+        room.start(b, max_frames=5000)
+    for fill in (float("nan"), float("inf"), float("-inf")):
+        room.ours.logits.fill_(fill)
+        room.ours.logits[1, :, 7] = 0
+        decode_step(room.quiet, room.ours)
+        assert ((room.ours.row >= 0) & (room.ours.row < CODE_VOCAB)).all()
+    room.ours.front.close()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_rows_whose_logits_are_no_numbers_are_flagged_as_the_twin_flags_them(wide, state_of, family):
+    flags_are_the_twin_s(Room(wide, state_of, family, 16), 200)
+
+
+def flags_are_the_twin_s(room, frames):
+    """Live rows and dead ones; the flag stays down until the row begins anew. What such rows say may differ."""
+    seen = set()
+    for frame in range(frames):
+        if frame % 8 == 0:
+            for b in room.twin.done.nonzero()[:, 0].tolist() + (~room.twin.finite).nonzero()[:, 0].tolist():
+                room.start(b)
+            assert room.twin.finite.all() and room.ours.finite.all()
+        for state in room.states:  # a row that says something else may end at another time
+            state.done.copy_(room.twin.done)
+        room.plant()
+        room.spoil()
+        room.step()
+        assert torch.equal(room.ours.finite, room.twin.finite), frame
+        seen |= set(zip(room.twin.done.tolist(), room.twin.finite.tolist(), strict=True))
+    assert len(seen) == 4, seen
+    room.ours.front.close()
+
+
+def test_repeats_are_drawn_again_by_both(wide, state_of):
+    """v2's rule at work: without it other codes come out."""
+    room = Room(wide, state_of, "v2", 2)
+    for b in range(2):
+        room.start(b, temperature=1.0, top_k=2, ras_window=7 if b else 0, ras_repeats=1, max_frames=5000)
+    for state in room.states:
+        state.prompt_length.fill_(1)
+        state.row_limit.fill_(CONTEXT - 1)
+        state.done.fill_(False)
+    for _ in range(100):
+        room.plant(ends=0)
+        assert room.step() == []
+    kinds = [len(set(room.ours.rows[b, 20:100, 0].tolist())) for b in range(2)]
+    assert kinds[1] > 1.5 * kinds[0], kinds
+    room.ours.front.close()
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, family):
+    talker, pool = wide(family, torch.bfloat16, 2, 256), PrivatePool(torch.device("cuda", 0))
+    eager, replayed = states = [state_of(talker, 1, 256) for _ in range(2)]
+    for state in states:
+        state.fused, state.front = FusedDecode(talker, state), FrontStep(talker, state)
+    runner = GraphRunner(talker, replayed, pool.capture_stream())
+    for state in states:
+        prefill(talker, state, 0, prompt(talker.config), 0, SamplingParams(max_frames=5000))
+    for step in range(256):
+        decode_step(talker, eager)
+        runner.step()
+        assert torch.equal(eager.logits, replayed.logits) and torch.equal(eager.row, replayed.row), step
+    assert torch.equal(eager.rows, replayed.rows) and bool(replayed.done[0])
+    runner.close()
+    for state in states:
+        state.front.close()
+        state.fused.close()
+    pool.close()
+
+
+def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
+    talker = wide("v3", torch.float16, 1, CONTEXT)
+    with pytest.raises(NoCompiler, match="bf16 or fp32"):
+        FrontStep(talker, state_of(talker, 1, CONTEXT))

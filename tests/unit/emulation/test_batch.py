@@ -1,0 +1,108 @@
+"""The kernels between a batch's products against the torch twin. The matrix instruction is the one of old GPUs."""
+
+import types
+
+import pytest
+import torch
+from higgs_tts.engine.decode.kernels import batch as batch_module
+from higgs_tts.engine.decode.state import DecodeState
+
+CONTEXT = 700
+POSITIONS = (5, 511, 512, 699)  # one tile, a whole part, one position more, and two parts up to the last slot
+IN_PLACE_OF = {  # what a function with inline PTX comes down to
+    "uint4 stream16(const void* p)": "return *(const uint4*)p;",
+    "float4 fresh4(const float* p)": "return *(const float4*)p;",
+    "float fresh(const float* p)": "return *p;",
+    "uint4 cached16(const void* p)": "return *(const uint4*)p;",
+    "u32 transpose(u32 v)": """
+        const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+        const u32 a = __shfl_sync(~0u, v, column * 4 + row / 2), b = __shfl_sync(~0u, v, column * 4 + 4 + row / 2);
+        return row % 2 ? a >> 16 | b & 0xffff0000u : a & 0xffffu | b << 16;""",
+    "bool last_to_arrive(const Meeting& at, int parts, Crew& crew)": """
+        __syncthreads();
+        if (threadIdx.x == 0) crew.last = atomicInc(at.arrived, parts - 1) == parts - 1;
+        __syncthreads();
+        return crew.last;""",
+}
+
+
+@pytest.fixture
+def rows_decode(emulate, monkeypatch):
+    """RowsDecode whose kernels are emulated, on what it takes for a GPU of two multiprocessors."""
+
+    def make(talker, state):
+        options = batch_module.defines(talker.config)
+        kinds = {"add_norm": ("Norm", talker.config.hidden // 8), "attend": ("Attend", 128), "swiglu": ("Gate", 256)}
+        runs = {
+            name: emulate(batch_module.source(), name, argument, threads, options, IN_PLACE_OF)
+            for name, (argument, threads) in kinds.items()
+        }
+
+        def launch(name, grid, block, argument):
+            assert block == kinds[name][1]
+            runs[name](argument, grid)
+
+        module = types.SimpleNamespace(function=lambda name: name, close=lambda: None)
+        gpu = types.SimpleNamespace(multi_processor_count=2)
+        for owner, name, value in (
+            (batch_module, "unfit", lambda *args: None),
+            (batch_module, "compile_cubin", lambda *args: b""),
+            (batch_module, "Module", lambda code: module),
+            (batch_module, "launch", launch),
+            (torch.cuda, "get_device_capability", lambda device: (7, 5)),
+            (torch.cuda, "get_device_properties", lambda device: gpu),
+        ):
+            monkeypatch.setattr(owner, name, value)
+        return batch_module.RowsDecode(talker, state)
+
+    return make
+
+
+def relative(ours, theirs):
+    return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+
+
+@pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
+@torch.inference_mode()
+def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, shape):
+    talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
+    twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
+    g = torch.Generator().manual_seed(1)
+    for cache in ("keys", "values"):
+        getattr(twin, cache).normal_(generator=g)
+        getattr(ours, cache).copy_(getattr(twin, cache))
+    kernels = rows_decode(talker, ours)
+    for _ in range(2):  # what the first leaves behind must not disturb the second
+        x = torch.randn(batch, talker.config.hidden, generator=g)
+        for state in (twin, ours):
+            state.work.x.copy_(x)
+            state.position.copy_(torch.tensor(POSITIONS))
+        torch.add(twin.slot_base, twin.position.unsqueeze(1), out=twin.slots)
+        torch.gt(twin.cache_index, twin.position.view(-1, 1, 1), out=twin.unfilled)
+        talker.decode(twin)
+        ours.logits.fill_(float("nan"))
+        kernels.run()
+        for row in range(batch):
+            assert relative(ours.logits[row], twin.logits[row]) < 3e-2, row
+        assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
+    kernels.close()
+
+
+@pytest.mark.parametrize("shape", ["v3", "v2"])
+@torch.inference_mode()
+def test_cuda_s_nan_comes_through_every_kernel(rows_decode, narrow, monkeypatch, shape):
+    """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
+    plain = batch_module.defines
+    monkeypatch.setattr(
+        batch_module, "defines", lambda config: (*plain(config), "-UEPS", "-DEPS=__uint_as_float(0x7fffffffu)")
+    )
+    talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
+    state = DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16)
+    state.work.x.normal_(generator=torch.Generator().manual_seed(1))
+    state.position.copy_(torch.tensor(POSITIONS))
+    kernels = rows_decode(talker, state)
+    kernels.run()
+    assert state.logits.isnan().all()
+    for name in ("h", "attended", "act", "x"):
+        assert kernels.scratch[name][:batch].isnan().all(), name
+    kernels.close()

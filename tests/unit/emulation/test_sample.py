@@ -1,0 +1,75 @@
+"""The step's part before the talker: the kernel in the room that its GPU test makes for it."""
+
+import importlib.util
+import pathlib
+
+import pytest
+import torch
+from higgs_tts.engine.decode.kernels import sample
+from higgs_tts.engine.decode.state import DecodeState
+from higgs_tts.engine.talker import build_talker
+
+GPU_TEST = pathlib.Path(__file__).resolve().parents[2] / "gpu" / "test_sample.py"
+
+
+@pytest.fixture
+def gpu_test(emulate, monkeypatch):
+    """tests/gpu/test_sample.py with the emulated kernel in the place of the launched one."""
+    spec = importlib.util.spec_from_file_location("gpu_test_sample", GPU_TEST)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "FrontStep", lambda talker, state: Emulated(emulate, talker, state))
+    return module
+
+
+class Emulated:
+    def __init__(self, emulate, talker, state):
+        window = state.history.shape[1] if talker.config.is_v2 else 1
+        options = sample.defines(talker.config, talker.dtype, window)
+        self._run = emulate(sample.source(), "front_step", "Front", 32 * talker.config.codebooks, options)
+        self._argument, self._rows = sample.arguments(talker, state), state.batch
+
+    def run(self):
+        self._run(self._argument, self._rows)
+
+    def close(self):
+        """Nothing is held."""
+
+
+@pytest.fixture
+def room(gpu_test, small):
+    """make(family, batch, dtype, seed) -> the GPU test's room, narrow."""
+
+    def wide(family, dtype, layers, context):
+        config = small.config(family)
+        talker = build_talker(config, {k: v.to(dtype) for k, v in small.tensors(config).items()}, context)
+        # Sums of eight small integers are the same in any order.
+        talker.embed_codes.copy_(torch.randint(-8, 8, talker.embed_codes.shape))
+        return talker
+
+    def state_of(talker, batch, context):
+        return DecodeState(talker.config, batch, context, talker.device, talker.dtype)
+
+    return lambda *settings: gpu_test.Room(wide, state_of, *settings)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("v3", torch.bfloat16), ("v2", torch.float32)], ids=["v3-bf16", "v2-fp32"]
+)
+@torch.inference_mode()
+def test_every_buffer_is_the_twin_s(room, family, dtype):
+    room, ended = room(family, 4, dtype, 5), 0
+    for frame in range(160):
+        if frame % 8 == 0:
+            ended += int(room.twin.ended.sum())
+            for b in room.twin.done.nonzero()[:, 0].tolist():
+                room.start(b)
+        room.plant(ends=0.1)
+        assert room.step() == [], frame
+    assert ended > 0
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@torch.inference_mode()
+def test_rows_whose_logits_are_no_numbers_are_flagged_as_the_twin_flags_them(gpu_test, room, family):
+    gpu_test.flags_are_the_twin_s(room(family, 6, torch.float32, 5), 40)

@@ -1,0 +1,80 @@
+"""The fused kernel of one row against its torch twin. Weights take the way of GPUs without bulk copies."""
+
+import pytest
+import torch
+from higgs_tts.engine.decode.kernels import single
+from higgs_tts.engine.decode.state import DecodeState
+
+CPU = torch.device("cpu")
+BLOCKS, CONTEXT = 20, 700  # two blocks to a head and ten to a key-value head, so that parts of the context meet
+IN_PLACE_OF = {  # what a function with inline PTX comes down to
+    "uint4 stream16(const void* p)": "return *(const uint4*)p;",
+    "float4 fresh4(const float* p)": "return *(const float4*)p;",
+    "float fresh(const float* p)": "return *p;",
+    "uint4 cached16(const void* p)": "return *(const uint4*)p;",
+    "void hand(u32* to, u32 word)": "*to = word;",
+    "void hand(u64* to, float v, u32 round)": "*to = (u64)round << 32 | __float_as_uint(v);",
+    "void arrive(const Step& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
+    "void wait(const Step& s, u32 round)": """
+        if (threadIdx.x == 0)
+          while ((int)(*s.arrivals + LATECOMERS - round * BLOCKS) < 0) emulation::look_again();
+        __syncthreads();""",
+    "uint4 look(const void* p)": "emulation::look_again(); return *(const uint4*)p;",
+    "u32 shared_address(const void* p)": "return 0;",
+}
+
+
+def options(config):
+    """With pieces so small that every ring turns around."""
+    kept = [d for d in single.defines(config, BLOCKS, 99 << 10) if not d.startswith(("-DPIECE", "-DSLOTS", "-DRING"))]
+    return [*kept, "-DPIECE=128", "-DSLOTS=3", "-DRING=5"]
+
+
+def relative(ours, theirs):
+    return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+
+
+@pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
+@torch.inference_mode()
+def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
+    talker = narrow(shape, CONTEXT)
+    run = emulate(single.source(), "decode_step", "Step", single.THREADS, options(talker.config), IN_PLACE_OF)
+    twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
+    g = torch.Generator().manual_seed(1)
+    for cache in ("keys", "values"):
+        getattr(twin, cache).normal_(generator=g)
+        getattr(ours, cache).copy_(getattr(twin, cache))
+    scratch = single.FusedDecode.make_scratch(talker.config, CPU)
+    layers = single.layer_table(talker, CPU)
+    step = single.arguments(talker, ours, scratch, layers)
+    for seed, at in enumerate((200, CONTEXT - 1)):  # split over all heads, and over the key-value heads
+        x = torch.randn(1, talker.config.hidden, generator=g)
+        for state in (twin, ours):
+            state.work.x.copy_(x)
+            state.position.fill_(at)
+        torch.add(twin.slot_base, twin.position.unsqueeze(1), out=twin.slots)
+        torch.gt(twin.cache_index, twin.position.view(-1, 1, 1), out=twin.unfilled)
+        talker.decode(twin)
+        ours.logits.fill_(float("nan"))
+        run(step, BLOCKS, seed)
+        assert relative(ours.logits, twin.logits) < 2e-2, at
+        assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
+    assert int(scratch["rounds"]) == 2 * talker.config.layers * 5
+
+
+@pytest.mark.parametrize("shape", ["v3", "v2"])
+@torch.inference_mode()
+def test_cuda_s_nan_comes_through_every_hand_over(emulate, narrow, shape):
+    """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
+    talker = narrow(shape, CONTEXT)
+    planted = [d for d in options(talker.config) if not d.startswith("-DEPS")] + ["-DEPS=__uint_as_float(0x7fffffffu)"]
+    run = emulate(single.source(), "decode_step", "Step", single.THREADS, planted, IN_PLACE_OF)
+    state = DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16)
+    state.work.x.normal_(generator=torch.Generator().manual_seed(1))
+    state.position.fill_(200)
+    scratch, layers = single.FusedDecode.make_scratch(talker.config, CPU), single.layer_table(talker, CPU)
+    run(single.arguments(talker, state, scratch, layers), BLOCKS)
+    assert state.logits.isnan().all()
+    assert state.keys[..., 200, :].isnan().all() and state.values[..., 200, :].isnan().all()
+    for name in ("x", "qkv", "attended", "act"):
+        assert (scratch[name] & ~0xFF).view(torch.float32).isnan().all(), name

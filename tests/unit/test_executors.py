@@ -1,0 +1,89 @@
+"""The step under the tape's rules, and traced against eager."""
+
+import pytest
+import torch
+from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.decode import sampling, step
+from higgs_tts.engine.decode.executors.graph import _same_bits
+from higgs_tts.engine.decode.executors.traced import StepError, Tape
+
+
+def tape_over(room):
+    return Tape(room.talker.tensors() + room.state.tensors())
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_step_allocates_nothing_and_waits_for_nothing(bench, family, dtype):
+    room = bench(family, batch=3, dtype=dtype)
+    room.start(SamplingParams())
+    with tape_over(room) as tape:
+        step.decode_step(room.talker, room.state)
+    assert len(tape.calls) > 100
+
+
+FOREIGN = torch.ones(3, dtype=torch.int64)
+PLANTS = {
+    "a temporary": lambda state: state.logits + 1.0,
+    "a boolean mask": lambda state: state.logits[state.logits > 0],
+    "item": lambda state: state.written[0].item(),
+    "a branch on data": lambda state: bool(state.done.all()),
+    "a host constant": lambda state: state.written.copy_(torch.tensor([1, 2, 3])),
+    "a host scalar": lambda state: state.written.add_(torch.tensor(1)),
+    "a foreign tensor": lambda state: state.written.add_(FOREIGN),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
+def test_the_tape_refuses_what_a_graph_cannot_hold(bench, plant, monkeypatch):
+    room = bench("v3", batch=3)
+    room.start(SamplingParams())
+
+    def planted(state):
+        plant(state)
+        sampling.sample(state)
+
+    monkeypatch.setattr(step, "sample", planted)
+    with pytest.raises(StepError), tape_over(room):
+        step.decode_step(room.talker, room.state)
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_traced_equals_eager_over_two_utterances(bench, small, family, batch):
+    eager, traced = bench(family, batch=batch), bench(family, batch=batch, runner="traced")
+    for seed in (11, 12):
+        prompts = [small.prompt(eager.config, seed=10 * seed + b, frames=4 + b) for b in range(batch)]
+        said = []
+        for room in (eager, traced):
+            room.start(SamplingParams(seed=seed), prompts, lines=list(range(batch)))
+            rows = room.run(210)
+            said.append((rows, room.state.logits.clone()))
+        assert torch.equal(said[0][0], said[1][0])
+        assert torch.equal(said[0][1], said[1][1])
+        assert len(said[0][0][0, :, 0].unique()) > 50
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_the_same_seed_gives_the_same_codes_in_any_row_and_any_company(bench, small, family):
+    config = small.config(family)
+    mine = small.prompt(config, seed=1)
+    params = SamplingParams(seed=9)
+    alone = bench(family)
+    alone.start(params, [mine], lines=[3])
+    expected = alone.run(150)[0]
+    for place in range(4):
+        room = bench(family, batch=4)
+        prompts = [small.prompt(config, seed=20 + b, frames=3 + b) for b in range(4)]
+        lines = [b + 10 for b in range(4)]
+        prompts[place], lines[place] = mine, 3
+        room.start(params, prompts, lines)
+        assert torch.equal(room.run(150)[place], expected)
+
+
+def test_a_capture_is_held_against_the_step_bit_by_bit():
+    """NaN, which a damaged checkpoint gives, is not a difference."""
+    logits = torch.tensor([[1.0, float("nan")], [float("inf"), -2.0]])
+    assert _same_bits(logits, logits.clone()) and not _same_bits(logits, logits.nan_to_num())
+    cache = logits.bfloat16()
+    assert _same_bits(cache, cache.clone()) and not _same_bits(cache, cache.flip(0))

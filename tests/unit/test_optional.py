@@ -1,0 +1,63 @@
+"""A library that is missing or broken is one sentence."""
+
+import builtins
+import importlib
+import sys
+
+import pytest
+from higgs_tts.engine import optional
+from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.optional import borrow
+
+
+def test_a_class_is_borrowed():
+    assert borrow("collections", "Counter").__name__ == "Counter"
+
+
+@pytest.mark.parametrize(
+    "module, name", [("no_such_library.parts", "Thing"), ("collections", "NoSuchThing")], ids=["library", "name"]
+)
+def test_what_is_missing_is_named(module, name):
+    with pytest.raises(HiggsError, match=f"{module.partition('.')[0]} has no usable {name} here.*[^.]\\. Install"):
+        borrow(module, name)
+
+
+def test_an_error_without_a_word_has_its_kind_told(monkeypatch):
+    def silent(name):
+        raise ImportError
+
+    monkeypatch.setattr(importlib, "import_module", silent)
+    monkeypatch.setattr(optional, "installed_version", lambda name: "")  # no torchaudio to blame
+    with pytest.raises(HiggsError, match=r"transformers has no usable X here: ImportError\. Install transformers 4"):
+        borrow("transformers", "X")
+
+
+def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeypatch):
+    def broken(name):
+        raise RuntimeError("compiled with different CUDA versions.")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    monkeypatch.setattr(optional, "installed_version", {"torchaudio": "2.11.0", "torch": "2.15.0"}.get)
+    with pytest.raises(HiggsError, match=r"torchaudio 2\.11\.0 does not fit torch 2\.15\.0.*pip uninstall torchaudio"):
+        borrow("transformers", "HubertModel")
+    with pytest.raises(HiggsError, match="soundfile has no usable read here: compiled with"):
+        borrow("soundfile", "read")
+
+
+def test_the_deepest_cause_is_told(monkeypatch):
+    """As transformers does over a torchaudio of another CUDA version."""
+    real = builtins.__import__
+
+    def broken(name, *args, **kwargs):
+        if name == "fractions":
+            try:
+                raise RuntimeError("compiled with different CUDA versions.")
+            except RuntimeError as error:
+                raise ModuleNotFoundError("Could not import module") from error
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "statistics", raising=False)
+    monkeypatch.delitem(sys.modules, "fractions", raising=False)
+    monkeypatch.setattr(builtins, "__import__", broken)
+    with pytest.raises(HiggsError, match="different CUDA versions"):
+        borrow("statistics", "mean")
