@@ -60,14 +60,14 @@ def _share_weights(ours, exact):
             target.copy_(source)
 
 
-def _begin(residencies, prompt):
+def _begin(models, prompt):
     from engine import SamplingParams
     from engine.decode.step import prefill
 
-    for residency in residencies:
-        state = residency.lane().state
-        prefill(residency.talker, state, 0, prompt, 0, SamplingParams(temperature=0, max_frames=SLOTS))
-        yield residency.lane()
+    for loaded in models:
+        state = loaded.lane().state
+        prefill(loaded.talker, state, 0, prompt, 0, SamplingParams(temperature=0, max_frames=SLOTS))
+        yield loaded.lane()
 
 
 def _led(ours, exact, prompt) -> dict:

@@ -81,12 +81,12 @@ def steps(args, result: dict):
     ]
     for family in args.families.split(","):
         for who, kernels, slots, contexts, batches in plans:
-            with torch.inference_mode(), _hollow(family, args.layers, slots, kernels) as residency:
+            with torch.inference_mode(), _hollow(family, args.layers, slots, kernels) as loaded:
                 for context in contexts:
-                    _put(result, _row(who, residency, residency.lane(), context, rates) | {"slots": slots})
+                    _put(result, _row(who, loaded, loaded.lane(), context, rates) | {"slots": slots})
                 for batch in batches:
-                    with residency.batch(batch, 1024) as lane:
-                        _put(result, _row(who, residency, lane, MEAN_CONTEXT, rates) | {"slots": 1024})
+                    with loaded.batch(batch, 1024) as lane:
+                        _put(result, _row(who, loaded, lane, MEAN_CONTEXT, rates) | {"slots": 1024})
 
 
 @contextlib.contextmanager
@@ -102,12 +102,12 @@ def _hollow(family: str, layers: int | None, slots: int, kernels: str):
             yield held
 
 
-def _row(who: str, residency, lane, context: int, rates: dict) -> dict:
+def _row(who: str, loaded, lane, context: int, rates: dict) -> dict:
     from engine.tools.bench import Row, step_bytes, time_step
 
     state, runner = lane
     ms = time_step(state, runner, context)
-    talker, config, rows = residency.talker, residency.talker.config, state.batch
+    talker, config, rows = loaded.talker, loaded.talker.config, state.batch
     weights, size = step_bytes(talker, 0), step_bytes(talker, context, rows)
     attention = 4 * config.layers * config.heads * config.head_dim * context
     flop = rows * (2 * weights // talker.dtype.itemsize + attention)

@@ -51,7 +51,7 @@ def capture(folder: str, allocating: bool) -> dict:
     params = SamplingParams(max_frames=50, seed=2)
     engine.open()
     expected = engine.speak("Under pressure.", params=params)
-    residency = engine._residency
+    loaded = engine._loaded
     step = graph.decode_step
     if allocating:
 
@@ -61,15 +61,15 @@ def capture(folder: str, allocating: bool) -> dict:
             return held
 
         graph.decode_step = greedy_step
-    stream = residency.pool.capture_stream()
+    stream = loaded.pool.capture_stream()
     with torch.inference_mode():
         room.fill(left=5 * GB if allocating else 300 << 20)
         before = room.pages.loaded_size()
         if allocating:  # the eager warm-up finds room; the capture then has to evict
             filler = torch.empty(4 * GB, dtype=torch.uint8, device="cuda")
             graph.WARM_UPS = 0
-        lane = residency.lane()
-        lane.runner = graph.GraphRunner(residency.talker, lane.state, stream)
+        lane = loaded.lane()
+        lane.runner = graph.GraphRunner(loaded.talker, lane.state, stream)
         del lane
     said = engine.speak("Under pressure.", params=params)
     hog = torch.empty(3 * GB, dtype=torch.uint8, device="cuda").fill_(3)

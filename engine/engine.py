@@ -17,7 +17,7 @@ from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
 from .decode.state import DecodeState
 from .errors import HiggsError
-from .loaded_model import Residency
+from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .request import Utterance
@@ -49,7 +49,7 @@ class Engine:
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config)
         self._lock = threading.RLock()
         self._closing = self._speaking = self._drop_after = False
-        self._residency: Residency | None = None
+        self._loaded: LoadedModel | None = None
 
     @property
     def family(self) -> str:
@@ -57,7 +57,7 @@ class Engine:
 
     @property
     def opened(self) -> bool:
-        return self._residency is not None
+        return self._loaded is not None
 
     @functools.cached_property
     def planned_bytes(self) -> int:
@@ -83,7 +83,7 @@ class Engine:
             if self.opened:
                 return
             self._closing = self._drop_after = False
-            self._residency = Residency(self.checkpoint, self.config, self.context, self.device, self.dtype)
+            self._loaded = LoadedModel(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
     @torch.inference_mode()
     def trim(self) -> int:
@@ -94,12 +94,12 @@ class Engine:
         if not self._lock.acquire(blocking=False):
             return 0
         try:
-            size = self._residency.spare_bytes if self.opened and not self._speaking else 0
+            size = self._loaded.spare_bytes if self.opened and not self._speaking else 0
             if not size:
                 return 0
             with self._on_device():
                 before = self._free_bytes()
-                self._residency.trim()
+                self._loaded.trim()
                 return max(0, self._free_bytes() - before) if self.device.type == "cuda" else size
         finally:
             self._lock.release()
@@ -110,10 +110,10 @@ class Engine:
     @property
     def held_bytes(self) -> int:
         """Bytes on the device between calls: `planned_bytes`, kept prefixes; less after `trim`, none when closed."""
-        residency = self._residency
-        if residency is None:
+        loaded = self._loaded
+        if loaded is None:
             return 0
-        return self.planned_bytes - self._state_bytes + residency.spare_bytes
+        return self.planned_bytes - self._state_bytes + loaded.spare_bytes
 
     def close(self):
         """Gives everything back. Speech in another thread stops at its next frame, and is waited for.
@@ -127,9 +127,9 @@ class Engine:
                 self._drop()
 
     def _drop(self):
-        residency, self._residency = self._residency, None
-        if residency is not None:
-            residency.close()
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.close()
 
     def _few_threads(self):
         """One CPU thread for a model so small that more only wait for each other."""
@@ -201,7 +201,7 @@ class Engine:
             try:
                 with (
                     self._few_threads(),
-                    Utterance(self._residency, self._builder, voice, params, scene, tick, on_audio) as utterance,
+                    Utterance(self._loaded, self._builder, voice, params, scene, tick, on_audio) as utterance,
                 ):
                     speech = utterance.say(text)
             finally:

@@ -26,7 +26,7 @@ RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures
 SLOT_BLOCK = 64  # a batch's cache is this many positions or a multiple
 
 
-class Residency:
+class LoadedModel:
     """Weights, codec, the lane of one row that is always there, and the pool they live in.
 
     When making it fails, nothing stays. Raises HiggsError for a bad checkpoint and torch.OutOfMemoryError.

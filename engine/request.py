@@ -52,11 +52,11 @@ class _Line:
 class Utterance:
     """Speaks one text. `on_frame(done, expected)` and `on_audio(wav)` are as for `Engine.speak`; both may raise."""
 
-    def __init__(self, residency, builder, voice, params: SamplingParams, scene, on_frame, on_audio=None):
-        self._residency, self._builder = residency, builder
+    def __init__(self, loaded, builder, voice, params: SamplingParams, scene, on_frame, on_audio=None):
+        self._loaded, self._builder = loaded, builder
         self._voice = self._given = voice
         self._params, self._scene, self._on_frame = params, scene, on_frame
-        self._sound = Waveform(residency, on_audio)
+        self._sound = Waveform(loaded, on_audio)
         self._warnings: list[str] = []
         self._lines: list[_Line] = []
         self._turn = 0  # the line that is heard now
@@ -69,7 +69,7 @@ class Utterance:
     def __exit__(self, *exc):
         """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
         self._sound.close()
-        self._residency = self._on_frame = None
+        self._loaded = self._on_frame = None
 
     def say(self, text: str) -> Speech:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
@@ -83,10 +83,10 @@ class Utterance:
             self._voice, first = self._anchor(chunks[0]), 1
         self._decode(chunks[first:], first)
         wav = self._sound.finish()
-        none = torch.empty((0, self._residency.talker.config.codebooks), dtype=torch.int64)
+        none = torch.empty((0, self._loaded.talker.config.codebooks), dtype=torch.int64)
         codes = torch.cat([none, *(piece for line in self._lines for piece in line.codes)])
         elapsed = time.perf_counter() - began
-        limits = self._lines, self._params.max_frames, self._residency.context
+        limits = self._lines, self._params.max_frames, self._loaded.context
         warnings = tuple(dict.fromkeys([*ending.warnings(*limits), *self._warnings]))
         return Speech(wav, codes, elapsed, len(chunks), ending.stopped(*limits), warnings, self._how)
 
@@ -107,7 +107,7 @@ class Utterance:
         return min(wanted, max(fits, _LEAST_SECONDS))
 
     def _room_behind(self, positions: int) -> int:
-        return self._residency.context - positions - self._residency.talker.config.codebooks + 1
+        return self._loaded.context - positions - self._loaded.talker.config.codebooks + 1
 
     def _decode(self, chunks: list[str], first: int):
         """Speaks these chunks, the first of which is line `first` of the text."""
@@ -115,10 +115,10 @@ class Utterance:
         for line, prompt in zip(self._lines[first:], prompts, strict=False):
             line.room = self._room_behind(len(prompt.ids))
         if len(prompts) == 1:
-            self._run(self._residency.lane(), prompts, first)
+            self._run(self._loaded.lane(), prompts, first)
             return
-        rows = self._params.max_frames + self._residency.talker.config.codebooks - 1
-        with self._residency.batch(len(prompts), max(len(prompt.ids) for prompt in prompts) + rows) as lane:
+        rows = self._params.max_frames + self._loaded.talker.config.codebooks - 1
+        with self._loaded.batch(len(prompts), max(len(prompt.ids) for prompt in prompts) + rows) as lane:
             self._run(lane, prompts, first)
 
     def _prompt(self, chunk: str):
@@ -129,7 +129,7 @@ class Utterance:
             remedies += ["use a shorter reference clip"] if self._given is not None else []
             remedies += [] if self._params.chunk_seconds else ["set chunk_seconds above 0, so that the text is split"]
             raise HiggsError(
-                f"Text and voice take {len(prompt.ids)} of {self._residency.context} positions, which leaves less than "
+                f"Text and voice take {len(prompt.ids)} of {self._loaded.context} positions, which leaves less than "
                 f"a second for speech. {', or '.join(remedies)}."
             )
         return prompt
@@ -137,12 +137,12 @@ class Utterance:
     def _run(self, lane, prompts: list, first: int):
         self._warnings += lane.notes
         rows = min(lane.state.batch, len(prompts))
-        self._how = self._residency.how(lane) + (f", {rows} chunks at a time" if rows > 1 else "")
+        self._how = self._loaded.how(lane) + (f", {rows} chunks at a time" if rows > 1 else "")
         self._sound.stream.in_turn = rows == 1
         # A voice made of this text's first line is of no use to the next call.
-        prefixes = self._residency.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)
+        prefixes = self._loaded.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)
         with Decoding(
-            self._residency.talker, *lane, prompts, self._params, first, self._tick, self._sound.wanted, prefixes
+            self._loaded.talker, *lane, prompts, self._params, first, self._tick, self._sound.wanted, prefixes
         ) as run:
             for index, codes in run:
                 self._take(self._lines[first + index], run.lines[index], codes)
@@ -181,7 +181,7 @@ class Utterance:
         codes = torch.cat(self._lines[0].codes)
         if not len(codes):
             return None
-        most = min(_ANCHOR_FRAMES, self._residency.context // 3)  # it may have run on, and others must fit behind it
+        most = min(_ANCHOR_FRAMES, self._loaded.context // 3)  # it may have run on, and others must fit behind it
         whole = self._lines[0].ended and len(codes) <= most
         codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:most]
         return Voice(codes, chunk if whole else None, "first chunk")

@@ -16,10 +16,10 @@ _EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody 
 class Waveform:
     """Codes in the text's order -> wav on the host, in windows that depend on the frames' numbers alone."""
 
-    def __init__(self, residency, on_audio):
+    def __init__(self, loaded, on_audio):
         # With emit=1, what is pushed at once makes one window.
-        self.stream = make_stream(residency.decoder, residency.pool, emit=1)
-        self._later = WINDOW_FRAMES if residency.pool.device.type == "cuda" else EMIT_FRAMES
+        self.stream = make_stream(loaded.decoder, loaded.pool, emit=1)
+        self._later = WINDOW_FRAMES if loaded.pool.device.type == "cuda" else EMIT_FRAMES
         self._steady = self._later if on_audio is None else min(self._later, STEADY_FRAMES)
         self._on_audio = on_audio
         self._early = deque(_EARLY if on_audio is not None else (self._steady,))

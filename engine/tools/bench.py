@@ -13,7 +13,7 @@ import torch
 
 from ..config import FRAME_RATE, EngineConfig, SamplingParams
 from ..engine import Engine
-from ..loaded_model import Residency
+from ..loaded_model import LoadedModel
 from .published import PUBLISHED, SIZES, fill, write_hollow
 
 _SLOTS = 1024  # of the cache
@@ -103,11 +103,11 @@ def as_text(result: dict) -> str:
 
 
 def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
-    with opened(engine, hollow) as residency:
-        ms = time_step(*residency.lane(), CONTEXT)  # no name here may hold what is about to be freed
-        floor = 1000 * step_bytes(residency.talker, CONTEXT) / read
+    with opened(engine, hollow) as loaded:
+        ms = time_step(*loaded.lane(), CONTEXT)  # no name here may hold what is about to be freed
+        floor = 1000 * step_bytes(loaded.talker, CONTEXT) / read
         dtype = str(engine.dtype).removeprefix("torch.")
-        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, residency.lane().how())
+        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.lane().how())
 
 
 @contextlib.contextmanager
@@ -115,14 +115,14 @@ def opened(engine: Engine, hollow: bool = False):
     """What an open engine holds, freed after. `hollow`: a checkpoint from `write_hollow`, to be filled."""
     on_device = torch.cuda.device(engine.device) if engine.device.type == "cuda" else contextlib.nullcontext()
     with on_device:
-        residency = Residency(engine.checkpoint, engine.config, engine.context, engine.device, engine.dtype)
+        loaded = LoadedModel(engine.checkpoint, engine.config, engine.context, engine.device, engine.dtype)
         try:
             if hollow:
-                residency.trim()  # whatever was made of the empty weights
-                fill(residency.talker)
-            yield residency
+                loaded.trim()  # whatever was made of the empty weights
+                fill(loaded.talker)
+            yield loaded
         finally:
-            residency.close()
+            loaded.close()
 
 
 def read_rate(device: torch.device) -> float:

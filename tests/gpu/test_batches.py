@@ -91,10 +91,10 @@ def test_codes_do_not_depend_on_how_many_lines_go_together(folders, family, way)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_every_number_of_rows_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
-        with engine._residency.batch(rows, 200) as lane:
+        with engine._loaded.batch(rows, 200) as lane:
             assert (lane.state.batch, lane.state.context, lane.runner.name) == (rows, 256, "graph")
             assert isinstance(lane.state.fused, RowsDecode) == (dtype == "bf16")
-        assert engine._residency.lane().runner.name == "graph"
+        assert engine._loaded.lane().runner.name == "graph"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -129,7 +129,7 @@ def test_little_memory_means_fewer_lines_and_the_same_codes(folders, monkeypatch
     big = dataclasses.replace(PARAMS, max_frames=3900)
     with Engine(config(folders["v3"], context=4096)) as engine:
         expected = engine.speak(TEXT, a_voice(), big)
-        row = engine._residency._state_bytes(3, 4096) - engine._residency._state_bytes(2, 4096)
+        row = engine._loaded._state_bytes(3, 4096) - engine._loaded._state_bytes(2, 4096)
         hog = torch.empty(free_bytes() - loaded_model.RESERVE - 12 * row, dtype=torch.uint8, device="cuda")
         speech = engine.speak(TEXT, a_voice(), big)
         assert rows_of(expected) == LINES and 8 <= rows_of(speech) <= 12

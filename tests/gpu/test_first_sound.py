@@ -106,7 +106,7 @@ def test_speech_does_not_depend_on_what_was_kept(folders, family):
         with Engine(config(folders[family], prefixes=most)) as engine:
             for _ in range(2):
                 said.append(engine.speak(TEXT, voice(1), PARAMS))
-            assert len(engine._residency.prefixes) == (1 if most else 0)
+            assert len(engine._loaded.prefixes) == (1 if most else 0)
     for speech in said[1:]:
         assert torch.equal(speech.codes, said[0].codes) and torch.equal(speech.wav, said[0].wav)
 
@@ -124,8 +124,8 @@ def test_memory_comes_back(folders):
     engine.trim()
     trimmed = free_bytes()
     speak_to(engine)
-    kept = engine._residency.prefixes.nbytes()
-    assert len(engine._residency.prefixes) == 4 and kept > 4 * 120 * 3 * 8 * 128 * 2 * 2
+    kept = engine._loaded.prefixes.nbytes()
+    assert len(engine._loaded.prefixes) == 4 and kept > 4 * 120 * 3 * 8 * 128 * 2 * 2
     engine.trim()
     assert free_bytes() == trimmed
     speak_to(engine)

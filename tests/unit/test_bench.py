@@ -43,17 +43,17 @@ def test_counted_bytes_are_those_of_the_file(folders, family):
     if family == "v3":  # one row of norms for each head is kept
         numbers += config.layers * (config.heads + config.kv_heads) * config.head_dim
     a_position = 2 * config.layers * config.kv_heads * config.head_dim * FP32
-    with bench.opened(engine) as residency:
-        talker = residency.talker
+    with bench.opened(engine) as loaded:
+        talker = loaded.talker
         assert bench.step_bytes(talker, 0) == numbers * FP32
         assert bench.step_bytes(talker, 100, rows=3) - bench.step_bytes(talker, 0) == 300 * a_position
-        assert residency.pool.live_bytes()
-    assert residency.talker is None and not residency.pool.live_bytes()
+        assert loaded.pool.live_bytes()
+    assert loaded.talker is None and not loaded.pool.live_bytes()
 
 
 def test_a_timed_state_is_live_and_filled_as_said(folders):
-    with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256, dtype="fp32"))) as residency:
-        state, runner = residency.lane()
+    with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256, dtype="fp32"))) as loaded:
+        state, runner = loaded.lane()
         steps = []
         runner.step, step = lambda: (steps.append(int(state.prompt_length[0]) + len(steps)), step()), runner.step
         assert bench.time_step(state, runner, 100, steps=20) > 0
@@ -97,8 +97,8 @@ def test_a_hollow_checkpoint_is_whole_and_takes_no_room(tmp_path, family):
 
 
 def test_filled_weights_keep_the_scale_and_never_end_speech(folders):
-    with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256)), hollow=True) as residency:
-        talker = residency.talker
+    with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256)), hollow=True) as loaded:
+        talker = loaded.talker
         head = talker.head_codes.view(8, 1026, -1)
         assert head[:, :1024].std() == pytest.approx(talker.config.hidden**-0.5, rel=0.05)
         assert head[:, 1024:].std() < 0.02 * head[:, :1024].std()

@@ -219,17 +219,17 @@ def test_cancel_leaves_the_engine_usable(engine):
 
 def test_speech_that_ends_by_itself_says_so(engine):
     """Heads that love the end code: the line ends as soon as it may."""
-    book = engine._residency.talker.head_codes.view(8, 1026, -1)
+    book = engine._loaded.talker.head_codes.view(8, 1026, -1)
     if engine.family == "v3":
-        engine._residency.talker.head_codes = book.clone().view(-1, book.shape[-1])
-    state = engine._residency.state
-    decode = engine._residency.talker.decode
+        engine._loaded.talker.head_codes = book.clone().view(-1, book.shape[-1])
+    state = engine._loaded.state
+    decode = engine._loaded.talker.decode
 
     def ending(state):
         decode(state)
         state.logits[:, 0, 1025].add_((state.written > 30) * 1e4)
 
-    engine._residency.talker.decode = ending
+    engine._loaded.talker.decode = ending
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=200))
     assert speech.stopped == "end of speech" and speech.how == "torch ops, eager"
     assert speech.frames == 31 and len(speech.wav) == 31 * 960
@@ -270,9 +270,9 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_remedy(folders, family)
 
 def test_planned_bytes_are_what_open_takes(engine):
     tensors = [
-        *engine._residency.talker.tensors(),
-        *engine._residency.state.tensors(),
-        *engine._residency.decoder.state_dict().values(),
+        *engine._loaded.talker.tensors(),
+        *engine._loaded.state.tensors(),
+        *engine._loaded.decoder.state_dict().values(),
     ]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     assert abs(sum(storages.values()) - engine.planned_bytes) < 4096

@@ -32,7 +32,7 @@ def opened(folder):
         engine = Engine(EngineConfig(model=folder, device="cpu", context=1024, batch=batch))
         engine.open()
         engines.append(engine)
-        talker = engine._residency.talker
+        talker = engine._loaded.talker
         decode, ends = talker.decode, torch.tensor([18, 30, 9, 1000, 25, 0, 12])
 
         def ending(state):
@@ -44,7 +44,7 @@ def opened(folder):
 
     yield make
     for engine in engines:
-        del engine._residency.talker.decode
+        del engine._loaded.talker.decode
         engine.close()
 
 
@@ -71,10 +71,10 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
     """In the text's order, though shorter lines are done sooner."""
     engine, voice = opened(), a_voice()
     speech = engine.speak(TEXT, voice, PARAMS)
-    residency, said = engine._residency, []
+    loaded, said = engine._loaded, []
     for number, chunk in enumerate(split_text(TEXT, PARAMS.chunk_seconds)):
         prompt = engine._builder.build(chunk, voice)
-        said += [codes for _, codes in Decoding(residency.talker, *residency.lane(), [prompt], PARAMS, number)]
+        said += [codes for _, codes in Decoding(loaded.talker, *loaded.lane(), [prompt], PARAMS, number)]
     assert torch.equal(torch.cat(said), speech.codes)
 
 
@@ -179,7 +179,7 @@ class Stop(Exception):
 def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplog, by):
     engine, watched = opened(), []
     expected = engine.speak(TEXT, a_voice(), PARAMS)
-    batch = engine._residency._make_batch
+    batch = engine._loaded._make_batch
 
     def watching(*args):
         made = batch(*args)
@@ -193,7 +193,7 @@ def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplo
         if count > 30:
             raise Stop
 
-    monkeypatch.setattr(engine._residency, "_make_batch", watching)
+    monkeypatch.setattr(engine._loaded, "_make_batch", watching)
     listeners = {"on_frame": lambda done, expected: stop(done), "on_audio": lambda wav: stop(len(wav))}
     with pytest.raises(Stop):
         engine.speak(TEXT, a_voice(), PARAMS, **{name: given for name, given in listeners.items() if name == by})
@@ -208,17 +208,17 @@ def test_a_long_text_keeps_nothing_when_it_is_done(opened, caplog):
     engine, voice = opened(), a_voice()
     engine.speak(TEXT, voice, PARAMS)
     engine.speak("Hello.", params=PARAMS)
-    held, live = engine.held_bytes, engine._residency.pool.live_bytes()
-    kept = len(engine._residency.prefixes)
+    held, live = engine.held_bytes, engine._loaded.pool.live_bytes()
+    kept = len(engine._loaded.prefixes)
     engine.speak(TEXT, voice, PARAMS)
     engine.speak(TEXT, params=PARAMS)  # the voice of its first line is of no use to others
-    assert engine.held_bytes == held and engine._residency.pool.live_bytes() == live
-    assert len(engine._residency.prefixes) == kept and "still referenced" not in caplog.text
+    assert engine.held_bytes == held and engine._loaded.pool.live_bytes() == live
+    assert len(engine._loaded.prefixes) == kept and "still referenced" not in caplog.text
 
 
 def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
     engine = opened()
-    engine._residency.context = 90
+    engine._loaded.context = 90
     frames = []
     text = TEXT + " " + "word " * 200 + "."
     with pytest.raises(HiggsError, match="larger context"):

@@ -1,4 +1,4 @@
-"""The pool's count and the residency's order, as far as a CPU shows them."""
+"""The pool's count and the loaded's order, as far as a CPU shows them."""
 
 import gc
 import weakref
@@ -42,12 +42,12 @@ def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, caplog):
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
     engine.speak("Hello.", params=PARAMS)
-    residency = engine._residency
-    held = [*residency.talker.tensors(), *residency.state.tensors(), *residency.decoder.parameters()]
+    loaded = engine._loaded
+    held = [*loaded.talker.tensors(), *loaded.state.tensors(), *loaded.decoder.parameters()]
     watched = [weakref.ref(tensor) for tensor in held]
-    assert residency.pool.live_bytes() + residency.spare.live_bytes() > 0.99 * engine.planned_bytes
+    assert loaded.pool.live_bytes() + loaded.spare.live_bytes() > 0.99 * engine.planned_bytes
     del held
-    del residency
+    del loaded
     engine.close()
     gc.collect()
     assert not [ref for ref in watched if ref() is not None]
@@ -57,12 +57,12 @@ def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, caplog):
 def test_trim_keeps_the_weights_and_the_next_speech_is_the_same(folder):
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         first = engine.speak("Hello.", params=PARAMS)
-        held, weights, spare = engine.held_bytes, engine._residency.talker, engine._residency.spare
+        held, weights, spare = engine.held_bytes, engine._loaded.talker, engine._loaded.spare
         assert spare.live_bytes() and engine.trim() == held - engine.held_bytes > 0
-        assert not spare.live_bytes() and engine._residency.pool.live_bytes()
+        assert not spare.live_bytes() and engine._loaded.pool.live_bytes()
         assert engine.trim() == 0 and engine.opened
         assert torch.equal(engine.speak("Hello.", params=PARAMS).wav, first.wav)
-        assert engine.held_bytes == held and engine._residency.talker is weights
+        assert engine.held_bytes == held and engine._loaded.talker is weights
     assert engine.held_bytes == 0
 
 
@@ -83,17 +83,17 @@ def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkey
 
 def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
-        residency = engine._residency
+        loaded = engine._loaded
         for lines, slots, shape in ((2, 100, (2, 128)), (8, 64, (4, 64)), (9, 64, (3, 64)), (3, 4000, (3, 512))):
-            with residency.batch(lines, slots) as lane:
+            with loaded.batch(lines, slots) as lane:
                 assert (lane.state.batch, lane.state.context) == shape
                 watched = [weakref.ref(tensor) for tensor in lane.state.tensors()]
             assert lane.state is None and not [ref for ref in watched if ref() is not None]
-        with residency.batch(1, 100) as lane:
-            assert lane is residency.lane() and lane.state.context == 512
-        assert residency.lane().state is not None
+        with loaded.batch(1, 100) as lane:
+            assert lane is loaded.lane() and lane.state.context == 512
+        assert loaded.lane().state is not None
     few = EngineConfig(model=folder, device="cpu", batch=3)
-    with Engine(few) as engine, engine._residency.batch(9, 64) as lane:
+    with Engine(few) as engine, engine._loaded.batch(9, 64) as lane:
         assert lane.state.batch == 3
 
 
@@ -109,8 +109,8 @@ def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatc
 
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         monkeypatch.setattr(loaded_model, "Lane", Crowded)
-        with engine._residency.batch(8, 64) as lane:
-            assert tried == [4, 2] and lane is engine._residency.lane()
+        with engine._loaded.batch(8, 64) as lane:
+            assert tried == [4, 2] and lane is engine._loaded.lane()
 
 
 def test_opening_that_fails_leaves_nothing(folder, monkeypatch):
@@ -146,12 +146,10 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, c
     caplog.set_level("DEBUG", "higgs_tts")
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
-    residency = engine._residency
-    pools = [residency.pool, residency.spare]
-    watched = [
-        weakref.ref(part) for part in (residency.talker, residency.decoder, residency.state, *residency.talker.layers)
-    ]
-    del residency
+    loaded = engine._loaded
+    pools = [loaded.pool, loaded.spare]
+    watched = [weakref.ref(part) for part in (loaded.talker, loaded.decoder, loaded.state, *loaded.talker.layers)]
+    del loaded
 
     def cancel(*_):
         raise Cancel
@@ -169,7 +167,7 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, c
 def test_an_error_inside_the_network_that_is_still_referred_to_holds_no_memory(folder, monkeypatch, where):
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
-    pools, talker = [engine._residency.pool, engine._residency.spare], engine._residency.talker
+    pools, talker = [engine._loaded.pool, engine._loaded.spare], engine._loaded.talker
     weight = talker.layers[0].out
 
     def failing(*_, **__):

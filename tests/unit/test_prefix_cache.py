@@ -33,7 +33,7 @@ def engine(folder):
 @pytest.fixture
 def fills(engine, monkeypatch):
     """(start, stop) of every pass over a prompt."""
-    talker, seen = engine._residency.talker, []
+    talker, seen = engine._loaded.talker, []
     fill = type(talker).fill
     monkeypatch.setattr(talker, "fill", lambda *args: seen.append(args[-2:]) or fill(talker, *args))
     return seen
@@ -159,7 +159,7 @@ def test_a_voice_s_prompt_is_computed_once(engine, fills):
     without = Voice(one.codes)  # the same codes without their transcript are another prefix
     assert not torch.equal(engine.speak(TEXT, without, GREEDY).codes, first.codes)
     assert torch.equal(engine.speak(TEXT, Voice(one.codes.clone(), one.transcript), GREEDY).wav, first.wav)
-    assert len(fills) == 9 and len(engine._residency.prefixes) == 3
+    assert len(fills) == 9 and len(engine._loaded.prefixes) == 3
 
 
 def test_another_scene_is_another_prefix(engine, fills):
@@ -176,14 +176,14 @@ def test_another_scene_is_another_prefix(engine, fills):
 def test_trimming_and_closing_let_go_of_them(engine):
     one = voice(1)
     first = engine.speak(TEXT, one, GREEDY)
-    residency = engine._residency
+    loaded = engine._loaded
     held = engine.held_bytes
-    assert residency.prefixes.nbytes() > 0 and held == engine.planned_bytes + residency.prefixes.nbytes()
+    assert loaded.prefixes.nbytes() > 0 and held == engine.planned_bytes + loaded.prefixes.nbytes()
     engine.trim()
-    assert not len(residency.prefixes) and engine.held_bytes < engine.planned_bytes
+    assert not len(loaded.prefixes) and engine.held_bytes < engine.planned_bytes
     assert torch.equal(engine.speak(TEXT, one, GREEDY).wav, first.wav)
     engine.close()
-    assert not len(residency.prefixes) and residency.pool.live_bytes() == 0
+    assert not len(loaded.prefixes) and loaded.pool.live_bytes() == 0
 
 
 @pytest.mark.parametrize("speaker", [None, voice(3), Voice(voice(3).codes)], ids=["nobody", "transcript", "codes"])
