@@ -46,7 +46,7 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
         checkpoint = engines[0].checkpoint
         prompt = PromptBuilder(checkpoint.tokenizer, checkpoint.config).build(TEXT, None, None)
         led, free = _led(ours, exact, prompt), _free(ours, exact, prompt)
-        return {"who": who, "steps": STEPS, "how": ours.lane().how()} | led | free
+        return {"who": who, "steps": STEPS, "how": ours.runner().how()} | led | free
 
 
 def _share_weights(ours, exact):
@@ -65,16 +65,16 @@ def _begin(models, prompt):
     from engine.decode.step import prefill
 
     for loaded in models:
-        state = loaded.lane().state
+        state = loaded.runner().state
         prefill(loaded.talker, state, 0, prompt, 0, SamplingParams(temperature=0, max_frames=SLOTS))
-        yield loaded.lane()
+        yield loaded.runner()
 
 
 def _led(ours, exact, prompt) -> dict:
     """The worst relative error of a step's logits, and the share of all codes on which both agree."""
     from engine.codes import BOC
 
-    (state, runner), (other, other_runner) = _begin((ours, exact), prompt)
+    (state, executor), (other, other_executor) = _begin((ours, exact), prompt)
     worst = same = 0.0
     for _ in range(STEPS):
         error = (state.logits - other.logits).norm() / other.logits.norm()
@@ -82,18 +82,18 @@ def _led(ours, exact, prompt) -> dict:
         codes = [one.logits[..., :BOC].argmax(-1) for one in (state, other)]
         same += float((codes[0] == codes[1]).float().mean())
         state.logits.copy_(other.logits)
-        runner.step()
-        other_runner.step()
+        executor.step()
+        other_executor.step()
     return {"worst_relative_error": float(f"{worst:.3g}"), "codes_alike_percent": round(100 * same / STEPS, 2)}
 
 
 def _free(ours, exact, prompt) -> dict:
     """Rows of codes until the first one that differs."""
-    lanes = list(_begin((ours, exact), prompt))
-    for lane in lanes:
+    runners = list(_begin((ours, exact), prompt))
+    for runner in runners:
         for _ in range(STEPS):
-            lane.runner.step()
-    rows = [lane.state.rows[0, : min(STEPS, int(lane.state.written[0]))].cpu() for lane in lanes]
+            runner.executor.step()
+    rows = [runner.state.rows[0, : min(STEPS, int(runner.state.written[0]))].cpu() for runner in runners]
     length = min(map(len, rows))
     differs = (rows[0][:length] != rows[1][:length]).any(-1).nonzero()
     return {"rows": length, "rows_alike_at_first": int(differs[0]) if len(differs) else length}

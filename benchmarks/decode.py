@@ -83,10 +83,10 @@ def steps(args, result: dict):
         for who, kernels, slots, contexts, batches in plans:
             with torch.inference_mode(), _hollow(family, args.layers, slots, kernels) as loaded:
                 for context in contexts:
-                    _put(result, _row(who, loaded, loaded.lane(), context, rates) | {"slots": slots})
+                    _put(result, _row(who, loaded, loaded.runner(), context, rates) | {"slots": slots})
                 for batch in batches:
-                    with loaded.batch(batch, 1024) as lane:
-                        _put(result, _row(who, loaded, lane, MEAN_CONTEXT, rates) | {"slots": 1024})
+                    with loaded.batch(batch, 1024) as runner:
+                        _put(result, _row(who, loaded, runner, MEAN_CONTEXT, rates) | {"slots": 1024})
 
 
 @contextlib.contextmanager
@@ -102,17 +102,17 @@ def _hollow(family: str, layers: int | None, slots: int, kernels: str):
             yield held
 
 
-def _row(who: str, loaded, lane, context: int, rates: dict) -> dict:
+def _row(who: str, loaded, runner, context: int, rates: dict) -> dict:
     from engine.tools.bench import Row, step_bytes, time_step
 
-    state, runner = lane
-    ms = time_step(state, runner, context)
+    state, executor = runner
+    ms = time_step(state, executor, context)
     talker, config, rows = loaded.talker, loaded.talker.config, state.batch
     weights, size = step_bytes(talker, 0), step_bytes(talker, context, rows)
     attention = 4 * config.layers * config.heads * config.head_dim * context
     flop = rows * (2 * weights // talker.dtype.itemsize + attention)
     dtype = str(talker.dtype).removeprefix("torch.")
-    row = Row(who, config.family, dtype, rows, context, ms, 1000 * size / rates["read"], lane.how())
+    row = Row(who, config.family, dtype, rows, context, ms, 1000 * size / rates["read"], runner.how())
     print(row, flush=True)
     compute = {"gflop": round(flop / 1e9, 1), "compute_floor_ms": round(1000 * flop / rates["multiply"], 4)}
     return row.as_dict() | {"gb": round(size / 1e9, 3)} | compute

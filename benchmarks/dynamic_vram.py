@@ -68,9 +68,9 @@ def capture(folder: str, allocating: bool) -> dict:
         if allocating:  # the eager warm-up finds room; the capture then has to evict
             filler = torch.empty(4 * GB, dtype=torch.uint8, device="cuda")
             graph.WARM_UPS = 0
-        lane = loaded.lane()
-        lane.runner = graph.GraphRunner(loaded.talker, lane.state, stream)
-        del lane
+        runner = loaded.runner()
+        runner.executor = graph.GraphExecutor(loaded.talker, runner.state, stream)
+        del runner
     said = engine.speak("Under pressure.", params=params)
     hog = torch.empty(3 * GB, dtype=torch.uint8, device="cuda").fill_(3)
     again = engine.speak("Under pressure.", params=params)

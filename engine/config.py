@@ -14,7 +14,7 @@ RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 MAX_BATCH = 64  # lines that decode together at most
 DTYPES = ("auto", "bf16", "fp32")
 KERNELS = ("auto", "torch")
-GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the runner behind it
+GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the executor behind it
 RUNNERS = ("auto", "graph", "eager", "traced")
 # The smallest and largest value of each sampling setting, for the widgets too.
 RANGES = {
@@ -47,7 +47,7 @@ class EngineConfig:
     dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
     context: int = 4096  # positions in the cache: prompt, reference and frames together
     batch: int = 0  # lines of a long text that decode together at most; 0: as many as fit, up to MAX_BATCH
-    runner: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
+    executor: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
     prefixes: int = 4  # beginnings of prompts (voice, scene) whose keys and values are kept between calls
 
@@ -60,7 +60,7 @@ class EngineConfig:
         _within("prefixes", self.prefixes, 0, 64)
 
 
-DEFAULT_GRAPHS = next(choice for choice, runner in GRAPHS.items() if runner == EngineConfig.runner)
+DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor == EngineConfig.runner)
 
 
 @dataclass(frozen=True)

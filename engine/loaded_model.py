@@ -15,7 +15,7 @@ from .codec.snake import SnakeKernel
 from .codec.stream import make_stream
 from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import NoCompiler
-from .decode.model_runner import Lane
+from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
 from .decode.state import DecodeState
 from .memory import PrivatePool, release_pinned
@@ -27,7 +27,7 @@ SLOT_BLOCK = 64  # a batch's cache is this many positions or a multiple
 
 
 class LoadedModel:
-    """Weights, codec, the lane of one row that is always there, and the pool they live in.
+    """Weights, codec, the runner of one row that is always there, and the pool they live in.
 
     When making it fails, nothing stays. Raises HiggsError for a bad checkpoint and torch.OutOfMemoryError.
     """
@@ -35,7 +35,7 @@ class LoadedModel:
     def __init__(self, checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype):
         self.context = context
         self._config = config
-        self._lane: Lane | None = None
+        self._runner: ModelRunner | None = None
         self._snake: SnakeKernel | None = None
         self._codec_how = ""
         self.talker = self.decoder = None
@@ -48,7 +48,7 @@ class LoadedModel:
                 self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
             self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
             self._quicken_codec()
-            self.lane()
+            self.runner()
             self._warm_up()
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
@@ -84,14 +84,14 @@ class LoadedModel:
             stream.push(torch.zeros(1, config.codebooks, dtype=torch.int64))
             stream.finish()
 
-    def how(self, lane: Lane) -> str:
+    def how(self, runner: ModelRunner) -> str:
         """In plain words, what decodes and, where a kernel was to help the codec and could not, why."""
-        return lane.how() + self._codec_how
+        return runner.how() + self._codec_how
 
     @property
     def state(self) -> DecodeState | None:
         """The one row's state; None after `trim`."""
-        return self._lane.state if self._lane is not None else None
+        return self._runner.state if self._runner is not None else None
 
     @property
     def spare_bytes(self) -> int:
@@ -99,38 +99,38 @@ class LoadedModel:
         state = self.state
         return self.prefixes.nbytes() + (state.nbytes() if state is not None else 0)
 
-    def lane(self) -> Lane:
+    def runner(self) -> ModelRunner:
         """One row of the whole context, made anew after `trim`."""
-        if self._lane is None:
-            self._lane = Lane(self.talker, self._config, 1, self.context, self.spare, self.pool)
-        return self._lane
+        if self._runner is None:
+            self._runner = ModelRunner(self.talker, self._config, 1, self.context, self.spare, self.pool)
+        return self._runner
 
     @contextlib.contextmanager
     def batch(self, lines: int, slots: int):
-        """A lane for `lines` lines of up to `slots` positions, for the length of this `with`.
+        """A runner for `lines` lines of up to `slots` positions, for the length of this `with`.
 
         It has as many rows as there are lines, or as fit into free memory, or as the configuration allows; where that
-        is one, it is the lane of one row. What it took is given back at the end, after an error too.
+        is one, it is the runner of one row. What it took is given back at the end, after an error too.
         """
         slots = min(self.context, -(-slots // SLOT_BLOCK) * SLOT_BLOCK)
         made = self._make_batch(self._rows_that_fit(lines, slots), slots)
         if made is None:
-            yield self.lane()
+            yield self.runner()
             return
-        pool, lane = made
+        pool, runner = made
         try:
-            yield lane
+            yield runner
         finally:
             self._synchronize()
-            lane.close()
+            runner.close()
             pool.close()
 
-    def _make_batch(self, rows: int, slots: int) -> tuple[PrivatePool, Lane] | None:
-        """A lane in a pool of its own, with half the rows as long as memory runs out; None for less than two."""
+    def _make_batch(self, rows: int, slots: int) -> tuple[PrivatePool, ModelRunner] | None:
+        """A runner in a pool of its own, with half the rows as long as memory runs out; None for less than two."""
         while rows > 1:
             pool = PrivatePool(self.pool.device)
             try:
-                return pool, Lane(self.talker, self._config, rows, slots, pool, self.pool)
+                return pool, ModelRunner(self.talker, self._config, rows, slots, pool, self.pool)
             except torch.cuda.OutOfMemoryError:
                 pool.close()
                 rows //= 2
@@ -160,12 +160,12 @@ class LoadedModel:
             torch.cuda.synchronize(self.pool.device)
 
     def trim(self):
-        """Gives up cache, prefixes, buffers and captures; the weights stay. The next `lane` makes them anew."""
+        """Gives up cache, prefixes, buffers and captures; the weights stay. The next `runner` makes them anew."""
         self._synchronize()
         self.prefixes.clear()
-        if self._lane is not None:
-            self._lane.close()
-        self._lane = None
+        if self._runner is not None:
+            self._runner.close()
+        self._runner = None
         self.spare.close()
         self._make_spare(self.pool.device)
         self.pool.trim()

@@ -1,6 +1,6 @@
 """One call of `speak`: a text in lines that decode together, and one stream of audio in the text's order.
 
-Knows neither layers nor kernels, and what decodes the lines only as a lane.
+Knows neither layers nor kernels, and what decodes the lines only as a runner.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class Utterance:
         for line, prompt in zip(self._lines[first:], prompts, strict=False):
             line.room = self._room_behind(len(prompt.ids))
         if len(prompts) == 1:
-            self._run(self._loaded.lane(), prompts, first)
+            self._run(self._loaded.runner(), prompts, first)
             return
         rows = self._params.max_frames + self._loaded.talker.config.codebooks - 1
-        with self._loaded.batch(len(prompts), max(len(prompt.ids) for prompt in prompts) + rows) as lane:
-            self._run(lane, prompts, first)
+        with self._loaded.batch(len(prompts), max(len(prompt.ids) for prompt in prompts) + rows) as runner:
+            self._run(runner, prompts, first)
 
     def _prompt(self, chunk: str):
         prompt = self._builder.build(chunk, self._voice, self._scene)
@@ -134,15 +134,15 @@ class Utterance:
             )
         return prompt
 
-    def _run(self, lane, prompts: list, first: int):
-        self._warnings += lane.notes
-        rows = min(lane.state.batch, len(prompts))
-        self._how = self._loaded.how(lane) + (f", {rows} chunks at a time" if rows > 1 else "")
+    def _run(self, runner, prompts: list, first: int):
+        self._warnings += runner.notes
+        rows = min(runner.state.batch, len(prompts))
+        self._how = self._loaded.how(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
         self._sound.stream.in_turn = rows == 1
         # A voice made of this text's first line is of no use to the next call.
-        prefixes = self._loaded.prefixes if self._voice is self._given else PrefixCache(lane.pool, 1)
+        prefixes = self._loaded.prefixes if self._voice is self._given else PrefixCache(runner.pool, 1)
         with Decoding(
-            self._loaded.talker, *lane, prompts, self._params, first, self._tick, self._sound.wanted, prefixes
+            self._loaded.talker, *runner, prompts, self._params, first, self._tick, self._sound.wanted, prefixes
         ) as run:
             for index, codes in run:
                 self._take(self._lines[first + index], run.lines[index], codes)

@@ -21,7 +21,7 @@ class Speech:
     chunks: int  # pieces the text was split into
     stopped: str  # why it ended, in plain words
     warnings: tuple[str, ...] = ()
-    how: str = ""  # what decoded it: kernels and runner, in plain words
+    how: str = ""  # what decoded it: kernels and executor, in plain words
 
     @property
     def complete(self) -> bool:

@@ -1,27 +1,27 @@
-"""Lines that decode together: their state, the kernel for that many rows, and the runner. Knows no prompt, no text."""
+"""What decodes a batch: its state, the kernels for that batch size, and the executor. Knows no text."""
 
 from __future__ import annotations
 
 import traceback
 
 from ..cuda.nvrtc import NoCompiler
-from .executors import GraphError, make_runner
+from .executors import GraphError, make_executor
 from .kernels.batch import RowsDecode
 from .kernels.sample import FrontStep
 from .kernels.single import FusedDecode
 from .state import DecodeState
 
 
-class Lane:
-    """`rows` rows of `slots` positions, ready to step; `close` gives them back. Unpacks into (state, runner).
+class ModelRunner:
+    """`rows` rows of `slots` positions, ready to step; `close` gives them back. Unpacks into (state, executor).
 
-    Tensors come out of `pool`; captures use `streams`' stream, so that libraries set themselves up once for all lanes.
+    Tensors come out of `pool`; captures use `streams`' stream, so that libraries set themselves up once for all runners.
     When making it fails, nothing stays. Raises torch.OutOfMemoryError.
     """
 
     def __init__(self, talker, config, rows: int, slots: int, pool, streams):
         self.notes: list[str] = []  # what the user should know: a capture that failed, and why
-        self.state = self.runner = None
+        self.state = self.executor = None
         self.pool, self._unfused = pool, ""
         try:
             with pool.allocate():
@@ -30,7 +30,7 @@ class Lane:
             pool.adopt(self.state.tensors())
             if not isinstance(self.state.fused, FusedDecode):
                 pool.hold_workspaces()  # before the capture, which has their addresses inside
-            self.runner = self._runner(talker, config, streams)
+            self.executor = self._executor(talker, config, streams)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
             self.close()
@@ -47,18 +47,18 @@ class Lane:
         except NoCompiler as error:
             self._unfused = str(error)
 
-    def _runner(self, talker, config, streams):
-        """The configured runner. A step that cannot be captured runs eagerly, and the notes say why."""
+    def _executor(self, talker, config, streams):
+        """The configured executor. A step that cannot be captured runs eagerly, and the notes say why."""
         try:
-            return make_runner(config.runner, talker, self.state, streams)
+            return make_executor(config.runner, talker, self.state, streams)
         except GraphError as error:
             reason = str(error).strip().splitlines()[0]
             self.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
-            return make_runner("eager", talker, self.state, streams)
+            return make_executor("eager", talker, self.state, streams)
 
     def __iter__(self):
         yield self.state
-        yield self.runner
+        yield self.executor
 
     def how(self) -> str:
         """In plain words, what decodes."""
@@ -66,15 +66,15 @@ class Lane:
         if self.state.fused and not self.state.front:
             ops += ", torch ops to sample"
         why = f" ({self._unfused})" if self._unfused else ""
-        return f"{ops}{why}, {'CUDA graph' if self.runner.name == 'graph' else self.runner.name}"
+        return f"{ops}{why}, {'CUDA graph' if self.executor.name == 'graph' else self.executor.name}"
 
     def close(self):
         """Drops captures, kernel and buffers; safe to call twice. No step may be under way on the device."""
-        if self.runner is not None:
-            self.runner.close()
+        if self.executor is not None:
+            self.executor.close()
         if self.state is not None:
             for kernel in (self.state.front, self.state.fused):
                 if kernel is not None:
                     kernel.close()
             self.state.front = self.state.fused = None
-        self.state = self.runner = None
+        self.state = self.executor = None

@@ -1,6 +1,6 @@
 """Counter-based noise: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
-A number depends on its key and counter alone: no generator state, nothing to drift between runners or batch rows.
+A number depends on its key and counter alone: no generator state, nothing to drift between executors or batch rows.
 Words are 32-bit values in int64 tensors, because torch has no unsigned 32-bit multiply with a high half.
 """
 

@@ -49,7 +49,7 @@ class Decoding:
         self,
         talker,
         state,
-        runner,
+        executor,
         prompts,
         params: SamplingParams,
         first_line: int = 0,
@@ -57,7 +57,7 @@ class Decoding:
         hurry: int = 0,
         prefixes=None,
     ):
-        self._talker, self._state, self._runner = talker, state, runner
+        self._talker, self._state, self._executor = talker, state, executor
         self._params, self._first_line, self._on_step = params, first_line, on_step
         self._hurry, self._prefixes = hurry, prefixes
         self._queue = deque(enumerate(prompts))
@@ -73,14 +73,14 @@ class Decoding:
 
     def __exit__(self, *exc):
         """Lets go of all that is on the device: an exception that ends the call refers to this object for longer."""
-        self._talker = self._state = self._runner = self._prefixes = self._on_step = None
+        self._talker = self._state = self._executor = self._prefixes = self._on_step = None
         self._copies.clear()
 
     def __iter__(self):
         self._state.done.fill_(True)
         self._refill()
         while any(self._rows):
-            self._runner.step()
+            self._executor.step()
             self._steps += 1
             self._tick()
             if self._is_time():

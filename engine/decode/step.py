@@ -1,4 +1,4 @@
-"""The hot path: one prompt into the cache, then one frame after another, the same code under every runner.
+"""The hot path: one prompt into the cache, then one frame after another, the same code under every executor.
 
 Nothing here depends on data in Python: no sync, no allocation in `decode_step`, masks instead of branches.
 """

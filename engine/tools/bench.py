@@ -104,10 +104,10 @@ def as_text(result: dict) -> str:
 
 def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
     with opened(engine, hollow) as loaded:
-        ms = time_step(*loaded.lane(), CONTEXT)  # no name here may hold what is about to be freed
+        ms = time_step(*loaded.runner(), CONTEXT)  # no name here may hold what is about to be freed
         floor = 1000 * step_bytes(loaded.talker, CONTEXT) / read
         dtype = str(engine.dtype).removeprefix("torch.")
-        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.lane().how())
+        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.runner().how())
 
 
 @contextlib.contextmanager
@@ -153,19 +153,19 @@ def step_bytes(talker, filled: int, rows: int = 1) -> int:
     return sum(weight.nbytes for weight in weights) + cache * talker.dtype.itemsize
 
 
-def time_step(state, runner, context: int, steps: int | None = None) -> float:
+def time_step(state, executor, context: int, steps: int | None = None) -> float:
     """Milliseconds a step, `context` positions filled in the mean over rows and steps: median of three rounds.
 
     The rows of a batch are spread from a fifth of `context` to nine fifths, as lines of a queue are.
     """
     place(state, context, 0)
-    runner.step()
+    executor.step()
     if steps is None:
-        steps = _STEPS if state.device.type == "cuda" else _affordable(runner, state.device)
+        steps = _STEPS if state.device.type == "cuda" else _affordable(executor, state.device)
     rounds = []
     for _ in range(_ROUNDS + 1):
         place(state, context, steps)
-        rounds.append(_seconds(runner.step, steps, state.device) / steps)
+        rounds.append(_seconds(executor.step, steps, state.device) / steps)
     return 1000 * statistics.median(rounds[1:])
 
 
@@ -181,8 +181,8 @@ def place(state, context: int, steps: int):
         buffer.normal_()
 
 
-def _affordable(runner, device) -> int:
-    return max(3, min(_STEPS, int(_PATIENCE / _seconds(runner.step, 1, device))))
+def _affordable(executor, device) -> int:
+    return max(3, min(_STEPS, int(_PATIENCE / _seconds(executor.step, 1, device))))
 
 
 def _seconds(run, times: int, device: torch.device) -> float:

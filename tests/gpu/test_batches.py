@@ -91,10 +91,10 @@ def test_codes_do_not_depend_on_how_many_lines_go_together(folders, family, way)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_every_number_of_rows_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
-        with engine._loaded.batch(rows, 200) as lane:
-            assert (lane.state.batch, lane.state.context, lane.runner.name) == (rows, 256, "graph")
-            assert isinstance(lane.state.fused, RowsDecode) == (dtype == "bf16")
-        assert engine._loaded.lane().runner.name == "graph"
+        with engine._loaded.batch(rows, 200) as runner:
+            assert (runner.state.batch, runner.state.context, runner.executor.name) == (rows, 256, "graph")
+            assert isinstance(runner.state.fused, RowsDecode) == (dtype == "bf16")
+        assert engine._loaded.runner().executor.name == "graph"
 
 
 @pytest.mark.parametrize("way", WAYS)

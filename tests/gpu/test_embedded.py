@@ -18,7 +18,7 @@ def say(on_audio=None, **changes):
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_graph_says_the_codes_of_eager(kernels, dtype):
-    eager, graph = (say(runner=runner, kernels=kernels, dtype=dtype) for runner in ("eager", "graph"))
+    eager, graph = (say(runner=executor, kernels=kernels, dtype=dtype) for executor in ("eager", "graph"))
     assert graph.stopped == "end of speech" and 1.0 < graph.seconds < 4.0
     assert torch.equal(graph.codes, eager.codes) and torch.equal(graph.wav, eager.wav)
 

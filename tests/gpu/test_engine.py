@@ -51,12 +51,12 @@ def folder(folders):
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_graph_and_eager_engines_give_the_same_codes_and_waveform(folders, family, dtype):
     said = {}
-    for runner in ("eager", "graph"):
-        with Engine(config(folders[family], runner=runner, dtype=dtype)) as engine:
+    for executor in ("eager", "graph"):
+        with Engine(config(folders[family], runner=executor, dtype=dtype)) as engine:
             for line, seed in enumerate((3, 4, 5)):
                 params = SamplingParams(max_frames=120, seed=seed)
-                said[runner, line] = engine.speak(TEXT, params=params)
-                assert not any("CUDA graphs" in warning for warning in said[runner, line].warnings)
+                said[executor, line] = engine.speak(TEXT, params=params)
+                assert not any("CUDA graphs" in warning for warning in said[executor, line].warnings)
     for line in range(3):
         assert torch.equal(said["eager", line].codes, said["graph", line].codes)
         assert torch.equal(said["eager", line].wav, said["graph", line].wav)
@@ -181,7 +181,7 @@ def test_out_of_memory_before_the_capture(folder, monkeypatch):
     """Something takes all that is left between the buffers and the capture: the step needs none of it."""
     before = free_bytes()
     hog = []
-    make = model_runner.make_runner
+    make = model_runner.make_executor
 
     def starved(*args):
         torch.cuda.synchronize()
@@ -194,7 +194,7 @@ def test_out_of_memory_before_the_capture(folder, monkeypatch):
                 size //= 2
         return make(*args)
 
-    monkeypatch.setattr(model_runner, "make_runner", starved)
+    monkeypatch.setattr(model_runner, "make_executor", starved)
     engine = Engine(config(folder))
     engine.open()
     hog.clear()

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.decode.executors import graph, make_runner
-from higgs_tts.engine.decode.executors.graph import GraphError, GraphRunner
+from higgs_tts.engine.decode.executors import graph, make_executor
+from higgs_tts.engine.decode.executors.graph import GraphError, GraphExecutor
 from higgs_tts.engine.decode.kernels.batch import RowsDecode
 from higgs_tts.engine.decode.kernels.sample import FrontStep
 from higgs_tts.engine.decode.kernels.single import FusedDecode
@@ -16,7 +16,7 @@ LAYERS = 3
 
 
 def take_kernels(talker, state):
-    """Our kernels for a state of that many rows, as a lane has them."""
+    """Our kernels for a state of that many rows, as a runner has them."""
     state.fused = (FusedDecode if state.batch == 1 else RowsDecode)(talker, state)
     state.front = FrontStep(talker, state)
 
@@ -30,7 +30,7 @@ class Pair:
         for state in self.states if kernels else ():
             take_kernels(talker, state)
         names = ("eager", "graph")
-        self.runners = [make_runner(n, talker, s, self.pool) for n, s in zip(names, self.states, strict=True)]
+        self.executors = [make_executor(n, talker, s, self.pool) for n, s in zip(names, self.states, strict=True)]
 
     def start(self, prompts, params, limits=None):
         for state in self.states:
@@ -43,19 +43,19 @@ class Pair:
         """The first step after which logits or codes differ, or None."""
         a, b = self.states
         for step in range(steps):
-            for runner in self.runners:
-                runner.step()
+            for executor in self.executors:
+                executor.step()
             if not (torch.equal(a.logits, b.logits) and torch.equal(a.row, b.row) and torch.equal(a.done, b.done)):
                 return step
         return None if torch.equal(a.rows[:, :steps], b.rows[:, :steps]) else steps
 
     def close(self):
-        for runner in self.runners:
-            runner.close()
+        for executor in self.executors:
+            executor.close()
         for state in self.states:
             for kernel in filter(None, (state.fused, state.front)):
                 kernel.close()
-        self.states = self.runners = self.talker = None
+        self.states = self.executors = self.talker = None
         self.pool.close()
 
 
@@ -93,19 +93,19 @@ def test_a_stale_feedback_row_at_the_first_step_is_seen(wide, state_of, prompt):
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     pair = Pair(talker, state_of, 1, 256)
     pair.start([prompt(talker.config)], SamplingParams())
-    pair.runners[1].step()  # one frame ahead, then everything but the cache put back: the cache holds a stale row
+    pair.executors[1].step()  # one frame ahead, then everything but the cache put back: the cache holds a stale row
     pair.start([prompt(talker.config)], SamplingParams())
     assert pair.first_difference(10) is None  # a clean start recovers
     pair.start([prompt(talker.config)], SamplingParams())
-    stale, step = pair.states[1], pair.runners[1].step
+    stale, step = pair.states[1], pair.executors[1].step
 
     def stale_first():
         kept = stale.logits.clone()
         stale.logits.copy_(kept.roll(1, -1))
-        pair.runners[1].step = step
+        pair.executors[1].step = step
         step()
 
-    pair.runners[1].step = stale_first
+    pair.executors[1].step = stale_first
     assert pair.first_difference(10) == 0
     pair.close()
 
@@ -124,7 +124,7 @@ def test_a_capture_that_does_something_else_is_refused(wide, state_of, monkeypat
     monkeypatch.setattr(graph, "decode_step", skewed)
     pool = PrivatePool(CUDA)
     with pytest.raises(GraphError, match="differs from an eager one in logits"):
-        GraphRunner(talker, state, pool.capture_stream())
+        GraphExecutor(talker, state, pool.capture_stream())
     live = {state.keys.data_ptr(), state.values.data_ptr()}
     assert all(t.data_ptr() in live or torch.equal(t.nan_to_num(), c.nan_to_num()) for t, c in copies)
     pool.close()
@@ -140,7 +140,7 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, fami
         take_kernels(talker, captured)
     for b in range(batch):
         prefill(talker, state, b, prompt(talker.config, seed=b), b, SamplingParams())
-    eager = make_runner("eager", talker, state, None)
+    eager = make_executor("eager", talker, state, None)
     eager.step()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     eager.step()
@@ -157,10 +157,10 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, fami
 
     graph.decode_step = counted
     try:
-        runner = GraphRunner(talker, captured, pool.capture_stream())
+        executor = GraphExecutor(talker, captured, pool.capture_stream())
     finally:
         graph.decode_step = step
     assert counts[-3] == 0, "the capture allocated"  # warm-ups, then the capture, then the proof's two eager steps
     assert counts[-2:] == [0, 0]
-    runner.close()
+    executor.close()
     pool.close()

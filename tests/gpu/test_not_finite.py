@@ -91,7 +91,7 @@ def stops(engine, text, voice, value, frames):
     with pytest.raises(HiggsError, match=SENTENCE):
         engine.speak(text, voice, PARAMS, on_frame=change, on_audio=heard.append)
     assert all(wav.isfinite().all() for wav in heard)
-    assert engine._loaded.lane().runner.name == "graph"
+    assert engine._loaded.runner().executor.name == "graph"
     weight.copy_(kept)
 
 

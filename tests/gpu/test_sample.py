@@ -8,7 +8,7 @@ import torch
 from higgs_tts.engine.codes import BOC, CODE_VOCAB, EOC
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.cuda.nvrtc import NoCompiler
-from higgs_tts.engine.decode.executors.graph import GraphRunner
+from higgs_tts.engine.decode.executors.graph import GraphExecutor
 from higgs_tts.engine.decode.kernels.sample import FrontStep
 from higgs_tts.engine.decode.kernels.single import FusedDecode
 from higgs_tts.engine.decode.step import decode_step, prefill
@@ -206,15 +206,15 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
     eager, replayed = states = [state_of(talker, 1, 256) for _ in range(2)]
     for state in states:
         state.fused, state.front = FusedDecode(talker, state), FrontStep(talker, state)
-    runner = GraphRunner(talker, replayed, pool.capture_stream())
+    executor = GraphExecutor(talker, replayed, pool.capture_stream())
     for state in states:
         prefill(talker, state, 0, prompt(talker.config), 0, SamplingParams(max_frames=5000))
     for step in range(256):
         decode_step(talker, eager)
-        runner.step()
+        executor.step()
         assert torch.equal(eager.logits, replayed.logits) and torch.equal(eager.row, replayed.row), step
     assert torch.equal(eager.rows, replayed.rows) and bool(replayed.done[0])
-    runner.close()
+    executor.close()
     for state in states:
         state.front.close()
         state.fused.close()

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
-from higgs_tts.engine.decode.executors import make_runner
+from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.prompt.builder import Prompt
@@ -106,14 +106,14 @@ class Tensors:
 
 
 class Bench:
-    """A talker, its state and a runner; `start` prefills rows, `run` returns the emitted rows [B, steps, N]."""
+    """A talker, its state and a executor; `start` prefills rows, `run` returns the emitted rows [B, steps, N]."""
 
     def __init__(self, family, batch=1, context=512, runner="eager", dtype=torch.float32, seed=0):
         self.config = small_config(family)
         self.tensors = {k: v.to(dtype) for k, v in small_tensors(self.config, seed).items()}
         self.talker = build_talker(self.config, self.tensors, context)
         self.state = DecodeState(self.config, batch, context, CPU, dtype)
-        self.runner = make_runner(runner, self.talker, self.state, None)
+        self.executor = make_executor(runner, self.talker, self.state, None)
 
     def start(self, params, prompts=None, lines=None):
         for b in range(self.state.batch):
@@ -122,7 +122,7 @@ class Bench:
 
     def run(self, steps):
         for _ in range(steps):
-            self.runner.step()
+            self.executor.step()
         return self.state.rows[:, :steps].clone()
 
 

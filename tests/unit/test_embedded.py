@@ -22,8 +22,8 @@ HEARING = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "hearing.
 TEXT = "Your computer can speak now, and this is how it sounds."
 
 
-def make_engine(runner: str) -> Engine:
-    return Engine(EngineConfig(model=str(EMBEDDED), device="cpu", runner=runner, context=1024))
+def make_engine(executor: str) -> Engine:
+    return Engine(EngineConfig(model=str(EMBEDDED), device="cpu", runner=executor, context=1024))
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
     loaded, said = engine._loaded, []
     for number, chunk in enumerate(split_text(TEXT, PARAMS.chunk_seconds)):
         prompt = engine._builder.build(chunk, voice)
-        said += [codes for _, codes in Decoding(loaded.talker, *loaded.lane(), [prompt], PARAMS, number)]
+        said += [codes for _, codes in Decoding(loaded.talker, *loaded.runner(), [prompt], PARAMS, number)]
     assert torch.equal(torch.cat(said), speech.codes)
 
 
@@ -185,8 +185,8 @@ def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplo
         made = batch(*args)
         watched.extend(weakref.ref(tensor) for tensor in made[1].state.tensors())
         if by == "step":
-            step, calls = made[1].runner.step, []
-            made[1].runner.step = lambda: stop(calls.append(1) or len(calls)) or step()
+            step, calls = made[1].executor.step, []
+            made[1].executor.step = lambda: stop(calls.append(1) or len(calls)) or step()
         return made
 
     def stop(count):

@@ -67,14 +67,14 @@ def test_trim_keeps_the_weights_and_the_next_speech_is_the_same(folder):
 
 
 def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkeypatch):
-    make = model_runner.make_runner
+    make = model_runner.make_executor
 
     def failing(name, *args):
         if name == "auto":
             raise GraphError("no room\nand more")
         return make(name, *args)
 
-    monkeypatch.setattr(model_runner, "make_runner", failing)
+    monkeypatch.setattr(model_runner, "make_executor", failing)
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         speech = engine.speak("Hello.", params=PARAMS)
     assert speech.how == "torch ops, eager" and speech.frames == 12
@@ -85,22 +85,22 @@ def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
         loaded = engine._loaded
         for lines, slots, shape in ((2, 100, (2, 128)), (8, 64, (4, 64)), (9, 64, (3, 64)), (3, 4000, (3, 512))):
-            with loaded.batch(lines, slots) as lane:
-                assert (lane.state.batch, lane.state.context) == shape
-                watched = [weakref.ref(tensor) for tensor in lane.state.tensors()]
-            assert lane.state is None and not [ref for ref in watched if ref() is not None]
-        with loaded.batch(1, 100) as lane:
-            assert lane is loaded.lane() and lane.state.context == 512
-        assert loaded.lane().state is not None
+            with loaded.batch(lines, slots) as runner:
+                assert (runner.state.batch, runner.state.context) == shape
+                watched = [weakref.ref(tensor) for tensor in runner.state.tensors()]
+            assert runner.state is None and not [ref for ref in watched if ref() is not None]
+        with loaded.batch(1, 100) as runner:
+            assert runner is loaded.runner() and runner.state.context == 512
+        assert loaded.runner().state is not None
     few = EngineConfig(model=folder, device="cpu", batch=3)
-    with Engine(few) as engine, engine._loaded.batch(9, 64) as lane:
-        assert lane.state.batch == 3
+    with Engine(few) as engine, engine._loaded.batch(9, 64) as runner:
+        assert runner.state.batch == 3
 
 
 def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatch):
     tried = []
 
-    class Crowded(model_runner.Lane):
+    class Crowded(model_runner.ModelRunner):
         def __init__(self, talker, config, rows, *args):
             tried.append(rows)
             if rows > 1:
@@ -108,9 +108,9 @@ def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatc
             super().__init__(talker, config, rows, *args)
 
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
-        monkeypatch.setattr(loaded_model, "Lane", Crowded)
-        with engine._loaded.batch(8, 64) as lane:
-            assert tried == [4, 2] and lane is engine._loaded.lane()
+        monkeypatch.setattr(loaded_model, "ModelRunner", Crowded)
+        with engine._loaded.batch(8, 64) as runner:
+            assert tried == [4, 2] and runner is engine._loaded.runner()
 
 
 def test_opening_that_fails_leaves_nothing(folder, monkeypatch):

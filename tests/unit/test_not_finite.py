@@ -21,7 +21,7 @@ WEIGHTS = {
 
 def decoding(small, room, lines, params=PARAMS):
     prompts = [small.prompt(room.config, seed=line, frames=3 + 2 * line) for line in range(lines)]
-    return Decoding(room.talker, room.state, room.runner, prompts, params)
+    return Decoding(room.talker, room.state, room.executor, prompts, params)
 
 
 def said(run):
@@ -46,10 +46,10 @@ def after_each_step(room, change):
 @pytest.mark.parametrize("value", [INF, NAN])
 @pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("runner", ["eager", "traced"])
+@pytest.mark.parametrize("executor", ["eager", "traced"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_one_such_weight_stops_speech(bench, small, family, runner, rows, weight, value):
-    room = bench(family, batch=rows, runner=runner)
+def test_one_such_weight_stops_speech(bench, small, family, executor, rows, weight, value):
+    room = bench(family, batch=rows, runner=executor)
     weight(room.talker).fill_(value)
     with pytest.raises(HiggsError, match=f"{SENTENCE}. The checkpoint may be damaged: download it again.$"):
         said(decoding(small, room, rows + 1))
@@ -111,13 +111,13 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize("text", ["One line.", "The first line. The second one. The third line. And the last one."])
 @pytest.mark.parametrize("value", [INF, NAN])
-@pytest.mark.parametrize("runner", ["eager", "traced"])
+@pytest.mark.parametrize("executor", ["eager", "traced"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_the_engine_can_be_used_afterwards(folders, family, runner, value, text):
+def test_the_engine_can_be_used_afterwards(folders, family, executor, value, text):
     """With a voice, whose prefix is kept from call to call."""
     voice = Voice(torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(3)), "A clip.", "voice")
     params, heard = SamplingParams(seed=7, max_frames=30, chunk_seconds=2.0), []
-    engine = Engine(EngineConfig(model=str(folders[family]), device="cpu", context=512, runner=runner))
+    engine = Engine(EngineConfig(model=str(folders[family]), device="cpu", context=512, runner=executor))
     with engine:
         expected = engine.speak(text, voice, params)
         weight = engine._loaded.talker.layers[0].text.down[0, :1]

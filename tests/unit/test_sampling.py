@@ -118,7 +118,7 @@ def test_specials_inside_speech_are_banned_by_default_and_allowed_by_the_switch(
         room = bench("v3")
         room.start(SamplingParams(ban_specials=ban, temperature=0))
         room.state.logits[..., 1024:] = 100.0
-        room.runner.step()
+        room.executor.step()
         assert (room.state.rows[0, 0, 0] >= 1024) == (not ban)
 
 

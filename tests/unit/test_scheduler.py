@@ -33,7 +33,7 @@ def queue(bench, small, family):
 
         if ends:
             room.talker.decode = ending
-        run = Decoding(room.talker, room.state, room.runner, prompts, params, min(lines), **options)
+        run = Decoding(room.talker, room.state, room.executor, prompts, params, min(lines), **options)
         run.state = room.state
         return run
 
@@ -119,7 +119,7 @@ def test_raising_in_the_middle_leaves_the_state_usable(queue):
     with pytest.raises(KeyboardInterrupt):
         said(run)
     queued = queue(2)
-    again = Decoding(run._talker, run._state, run._runner, [prompt for _, prompt in queued._queue], SAMPLED)
+    again = Decoding(run._talker, run._state, run._executor, [prompt for _, prompt in queued._queue], SAMPLED)
     for codes, other in zip(said(again), expected, strict=True):
         assert torch.equal(codes, other)
 

@@ -115,7 +115,7 @@ def test_the_limit_gives_exactly_that_many_frames(bench, family):
     room = bench(family)
     room.start(SamplingParams(max_frames=13))
     for _ in range(30):
-        room.runner.step()
+        room.executor.step()
     state = room.state
     assert bool(state.done[0]) and not bool(state.ended[0])
     assert frames_ready(state.config, int(state.written[0]), False, True) == 13

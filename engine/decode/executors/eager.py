@@ -3,7 +3,7 @@
 from ..step import decode_step
 
 
-class EagerRunner:
+class EagerExecutor:
     """Calls `decode_step` each time."""
 
     name = "eager"

@@ -17,7 +17,7 @@ class GraphError(RuntimeError):
     """The step could not be captured, or its replay does not do what the step does."""
 
 
-class GraphRunner:
+class GraphExecutor:
     """Captures at construction and replays from then on. Raises GraphError; nothing stays allocated then.
 
     The state must hold no live row: warm-up and proof step it and put it back.

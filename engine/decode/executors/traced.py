@@ -46,7 +46,7 @@ class Tape(TorchDispatchMode):
                 raise StepError(f"{func} {complaint}")
 
 
-class TracedRunner:
+class TracedExecutor:
     """Records the first step as it runs and replays the tape from then on."""
 
     name = "traced"
