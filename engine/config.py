@@ -47,7 +47,7 @@ class EngineConfig:
     dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
     context: int = 4096  # positions in the cache: prompt, reference and frames together
     batch: int = 0  # lines of a long text that decode together at most; 0: as many as fit, up to MAX_BATCH
-    executor: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
+    runner: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
     prefixes: int = 4  # beginnings of prompts (voice, scene) whose keys and values are kept between calls
 

@@ -15,7 +15,7 @@ from .state import DecodeState
 class ModelRunner:
     """`rows` rows of `slots` positions, ready to step; `close` gives them back. Unpacks into (state, executor).
 
-    Tensors come out of `pool`; captures use `streams`' stream, so that libraries set themselves up once for all runners.
+    Tensors come out of `pool`; captures use `streams`' stream, so that libraries are set up once for all.
     When making it fails, nothing stays. Raises torch.OutOfMemoryError.
     """
 
