@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice, read_clip
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
-from .optional import borrow
+from .optional import import_optional
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
@@ -49,7 +49,7 @@ def say(args) -> int:
     params = _sampling(args)
     if args.transcript and not args.voice:
         raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
-    write = borrow("soundfile", "write")
+    write = import_optional("soundfile", "write")
     out = _writable(args.out, ".wav")
     codes_out = _writable(args.codes, ".npy") if args.codes else None
     with Engine(_engine_config(args)) as engine:

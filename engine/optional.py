@@ -14,7 +14,7 @@ _REPORTED = tuple("torch transformers tokenizers huggingface_hub safetensors num
 _BROKEN = (ImportError, AttributeError, RuntimeError, OSError)
 
 
-def borrow(module: str, name: str):
+def import_optional(module: str, name: str):
     """`name` from a library's module. Raises HiggsError with the cause where the library cannot be imported."""
     try:
         return getattr(importlib.import_module(module), name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..optional import borrow
+from ..optional import import_optional
 
 STRIDES = (5, 2, 2, 2, 2, 2, 2)  # of the feature convolutions; shapes do not tell strides
 
@@ -33,7 +33,7 @@ def hubert() -> tuple[type, type]:
 
     To be called before a model is built on the meta device: libraries may compute with tensors as they are imported.
     """
-    return borrow("transformers", "HubertModel"), borrow("transformers", "HubertConfig")
+    return import_optional("transformers", "HubertModel"), import_optional("transformers", "HubertConfig")
 
 
 def semantic_model(config) -> nn.Module:

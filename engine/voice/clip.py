@@ -10,7 +10,7 @@ import torch
 
 from ..config import SAMPLE_RATE
 from ..errors import HiggsError
-from ..optional import borrow
+from ..optional import import_optional
 from ..resample import MAX_TAPS, resample, taps
 
 MIN_CLIP_SECONDS = 1.0
@@ -34,7 +34,7 @@ def _mono(wav) -> torch.Tensor:
 
 def read_clip(path: str | os.PathLike) -> tuple:
     """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read."""
-    read = borrow("soundfile", "read")  # here, so that without it the rest of the pack works
+    read = import_optional("soundfile", "read")  # here, so that without it the rest of the pack works
     if not Path(path).is_file():
         raise HiggsError(f"There is no audio file at {path}.")
     try:

@@ -136,11 +136,11 @@ def test_files_and_functions_stay_short():
                 assert node.end_lineno - node.lineno < 50, f"{path}:{node.lineno} {node.name} is over 50 lines"
 
 
-def borrowed(path):
+def imported_optionally(path):
     """Modules that a file imports when it needs them, see optional.py."""
     for node in ast.walk(tree_of(path)):
-        is_borrow = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "borrow"
-        if is_borrow and isinstance(node.args[0], ast.Constant):
+        is_optional = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_optional"
+        if is_optional and isinstance(node.args[0], ast.Constant):
             yield node.args[0].value
 
 
@@ -150,7 +150,10 @@ def test_requirements_name_what_is_imported_and_pin_nothing():
     used = {
         module.split(".")[0]
         for path in ENGINE.rglob("*.py")
-        for module in [*(module for level, module, _ in imports_of(path) if not level and module), *borrowed(path)]
+        for module in [
+            *(module for level, module, _ in imports_of(path) if not level and module),
+            *imported_optionally(path),
+        ]
     }
     import sys
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 from higgs_tts.engine import optional
 from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.optional import borrow
+from higgs_tts.engine.optional import import_optional
 
 
 def test_a_class_is_borrowed():
-    assert borrow("collections", "Counter").__name__ == "Counter"
+    assert import_optional("collections", "Counter").__name__ == "Counter"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_a_class_is_borrowed():
 )
 def test_what_is_missing_is_named(module, name):
     with pytest.raises(HiggsError, match=f"{module.partition('.')[0]} has no usable {name} here.*[^.]\\. Install"):
-        borrow(module, name)
+        import_optional(module, name)
 
 
 def test_an_error_without_a_word_has_its_kind_told(monkeypatch):
@@ -29,7 +29,7 @@ def test_an_error_without_a_word_has_its_kind_told(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", silent)
     monkeypatch.setattr(optional, "installed_version", lambda name: "")  # no torchaudio to blame
     with pytest.raises(HiggsError, match=r"transformers has no usable X here: ImportError\. Install transformers 4"):
-        borrow("transformers", "X")
+        import_optional("transformers", "X")
 
 
 def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeypatch):
@@ -39,9 +39,9 @@ def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeyp
     monkeypatch.setattr(importlib, "import_module", broken)
     monkeypatch.setattr(optional, "installed_version", {"torchaudio": "2.11.0", "torch": "2.15.0"}.get)
     with pytest.raises(HiggsError, match=r"torchaudio 2\.11\.0 does not fit torch 2\.15\.0.*pip uninstall torchaudio"):
-        borrow("transformers", "HubertModel")
+        import_optional("transformers", "HubertModel")
     with pytest.raises(HiggsError, match="soundfile has no usable read here: compiled with"):
-        borrow("soundfile", "read")
+        import_optional("soundfile", "read")
 
 
 def test_the_deepest_cause_is_told(monkeypatch):
@@ -60,4 +60,4 @@ def test_the_deepest_cause_is_told(monkeypatch):
     monkeypatch.delitem(sys.modules, "fractions", raising=False)
     monkeypatch.setattr(builtins, "__import__", broken)
     with pytest.raises(HiggsError, match="different CUDA versions"):
-        borrow("statistics", "mean")
+        import_optional("statistics", "mean")
