@@ -20,7 +20,7 @@ from .errors import HiggsError
 from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
-from .request import Utterance
+from .request import SpeechRequest
 from .result import Speech
 from .threads import SMALL_BYTES, one_thread
 from .voice.clip import check_clip, prepare_clip
@@ -201,7 +201,7 @@ class Engine:
             try:
                 with (
                     self._few_threads(),
-                    Utterance(self._loaded, self._builder, voice, params, scene, tick, on_audio) as utterance,
+                    SpeechRequest(self._loaded, self._builder, voice, params, scene, tick, on_audio) as utterance,
                 ):
                     speech = utterance.say(text)
             finally:

@@ -49,7 +49,7 @@ class _Line:
         return sum(map(len, self.codes))
 
 
-class Utterance:
+class SpeechRequest:
     """Speaks one text. `on_frame(done, expected)` and `on_audio(wav)` are as for `Engine.speak`; both may raise."""
 
     def __init__(self, loaded, builder, voice, params: SamplingParams, scene, on_frame, on_audio=None):
