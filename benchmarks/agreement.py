@@ -33,7 +33,7 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
     """
     import torch
 
-    from engine import Engine, EngineConfig
+    from engine import Engine, EngineConfig, SamplingParams
     from engine.prompt.builder import PromptBuilder
     from engine.tools.bench import opened
 
@@ -44,7 +44,8 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
         if hollow:
             _share_weights(ours.talker, exact.talker)
         checkpoint = engines[0].checkpoint
-        prompt = PromptBuilder(checkpoint.tokenizer, checkpoint.config).build(TEXT, None, None)
+        greedy = SamplingParams(temperature=0, max_frames=SLOTS)
+        prompt = PromptBuilder(checkpoint.tokenizer, checkpoint.config).build(TEXT, params=greedy)
         led, free = _led(ours, exact, prompt), _free(ours, exact, prompt)
         return {"who": who, "steps": STEPS, "how": ours.runner().how()} | led | free
 
@@ -61,12 +62,8 @@ def _share_weights(ours, exact):
 
 
 def _begin(models, prompt):
-    from engine import SamplingParams
-    from engine.decode.step import prefill
-
     for loaded in models:
-        state = loaded.runner().state
-        prefill(loaded.talker, state, 0, prompt, 0, SamplingParams(temperature=0, max_frames=SLOTS))
+        loaded.runner().prefill(0, prompt)
         yield loaded.runner()
 
 
@@ -74,7 +71,8 @@ def _led(ours, exact, prompt) -> dict:
     """The worst relative error of a step's logits, and the share of all codes on which both agree."""
     from engine.codes import BOC
 
-    (state, executor), (other, other_executor) = _begin((ours, exact), prompt)
+    runner, other_runner = _begin((ours, exact), prompt)
+    state, other = runner.state, other_runner.state
     worst = same = 0.0
     for _ in range(STEPS):
         error = (state.logits - other.logits).norm() / other.logits.norm()
@@ -82,8 +80,8 @@ def _led(ours, exact, prompt) -> dict:
         codes = [one.logits[..., :BOC].argmax(-1) for one in (state, other)]
         same += float((codes[0] == codes[1]).float().mean())
         state.logits.copy_(other.logits)
-        executor.step()
-        other_executor.step()
+        runner.step()
+        other_runner.step()
     return {"worst_relative_error": float(f"{worst:.3g}"), "codes_alike_percent": round(100 * same / STEPS, 2)}
 
 
@@ -92,7 +90,7 @@ def _free(ours, exact, prompt) -> dict:
     runners = list(_begin((ours, exact), prompt))
     for runner in runners:
         for _ in range(STEPS):
-            runner.executor.step()
+            runner.step()
     rows = [runner.state.rows[0, : min(STEPS, int(runner.state.written[0]))].cpu() for runner in runners]
     length = min(map(len, rows))
     differs = (rows[0][:length] != rows[1][:length]).any(-1).nonzero()

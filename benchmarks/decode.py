@@ -85,7 +85,7 @@ def steps(args, result: dict):
                 for context in contexts:
                     _put(result, _row(who, loaded, loaded.runner(), context, rates) | {"slots": slots})
                 for batch in batches:
-                    with loaded.batch(batch, 1024) as runner:
+                    with loaded.runner_for(batch, 1024) as runner:
                         _put(result, _row(who, loaded, runner, MEAN_CONTEXT, rates) | {"slots": 1024})
 
 
@@ -105,8 +105,8 @@ def _hollow(family: str, layers: int | None, slots: int, kernels: str):
 def _row(who: str, loaded, runner, context: int, rates: dict) -> dict:
     from engine.tools.bench import Row, step_bytes, time_step
 
-    state, executor = runner
-    ms = time_step(state, executor, context)
+    state = runner.state
+    ms = time_step(runner, context)
     talker, config, rows = loaded.talker, loaded.talker.config, state.batch
     weights, size = step_bytes(talker, 0), step_bytes(talker, context, rows)
     attention = 4 * config.layers * config.heads * config.head_dim * context

@@ -7,7 +7,7 @@ from .checkpoint.embedded import EMBEDDED, EMBEDDED_NAME
 from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, RANGES, SAMPLE_RATE, EngineConfig, SamplingParams
 from .engine import Engine
 from .errors import HiggsError
-from .result import Speech
+from .result import SpeechResult
 from .voice.clip import read_clip
 from .voice.voice import Voice
 
@@ -26,7 +26,7 @@ __all__ = [
     "Found",
     "HiggsError",
     "SamplingParams",
-    "Speech",
+    "SpeechResult",
     "Voice",
     "download_checkpoint",
     "find_checkpoints",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Speech, Voice, read_clip
+from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice, read_clip
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
 from .optional import import_optional
 from .tools.bench import as_text
@@ -145,7 +145,7 @@ def _voice(engine: Engine, path: str, transcript: str | None) -> Voice:
     return engine.encode_voice(*read_clip(path), transcript, Path(path).stem)
 
 
-def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -> Speech:
+def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -> SpeechResult:
     with tqdm(desc="speaking", unit="frame", total=0) as bar:
 
         def on_frame(done, expected):

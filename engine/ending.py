@@ -1,4 +1,4 @@
-"""How a text's chunks ended: why speech stopped, and how much of the text was not spoken. Reads lines, changes none."""
+"""How a text's chunks ended: why speech stopped, and how much of the text was not spoken."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ _MORE = {
 _RAN_ON = "There was time for all of the text, but speech did not end. Try another seed or a lower temperature."
 
 
-def stopped(lines, limit: int, context: int) -> str:
+def stopped(sequences, limit: int, context: int) -> str:
     """Why speech ended: by itself, at the limit of `limit` frames, or where the `context` was full."""
     reasons = []
     for kind in ("limit", "context"):
-        cut = [number for number, line in enumerate(lines, 1) if _cut_by(line, limit) == kind]
+        cut = [number for number, sequence in enumerate(sequences, 1) if _cut_by(sequence, limit) == kind]
         if cut:
-            reasons.append(_place(kind, limit, context) + _in_chunks(cut, len(lines)))
+            reasons.append(_place(kind, limit, context) + _in_chunks(cut, len(sequences)))
     return ", ".join(reasons) or END_OF_SPEECH
 
 
-def warnings(lines, limit: int, context: int) -> list[str]:
+def warnings(sequences, limit: int, context: int) -> list[str]:
     """A sentence for each way in which chunks were cut: where, how much of the whole text is missing, what helps."""
-    total = sum(line.expected for line in lines) or 1
+    total = sum(sequence.expected for sequence in sequences) or 1
     told = []
     for kind in ("limit", "context"):
-        cut = [line for line in lines if _cut_by(line, limit) == kind]
-        short = [line for line in cut if line.frames < line.expected]
-        long = [line for line in cut if line.frames >= line.expected]
+        cut = [sequence for sequence in sequences if _cut_by(sequence, limit) == kind]
+        short = [sequence for sequence in cut if sequence.num_frames < sequence.expected]
+        long = [sequence for sequence in cut if sequence.num_frames >= sequence.expected]
         place = _place(kind, limit, context)
         if short:
-            share = max(1, round(100 * sum(line.expected - line.frames for line in short) / total))
-            where = _where(short, len(lines))
+            share = max(1, round(100 * sum(sequence.expected - sequence.num_frames for sequence in short) / total))
+            where = _where(short, len(sequences))
             told.append(f"Speech was cut at {place}{where}: about {share} % of the text was not spoken. {_MORE[kind]}")
         if long:
-            told.append(f"Speech was cut at {place}{_where(long, len(lines))}. {_RAN_ON}")
+            told.append(f"Speech was cut at {place}{_where(long, len(sequences))}. {_RAN_ON}")
     return told
 
 
-def _cut_by(line, limit: int) -> str:
-    """What cut a line: "limit", "context", or "" where it ended by itself."""
-    if line.ended:
+def _cut_by(sequence, limit: int) -> str:
+    """What cut a sequence: "limit", "context", or "" where it ended by itself."""
+    if sequence.ended:
         return ""
-    return "context" if line.room < limit else "limit"
+    return "context" if sequence.budget < limit else "limit"
 
 
 def _place(kind: str, limit: int, context: int) -> str:

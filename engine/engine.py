@@ -21,7 +21,7 @@ from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .request import SpeechRequest
-from .result import Speech
+from .result import SpeechResult
 from .threads import SMALL_BYTES, one_thread
 from .voice.clip import check_clip, prepare_clip
 from .voice.voice import Voice
@@ -172,7 +172,7 @@ class Engine:
         scene: str | None = None,
         on_frame=None,
         on_audio=None,
-    ) -> Speech:
+    ) -> SpeechResult:
         """Says `text`; the engine must be open.
 
         Long text is split at sentence ends into lines that decode together; without a voice the first line is spoken
@@ -201,9 +201,9 @@ class Engine:
             try:
                 with (
                     self._few_threads(),
-                    SpeechRequest(self._loaded, self._builder, voice, params, scene, tick, on_audio) as utterance,
+                    SpeechRequest(self._loaded, self._builder, text, voice, params, scene, tick, on_audio) as request,
                 ):
-                    speech = utterance.say(text)
+                    speech = request.run()
             finally:
                 self._speaking = False
                 if self._drop_after:

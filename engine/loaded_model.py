@@ -12,7 +12,7 @@ import torch
 from .checkpoint.load import Checkpoint, load_talker
 from .codec.model import build_decoder
 from .codec.snake import SnakeKernel
-from .codec.stream import make_stream
+from .codec.stream import make_windows
 from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import NoCompiler
 from .decode.model_runner import ModelRunner
@@ -21,9 +21,9 @@ from .decode.state import DecodeState
 from .memory import PrivatePool, release_pinned
 from .talker import build_talker
 
-CPU_BATCH = 4  # lines together on a CPU, where memory is not asked and one more line saves less
+CPU_BATCH = 4  # rows at most on a CPU, where memory is not asked and one more row saves less
 RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
-SLOT_BLOCK = 64  # a batch's cache is this many positions or a multiple
+SLOT_BLOCK = 64  # slots of a batch's cache come in multiples of this
 
 
 class LoadedModel:
@@ -80,9 +80,9 @@ class LoadedModel:
         with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
             cache = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
             self.talker.prefill([0] * length, (), *cache)
-            stream = make_stream(self.decoder, self.pool)
-            stream.push(torch.zeros(1, config.codebooks, dtype=torch.int64))
-            stream.finish()
+            windows = make_windows(self.decoder, self.pool)
+            windows.submit(torch.zeros(1, config.codebooks, dtype=torch.int64), 0, 1)
+            windows.finish()
 
     def how(self, runner: ModelRunner) -> str:
         """In plain words, what decodes and, where a kernel was to help the codec and could not, why."""
@@ -106,14 +106,14 @@ class LoadedModel:
         return self._runner
 
     @contextlib.contextmanager
-    def batch(self, lines: int, slots: int):
-        """A runner for `lines` lines of up to `slots` positions, for the length of this `with`.
+    def runner_for(self, count: int, max_seq_len: int):
+        """A runner for `count` sequences of up to `max_seq_len` positions, for the length of this `with`.
 
-        It has as many rows as there are lines, or as fit into free memory, or as the configuration allows; where that
-        is one, it is the runner of one row. What it took is given back at the end, after an error too.
+        It has as many rows as there are sequences, or as fit into free memory, or as the configuration allows; where
+        that is one, it is the runner of one row. What it took is given back at the end, after an error too.
         """
-        slots = min(self.context, -(-slots // SLOT_BLOCK) * SLOT_BLOCK)
-        made = self._make_batch(self._rows_that_fit(lines, slots), slots)
+        max_seq_len = min(self.context, -(-max_seq_len // SLOT_BLOCK) * SLOT_BLOCK)
+        made = self._make_runner(self._batch_size(count, max_seq_len), max_seq_len) if count > 1 else None
         if made is None:
             yield self.runner()
             return
@@ -125,12 +125,12 @@ class LoadedModel:
             runner.close()
             pool.close()
 
-    def _make_batch(self, rows: int, slots: int) -> tuple[PrivatePool, ModelRunner] | None:
+    def _make_runner(self, rows: int, max_seq_len: int) -> tuple[PrivatePool, ModelRunner] | None:
         """A runner in a pool of its own, with half the rows as long as memory runs out; None for less than two."""
         while rows > 1:
             pool = PrivatePool(self.pool.device)
             try:
-                return pool, ModelRunner(self.talker, self._config, rows, slots, pool, self.pool)
+                return pool, ModelRunner(self.talker, self._config, rows, max_seq_len, pool, self.pool)
             except torch.cuda.OutOfMemoryError:
                 pool.close()
                 rows //= 2
@@ -139,21 +139,21 @@ class LoadedModel:
                 raise
         return None
 
-    def _rows_that_fit(self, lines: int, slots: int) -> int:
-        """Rows for `lines` lines: as few as take no more turns than the most that are possible."""
-        rows = min(lines, self._config.batch or MAX_BATCH)
+    def _batch_size(self, count: int, max_seq_len: int) -> int:
+        """Rows for `count` sequences: the fewest that need no more waves than the largest batch that fits."""
+        rows = min(count, self._config.batch or MAX_BATCH)
         device = self.pool.device
         if device.type == "cuda":
             torch.cuda.empty_cache()
-            one, two = (self._state_bytes(count, slots) for count in (1, 2))
+            one, two = (self._state_bytes(batch, max_seq_len) for batch in (1, 2))
             room = torch.cuda.mem_get_info(device)[0] - RESERVE - (2 * one - two)
             rows = min(rows, room // (two - one))
         else:
             rows = min(rows, CPU_BATCH)
-        return math.ceil(lines / math.ceil(lines / rows)) if rows > 1 else 1
+        return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
 
-    def _state_bytes(self, rows: int, slots: int) -> int:
-        return DecodeState(self.talker.config, rows, slots, torch.device("meta"), self.talker.dtype).nbytes()
+    def _state_bytes(self, rows: int, max_seq_len: int) -> int:
+        return DecodeState(self.talker.config, rows, max_seq_len, torch.device("meta"), self.talker.dtype).nbytes()
 
     def _synchronize(self):
         if self.pool.device.type == "cuda":

@@ -12,7 +12,7 @@ END_OF_SPEECH = "end of speech"
 
 
 @dataclass(frozen=True)
-class Speech:
+class SpeechResult:
     """Speech and how it came about."""
 
     wav: torch.Tensor  # [T] float32, 24 kHz, host

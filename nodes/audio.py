@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine import SAMPLE_RATE, HiggsError, Speech
+from ..engine import SAMPLE_RATE, HiggsError, SpeechResult
 
 
 def to_clip(audio: dict | None) -> tuple:
@@ -17,6 +17,6 @@ def to_clip(audio: dict | None) -> tuple:
     return wave[0], int(rate)
 
 
-def from_speech(speech: Speech) -> dict:
+def from_speech(speech: SpeechResult) -> dict:
     """AUDIO of what the engine spoke: one clip, one channel."""
     return {"waveform": speech.wav.detach().float().cpu()[None, None], "sample_rate": SAMPLE_RATE}

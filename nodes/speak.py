@@ -5,7 +5,7 @@ from __future__ import annotations
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import RANGES, Engine, HiggsError, SamplingParams, Speech
+from ..engine import RANGES, Engine, HiggsError, SamplingParams, SpeechResult
 from . import audio, patcher, types
 
 NAME = "Higgs Speak"
@@ -58,7 +58,7 @@ class HiggsTTSSpeak(io.ComfyNode):
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.notes))
 
 
-def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str | None) -> Speech:
+def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str | None) -> SpeechResult:
     """`engine.speak` with the node's progress bar; stops within a few frames when the user says so."""
     bar = comfy.utils.ProgressBar(1)
 
@@ -72,7 +72,7 @@ def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str |
     return speech
 
 
-def describe(speech: Speech, model: str, notes: tuple[str, ...] = ()) -> str:
+def describe(speech: SpeechResult, model: str, notes: tuple[str, ...] = ()) -> str:
     """The info output: what came of it, warnings, the model, and a line for engineers."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
@@ -86,7 +86,7 @@ def describe(speech: Speech, model: str, notes: tuple[str, ...] = ()) -> str:
     )
 
 
-def _pace(speech: Speech) -> str:
+def _pace(speech: SpeechResult) -> str:
     if not speech.seconds or not speech.elapsed:
         return ""
     return f", {speech.seconds / speech.elapsed:.1f} times real time"

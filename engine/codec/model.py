@@ -111,59 +111,6 @@ class CodecEncoder(nn.Module):
         return torch.stack(states, dim=1).mean(dim=1)[:, ::_SEMANTIC_STEP]
 
 
-class StreamDecoder:
-    """Decodes codes as they come, sample for sample as one decode of them all would.
-
-    Holds the frames still to be heard and `context` frames before them, never the history. `emit` is the least
-    number of frames worth a window: each window also decodes `context` frames on both sides. `lengths`: as for
-    `CodecDecoder.decode_span`.
-    """
-
-    def __init__(
-        self, decoder: CodecDecoder, context: int = CONTEXT_FRAMES, emit: int = EMIT_FRAMES, lengths: tuple = ()
-    ):
-        assert context >= 0 and emit >= 1
-        self.decoder = decoder
-        self.context, self.lengths = context, lengths
-        self.emit = emit
-        self.reset()
-
-    def reset(self) -> None:
-        """Forgets the stream; the next push begins a new one."""
-        self._codes: torch.Tensor | None = None  # [heard + waiting, N]
-        self._heard = 0  # frames of _codes already given out, kept as left context
-
-    def push(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes [k, N] int64, k >= 0 -> wav [960 * frames that became final], fp32 on the device of `codes`."""
-        self._codes = codes.clone() if self._codes is None else torch.cat([self._codes, codes])
-        chunks = [codes.new_empty(0, dtype=torch.float32)]
-        while (ready := len(self._codes) - self._heard - self.context) >= self.emit:
-            chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
-        return torch.cat(chunks)
-
-    def poll(self, wait: bool = False) -> torch.Tensor:
-        """What has become ready since the last call; here nothing, because `push` waits for its windows."""
-        return torch.empty(0)
-
-    def finish(self) -> torch.Tensor:
-        """The rest of the stream -> wav [960 * frames not yet given], then forgets it."""
-        chunks = [torch.empty(0) if self._codes is None else self._codes.new_empty(0, dtype=torch.float32)]
-        while self._codes is not None and (ready := len(self._codes) - self._heard) > 0:
-            chunks.append(self._give(min(ready, max(self.emit, WINDOW_FRAMES))))
-        self.reset()
-        return torch.cat(chunks)
-
-    def _give(self, frames: int) -> torch.Tensor:
-        stop = self._heard + frames
-        wav = self._decode(self._codes.T[None], self._heard, stop)
-        self._heard = min(stop, self.context)
-        self._codes = self._codes[stop - self._heard :].clone()
-        return wav
-
-    def _decode(self, codes: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return self.decoder.decode_span(codes, start, stop, self.context, self.lengths)[0].to(codes.device)
-
-
 def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecDecoder:
     """The decoder over loaded tensors (canonical names, fp32), which it takes as they are, on their device."""
     return _place(_empty(CodecDecoder, config), tensors)

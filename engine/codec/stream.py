@@ -1,4 +1,4 @@
-"""The stream of sound beside the talker: windows of the codec on a CUDA stream of their own. Knows no talker."""
+"""Where the codec's windows are decoded: at once, or on a CUDA stream beside the talker. Knows no talker."""
 
 from __future__ import annotations
 
@@ -7,72 +7,88 @@ from collections import deque
 import torch
 
 from ..memory import to_device
-from .model import LENGTHS, CodecDecoder, StreamDecoder
+from .model import LENGTHS, CodecDecoder
 
 
-class SideStreamDecoder(StreamDecoder):
-    """A StreamDecoder that waits in `finish` alone: windows run on `stream`, results come to the host by themselves.
+class InlineWindows:
+    """Decodes each window as it is submitted."""
 
-    `push` starts the windows that its codes complete; it and `poll` give what has become ready, in order. `in_turn`:
-    a window begins when the work queued so far on the current stream is done, and what is queued later waits for it.
-    A kernel that needs the whole device to itself loses more by windows that slip in between than by waiting for one.
-    """
+    serialize = True  # no other way here
 
-    in_turn = True
+    def __init__(self, decoder: CodecDecoder):
+        self._decoder = decoder
+        self._ready: list[torch.Tensor] = []
 
-    def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, **options):
-        super().__init__(decoder, **options)
-        self._stream = stream
-        stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
+    def submit(self, codes: torch.Tensor, start: int, stop: int):
+        """Frames start..stop of codes [T, K] are to become sound."""
+        self._ready.append(self._decoder.decode_span(codes.T[None], start, stop)[0].to(codes.device))
 
-    def reset(self) -> None:
-        super().reset()
-        self._windows: deque = deque()  # under way, as `_begin` gives them
+    def poll(self, wait: bool = False) -> list[torch.Tensor]:
+        """wav [960 * frames] fp32 on the host of the windows that are ready, in order, each given once.
 
-    def push(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes [k, N] int64 on the host -> wav [960 * frames that became ready], fp32 on the host."""
-        super().push(codes)
+        wait: and of the oldest one, which is waited for.
+        """
+        ready, self._ready = self._ready, []
+        return ready
+
+    def finish(self) -> list[torch.Tensor]:
+        """The rest of them, waited for."""
         return self.poll()
 
-    def poll(self, wait: bool = False) -> torch.Tensor:
-        """What has become ready since the last call. `wait`: and the oldest window, which is waited for."""
-        ready = [torch.empty(0)]
+
+class SideStreamWindows:
+    """Decodes windows on `stream`; results come to the host by themselves, and only `finish` waits.
+
+    serialize: a window begins when the work queued so far on the current stream is done, and what is queued later
+    waits for it. The cooperative decode kernel needs every SM, so interleaved windows cost more than serializing them.
+    """
+
+    serialize = True
+
+    def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream):
+        self._decoder, self._stream = decoder, stream
+        self._windows: deque = deque()  # (event, wav that is there once the event is)
+        stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
+
+    def submit(self, codes: torch.Tensor, start: int, stop: int):
+        """As `InlineWindows.submit`, codes on the host."""
+        self._windows.append(self._begin(codes, start, stop))
+
+    def poll(self, wait: bool = False) -> list[torch.Tensor]:
+        """As `InlineWindows.poll`."""
+        ready = []
         if wait and self._windows:
             self._windows[0][0].synchronize()
         while self._windows and self._windows[0][0].query():
             ready.append(self._windows.popleft()[1])
-        return torch.cat(ready)
+        return ready
 
-    def finish(self) -> torch.Tensor:
-        """The rest of the stream, then forgets it."""
-        windows = self._windows
-        super().finish()  # forgets the windows after it has added the last ones to them
-        if windows:
-            windows[-1][0].synchronize()
-        return torch.cat([torch.empty(0), *(wav for _, wav in windows)])
-
-    def _decode(self, codes: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        self._windows.append(self._begin(codes, start, stop))
-        return codes.new_empty(0, dtype=torch.float32)
+    def finish(self) -> list[torch.Tensor]:
+        """As `InlineWindows.finish`."""
+        if self._windows:
+            self._windows[-1][0].synchronize()
+        rest = [wav for _, wav in self._windows]
+        self._windows.clear()
+        return rest
 
     def _begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple:
-        """Starts a window: (event, wav that is there once the event is)."""
-        talker = torch.cuda.current_stream(self._stream.device)
-        if self.in_turn:
-            self._stream.wait_stream(talker)
+        current = torch.cuda.current_stream(self._stream.device)
+        if self.serialize:
+            self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            wav = super()._decode(to_device(codes, self._stream.device), start, stop)
+            codes = to_device(codes, self._stream.device)
+            wav = self._decoder.decode_span(codes.T[None], start, stop, lengths=LENGTHS)[0]
             host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
             host.copy_(wav, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-        if self.in_turn:
-            talker.wait_event(event)
+        if self.serialize:
+            current.wait_event(event)
         return event, host
 
 
-def make_stream(decoder: CodecDecoder, pool, **options) -> StreamDecoder:
-    """A stream of sound for one utterance: beside the talker on a GPU, in its turn elsewhere."""
+def make_windows(decoder: CodecDecoder, pool):
+    """Windows of one request: on the pool's side stream on a GPU, at once elsewhere."""
     if pool.device.type != "cuda":
-        return StreamDecoder(decoder, **options)
-    return SideStreamDecoder(decoder, pool.side_stream(), lengths=LENGTHS, **options)
+        return InlineWindows(decoder)
+    return SideStreamWindows(decoder, pool.side_stream())

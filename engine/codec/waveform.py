@@ -1,81 +1,91 @@
-"""Codes in the text's order to sound on the host. Knows no text and nothing of who makes the codes."""
+"""Codes in the text's order to sound on the host, and the one schedule of windows. Knows no text and no decode step."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import torch
 
 from ..errors import HiggsError
 from .model import CONTEXT_FRAMES, EMIT_FRAMES, STEADY_FRAMES, WINDOW_FRAMES
-from .stream import make_stream
+from .stream import make_windows
 
-_EARLY = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
+_FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
 
 
 class Waveform:
-    """Codes in the text's order -> wav on the host, in windows that depend on the frames' numbers alone."""
+    """The sound of one request, decoded in windows whose sizes depend on the frames' numbers alone.
 
-    def __init__(self, loaded, on_audio):
-        # With emit=1, what is pushed at once makes one window.
-        self.stream = make_stream(loaded.decoder, loaded.pool, emit=1)
-        self._later = WINDOW_FRAMES if loaded.pool.device.type == "cuda" else EMIT_FRAMES
-        self._steady = self._later if on_audio is None else min(self._later, STEADY_FRAMES)
-        self._on_audio = on_audio
-        self._early = deque(_EARLY if on_audio is not None else (self._steady,))
-        self.wanted = CONTEXT_FRAMES + self._early[0] if on_audio is not None else 0  # frames until somebody hears
-        self._context = CONTEXT_FRAMES
-        self._next, self._size = [], 0  # pieces of the next window, and how many frames it takes
+    A window is decoded with CONTEXT_FRAMES on either side, which makes seams exact; of what was decoded only that many
+    frames are kept. `streamed`: somebody listens, so the first windows are short and the first sound is waited for.
+    """
+
+    def __init__(self, decoder, pool, streamed: bool):
+        self.windows = make_windows(decoder, pool)
+        self._later = WINDOW_FRAMES if pool.device.type == "cuda" else EMIT_FRAMES
+        self._steady = min(self._later, STEADY_FRAMES) if streamed else self._later
+        self._streamed = streamed
+        self._sizes = deque(_FIRST_WINDOWS if streamed else (self._steady,))
+        self._codes: torch.Tensor | None = None  # [kept + waiting, K]
+        self._kept = 0  # frames of _codes that have been decoded
+        self._size = self._missing = 0  # frames of the next window, and how many codes it still waits for
         self._wavs: list[torch.Tensor] = []
 
-    def push(self, codes: torch.Tensor, is_first: bool, on_window):
-        """codes [k, N] of the text's first line, or of a later one; `on_window()` is called after each window."""
+    @property
+    def low_latency_frames(self) -> int:
+        """Frames that the first sound takes, while somebody waits for it; else 0."""
+        return CONTEXT_FRAMES + _FIRST_WINDOWS[0] if self._streamed and not self._wavs else 0
+
+    def push(self, codes: torch.Tensor, is_first: bool) -> Iterator[torch.Tensor]:
+        """codes [t, K] of the text's first sequence, or of a later one; yields after each window.
+
+        Yields wav [n] fp32 in -1..1, all that has become final since; n may be 0. Raises HiggsError for sound that is
+        not finite.
+        """
         while len(codes):
-            if not self._next:
-                self._size = self._window(is_first)
-            self._next.append(codes[: self._size])
-            self._size -= len(self._next[-1])
-            codes = codes[len(self._next[-1]) :]
-            if not self._size:
-                self._decode()
-                on_window()
+            if not self._missing:
+                self._begin(is_first)
+            new, codes = codes[: self._missing], codes[self._missing :]
+            self._codes = new.clone() if self._codes is None else torch.cat([self._codes, new])
+            self._missing -= len(new)
+            if not self._missing:
+                self._submit(self._size)
+                yield self._take(self.windows.poll(wait=self.low_latency_frames > 0))
 
-    def _window(self, is_first: bool) -> int:
-        """Frames of the next window; the first one waits for what its frames need on their right."""
-        if self._early:
-            context, self._context = self._context, 0
-            return context + self._early.popleft()
-        return self._steady if is_first else self._later
+    def _begin(self, is_first: bool):
+        """The next window; the first one also waits for what its frames need on their right."""
+        self._size = self._sizes.popleft() if self._sizes else self._steady if is_first else self._later
+        self._missing = self._size + (CONTEXT_FRAMES if self._codes is None else 0)
 
-    def _decode(self):
-        codes, self._next = torch.cat(self._next), []
-        self._give(self.stream.push(codes))
-        if self.wanted:  # else the loop's next look, some steps later, would be the first to find it
-            self._give(self.stream.poll(wait=True))
+    def _submit(self, frames: int):
+        stop = self._kept + frames
+        self.windows.submit(self._codes, self._kept, stop)
+        self._kept = min(stop, CONTEXT_FRAMES)
+        self._codes = self._codes[stop - self._kept :].clone()
 
-    def poll(self):
-        """Hands on what has become final since; needed only where somebody listens."""
-        if self._on_audio is not None:
-            self._give(self.stream.poll())
+    def poll(self) -> torch.Tensor:
+        """wav [n] that has become final since, for whoever listens; nothing where nobody does."""
+        return self._take(self.windows.poll() if self._streamed else [])
 
-    def _give(self, wav: torch.Tensor):
-        if not len(wav):
-            return
+    def _take(self, wavs: list[torch.Tensor]) -> torch.Tensor:
+        wav = torch.cat([torch.empty(0), *wavs])
         if not wav.isfinite().all():
             raise HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
-        self._wavs.append(wav.clamp_(-1.0, 1.0))
-        self.wanted = 0
-        if self._on_audio is not None:
-            self._on_audio(wav)
-
-    def close(self):
-        """Lets go of the decoder and of whoever listens."""
-        self.stream = self._on_audio = None
+        if len(wav):
+            self._wavs.append(wav.clamp_(-1.0, 1.0))
+        return wav
 
     def finish(self) -> torch.Tensor:
-        """The rest -> the whole wav [T]."""
-        if self._next:
-            self.stream.emit = 2 * WINDOW_FRAMES  # more than there can be: the rest is one window with the end
-            self._decode()
-        self._give(self.stream.finish())
+        """The rest as one window -> wav [n] that had not been given yet."""
+        if self._codes is not None and len(self._codes) > self._kept:
+            self._submit(len(self._codes) - self._kept)
+        return self._take(self.windows.finish())
+
+    def whole(self) -> torch.Tensor:
+        """All of it so far, [T] fp32."""
         return torch.cat([torch.empty(0), *self._wavs])
+
+    def close(self):
+        """Lets go of the decoder."""
+        self.windows = None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import traceback
 
 from ..cuda.nvrtc import NoCompiler
+from ..sequence import Sequence
 from .executors import GraphError, make_executor
 from .kernels.batch import RowsDecode
 from .kernels.sample import FrontStep
 from .kernels.single import FusedDecode
+from .prefix_cache import PrefixCache
 from .state import DecodeState
+from .step import prefill
 
 
 class ModelRunner:
-    """`rows` rows of `slots` positions, ready to step; `close` gives them back. Unpacks into (state, executor).
+    """`rows` rows of `slots` positions, ready to step; `close` gives them back.
 
     Tensors come out of `pool`; captures use `streams`' stream, so that libraries are set up once for all.
     When making it fails, nothing stays. Raises torch.OutOfMemoryError.
@@ -22,7 +25,7 @@ class ModelRunner:
     def __init__(self, talker, config, rows: int, slots: int, pool, streams):
         self.notes: list[str] = []  # what the user should know: a capture that failed, and why
         self.state = self.executor = None
-        self.pool, self._unfused = pool, ""
+        self.talker, self.pool, self._unfused = talker, pool, ""
         try:
             with pool.allocate():
                 self.state = DecodeState(talker.config, rows, slots, talker.device, talker.dtype)
@@ -56,9 +59,13 @@ class ModelRunner:
             self.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
             return make_executor("eager", talker, self.state, streams)
 
-    def __iter__(self):
-        yield self.state
-        yield self.executor
+    def prefill(self, row: int, sequence: Sequence, prefixes: PrefixCache | None = None):
+        """Puts a sequence into a row, ready for its first step."""
+        prefill(self.talker, self.state, row, sequence, prefixes)
+
+    def step(self):
+        """One frame for every row."""
+        self.executor.step()
 
     def how(self) -> str:
         """In plain words, what decodes."""
@@ -77,4 +84,4 @@ class ModelRunner:
                 if kernel is not None:
                     kernel.close()
             self.state.front = self.state.fused = None
-        self.state = self.executor = None
+        self.talker = self.state = self.executor = None

@@ -26,17 +26,17 @@ class PrefixCache:
         """Bytes on the device."""
         return sum(kept.nbytes for kept in list(self._kept.values()))
 
-    def load(self, prompt, keys, values) -> bool:
+    def load(self, sequence, keys, values) -> bool:
         """Copies a prompt's prefix into keys, values [layers, kv_heads, S, D]; false where it is not kept."""
-        key = _key(prompt)
+        key = _key(sequence)
         if key not in self._kept:
             return False
         self._kept.move_to_end(key)
-        keys[:, :, : prompt.prefix].copy_(self._kept[key][0])
-        values[:, :, : prompt.prefix].copy_(self._kept[key][1])
+        keys[:, :, : sequence.prefix].copy_(self._kept[key][0])
+        values[:, :, : sequence.prefix].copy_(self._kept[key][1])
         return True
 
-    def keep(self, prompt, keys, values):
+    def keep(self, sequence, keys, values):
         """Keeps a copy of the prefix that keys and values hold, and drops the one that was used longest ago."""
         if not self._most:
             return
@@ -45,20 +45,20 @@ class PrefixCache:
         layers, heads, _, dim = keys.shape
         try:
             with self._pool.allocate():
-                kept = keys.new_empty(2, layers, heads, prompt.prefix, dim)
+                kept = keys.new_empty(2, layers, heads, sequence.prefix, dim)
         except torch.cuda.OutOfMemoryError:
             return
         self._pool.adopt([kept])
-        kept[0].copy_(keys[:, :, : prompt.prefix])
-        kept[1].copy_(values[:, :, : prompt.prefix])
-        self._kept[_key(prompt)] = kept
+        kept[0].copy_(keys[:, :, : sequence.prefix])
+        kept[1].copy_(values[:, :, : sequence.prefix])
+        self._kept[_key(sequence)] = kept
 
     def clear(self):
         """Lets all of it go."""
         self._kept.clear()
 
 
-def _key(prompt) -> tuple:
+def _key(sequence) -> tuple:
     """All that a prefix's keys and values depend on beside the weights."""
-    spans = [(at, tuple(rows.flatten().tolist())) for at, rows in prompt.audio if at < prompt.prefix]
-    return tuple(prompt.ids[: prompt.prefix]), *spans
+    spans = [(at, tuple(rows.flatten().tolist())) for at, rows in sequence.audio if at < sequence.prefix]
+    return tuple(sequence.ids[: sequence.prefix]), *spans

@@ -1,119 +1,108 @@
-"""The host's loop around the step: prompts in, frames of codes out, progress and cancel. Knows no audio and no text."""
+"""Which sequence decodes in which row, and when: admits, steps, collects. Knows no audio, no text and no listener."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
 
-from .. import codes as delay
-from ..codes import frames_ready
-from ..config import SamplingParams
+from .. import codes
 from ..errors import HiggsError
-from .step import prefill
+from ..sequence import Sequence
 
-CHECK_EVERY = 4  # steps between two looks at what the device has written
+CHECK_EVERY = 4  # steps between two copies of what the device has written
 
-
-@dataclass
-class Line:
-    """What one line has said so far."""
-
-    number: int  # its place in the queue
-    rest: torch.Tensor  # [k, N] emitted rows that are not yet whole frames, or belong to the next one too
-    written: int = 0  # rows emitted
-    taken: int = 0  # frames handed out
-    ended: bool = False  # speech ended by itself
-    done: bool = False
+Outputs = list[tuple[Sequence, torch.Tensor]]  # frames [t, K] of a sequence that became final; t may be 0 at its end
 
 
-class Decoding:
-    """One run of the step over a queue of prompts, as many at a time as the state has rows.
+class Scheduler:
+    """Decodes sequences by continuous batching: a row whose sequence has finished takes the next that waits.
 
-    Iterate over it for (index of the line, codes [k, N]) as frames come; a line's last piece, which may be empty, comes
-    when `lines[index].done` is true. A row whose line has ended takes the next line of the queue. What a line says
-    depends on its prompt, its number and the settings, not on its row or its neighbours.
+    Iterate over it: after every prompt and every step it yields what became final. `add` takes more sequences while it
+    runs, and `drop` takes any of them out: nothing of it comes any more, and its row is free at the next step. What a
+    sequence says depends on its prompt, its index and its parameters, not on its row or its neighbours.
 
-    The device is read late: what a step wrote is looked at while later steps run, so that the host never waits for the
-    newest one. A row that has ended may therefore step on for a few frames; they are not counted.
+    Outputs are copied asynchronously and read one check later, so the host never waits for the latest step. A row that
+    has ended may therefore step on for a few frames; they are not counted.
 
-    Raises HiggsError when a line's logits hold NaN or an infinity.
-
-    first_line: the number of the queue's first line in its text; on_step(): called after every prompt and every step,
-    may raise to cancel; hurry: frames of the first line that are wanted as soon as they are there: until they are, it
-    decodes alone and the device is not read late; prefixes: beginnings of prompts computed before.
+    low_latency_frames: decode the first sequence alone, and read as soon as it can have that many frames, until it has
+    them. prefixes: a PrefixCache. Raises HiggsError when a sequence's logits hold NaN or an infinity.
     """
 
-    def __init__(
-        self,
-        talker,
-        state,
-        executor,
-        prompts,
-        params: SamplingParams,
-        first_line: int = 0,
-        on_step=None,
-        hurry: int = 0,
-        prefixes=None,
-    ):
-        self._talker, self._state, self._executor = talker, state, executor
-        self._params, self._first_line, self._on_step = params, first_line, on_step
-        self._hurry, self._prefixes = hurry, prefixes
-        self._queue = deque(enumerate(prompts))
-        self._rows: list[Line | None] = [None] * state.batch  # whose line each row decodes
+    def __init__(self, runner, sequences=(), prefixes=None, low_latency_frames: int = 0):
+        self._runner, self._state, self._prefixes = runner, runner.state, prefixes
+        self.low_latency_frames = low_latency_frames
+        self.waiting: deque[Sequence] = deque(sequences)
+        self.running: list[Sequence | None] = [None] * self._state.batch  # by row
+        self.num_steps = self._copied = 0  # steps so far, and those whose outputs are copied or being copied
         self._copies: deque = deque()  # under way to the host
-        self._late = 1 if state.device.type == "cuda" else 0  # copies that may stay unread
-        self._steps = self._looked = 0
-        nothing = torch.empty((0, state.config.codebooks), dtype=torch.int64)
-        self.lines = [Line(number, nothing) for number, _ in self._queue]
+        self._unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc):
         """Lets go of all that is on the device: an exception that ends the call refers to this object for longer."""
-        self._talker = self._state = self._executor = self._prefixes = self._on_step = None
+        self._runner = self._state = self._prefixes = None
         self._copies.clear()
 
-    def __iter__(self):
+    def add(self, *sequences: Sequence):
+        """Queues sequences behind those that wait."""
+        self.waiting.extend(sequences)
+
+    def drop(self, sequence: Sequence):
+        """Takes a sequence out, waiting or running. What was read of it stays in it; it is finished, and not ended."""
+        sequence.finished = True
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        if sequence in self.running:
+            row = self.running.index(sequence)
+            self.running[row] = None
+            self._state.done[row] = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any row decodes a sequence."""
+        return any(sequence is not None for sequence in self.running)
+
+    def __iter__(self) -> Iterator[Outputs]:
         self._state.done.fill_(True)
-        self._refill()
-        while any(self._rows):
-            self._executor.step()
-            self._steps += 1
-            self._tick()
-            if self._is_time():
-                self._post()
-                while len(self._copies) > (0 if self._hurry else self._late):
-                    yield from self._read()
-                self._refill()
+        yield from self._admit()
+        while self.is_busy:
+            self._runner.step()
+            self.num_steps += 1
+            yield self._collect() if self._is_time() else []
+            yield from self._admit()
 
     def _is_time(self) -> bool:
-        if self._hurry:
-            return frames_ready(self._state.config, self._steps, False, False) >= self._hurry  # none can be sooner
-        return self._steps - self._looked >= CHECK_EVERY
+        fresh = self.num_steps - self._copied
+        if self.low_latency_frames:  # none can be there sooner
+            return codes.frames_ready(self._state.config, self.num_steps, False, False) >= self.low_latency_frames
+        return fresh >= CHECK_EVERY
 
-    def _tick(self):
-        if self._on_step is not None:
-            self._on_step()
-
-    def _refill(self):
-        """Gives rows without a line the next ones of the queue."""
-        for b, line in enumerate(self._rows):
-            if not self._queue or (self._hurry and any(self._rows)):
+    def _admit(self) -> Iterator[Outputs]:
+        """Prefills waiting sequences into free rows."""
+        for row, sequence in enumerate(self.running):
+            if not self.waiting or (self.low_latency_frames and self.is_busy):
                 return
-            if line is None:
-                number, prompt = self._queue.popleft()
-                line_number = self._first_line + number
-                prefill(self._talker, self._state, b, prompt, line_number, self._params, self._prefixes)
-                self._rows[b] = self.lines[number]
-                self._tick()
+            if sequence is None:
+                self.running[row] = self.waiting.popleft()
+                self._runner.prefill(row, self.running[row], self._prefixes)
+                yield []
 
-    def _post(self):
-        """Starts the copy of the rows emitted since the last one, and of the counters, to the host."""
-        state, steps = self._state, self._steps - self._looked
-        self._looked = self._steps
+    def _collect(self) -> Outputs:
+        """Starts a copy of what the steps since the last one wrote, and reads those that are due."""
+        self._start_copy()
+        outputs: Outputs = []
+        while len(self._copies) > (0 if self.low_latency_frames else self._unread):
+            outputs += self._read()
+        return outputs
+
+    def _start_copy(self):
+        """The outputs emitted since the last copy, and the counters, to the host."""
+        state, steps = self._state, self.num_steps - self._copied
+        self._copied = self.num_steps
         ages = torch.arange(steps, device=state.device)
         index = (state.written - steps).clamp_(min=0).add_(state.row_base).unsqueeze(1) + ages
         fresh = state.rows.flatten(0, 1).index_select(0, index.flatten()).view(state.batch, steps, -1)
@@ -123,32 +112,34 @@ class Decoding:
             fresh, counters = _to_host(fresh), _to_host(counters)
             event = torch.cuda.Event()
             event.record()
-        self._copies.append((tuple(self._rows), fresh, counters, event))
+        self._copies.append((tuple(self.running), fresh, counters, event))
 
-    def _read(self):
-        """Takes the oldest copy and yields the frames it completes.
+    def _read(self) -> Outputs:
+        """What the oldest copy completes.
 
-        It knows whose line each row decoded when it was made; a row may have got another line since.
+        The copy knows whose sequence each row decoded when it was made; a row may have got another one since.
         """
         owners, fresh, counters, event = self._copies.popleft()
         if event is not None:
             event.synchronize()
-        for b, (written, done, ended, finite) in enumerate(counters.t().tolist()):
-            line = owners[b]
-            if line is None or line.done:
+        outputs: Outputs = []
+        for row, (num_generated, done, ended, finite) in enumerate(counters.t().tolist()):
+            sequence = owners[row]
+            if sequence is None or sequence.finished:
                 continue
             if not finite:
                 raise self._not_finite()
-            start = line.written - max(0, written - fresh.shape[1])
-            rows = fresh[b, start : start + written - line.written]
-            line.written, line.done, line.ended = written, bool(done), bool(ended)
-            codes = self._take(line, rows)
-            if line.taken >= self._hurry or line.done:
-                self._hurry = 0
-            if line.done:
-                self._rows[b] = None
-            if len(codes) or line.done:
-                yield line.number, codes
+            start = sequence.num_generated - max(0, num_generated - fresh.shape[1])
+            new = fresh[row, start : start + num_generated - sequence.num_generated]
+            sequence.num_generated, sequence.finished, sequence.ended = num_generated, bool(done), bool(ended)
+            frames = self._take(sequence, new)
+            if sequence.num_frames >= self.low_latency_frames or sequence.finished:
+                self.low_latency_frames = 0
+            if sequence.finished:
+                self.running[row] = None
+            if len(frames) or sequence.finished:
+                outputs.append((sequence, frames))
+        return outputs
 
     def _not_finite(self) -> HiggsError:
         """Why speech stops over such logits. Prefixes may hold NaN as well, so none is kept."""
@@ -164,15 +155,17 @@ class Decoding:
             f"The model produced values that are not numbers (NaN or infinity), so speech was stopped. {remedy}"
         )
 
-    def _take(self, line: Line, rows: torch.Tensor) -> torch.Tensor:
-        """The frames that `rows` complete; rows that later frames need too are kept."""
+    def _take(self, sequence: Sequence, new: torch.Tensor) -> torch.Tensor:
+        """The frames [t, K] that the outputs `new` complete; outputs that later frames need too stay pending."""
         config = self._state.config
-        line.rest = torch.cat([line.rest, rows])
-        count = frames_ready(config, line.written, line.ended, line.done) - line.taken
-        codes = delay.revert(line.rest[: count + config.codebooks - 1]) if count > 0 else line.rest[:0]
-        line.taken += len(codes)
-        line.rest = line.rest[len(codes) :].clone()
-        return codes
+        pending = new if sequence.pending is None else torch.cat([sequence.pending, new])
+        ready = codes.frames_ready(config, sequence.num_generated, sequence.ended, sequence.finished)
+        count = ready - sequence.num_frames
+        frames = codes.revert(pending[: count + config.codebooks - 1]) if count > 0 else pending[:0]
+        sequence.num_frames += len(frames)
+        sequence.codes.append(frames)
+        sequence.pending = pending[len(frames) :].clone()
+        return frames
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..codes import BOC, CODE_VOCAB
-from ..config import RAS_WINDOW, SamplingParams
+from ..config import RAS_WINDOW
 from ..memory import to_device
+from ..sequence import Sequence
 from ..talker.config import ModelConfig
 from ..talker.layers import Work
 from . import philox as noise
@@ -129,13 +130,9 @@ class DecodeState:
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in self.tensors()}
         return sum(storages.values())
 
-    def start_row(self, b: int, prompt_length: int, tail_rows, line: int, params: SamplingParams):
-        """Makes row `b` ready for its first step after prefill.
-
-        tail_rows: code rows at the end of the prompt [K, N], oldest first, for v2's repeat window (may be empty);
-        line: which line of a text this is, so that lines with one seed differ.
-        """
-        books = self.config.codebooks
+    def start_row(self, b: int, sequence: Sequence):
+        """Makes row `b` ready for a sequence's first step after prefill."""
+        books, params, prompt_length = self.config.codebooks, sequence.params, len(sequence.ids)
         self.prompt_length[b], self.position[b], self.written[b] = prompt_length, prompt_length, 0
         limit = min(params.max_frames + books - 1, self.context - prompt_length)
         self.row_limit[b] = limit
@@ -146,20 +143,21 @@ class DecodeState:
         self.top_p[b] = ALWAYS if params.top_p >= 1 else params.top_p
         self.top_k_index[b] = min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1
         self.ban[b] = params.ban_specials
-        self.line[b] = line
+        self.line[b] = sequence.index
         self.keys_philox[b] = to_device(noise.round_keys(params.seed), self.device)
         if self.fused is None:  # torch's attention weighs the slots behind the prompt with 0, but 0 times NaN is NaN
             self.values[:, b, :, prompt_length:].zero_()
         if self.config.is_v2:
-            self._start_window(b, tail_rows, params)
+            self._start_window(b, sequence)
 
-    def _start_window(self, b: int, tail_rows, params: SamplingParams):
-        window = self.history.shape[1]
+    def _start_window(self, b: int, sequence: Sequence):
+        """The repeat window as the codes at the end of the prompt leave it."""
+        window, params = self.history.shape[1], sequence.params
         looked_back = min(params.ras_window, window)
         active = looked_back > 0 and not params.greedy
         self.repeat_limit[b] = params.ras_repeats if active else window + 1
         self.window_mask[b, :, 0] = torch.arange(window, device=self.device) >= window - looked_back
         self.history[b] = BOC
-        tail = tail_rows[-window:]
-        if len(tail):
+        if sequence.audio:
+            tail = torch.cat([columns for _, columns in sequence.audio])[-window:]
             self.history[b, window - len(tail) :] = to_device(tail, self.device)

@@ -6,34 +6,32 @@ Nothing here depends on data in Python: no sync, no allocation in `decode_step`,
 import torch
 
 from ..codes import BOC, EOC
-from ..config import SamplingParams
+from ..sequence import Sequence
 from .prefix_cache import MIN_PREFIX, PrefixCache
 from .sampling import remember, sample
 
 
-def prefill(talker, state, b: int, prompt, line: int, params: SamplingParams, prefixes: PrefixCache | None = None):
-    """Puts a prompt into row `b` of the state: cache, counters, sampling settings and the first logits."""
-    keys, values = state.keys[:, b], state.values[:, b]
-    start = _fill_prefix(talker, prompt, keys, values, prefixes)
-    logits = talker.prefill(prompt.ids, prompt.audio, keys, values, start)
-    state.logits[b].copy_(logits.view_as(state.logits[b]))
-    tails = [rows for _, rows in prompt.audio]
-    tail = torch.cat(tails) if tails else torch.empty((0, state.config.codebooks), dtype=torch.int64)
-    state.start_row(b, len(prompt.ids), tail, line, params)
+def prefill(talker, state, row: int, sequence: Sequence, prefixes: PrefixCache | None = None):
+    """Puts a sequence into a row of the state: cache, counters, sampling settings and the first logits."""
+    keys, values = state.keys[:, row], state.values[:, row]
+    start = _fill_prefix(talker, sequence, keys, values, prefixes)
+    logits = talker.prefill(sequence.ids, sequence.audio, keys, values, start)
+    state.logits[row].copy_(logits.view_as(state.logits[row]))
+    state.start_row(row, sequence)
 
 
-def _fill_prefix(talker, prompt, keys, values, prefixes: PrefixCache | None) -> int:
+def _fill_prefix(talker, sequence: Sequence, keys, values, prefixes: PrefixCache | None) -> int:
     """Puts a prompt's prefix into the cache, kept or computed, and returns its length; 0 where it is too short.
 
     It is always computed by itself: the same shapes round the same way, so speech does not depend on what was kept.
     """
-    if prompt.prefix < MIN_PREFIX:
+    if sequence.prefix < MIN_PREFIX:
         return 0
-    if prefixes is None or not prefixes.load(prompt, keys, values):
-        talker.fill(prompt.ids, prompt.audio, keys, values, 0, prompt.prefix)
+    if prefixes is None or not prefixes.load(sequence, keys, values):
+        talker.fill(sequence.ids, sequence.audio, keys, values, 0, sequence.prefix)
         if prefixes is not None:
-            prefixes.keep(prompt, keys, values)
-    return prompt.prefix
+            prefixes.keep(sequence, keys, values)
+    return sequence.prefix
 
 
 def decode_step(talker, state):

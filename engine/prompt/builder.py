@@ -9,16 +9,18 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an opened audi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from ..codes import BOC, apply_v2, apply_v3
+from ..config import SamplingParams
 from ..errors import HiggsError
+from ..sequence import Sequence
 from ..talker.config import ModelConfig
 from ..voice.voice import Voice
+from .chunking import estimate_frames
 from .tokenizer import REF_TEXT, Vocabulary
 
 SYSTEM_TEXT = "Generate audio following instruction."
@@ -42,25 +44,6 @@ V2_TOKENS = (
 SCENE_MARKS = ("<|scene_desc_start|>", "<|scene_desc_end|>")
 
 
-@dataclass(frozen=True, eq=False)
-class Prompt:
-    """What prefill reads.
-
-    ids: [P], one per position. audio: (start, rows int64 [L, N]) spans whose code embeddings replace the ids' at
-    start..start+L; exactly these positions are audio positions. v2's last span is the seed row at the last position.
-    warnings: what was left out of the text, in plain words. prefix: how many ids stand before the text to speak; they
-    depend on voice, scene and family alone, and no span crosses their end.
-    """
-
-    ids: list[int]
-    audio: tuple[tuple[int, torch.Tensor], ...] = ()
-    warnings: tuple[str, ...] = ()
-    prefix: int = 0
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
 class PromptBuilder:
     """Builds prompts for one checkpoint. Raises HiggsError when its tokenizer.json is unfit."""
 
@@ -78,28 +61,47 @@ class PromptBuilder:
         text: str,
         voice: Voice | None = None,
         scene: str | None = None,
-        turns: Sequence[tuple[str, Voice | torch.Tensor]] = (),
-    ) -> Prompt:
-        """The prompt that makes the model say `text`.
+        turns: Iterable[tuple[str, Voice | torch.Tensor]] = (),
+        params: SamplingParams = SamplingParams(),  # noqa: B008 - it is immutable
+        index: int = 0,
+    ) -> Sequence:
+        """The sequence that makes the model say `text`, ready for a scheduler.
 
         voice: who speaks. scene (v2 only): where; None is a quiet room, "" none at all. turns (v2 only): earlier
-        (text, Voice or codes [T, N]) pairs, oldest first. Raises HiggsError when there is nothing to say, when a voice
-        does not fit the model, and for turns with v3.
+        (text, Voice or codes [T, K]) pairs, oldest first. params, index: see Sequence. Raises HiggsError when there is
+        nothing to say, when a voice does not fit the model, and for turns with v3.
         """
         writer = _Writer(self._vocabulary)
+        self._write(writer, self._content(writer, text), voice, scene, tuple(turns))
+        sequence = writer.finish()
+        sequence.text, sequence.voice, sequence.expected = text, voice, estimate_frames(text)
+        sequence.params, sequence.index = params, index
+        return sequence
+
+    def measure(self, text: str, voice: Voice | None = None, scene: str | None = None) -> tuple[int, int]:
+        """(positions of the prompt for one letter, positions that `text` takes beyond it); raises as `build` does."""
+        writer = _Writer(self._vocabulary)
+        content = self._content(writer, text)
+        self._write(writer, "a", voice, scene, ())
+        lead = "\n\n" if self.config.is_v2 else ""  # what the tokenizer sees in one string with the text
+        letter, whole = (len(self._vocabulary.encode(lead + said, writer.warn)) for said in ("a", content))
+        return len(writer.finish()), max(0, whole - letter)
+
+    def _content(self, writer: _Writer, text: str) -> str:
+        """What of `text` is spoken."""
         content = writer.clean(text)
         if not self._vocabulary.guard.speakable(content):
             if self._vocabulary.guard.has_text(content):
                 raise HiggsError("There is nothing to say: the text has no letter or digit.")
             empty = "empty once tags are left out" if text.strip() else "empty"
             raise HiggsError(f"There is nothing to say: the text is {empty}. Enter some text.")
-        if self.config.is_v2:
-            self._build_v2(writer, content, voice, scene, turns)
-        else:
-            self._build_v3(writer, content, voice, scene, turns)
-        return writer.finish()
+        return content
 
-    def _build_v3(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: Sequence) -> None:
+    def _write(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
+        write = self._write_v2 if self.config.is_v2 else self._write_v3
+        write(out, content, voice, scene, turns)
+
+    def _write_v3(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
         if turns:
             # No reference shows v3's layout for several turns, and a guess would cost quality unseen.
             raise HiggsError(
@@ -119,7 +121,7 @@ class PromptBuilder:
             out.token("<|ref_audio|>").audio(rows, [V3_FILLER] * len(rows))
         out.token("<|text|>").part().text(content).token("<|audio|>")
 
-    def _build_v2(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: Sequence) -> None:
+    def _write_v2(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
         scene = out.clean(DEFAULT_SCENE if scene is None else scene)
         transcript = out.clean(voice.transcript or "") if voice is not None else ""
         out.token("<|begin_of_text|>")
@@ -195,7 +197,7 @@ class _Writer:
         return self.token(name) if name in self._vocabulary.added else self.text(name)
 
     def audio(self, rows: torch.Tensor, ids: list[int]) -> _Writer:
-        """rows [L, N] at the next L positions, over ids [L]."""
+        """delayed codes [n, K] at the next n positions, over ids [n]."""
         self._flush()
         self._audio.append((len(self._ids), rows))
         self._ids += ids
@@ -206,10 +208,10 @@ class _Writer:
         self._prefix = len(self._ids)
         return self
 
-    def finish(self) -> Prompt:
+    def finish(self) -> Sequence:
         self._flush()
         self._vocabulary.check(self._ids)
-        return Prompt(self._ids, tuple(self._audio), tuple(self._warnings), self._prefix)
+        return Sequence(self._ids, tuple(self._audio), tuple(self._warnings), self._prefix)
 
     def _flush(self) -> None:
         text, self._text = self._text, ""

@@ -14,6 +14,7 @@ import torch
 from ..config import FRAME_RATE, EngineConfig, SamplingParams
 from ..engine import Engine
 from ..loaded_model import LoadedModel
+from ..sequence import Sequence
 from .published import PUBLISHED, SIZES, fill, write_hollow
 
 _SLOTS = 1024  # of the cache
@@ -104,7 +105,7 @@ def as_text(result: dict) -> str:
 
 def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
     with opened(engine, hollow) as loaded:
-        ms = time_step(*loaded.runner(), CONTEXT)  # no name here may hold what is about to be freed
+        ms = time_step(loaded.runner(), CONTEXT)  # no name here may hold what is about to be freed
         floor = 1000 * step_bytes(loaded.talker, CONTEXT) / read
         dtype = str(engine.dtype).removeprefix("torch.")
         return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.runner().how())
@@ -153,36 +154,36 @@ def step_bytes(talker, filled: int, rows: int = 1) -> int:
     return sum(weight.nbytes for weight in weights) + cache * talker.dtype.itemsize
 
 
-def time_step(state, executor, context: int, steps: int | None = None) -> float:
+def time_step(runner, context: int, steps: int | None = None) -> float:
     """Milliseconds a step, `context` positions filled in the mean over rows and steps: median of three rounds.
 
     The rows of a batch are spread from a fifth of `context` to nine fifths, as lines of a queue are.
     """
+    state = runner.state
     place(state, context, 0)
-    executor.step()
+    runner.step()
     if steps is None:
-        steps = _STEPS if state.device.type == "cuda" else _affordable(executor, state.device)
+        steps = _STEPS if state.device.type == "cuda" else _affordable(runner, state.device)
     rounds = []
     for _ in range(_ROUNDS + 1):
         place(state, context, steps)
-        rounds.append(_seconds(executor.step, steps, state.device) / steps)
+        rounds.append(_seconds(runner.step, steps, state.device) / steps)
     return 1000 * statistics.median(rounds[1:])
 
 
 def place(state, context: int, steps: int):
     """Every row live behind a prompt of noise, so that in `steps` steps its mean context is the one of `time_step`."""
-    nothing = torch.empty((0, state.config.codebooks), dtype=torch.int64)
     for b in range(state.batch):
         share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
         filled = max(1, round(context * share) - steps // 2)
         assert filled + steps <= state.context, f"{filled} + {steps} of {state.context} positions"
-        state.start_row(b, filled, nothing, b, SamplingParams(max_frames=8192))
+        state.start_row(b, Sequence([0] * filled, params=SamplingParams(max_frames=8192), index=b))
     for buffer in (state.logits, state.keys, state.values):
         buffer.normal_()
 
 
-def _affordable(executor, device) -> int:
-    return max(3, min(_STEPS, int(_PATIENCE / _seconds(executor.step, 1, device))))
+def _affordable(runner, device) -> int:
+    return max(3, min(_STEPS, int(_PATIENCE / _seconds(runner.step, 1, device))))
 
 
 def _seconds(run, times: int, device: torch.device) -> float:

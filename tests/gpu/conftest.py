@@ -7,7 +7,7 @@ import torch
 from higgs_tts.engine.checkpoint.talker_layout import make_plan
 from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
 from higgs_tts.engine.decode.state import DecodeState
-from higgs_tts.engine.prompt.builder import Prompt
+from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
@@ -57,7 +57,7 @@ def wide_talker(family: str, dtype, layers: int, context: int):
     return build_talker(config, tensors, context)
 
 
-def wide_prompt(config, seed: int = 0, frames: int = 12) -> Prompt:
+def wide_prompt(config, seed: int = 0, frames: int = 12) -> Sequence:
     g = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 1024, (frames, 8), generator=g)
     rows = apply_v3(codes) if config.family == "v3" else apply_v2(codes)
@@ -66,7 +66,7 @@ def wide_prompt(config, seed: int = 0, frames: int = 12) -> Prompt:
     if config.is_v2:
         spans.append((len(ids), torch.full((1, 8), BOC)))
         ids = [*ids, 0]
-    return Prompt(ids, tuple(spans), prefix=5 + len(rows))
+    return Sequence(ids, tuple(spans), prefix=5 + len(rows))
 
 
 @pytest.fixture

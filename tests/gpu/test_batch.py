@@ -1,5 +1,7 @@
 """The batch's kernels against their torch twin, on layers of the published widths."""
 
+import dataclasses
+
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
@@ -49,7 +51,8 @@ def by_row(cache, row, filled):
 
 def begin(talker, state, prompt):
     for b in range(state.batch):
-        prefill(talker, state, b, prompt(talker.config, seed=b, frames=4 + 5 * b % 61), b, PARAMS)
+        one = prompt(talker.config, seed=b, frames=4 + 5 * b % 61)
+        prefill(talker, state, b, dataclasses.replace(one, index=b, params=PARAMS))
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])

@@ -56,8 +56,9 @@ def folders(tmp_path_factory):
 def _uneven(monkeypatch):
     """Every line has a limit of its own, so that rows are refilled at different times."""
 
-    def uneven(talker, state, b, prompt, line, params, prefixes=None):
-        prefill(talker, state, b, prompt, line, dataclasses.replace(params, max_frames=FRAMES[line % LINES]), prefixes)
+    def uneven(talker, state, row, sequence, prefixes=None):
+        sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % LINES])
+        prefill(talker, state, row, sequence, prefixes)
 
     monkeypatch.setattr(scheduler, "prefill", uneven)
 
@@ -91,7 +92,7 @@ def test_codes_do_not_depend_on_how_many_lines_go_together(folders, family, way)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_every_number_of_rows_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
-        with engine._loaded.batch(rows, 200) as runner:
+        with engine._loaded.runner_for(rows, 200) as runner:
             assert (runner.state.batch, runner.state.context, runner.executor.name) == (rows, 256, "graph")
             assert isinstance(runner.state.fused, RowsDecode) == (dtype == "bf16")
         assert engine._loaded.runner().executor.name == "graph"

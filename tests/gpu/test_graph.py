@@ -1,5 +1,7 @@
 """Captured against eager, bit for bit, on layers of the published widths."""
 
+import dataclasses
+
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
@@ -35,7 +37,7 @@ class Pair:
     def start(self, prompts, params, limits=None):
         for state in self.states:
             for b, one in enumerate(prompts):
-                prefill(self.talker, state, b, one, b, params)
+                prefill(self.talker, state, b, dataclasses.replace(one, index=b, params=params))
             if limits:
                 state.row_limit.copy_(torch.tensor(limits))
 
@@ -139,7 +141,7 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, fami
         take_kernels(talker, state)
         take_kernels(talker, captured)
     for b in range(batch):
-        prefill(talker, state, b, prompt(talker.config, seed=b), b, SamplingParams())
+        prefill(talker, state, b, dataclasses.replace(prompt(talker.config, seed=b), index=b))
     eager = make_executor("eager", talker, state, None)
     eager.step()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]

@@ -13,6 +13,7 @@ from higgs_tts.engine.decode.kernels.sample import FrontStep
 from higgs_tts.engine.decode.kernels.single import FusedDecode
 from higgs_tts.engine.decode.step import decode_step, prefill
 from higgs_tts.engine.memory import PrivatePool
+from higgs_tts.engine.sequence import Sequence
 
 CONTEXT = 160
 WRITTEN = ("logits", "row", "rows", "written", "position", "countdown", "done", "ended", "finite")
@@ -66,7 +67,7 @@ class Room:
         tail = torch.randint(0, 1026, (roll.randrange(10), 8))
         prompt_length, line = roll.choice((1, 40, CONTEXT - 20, CONTEXT)), roll.randrange(1000)
         for state in self.states:
-            state.start_row(b, prompt_length, tail, line, params)
+            state.start_row(b, Sequence([0] * prompt_length, ((0, tail),), params=params, index=line))
 
     def plant(self, ends=0.02):
         """Logits as a bf16 head gives them, ties and all; now and then an end or a begin code that outdoes the rest."""
@@ -208,7 +209,7 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
         state.fused, state.front = FusedDecode(talker, state), FrontStep(talker, state)
     executor = GraphExecutor(talker, replayed, pool.capture_stream())
     for state in states:
-        prefill(talker, state, 0, prompt(talker.config), 0, SamplingParams(max_frames=5000))
+        prefill(talker, state, 0, dataclasses.replace(prompt(talker.config), params=SamplingParams(max_frames=5000)))
     for step in range(256):
         decode_step(talker, eager)
         executor.step()

@@ -1,5 +1,7 @@
 """The one-launch kernel against its torch twin, on layers of the published widths."""
 
+import dataclasses
+
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
@@ -20,7 +22,7 @@ def both(wide, state_of, family, layers, context, prompt, frames=12):
     states = [state_of(talker, 1, context) for _ in range(2)]
     states[1].fused = FusedDecode(talker, states[1])
     for state in states:
-        prefill(talker, state, 0, prompt(talker.config, frames=frames), 0, PARAMS)
+        prefill(talker, state, 0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))
     return talker, *states
 
 
@@ -49,7 +51,7 @@ def test_kernel_is_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, famil
         ours.copy_(theirs)
     exact.embed_text.copy_(talker.embed_text)
     state = state_of(exact, 1, 256)
-    prefill(exact, state, 0, prompt(exact.config), 0, PARAMS)
+    prefill(exact, state, 0, dataclasses.replace(prompt(exact.config), params=PARAMS))
     errors = {"twin": 0.0, "kernel": 0.0}
     for _ in range(100):
         fused.logits.copy_(twin.logits)

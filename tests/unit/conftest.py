@@ -1,5 +1,6 @@
 """Small random talkers and prompts, made without any file."""
 
+import dataclasses
 import types
 
 import pytest
@@ -9,7 +10,7 @@ from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
 from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.decode.step import prefill
-from higgs_tts.engine.prompt.builder import Prompt
+from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
@@ -87,7 +88,7 @@ def small_prompt(config: ModelConfig, seed: int = 0, frames: int = 6):
     if config.family == "v2":
         spans.append((len(ids), torch.full((1, config.codebooks), BOC)))
         ids = [*ids, 0]
-    return Prompt(ids, tuple(spans), prefix=4 + len(rows))
+    return Sequence(ids, tuple(spans), prefix=4 + len(rows))
 
 
 class Tensors:
@@ -115,10 +116,17 @@ class Bench:
         self.state = DecodeState(self.config, batch, context, CPU, dtype)
         self.executor = make_executor(runner, self.talker, self.state, None)
 
+    def prefill(self, row, sequence, prefixes=None):
+        prefill(self.talker, self.state, row, sequence, prefixes)
+
+    def step(self):
+        self.executor.step()
+
     def start(self, params, prompts=None, lines=None):
         for b in range(self.state.batch):
             prompt = prompts[b] if prompts else small_prompt(self.config)
-            prefill(self.talker, self.state, b, prompt, lines[b] if lines else 0, params)
+            sequence = dataclasses.replace(prompt, index=lines[b] if lines else 0, params=params)
+            prefill(self.talker, self.state, b, sequence)
 
     def run(self, steps):
         for _ in range(steps):

@@ -14,7 +14,7 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 TIERS = [
     {"codes", "cuda", "errors", "memory", "threads"},
     {"config", "json_file", "optional", "resample"},
-    {"codec", "result", "talker", "voice"},
+    {"codec", "result", "sequence", "talker", "voice"},
     {"checkpoint", "decode", "ending", "prompt"},
     {"loaded_model", "request"},
     {"engine"},

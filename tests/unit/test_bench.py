@@ -53,10 +53,11 @@ def test_counted_bytes_are_those_of_the_file(folders, family):
 
 def test_a_timed_state_is_live_and_filled_as_said(folders):
     with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256, dtype="fp32"))) as loaded:
-        state, executor = loaded.runner()
+        runner = loaded.runner()
+        state, executor = runner.state, runner.executor
         steps = []
         executor.step, step = lambda: (steps.append(int(state.prompt_length[0]) + len(steps)), step()), executor.step
-        assert bench.time_step(state, executor, 100, steps=20) > 0
+        assert bench.time_step(runner, 100, steps=20) > 0
         assert len(steps) == 1 + 4 * 20
         assert int(state.prompt_length[0]) == 90 and int(state.position[0]) == 109 and not bool(state.done[0])
 

@@ -9,7 +9,7 @@ import torch
 from higgs_tts.engine.checkpoint.codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.codec import model as model_module
 from higgs_tts.engine.codec.hubert import semantic_model, semantic_shapes
-from higgs_tts.engine.codec.model import CodecDecoder, StreamDecoder, build_decoder, build_encoder
+from higgs_tts.engine.codec.model import CodecDecoder, build_decoder, build_encoder
 from higgs_tts.engine.codec.modules import acoustic_decoder, acoustic_encoder
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.tools.published import PUBLISHED_CODEC
@@ -108,82 +108,12 @@ def test_long_clip_goes_in_exact_windows(decoder, monkeypatch):
     assert lengths == [26, 36, 31, 15]
 
 
-def stream(decoder, codes, sizes, **options):
-    """Pushes `codes` [1, N, T] in pieces of `sizes`, the last size repeated."""
-    streaming, rows, out = StreamDecoder(decoder, **options), codes[0].T, []
-    sizes = list(sizes)
-    while len(rows):
-        size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
-        out.append(streaming.push(rows[:size]))
-        rows = rows[size:]
-    return torch.cat([*out, streaming.finish()])
-
-
-# The least frames a window gives, and the sizes of the pushes; the last size goes on.
-EVEN = [(1, [1]), (1, [3]), (2, [1]), (3, [2]), (4, [5]), (7, [4]), (25, [1]), (25, [13])]
-UNEVEN = [(5, [44]), (25, [100]), (3, [0, 1, 9, 0, 20, 2, 1]), (1, [22, 0, 1, 12, 6])]
-
-
-@pytest.mark.parametrize(("emit", "sizes"), [*EVEN, *UNEVEN])
-def test_stream_equals_one_decode(decoder, emit, sizes):
-    codes = draw_codes(44, seed=emit)
-    wav = stream(decoder, codes, sizes, emit=emit)
-    whole = decoder(codes)[0]
-    assert wav.shape == whole.shape
-    assert (wav - whole).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("frames", [0, 1, 10, 11, 20, 21])
-def test_short_streams(decoder, frames):
-    codes = draw_codes(frames, seed=9)
-    wav = stream(decoder, codes, [1], emit=1)
-    assert wav.shape == (960 * frames,)
-    assert torch.allclose(wav, decoder(codes)[0] if frames else wav, atol=1e-5, rtol=0)
-
-
 def test_ten_frames_of_context_are_needed(decoder):
     codes = draw_codes(44)
-    assert (stream(decoder, codes, [5], emit=5, context=9) - decoder(codes)[0]).abs().max() > 1e-5
-
-
-def test_a_finished_stream_starts_anew(decoder):
-    streaming, codes = StreamDecoder(decoder, emit=4), draw_codes(18)
-    first = torch.cat([streaming.push(codes[0].T), streaming.finish()])
-    assert streaming.finish().shape == (0,)
-    assert torch.equal(torch.cat([streaming.push(codes[0].T), streaming.finish()]), first)
-
-
-class Ruler:
-    """Stands in for a decoder and notes how many frames each window has."""
-
-    def __init__(self):
-        self.windows, self.frames = [], 0
-
-    def decode_span(self, codes, start, stop, context, lengths):
-        self.windows.append(codes.shape[2])
-        self.frames += stop - start
-        return torch.zeros(codes.shape[0], 960 * (stop - start))
-
-
-def test_stream_keeps_one_window_and_no_history():
-    ruler = Ruler()
-    streaming = StreamDecoder(ruler, emit=25)
-    for size in [1] * 3000 + [4] * 300:
-        streaming.push(torch.zeros(size, 8, dtype=torch.int64))
-        assert len(streaming._codes) < 10 + 25 + 10
-        assert streaming._codes.untyped_storage().nbytes() < 8 * 8 * (10 + 25 + 10)
-    streaming.finish()
-    assert ruler.frames == 4200
-    assert max(ruler.windows) < 10 + 25 + 10 + 4
-    assert len(ruler.windows) <= 4200 // 25 + 1
-
-
-def test_one_large_push_goes_in_windows():
-    ruler = Ruler()
-    streaming = StreamDecoder(ruler)
-    given = len(streaming.push(torch.zeros(5000, 8, dtype=torch.int64)))
-    assert (5000 - 10 - 25) * 960 < given <= (5000 - 10) * 960
-    assert given + len(streaming.finish()) == 5000 * 960
+    whole = decoder(codes)[0]
+    window = slice(15 * 960, 25 * 960)
+    assert (decoder.decode_span(codes, 15, 25)[0] - whole[window]).abs().max() < 1e-5
+    assert (decoder.decode_span(codes, 15, 25, context=9)[0] - whole[window]).abs().max() > 1e-5
 
 
 def test_codes_outside_the_codebook_count_as_zero(decoder):
@@ -192,7 +122,6 @@ def test_codes_outside_the_codebook_count_as_zero(decoder):
         odd[0, frame, frame] = code
         even[0, frame, frame] = 0
     assert torch.equal(decoder.decode(odd), decoder.decode(even))
-    assert torch.equal(stream(decoder, odd, [3], emit=2), stream(decoder, even, [3], emit=2))
     even[0, 0, 0] = 1023
     assert not torch.equal(decoder.decode(odd), decoder.decode(even))
 

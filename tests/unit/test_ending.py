@@ -1,21 +1,22 @@
 """Speech that was cut says so, and how much of the text is missing."""
 
-import types
-
 from higgs_tts.engine import ending
+from higgs_tts.engine.sequence import Sequence
 
 
-def line(text="Some words.", expected=100, frames=100, ended=True, room=4000):
-    return types.SimpleNamespace(text=text, expected=expected, frames=frames, ended=ended, room=room)
+def sequence(text="Some words.", expected=100, frames=100, ended=True, budget=4000):
+    made = Sequence([1], text=text, expected=expected, budget=budget)
+    made.num_frames, made.finished, made.ended = frames, True, ended
+    return made
 
 
 def test_speech_that_ended_by_itself_is_complete():
-    assert ending.stopped([line(), line(frames=20)], 250, 4096) == "end of speech"
-    assert ending.warnings([line(), line(frames=20)], 250, 4096) == []
+    assert ending.stopped([sequence(), sequence(frames=20)], 250, 4096) == "end of speech"
+    assert ending.warnings([sequence(), sequence(frames=20)], 250, 4096) == []
 
 
 def test_the_share_that_was_not_spoken_is_told():
-    (told,) = ending.warnings([line(expected=5000, frames=250, ended=False)], 250, 4096)
+    (told,) = ending.warnings([sequence(expected=5000, frames=250, ended=False)], 250, 4096)
     assert told == (
         "Speech was cut at the frame limit (250 frames, 10.0 s): about 95 % of the text was not spoken. "
         "Raise max_frames, or set chunk_seconds above 0 so that the text is split."
@@ -23,32 +24,36 @@ def test_the_share_that_was_not_spoken_is_told():
 
 
 def test_it_is_a_share_of_the_whole_text_and_the_chunk_is_quoted():
-    lines = [line(), line("It was short,  and whoever wrote it\nhad not signed it.", 200, 100, False), line()]
-    (told,) = ending.warnings(lines, 100, 4096)
+    sequences = [
+        sequence(),
+        sequence("It was short,  and whoever wrote it\nhad not signed it.", 200, 100, False),
+        sequence(),
+    ]
+    (told,) = ending.warnings(sequences, 100, 4096)
     assert 'in the chunk that begins "It was short, and whoever wrote it had n...": about 25 % of the text' in told
-    assert ending.stopped(lines, 100, 4096) == "the frame limit (100 frames, 4.0 s) in chunk 2 of 3"
+    assert ending.stopped(sequences, 100, 4096) == "the frame limit (100 frames, 4.0 s) in chunk 2 of 3"
 
 
 def test_a_full_context_has_another_remedy():
-    cut = [line(expected=300, frames=200, ended=False, room=200)]
+    cut = [sequence(expected=300, frames=200, ended=False, budget=200)]
     (told,) = ending.warnings(cut, 2048, 512)
     assert "the end of the context (512 positions): about 33 %" in told and "larger context" in told
     assert ending.stopped(cut, 2048, 512) == "the end of the context (512 positions)"
 
 
 def test_speech_that_ran_on_is_not_said_to_lack_text():
-    (told,) = ending.warnings([line(expected=50, frames=250, ended=False)], 250, 4096)
+    (told,) = ending.warnings([sequence(expected=50, frames=250, ended=False)], 250, 4096)
     assert "%" not in told and "did not end" in told and "another seed" in told
 
 
 def test_a_sliver_is_not_told_as_nothing():
-    (told,) = ending.warnings([line(expected=1001, frames=1000, ended=False)], 1000, 4096)
+    (told,) = ending.warnings([sequence(expected=1001, frames=1000, ended=False)], 1000, 4096)
     assert "about 1 %" in told
 
 
 def test_several_chunks_are_counted_in_one_warning():
-    cut = line(expected=100, frames=50, ended=False)
-    (told,) = ending.warnings([cut, line(), cut, line()], 50, 4096)
+    cut = sequence(expected=100, frames=50, ended=False)
+    (told,) = ending.warnings([cut, sequence(), cut, sequence()], 50, 4096)
     assert "in 2 of 4 chunks: about 25 % of the text" in told
-    both = ending.warnings([cut, line(expected=20, frames=50, ended=False)], 50, 4096)
+    both = ending.warnings([cut, sequence(expected=20, frames=50, ended=False)], 50, 4096)
     assert len(both) == 2 and "% of the text" in both[0] and "did not end" in both[1]

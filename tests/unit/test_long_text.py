@@ -6,9 +6,9 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
 from higgs_tts.engine.codec import waveform
-from higgs_tts.engine.codec.model import StreamDecoder
+from higgs_tts.engine.codec.stream import InlineWindows
 from higgs_tts.engine.codes import EOC
-from higgs_tts.engine.decode.scheduler import Decoding
+from higgs_tts.engine.decode.scheduler import Scheduler
 from higgs_tts.engine.loaded_model import CPU_BATCH
 from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
 from higgs_tts.engine.tools.tiny import write_tiny
@@ -73,8 +73,10 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
     speech = engine.speak(TEXT, voice, PARAMS)
     loaded, said = engine._loaded, []
     for number, chunk in enumerate(split_text(TEXT, PARAMS.chunk_seconds)):
-        prompt = engine._builder.build(chunk, voice)
-        said += [codes for _, codes in Decoding(loaded.talker, *loaded.runner(), [prompt], PARAMS, number)]
+        sequence = engine._builder.build(chunk, voice, params=PARAMS, index=number)
+        for _ in Scheduler(loaded.runner(), [sequence]):
+            pass
+        said += sequence.codes
     assert torch.equal(torch.cat(said), speech.codes)
 
 
@@ -82,10 +84,10 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
 def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice):
     engine, text = opened(), TEXT * 6
     prompts, build = [], engine._builder.build
-    monkeypatch.setattr(engine._builder, "build", lambda said, *others: (
-        prompts.append((said, build(said, *others))), prompts[-1][1])[1])  # fmt: skip
+    monkeypatch.setattr(engine._builder, "build", lambda said, *others, **more: (
+        prompts.append((said, build(said, *others, **more))), prompts[-1][1])[1])  # fmt: skip
     engine.speak(text, voice, SamplingParams(chunk_seconds=120, max_frames=150))
-    chunks = [(said, len(prompt.ids)) for said, prompt in prompts[2:]]  # the first two only measure
+    chunks = [(said, len(prompt)) for said, prompt in prompts]
     assert "".join("".join(said for said, _ in chunks).split()) == "".join(text.split())
     assert max(map(estimate_frames, split_text(text, 120))) > engine.context, "as asked for, they would not fit"
     first = 0 if voice else estimate_frames(chunks[0][0])  # it ended early here, and could have been a longer voice
@@ -138,29 +140,20 @@ def test_whoever_listens_hears_it_early_and_all_of_it_once(opened, voice):
     assert all(wav.dtype == torch.float32 and wav.device.type == "cpu" for wav, _ in heard)
 
 
-class Late(StreamDecoder):
+class Late(InlineWindows):
     """Gives a window's sound only to who waits for it, or at the end: a device that is never ready when looked at."""
 
-    def reset(self):
-        super().reset()
-        self.held = []
-
-    def push(self, codes):
-        self.held.append(super().push(codes))
-        return torch.empty(0)
-
     def poll(self, wait=False):
-        return self.held.pop(0) if wait else torch.empty(0)
+        return [self._ready.pop(0)] if wait else []
 
     def finish(self):
-        held = self.held
-        return torch.cat([*held, super().finish()])
+        return super().poll()
 
 
 def test_the_first_sound_is_waited_for_and_no_other(opened, monkeypatch):
     engine, heard, done = opened(), [], []
     plain = engine.speak(TEXT, params=PARAMS)
-    monkeypatch.setattr(waveform, "make_stream", lambda decoder, pool, **options: Late(decoder, **options))
+    monkeypatch.setattr(waveform, "make_windows", lambda decoder, pool: Late(decoder))
     speech = engine.speak(
         TEXT,
         params=PARAMS,
@@ -179,21 +172,21 @@ class Stop(Exception):
 def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplog, by):
     engine, watched = opened(), []
     expected = engine.speak(TEXT, a_voice(), PARAMS)
-    batch = engine._loaded._make_batch
+    batch = engine._loaded._make_runner
 
     def watching(*args):
         made = batch(*args)
         watched.extend(weakref.ref(tensor) for tensor in made[1].state.tensors())
         if by == "step":
-            step, calls = made[1].executor.step, []
-            made[1].executor.step = lambda: stop(calls.append(1) or len(calls)) or step()
+            step, calls = made[1].step, []
+            made[1].step = lambda: stop(calls.append(1) or len(calls)) or step()
         return made
 
     def stop(count):
         if count > 30:
             raise Stop
 
-    monkeypatch.setattr(engine._loaded, "_make_batch", watching)
+    monkeypatch.setattr(engine._loaded, "_make_runner", watching)
     listeners = {"on_frame": lambda done, expected: stop(done), "on_audio": lambda wav: stop(len(wav))}
     with pytest.raises(Stop):
         engine.speak(TEXT, a_voice(), PARAMS, **{name: given for name, given in listeners.items() if name == by})

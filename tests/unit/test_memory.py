@@ -85,15 +85,15 @@ def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
         loaded = engine._loaded
         for lines, slots, shape in ((2, 100, (2, 128)), (8, 64, (4, 64)), (9, 64, (3, 64)), (3, 4000, (3, 512))):
-            with loaded.batch(lines, slots) as runner:
+            with loaded.runner_for(lines, slots) as runner:
                 assert (runner.state.batch, runner.state.context) == shape
                 watched = [weakref.ref(tensor) for tensor in runner.state.tensors()]
             assert runner.state is None and not [ref for ref in watched if ref() is not None]
-        with loaded.batch(1, 100) as runner:
+        with loaded.runner_for(1, 100) as runner:
             assert runner is loaded.runner() and runner.state.context == 512
         assert loaded.runner().state is not None
     few = EngineConfig(model=folder, device="cpu", batch=3)
-    with Engine(few) as engine, engine._loaded.batch(9, 64) as runner:
+    with Engine(few) as engine, engine._loaded.runner_for(9, 64) as runner:
         assert runner.state.batch == 3
 
 
@@ -109,7 +109,7 @@ def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatc
 
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         monkeypatch.setattr(loaded_model, "ModelRunner", Crowded)
-        with engine._loaded.batch(8, 64) as runner:
+        with engine._loaded.runner_for(8, 64) as runner:
             assert tried == [4, 2] and runner is engine._loaded.runner()
 
 

@@ -1,10 +1,12 @@
 """NaN and infinities in what the model computes stop speech with a sentence, whoever runs the step."""
 
+import dataclasses
+
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
 from higgs_tts.engine.codes import BOC, EOC
-from higgs_tts.engine.decode.scheduler import Decoding
+from higgs_tts.engine.decode.scheduler import Scheduler
 from higgs_tts.engine.tools.tiny import write_tiny
 
 PARAMS = SamplingParams(seed=7, max_frames=30)
@@ -19,17 +21,13 @@ WEIGHTS = {
 }
 
 
-def decoding(small, room, lines, params=PARAMS):
-    prompts = [small.prompt(room.config, seed=line, frames=3 + 2 * line) for line in range(lines)]
-    return Decoding(room.talker, room.state, room.executor, prompts, params)
-
-
-def said(run):
-    """Codes of every line."""
-    pieces = [[] for _ in run.lines]
-    for index, codes in run:
-        pieces[index].append(codes)
-    return [torch.cat(line) for line in pieces]
+def said(small, room, count, params=PARAMS):
+    """Codes of so many sequences."""
+    prompts = [small.prompt(room.config, seed=index, frames=3 + 2 * index) for index in range(count)]
+    sequences = [dataclasses.replace(prompt, index=index, params=params) for index, prompt in enumerate(prompts)]
+    for _ in Scheduler(room, sequences):
+        pass
+    return [torch.cat(sequence.codes) for sequence in sequences]
 
 
 def after_each_step(room, change):
@@ -52,14 +50,14 @@ def test_one_such_weight_stops_speech(bench, small, family, executor, rows, weig
     room = bench(family, batch=rows, runner=executor)
     weight(room.talker).fill_(value)
     with pytest.raises(HiggsError, match=f"{SENTENCE}. The checkpoint may be damaged: download it again.$"):
-        said(decoding(small, room, rows + 1))
+        said(small, room, rows + 1)
 
 
 def test_in_bf16_the_remedy_is_another_dtype_too(bench, small):
     room = bench("v3", dtype=torch.bfloat16)
     room.talker.norm[0] = INF
     with pytest.raises(HiggsError, match=f"{SENTENCE}.*download it again, or load it with dtype fp32"):
-        said(decoding(small, room, 1))
+        said(small, room, 1)
 
 
 @pytest.mark.parametrize("params", [PARAMS, SamplingParams(temperature=0)], ids=["sampled", "greedy"])
@@ -84,7 +82,7 @@ def test_a_single_frame_between_two_looks_is_enough(bench, small, family):
     room = bench(family, batch=2)
     after_each_step(room, lambda state: state.logits[1].fill_(NAN) if int(state.written[1]) == 13 else None)
     with pytest.raises(HiggsError, match=SENTENCE):
-        said(decoding(small, room, 2))
+        said(small, room, 2)
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -97,10 +95,10 @@ def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, fami
             state.keys[:, b, :, state.position[b] :] = NAN
             state.values[:, b, :, state.position[b] :] = NAN
 
-    expected = said(decoding(small, bench(family, batch=2), 6))
+    expected = said(small, bench(family, batch=2), 6)
     room = bench(family, batch=2)
     after_each_step(room, spoil)
-    for codes, other in zip(said(decoding(small, room, 6)), expected, strict=True):
+    for codes, other in zip(said(small, room, 6), expected, strict=True):
         assert torch.equal(codes, other)
 
 

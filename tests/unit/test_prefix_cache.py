@@ -9,7 +9,7 @@ from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
 from higgs_tts.engine.decode.prefix_cache import MIN_PREFIX, PrefixCache
 from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.memory import PrivatePool
-from higgs_tts.engine.prompt.builder import Prompt
+from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.tools.tiny import write_tiny
 
 CPU = torch.device("cpu")
@@ -82,7 +82,8 @@ def test_a_hit_is_a_miss_bit_for_bit_and_both_say_what_the_whole_prompt_says(ben
         prompt = small.prompt(room.config, frames=20)
         assert prompt.prefix >= MIN_PREFIX
         prompt = whole(prompt) if name == "whole" else prompt
-        prefill(room.talker, room.state, 0, prompt, 0, GREEDY, prefixes if name in ("miss", "hit") else None)
+        prompt.params = GREEDY
+        prefill(room.talker, room.state, 0, prompt, prefixes if name in ("miss", "hit") else None)
         said[name] = (room.state.logits.clone(), room.state.keys.clone(), room.run(50))
     for name in ("unkept", "hit"):
         assert all(torch.equal(a, b) for a, b in zip(said[name], said["miss"], strict=True)), name
@@ -93,7 +94,7 @@ def test_a_hit_is_a_miss_bit_for_bit_and_both_say_what_the_whole_prompt_says(ben
 
 def fake(ids, rows=None, prefix=MIN_PREFIX):
     audio = () if rows is None else ((2, rows),)
-    return Prompt(list(ids), audio, prefix=prefix)
+    return Sequence(list(ids), audio, prefix=prefix)
 
 
 def test_only_the_same_ids_and_rows_are_found_again():
@@ -109,7 +110,7 @@ def test_only_the_same_ids_and_rows_are_found_again():
         fake(ids),
         fake(ids, rows[:3]),
         fake(ids, rows, MIN_PREFIX + 1),
-        Prompt(ids, ((3, rows),), prefix=MIN_PREFIX),
+        Sequence(ids, ((3, rows),), prefix=MIN_PREFIX),
     ]
     for stranger in strangers:
         assert not prefixes.load(stranger, *fresh) and not fresh[0].any()

@@ -1,14 +1,14 @@
-"""A queue of lines through few rows: who says what, in which row, and when."""
+"""Sequences through few rows: who says what, in which row, and when."""
 
-from collections import defaultdict
+import dataclasses
 
 import pytest
 import torch
 from higgs_tts.engine.codes import EOC
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.decode.scheduler import CHECK_EVERY, Decoding
+from higgs_tts.engine.decode.scheduler import CHECK_EVERY, Scheduler
 
-ENDS = [37, 5, 60, 12, 0, 28, 9]  # frames after which each line finds its end
+ENDS = [37, 5, 60, 12, 0, 28, 9]  # frames after which each sequence finds its end
 ALL = range(len(ENDS))
 SAMPLED, GREEDY = SamplingParams(seed=7, max_frames=200), SamplingParams(temperature=0, max_frames=200)
 
@@ -19,12 +19,15 @@ def family(request):
 
 
 @pytest.fixture
-def queue(bench, small, family):
-    """make(rows, lines, params, ...) -> a Decoding of those lines of one text, each with its own prompt and end."""
+def scheduled(bench, small, family):
+    """make(rows, params, indexes, ...) -> a Scheduler of these sequences, each with its own prompt and end."""
 
-    def make(rows, params=SAMPLED, lines=ALL, ends=True, context=320, **options):
+    def make(rows, params=SAMPLED, indexes=ALL, ends=True, context=320, **options):
         room = bench(family, batch=rows, context=context)
-        prompts = [small.prompt(room.config, seed=line, frames=3 + 2 * line) for line in lines]
+        sequences = [
+            dataclasses.replace(small.prompt(room.config, seed=index, frames=3 + 2 * index), index=index, params=params)
+            for index in indexes
+        ]
         decode, after = room.talker.decode, torch.tensor(ENDS)
 
         def ending(state):
@@ -33,119 +36,159 @@ def queue(bench, small, family):
 
         if ends:
             room.talker.decode = ending
-        run = Decoding(room.talker, room.state, room.executor, prompts, params, min(lines), **options)
-        run.state = room.state
+        run = Scheduler(room, sequences, **options)
+        run.sequences = sequences
         return run
 
     return make
 
 
 def said(run):
-    """Codes of every line; the last piece of each comes once it is done."""
-    pieces, closed = defaultdict(list), set()
-    for index, codes in run:
-        assert index not in closed
-        pieces[index].append(codes)
-        if run.lines[index].done:
-            closed.add(index)
-    assert closed == set(range(len(run.lines)))
-    return [torch.cat(pieces[index]) for index in range(len(run.lines))]
+    """Codes of every sequence; nothing comes of one that is finished."""
+    closed = set()
+    for outputs in run:
+        for sequence, _ in outputs:
+            assert sequence not in closed
+            if sequence.finished:
+                closed.add(sequence)
+    assert closed == set(run.sequences)
+    return [torch.cat(sequence.codes) for sequence in run.sequences]
 
 
 @pytest.mark.parametrize("params", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-def test_a_line_says_the_same_in_any_row_and_among_any_number_of_rows(queue, family, params):
-    alone = [said(queue(1, params, lines=[line]))[0] for line in ALL]
+def test_a_sequence_says_the_same_in_any_row_and_among_any_number_of_rows(scheduled, family, params):
+    alone = [said(scheduled(1, params, [index]))[0] for index in ALL]
     assert len({len(codes) for codes in alone}) > 4
     assert not torch.equal(alone[0][:20], alone[2][:20])
     for rows in (1, 3, 9):
-        run = queue(rows, params)
+        run = scheduled(rows, params)
         for codes, expected in zip(said(run), alone, strict=True):
             assert torch.equal(codes, expected)
-        assert all(line.ended and line.taken == len(codes) for line, codes in zip(run.lines, alone, strict=True))
+        assert all(one.ended and one.num_frames == len(codes) for one, codes in zip(run.sequences, alone, strict=True))
 
 
-@pytest.mark.parametrize("late", [1, 2, 5])
-def test_copies_that_are_read_late_belong_to_the_line_they_were_made_for(queue, late):
-    expected = said(queue(3))
-    run = queue(3)
-    run._late = late
+@pytest.mark.parametrize("unread", [1, 2, 5])
+def test_copies_that_are_read_late_belong_to_the_sequence_they_were_made_for(scheduled, unread):
+    expected = said(scheduled(3))
+    run = scheduled(3)
+    run._unread = unread
     for codes, other in zip(said(run), expected, strict=True):
         assert torch.equal(codes, other)
 
 
-def test_rows_are_refilled_in_the_order_of_the_queue_and_no_line_waits_for_a_slow_one(queue):
-    started = {row: [] for row in range(2)}
-
-    def note():
-        for row, line in enumerate(run._rows):
-            if line is not None and line.number not in started[row]:
-                started[row].append(line.number)
-
-    run = queue(2, on_step=note)
-    done = [index for index, _ in run if run.lines[index].done]
+def test_rows_are_refilled_in_order_and_no_sequence_waits_for_a_slow_one(scheduled):
+    started, done = {row: [] for row in range(2)}, []
+    run = scheduled(2)
+    for outputs in run:
+        done += [sequence.index for sequence, _ in outputs if sequence.finished]
+        for row, sequence in enumerate(run.running):
+            if sequence is not None and sequence.index not in started[row]:
+                started[row].append(sequence.index)
     assert started == {0: [0, 3, 4, 5], 1: [1, 2, 6]}
     assert done == [1, 0, 3, 4, 2, 6, 5]
 
 
-def test_what_is_held_of_a_line_does_not_grow_with_it(queue):
-    run = queue(2, lines=[0, 1], ends=False)
-    books = run.state.config.codebooks
-    for index, _ in run:
-        assert len(run.lines[index].rest) <= books + 1
-    assert [line.taken for line in run.lines] == [200, 200]
+def test_what_is_pending_of_a_sequence_does_not_grow_with_it(scheduled):
+    run = scheduled(2, indexes=[0, 1], ends=False)
+    for outputs in run:
+        assert all(len(sequence.pending) <= 8 + 1 for sequence, _ in outputs)
+    assert [sequence.num_frames for sequence in run.sequences] == [200, 200]
 
 
-def test_limits_are_each_line_s_own(queue):
+def test_limits_are_each_sequence_s_own(scheduled):
     """Frames by the setting or by the cache, and a prompt that fills the cache says nothing."""
-    run = queue(2, SamplingParams(seed=1, max_frames=50), ends=False, context=84)
-    lengths = [len(prompt.ids) for _, prompt in run._queue]
+    run = scheduled(2, SamplingParams(seed=1, max_frames=50), ends=False, context=84)
+    lengths = [len(sequence) for sequence in run.sequences]
     frames = [len(codes) for codes in said(run)]
-    assert frames == [min(50, 84 - length - run.state.config.codebooks + 1) for length in lengths]
-    assert not any(line.ended for line in run.lines) and frames[0] == 50 > frames[-1]
-    full = queue(1, lines=[0], ends=False, context=lengths[0])
+    assert frames == [min(50, 84 - length - 8 + 1) for length in lengths]
+    assert not any(sequence.ended for sequence in run.sequences) and frames[0] == 50 > frames[-1]
+    full = scheduled(1, indexes=[0], ends=False, context=lengths[0])
     assert [len(codes) for codes in said(full)] == [0]
 
 
-def test_raising_in_the_middle_leaves_the_state_usable(queue):
-    expected = said(queue(2))
-    calls = []
-
-    def cancel():
-        calls.append(1)
-        if len(calls) == 30:
-            raise KeyboardInterrupt
-
-    run = queue(2, on_step=cancel)
-    with pytest.raises(KeyboardInterrupt):
-        said(run)
-    queued = queue(2)
-    again = Decoding(run._talker, run._state, run._executor, [prompt for _, prompt in queued._queue], SAMPLED)
+def test_stopping_in_the_middle_leaves_the_runner_usable(scheduled):
+    expected = said(scheduled(2))
+    run = scheduled(2)
+    for _ in zip(range(30), run, strict=False):
+        pass
+    again = Scheduler(run._runner, fresh := [dataclasses.replace(sequence) for sequence in run.sequences])
+    again.sequences = fresh
     for codes, other in zip(said(again), expected, strict=True):
         assert torch.equal(codes, other)
 
 
-def test_in_a_hurry_the_first_line_goes_alone_until_its_frames_are_there(queue, family):
-    expected, live = said(queue(3)), []
-    run = queue(3, hurry=11, on_step=lambda: live.append(int((~run.state.done).sum())))
-    pieces = iter(run)
-    index, codes = next(pieces)
-    assert index == 0 and len(codes) == 11
-    assert run._steps == 11 + run.state.config.codebooks - (family == "v3") and set(live) == {1}
-    rest = [(index, codes), *pieces]
+def test_sequences_may_be_added_while_it_runs(scheduled):
+    """One after ten steps, and each of the others when the last one that runs has finished."""
+    expected = said(scheduled(2))
+    run = scheduled(2)
+    later = [run.waiting.pop() for _ in range(5)][::-1]
+    for count, _ in enumerate(run):
+        if later and (count == 10 or not (run.waiting or run.is_busy)):
+            run.add(later.pop(0))
+    assert not later
+    for sequence, other in zip(run.sequences, expected, strict=True):
+        assert torch.equal(torch.cat(sequence.codes), other)
+
+
+@pytest.mark.parametrize("after", [2, 6, 25])
+def test_a_dropped_sequence_says_nothing_more_and_its_row_goes_to_the_next(scheduled, after):
+    expected = said(scheduled(2))
+    run = scheduled(2)
+    dropped, frames = [run.sequences[0], run.sequences[5]], 0  # one that runs and one that waits
+    for count, outputs in enumerate(run):
+        assert count <= after or not any(sequence in dropped for sequence, _ in outputs)
+        if count == after:
+            following = run.waiting[0]
+            for sequence in dropped:
+                run.drop(sequence)
+            frames = dropped[0].num_frames
+        if count == after + 1:
+            assert run.running[0] is following, "its row is taken within a step"
+    assert dropped[0].num_frames == frames < len(expected[0]) and not dropped[0].ended and not dropped[1].codes
+    for sequence, other in zip(run.sequences, expected, strict=True):
+        assert sequence in dropped or torch.equal(torch.cat(sequence.codes), other)
+
+
+def test_dropping_all_ends_the_run(scheduled):
+    run = scheduled(2)
+    for count, _ in enumerate(run):
+        assert count <= 8
+        if count == 8:
+            for sequence in run.sequences:
+                run.drop(sequence)
+    assert not run.waiting and not run.is_busy
+
+
+def test_each_sequence_has_its_own_parameters(scheduled):
+    alone, plain = said(scheduled(1, GREEDY, [2]))[0], said(scheduled(3))
+    run = scheduled(3)
+    run.sequences[2].params = GREEDY
+    run.sequences[0].params = dataclasses.replace(SAMPLED, seed=8)
+    run.sequences[5].params = dataclasses.replace(SAMPLED, max_frames=4)
+    codes = said(run)
+    assert torch.equal(codes[2], alone) and not torch.equal(codes[0], plain[0]) and len(codes[5]) == 4
+    assert all(torch.equal(codes[index], plain[index]) for index in (1, 3, 4, 6))
+
+
+def test_for_low_latency_the_first_sequence_goes_alone_until_its_frames_are_there(scheduled, family):
+    expected, steps, live = said(scheduled(3)), 11 + 8 - (family == "v3"), []
+    run = scheduled(3, low_latency_frames=11)
+    for count, outputs in enumerate(run):
+        assert count >= steps or not outputs
+        if count == steps:
+            assert [(sequence.index, len(frames)) for sequence, frames in outputs] == [(0, 11)] and set(live) == {1}
+        live.append(sum(sequence is not None for sequence in run.running))
     assert max(live) == 3 and len(live) < sum(ENDS) + 15 * len(ENDS)
-    for line, other in enumerate(expected):
-        assert torch.equal(torch.cat([codes for index, codes in rest if index == line]), other)
+    for sequence, other in zip(run.sequences, expected, strict=True):
+        assert torch.equal(torch.cat(sequence.codes), other)
 
 
-def test_in_a_hurry_a_line_may_still_be_short(queue):
-    expected = said(queue(2, lines=[1, 2, 3]))
-    for codes, other in zip(said(queue(2, lines=[1, 2, 3], hurry=11)), expected, strict=True):
+def test_low_latency_does_not_need_a_long_sequence(scheduled):
+    expected = said(scheduled(2, indexes=[1, 2, 3]))
+    for codes, other in zip(said(scheduled(2, indexes=[1, 2, 3], low_latency_frames=11)), expected, strict=True):
         assert torch.equal(codes, other)
 
 
-def test_every_prompt_and_every_step_asks_whether_to_go_on(queue):
-    calls = []
-    run = queue(2, on_step=lambda: calls.append(1))
-    said(run)
-    assert len(calls) == run._steps + len(ENDS)
-    assert CHECK_EVERY > 1
+def test_it_yields_after_every_prompt_and_every_step(scheduled):
+    run = scheduled(2)
+    assert sum(1 for _ in run) == run.num_steps + len(ENDS) and CHECK_EVERY > 1

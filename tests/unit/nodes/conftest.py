@@ -9,7 +9,7 @@ import types
 
 import pytest
 import torch
-from higgs_tts.engine import Speech, Voice
+from higgs_tts.engine import SpeechResult, Voice
 
 CPU = torch.device("cpu")
 
@@ -86,7 +86,7 @@ class FakeEngine:
         self.trimmed = False
         on_frame(1, 2)
         wav, codes = torch.zeros(1920), torch.zeros(2, 8, dtype=torch.int64)
-        return Speech(
+        return SpeechResult(
             wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",), how="by hand"
         )
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, Speech, Voice
+from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
@@ -83,7 +83,7 @@ class TestSpeak:
         return made
 
     def test_cut_speech_does_not_look_like_success(self, room):
-        speech = Speech(torch.zeros(960), torch.zeros(1, 8, dtype=torch.int64), 0.0, 3, "frame limit (1 frames)")
+        speech = SpeechResult(torch.zeros(960), torch.zeros(1, 8, dtype=torch.int64), 0.0, 3, "frame limit (1 frames)")
         info = room("speak").describe(speech, "higgs").splitlines()
         assert info[0] == "0.0 s of speech in 0.0 s. Stopped at: frame limit (1 frames)."
         assert info[-1].startswith("Details: 1 frames, 3 chunks, ")

@@ -1,0 +1,47 @@
+"""A sequence: one chunk of text from its prompt to its codes. `prompt/` makes it, a scheduler fills it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from .config import SamplingParams
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A prompt, what it is decoded with, and what has been decoded of it.
+
+    ids: [P], one token a position. audio: (start, delayed codes int64 [n, K]) spans whose code embeddings replace the
+    tokens' at start..start+n; exactly these positions are audio positions. v2's last span is the column that opens
+    speech, at the last position. warnings: what was left out of the text, in plain words. prefix: how many ids stand
+    before the text to speak; they depend on voice, scene and family alone, and no span crosses their end.
+    """
+
+    ids: list[int]
+    audio: tuple[tuple[int, torch.Tensor], ...] = ()
+    warnings: tuple[str, ...] = ()
+    prefix: int = 0
+    text: str = ""
+    voice: object | None = None  # a Voice
+    params: SamplingParams = field(default_factory=SamplingParams)  # the seed among them
+    index: int = 0  # its place in the request; part of the noise's counter, so that sequences of one seed differ
+    expected: int = 0  # frames it takes, by estimate
+    budget: int = 0  # frames that its prompt leaves room for in the context
+
+    num_generated: int = field(default=0, init=False)  # step outputs that the host has read
+    num_frames: int = field(default=0, init=False)  # whole frames in `codes`
+    codes: list[torch.Tensor] = field(default_factory=list, init=False)  # int64 [t, K] each, in order
+    pending: torch.Tensor | None = field(default=None, init=False)  # step outputs [n, K] that are not whole frames yet
+    finished: bool = field(default=False, init=False)  # no more codes come
+    ended: bool = field(default=False, init=False)  # finished by itself, not at a limit
+
+    def __len__(self) -> int:
+        """Positions of the prompt."""
+        return len(self.ids)
+
+    @property
+    def remaining(self) -> int:
+        """Frames still to come, by estimate."""
+        return 0 if self.finished else max(0, self.expected - self.num_frames)

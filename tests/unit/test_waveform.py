@@ -1,0 +1,196 @@
+"""Codes to sound in windows: exact seams, one schedule, and order when windows become ready late."""
+
+import pathlib
+from collections import deque
+
+import pytest
+import torch
+from higgs_tts.engine.checkpoint.codec_layout import CodecWeights
+from higgs_tts.engine.codec import waveform as waveform_module
+from higgs_tts.engine.codec.model import build_decoder
+from higgs_tts.engine.codec.snake import SnakeKernel, snake
+from higgs_tts.engine.codec.stream import InlineWindows, SideStreamWindows
+from higgs_tts.engine.codec.waveform import Waveform
+from higgs_tts.engine.cuda import nvrtc
+from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.memory import PrivatePool
+from higgs_tts.engine.tools.tiny_codec import tiny_codec
+
+ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
+
+
+@pytest.fixture(scope="module")
+def decoder(in_memory):
+    weights = CodecWeights(in_memory(tiny_codec(seed=3)))
+    return build_decoder(weights.config, weights.read("decoder", "cpu"))
+
+
+class Event:
+    """Ready when told, or when waited for."""
+
+    ready = False
+
+    def query(self):
+        return self.ready
+
+    def synchronize(self):
+        self.ready = True
+
+
+class Held(SideStreamWindows):
+    """Windows that are decoded at once, and ready when the test says so."""
+
+    def __init__(self, decoder):
+        self._decoder, self._windows, self.events = decoder, deque(), []
+
+    def _begin(self, codes, start, stop):
+        self.events.append(Event())
+        return self.events[-1], self._decoder.decode_span(codes.T[None], start, stop)[0]
+
+
+class Ruler:
+    """Stands in for a decoder and notes how many frames each window gives, and how many it is given."""
+
+    def __init__(self):
+        self.sizes, self.given = [], []
+
+    def decode_span(self, codes, start, stop):
+        self.sizes.append(stop - start)
+        self.given.append(codes.shape[2])
+        return torch.zeros(codes.shape[0], 960 * (stop - start))
+
+
+def draw_codes(frames, seed=0):
+    return torch.randint(0, 1024, (frames, 8), generator=torch.Generator().manual_seed(seed))
+
+
+def made(decoder, streamed=False):
+    return Waveform(decoder, PrivatePool(torch.device("cpu")), streamed)
+
+
+def push(waveform, codes, sizes=(1,), is_first=True):
+    """What comes of `codes` in pieces of `sizes`, the last size repeated."""
+    out, sizes = [], list(sizes)
+    while len(codes):
+        size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
+        out += waveform.push(codes[:size], is_first)
+        codes = codes[size:]
+    return out
+
+
+PUSHES = [[1], [3], [13], [44], [100], [0, 1, 9, 0, 20, 2, 1], [22, 0, 1, 12, 6]]
+
+
+@pytest.mark.parametrize("sizes", PUSHES, ids=str)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_sound_is_that_of_one_decode_however_the_codes_come(decoder, streamed, sizes):
+    codes, waveform = draw_codes(144), made(decoder, streamed)
+    heard = [*push(waveform, codes, sizes), waveform.finish()]
+    whole = decoder(codes.T[None])[0].clamp(-1, 1)
+    assert torch.equal(torch.cat(heard), waveform.whole()) and len(heard) > 3
+    assert waveform.whole().shape == whole.shape and (waveform.whole() - whole).abs().max() < 1e-5
+    assert torch.equal(waveform.whole(), torch.cat([*push(again := made(decoder, streamed), codes), again.finish()]))
+
+
+@pytest.mark.parametrize("frames", [0, 1, 10, 11, 20, 21])
+def test_short_sounds(decoder, frames):
+    codes, waveform = draw_codes(frames, seed=9), made(decoder, streamed=True)
+    push(waveform, codes)
+    waveform.finish()
+    whole = decoder(codes.T[None])[0].clamp(-1, 1) if frames else torch.empty(0)
+    assert waveform.whole().shape == whole.shape and torch.allclose(waveform.whole(), whole, atol=1e-5, rtol=0)
+
+
+def test_windows_depend_on_the_frames_numbers_alone():
+    for sizes in PUSHES[:5]:
+        alone, listened = Ruler(), Ruler()
+        for ruler, streamed in ((alone, False), (listened, True)):
+            waveform = made(ruler, streamed)
+            push(waveform, draw_codes(190), sizes)
+            waveform.finish()
+        assert alone.sizes == [25] * 7 + [15]
+        assert listened.sizes == [1, 2, 4, 8, 16, 25, 50, 25, 25, 34]
+
+
+def test_one_window_is_kept_and_no_history():
+    waveform = made(ruler := Ruler())
+    for size in [1] * 3000 + [4] * 300:
+        list(waveform.push(torch.zeros(size, 8, dtype=torch.int64), True))
+        assert len(waveform._codes) < 10 + 25 + 10
+        assert waveform._codes.untyped_storage().nbytes() < 8 * 8 * (10 + 25 + 10)
+    waveform.finish()
+    assert sum(ruler.sizes) == 4200 and max(ruler.given) == 10 + 25 + 10 and len(ruler.sizes) <= 4200 // 25 + 1
+
+
+def test_windows_that_become_ready_late_come_in_order_and_finish_waits_for_the_rest(decoder, monkeypatch):
+    windows = Held(decoder)
+    monkeypatch.setattr(waveform_module, "make_windows", lambda decoder, pool: windows)
+    waveform, codes, out = made(decoder, streamed=True), draw_codes(60), []
+    assert waveform.low_latency_frames == 11
+    (first,) = waveform.push(codes[:11], True)  # waited for
+    assert len(first) == 960 and waveform.low_latency_frames == 0
+    out = push(waveform, codes[11:25], [14])
+    assert [len(wav) for wav in out] == [0, 0, 0] and len(windows.events) == 4
+    windows.events[2].ready = True
+    assert not len(waveform.poll())  # the third may not come before the second
+    windows.events[1].ready = True
+    assert len(waveform.poll()) == 960 * 6 and not len(waveform.poll())
+    push(waveform, codes[25:], [35])
+    waveform.finish()
+    whole = decoder(codes.T[None])[0].clamp(-1, 1)
+    assert waveform.whole().shape == whole.shape and (waveform.whole() - whole).abs().max() < 1e-5
+
+
+def test_sound_that_is_not_finite_is_refused():
+    ruler = Ruler()
+    ruler.decode_span = lambda codes, start, stop: torch.full((1, 960 * (stop - start)), float("nan"))
+    with pytest.raises(HiggsError, match="invalid audio"):
+        push(made(ruler), draw_codes(40))
+
+
+def test_on_a_cpu_windows_are_decoded_at_once(decoder):
+    assert type(made(decoder).windows) is InlineWindows
+
+
+def test_the_activation_is_transformers_own(decoder):
+    from transformers.models.dac.modeling_dac import Snake1d
+
+    theirs = Snake1d(24)
+    theirs.alpha.data.uniform_(0.2, 3.0)
+    x = torch.randn(2, 24, 50) * 4
+    kept = x.clone()
+    assert (snake(x, theirs.alpha, 50) - theirs(x)).abs().max() < 1e-6
+    assert torch.equal(x, kept)
+    assert torch.equal(snake(x, theirs.alpha, 7)[..., :7], snake(x, theirs.alpha, 50)[..., :7])
+    assert not snake(x, theirs.alpha, 7)[..., 7:].any()
+
+
+@pytest.mark.parametrize("capability", ["75", "80", "86", "89", "90", "100", "120"])
+def test_the_activation_s_kernel_compiles(capability):
+    try:
+        nvrtc._nvrtc()
+    except nvrtc.NoCompiler as error:
+        pytest.skip(str(error))
+    assert nvrtc.compile_cubin(nvrtc.read_source(ENGINE / "codec" / "snake.cu"), capability, ())
+
+
+def test_the_activation_s_kernel_is_refused_without_a_gpu():
+    with pytest.raises(nvrtc.NoCompiler, match="NVIDIA"):
+        SnakeKernel(torch.device("cpu"))
+
+
+def test_another_activation_takes_the_place_of_every_one(decoder):
+    codes, calls = draw_codes(3).T[None], []
+    expected = decoder(codes)
+    decoder.use(lambda x, alpha, valid: calls.append(alpha) or snake(x, alpha, valid))
+    assert torch.equal(decoder(codes), expected)
+    assert len(calls) == len({alpha.data_ptr() for alpha in calls}) == 36
+    decoder.use(snake)
+    assert torch.equal(decoder(codes), expected) and len(calls) == 36
+
+
+@pytest.mark.parametrize("frames", [1, 2, 11, 20, 44, 45])
+def test_a_window_padded_to_a_fixed_length_is_exact(decoder, frames):
+    codes = draw_codes(frames, seed=frames).T[None].repeat(2, 1, 1)
+    assert (decoder(codes, 45) - decoder(codes)).abs().max() < 1e-5
+    assert decoder(codes).shape == (2, 960 * frames)  # and the padding is forgotten
