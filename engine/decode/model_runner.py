@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from ..cuda.nvrtc import NoCompiler
+from ..cuda.nvrtc import KernelUnavailable
 from .executors import GraphError, make_runner
 from .kernels.batch import RowsDecode
 from .kernels.sample import FrontStep
@@ -44,7 +44,7 @@ class Lane:
         try:
             self.state.fused = kind(talker, self.state)
             self.state.front = FrontStep(talker, self.state)
-        except NoCompiler as error:
+        except KernelUnavailable as error:
             self._unfused = str(error)
 
     def _runner(self, talker, config, streams):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from higgs_tts.engine.codes import BOC, CODE_VOCAB, EOC
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.cuda.nvrtc import NoCompiler
+from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
 from higgs_tts.engine.decode.executors.graph import GraphRunner
 from higgs_tts.engine.decode.kernels.sample import FrontStep
 from higgs_tts.engine.decode.kernels.single import FusedDecode
@@ -223,5 +223,5 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
 
 def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
     talker = wide("v3", torch.float16, 1, CONTEXT)
-    with pytest.raises(NoCompiler, match="bf16 or fp32"):
+    with pytest.raises(KernelUnavailable, match="bf16 or fp32"):
         FrontStep(talker, state_of(talker, 1, CONTEXT))

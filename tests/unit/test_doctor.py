@@ -232,7 +232,7 @@ def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
     def compile_cubin(source, capability, options):
         compiled.append(capability)
         if len(compiled) > 1:
-            raise support.NoCompiler("libnvrtc.so.13 could not be loaded")
+            raise support.KernelUnavailable("libnvrtc.so.13 could not be loaded")
 
     monkeypatch.setattr(support, "compile_cubin", compile_cubin)
     monkeypatch.setattr(torch.version, "hip", None)

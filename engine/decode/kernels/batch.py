@@ -12,7 +12,7 @@ import pathlib
 
 import torch
 
-from ...cuda.nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
+from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
 from ...talker.ops.linear import linear, linear_in_shares
 from .single import unfit
 
@@ -74,7 +74,7 @@ def most_parts(context: int) -> int:
 
 
 class RowsDecode:
-    """state.work.x -> cache and state.logits, 2 to 64 rows. Raises NoCompiler where the kernels cannot be had.
+    """state.work.x -> cache and state.logits, 2 to 64 rows. Raises KernelUnavailable where the kernels cannot be had.
 
     Allocates its scratch when made; `run` allocates nothing and may be captured.
     """
@@ -87,7 +87,7 @@ class RowsDecode:
         if reason is None and not 2 <= state.batch <= MOST_ROWS:
             reason = f"it serves 2 to {MOST_ROWS} rows"
         if reason:
-            raise NoCompiler(reason)
+            raise KernelUnavailable(reason)
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config)))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}

@@ -7,7 +7,7 @@ import pathlib
 
 import torch
 
-from ...cuda.nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
+from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
 
 _OF_STATE = (
     "logits inverse_temperature noise_scale top_p repeat_limit top_k_index line keys_philox prompt_length row_limit "
@@ -55,7 +55,7 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 class FrontStep:
-    """state.logits -> the next row, counters, flags and state.work.x, for every row of the state. Raises NoCompiler.
+    """state.logits -> the next row, counters, flags and state.work.x, for every row of the state.
 
     Leaves state.slots and state.unfilled alone, which Talker.decode reads where torch's ops decode: only beside a
     state.fused. Allocates nothing on the device; `run` may be captured.
@@ -65,7 +65,7 @@ class FrontStep:
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason:
-            raise NoCompiler(reason)
+            raise KernelUnavailable(reason)
         window = state.history.shape[1] if config.is_v2 else 1
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, talker.dtype, window)))

@@ -8,7 +8,7 @@ import pathlib
 
 import torch
 
-from ...cuda.nvrtc import Module, NoCompiler, compile_cubin, launch, read_source, shared_limit
+from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source, shared_limit
 
 THREADS = 512
 WARPS = THREADS // 32
@@ -39,7 +39,7 @@ def source() -> str:
 def ring(config, shared: int) -> tuple[int, int, int]:
     """(weights a piece, pieces under way, slots a warp) of the rings that fit into `shared` bytes of a block.
 
-    Raises NoCompiler.
+    Raises KernelUnavailable.
     """
     room = (shared - SHARED_ROOM) // (2 * WARPS)
     stock = min(room, STOCK // (2 * WARPS))
@@ -47,7 +47,7 @@ def ring(config, shared: int) -> tuple[int, int, int]:
         piece = config.hidden // parts
         if piece * under_way <= room:
             return piece, under_way, max(under_way, stock // piece)
-    raise NoCompiler("the GPU's multiprocessors have too little shared memory")
+    raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")
 
 
 def ring_bytes(config, shared: int) -> int:
@@ -91,7 +91,7 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 class FusedDecode:
-    """state.work.x -> cache and state.logits, one row. Raises NoCompiler where the kernel cannot be had.
+    """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable where the kernel cannot be had.
 
     Allocates its scratch when made; `run` allocates nothing and may be captured.
     """
@@ -102,7 +102,7 @@ class FusedDecode:
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason or state.batch != 1:
-            raise NoCompiler(reason or "it serves one row")
+            raise KernelUnavailable(reason or "it serves one row")
         major, minor = torch.cuda.get_device_capability(device)
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
         limit = shared_limit()
@@ -119,7 +119,7 @@ class FusedDecode:
         state.work.x.zero_()
         try:
             self.run()
-        except NoCompiler:
+        except KernelUnavailable:
             self.close()
             raise
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...cuda.nvrtc import NoCompiler, compile_cubin
+from ...cuda.nvrtc import KernelUnavailable, compile_cubin
 from .single import FusedDecode, unfit
 
 _PROBE = 'extern "C" __global__ void probe() {}'
@@ -17,6 +17,6 @@ def decode_ops(config, device: torch.device, dtype: torch.dtype) -> str:
         major, minor = torch.cuda.get_device_capability(device)
         try:
             compile_cubin(_PROBE, f"{major}{minor}", ())
-        except NoCompiler as error:
+        except KernelUnavailable as error:
             reason = str(error)
     return f"torch ops ({reason})" if reason else FusedDecode.name
