@@ -6,9 +6,9 @@ import traceback
 
 from ..cuda.nvrtc import KernelUnavailable
 from .executors import GraphError, make_runner
-from .kernels.batch import RowsDecode
-from .kernels.sample import FrontStep
-from .kernels.single import FusedDecode
+from .kernels.batch import BatchKernel
+from .kernels.sample import SampleKernel
+from .kernels.single import SingleKernel
 from .state import DecodeState
 
 
@@ -28,7 +28,7 @@ class Lane:
                 self.state = DecodeState(talker.config, rows, slots, talker.device, talker.dtype)
                 self._take_kernels(talker, config)
             pool.adopt(self.state.tensors())
-            if not isinstance(self.state.fused, FusedDecode):
+            if not isinstance(self.state.fused, SingleKernel):
                 pool.hold_workspaces()  # before the capture, which has their addresses inside
             self.runner = self._runner(talker, config, streams)
         except BaseException as error:
@@ -40,10 +40,10 @@ class Lane:
         """Our kernels for a state of that many rows; where torch's ops serve instead, `how` says why."""
         if config.kernels == "torch" or talker.device.type != "cuda":
             return
-        kind = FusedDecode if self.state.batch == 1 else RowsDecode
+        kind = SingleKernel if self.state.batch == 1 else BatchKernel
         try:
             self.state.fused = kind(talker, self.state)
-            self.state.front = FrontStep(talker, self.state)
+            self.state.front = SampleKernel(talker, self.state)
         except KernelUnavailable as error:
             self._unfused = str(error)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, loaded_model
 from higgs_tts.engine.decode import scheduler
-from higgs_tts.engine.decode.kernels.batch import RowsDecode
+from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.step import prefill
 
 LINES = 40
@@ -80,7 +80,7 @@ def test_codes_do_not_depend_on_how_many_lines_go_together(folders, family, way)
             said[batch], hows[batch] = speech, speech.how
             assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).codes, speech.codes)
     assert hows[8].endswith("CUDA graph, 8 chunks at a time") and hows[64].endswith("CUDA graph, 40 chunks at a time")
-    assert ("kernels for many rows" in hows[8]) == (way == "bf16")
+    assert ("CUDA kernels for a batch" in hows[8]) == (way == "bf16")
     if way == "bf16, torch's ops":
         return  # cuBLAS adds up in another order for another number of rows, and in bf16 that changes codes
     for speech in said.values():
@@ -93,7 +93,7 @@ def test_every_number_of_rows_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
         with engine._residency.batch(rows, 200) as lane:
             assert (lane.state.batch, lane.state.context, lane.runner.name) == (rows, 256, "graph")
-            assert isinstance(lane.state.fused, RowsDecode) == (dtype == "bf16")
+            assert isinstance(lane.state.fused, BatchKernel) == (dtype == "bf16")
         assert engine._residency.lane().runner.name == "graph"
 
 

@@ -9,8 +9,8 @@ from higgs_tts.engine.codes import BOC, CODE_VOCAB, EOC
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
 from higgs_tts.engine.decode.executors.graph import GraphRunner
-from higgs_tts.engine.decode.kernels.sample import FrontStep
-from higgs_tts.engine.decode.kernels.single import FusedDecode
+from higgs_tts.engine.decode.kernels.sample import SampleKernel
+from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.step import decode_step, prefill
 from higgs_tts.engine.memory import PrivatePool
 
@@ -37,7 +37,7 @@ class Room:
         self.quiet = Quiet(talker)
         self.states = [state_of(talker, batch, CONTEXT) for _ in range(2)]
         self.twin, self.ours = self.states
-        self.ours.front = FrontStep(talker, self.ours)
+        self.ours.front = SampleKernel(talker, self.ours)
         self.random = random.Random(seed)
         self.g = torch.Generator(talker.device).manual_seed(seed)
         self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to draw again
@@ -205,7 +205,7 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
     talker, pool = wide(family, torch.bfloat16, 2, 256), PrivatePool(torch.device("cuda", 0))
     eager, replayed = states = [state_of(talker, 1, 256) for _ in range(2)]
     for state in states:
-        state.fused, state.front = FusedDecode(talker, state), FrontStep(talker, state)
+        state.fused, state.front = SingleKernel(talker, state), SampleKernel(talker, state)
     runner = GraphRunner(talker, replayed, pool.capture_stream())
     for state in states:
         prefill(talker, state, 0, prompt(talker.config), 0, SamplingParams(max_frames=5000))
@@ -224,4 +224,4 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
 def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
     talker = wide("v3", torch.float16, 1, CONTEXT)
     with pytest.raises(KernelUnavailable, match="bf16 or fp32"):
-        FrontStep(talker, state_of(talker, 1, CONTEXT))
+        SampleKernel(talker, state_of(talker, 1, CONTEXT))

@@ -10,10 +10,10 @@
 #include "mma_tile.cuh"
 #include "batch_attention.cuh"
 
-struct Norm { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
+struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
 
 // x += delta, which is the sum of SHARES products, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
-extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) {
+extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const AddNormArgs s) {
   __shared__ float part[HIDDEN / 256];
   const int t = threadIdx.x;
   const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
@@ -51,10 +51,10 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) 
                                    pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
 }
 
-struct Gate { const u16* gate_up; u16* act; int rows; };
+struct SwigluArgs { const u16* gate_up; u16* act; int rows; };
 
 // act = silu(gate) * up. 8 values a thread.
-extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
+extern "C" __global__ void __launch_bounds__(256) swiglu(const SwigluArgs s) {
   constexpr int WIDE = INTER / 8;
   const int i = blockIdx.x * 256 + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
   if (row >= s.rows) return;
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
       make_uint4(pack(up[0], up[1]), pack(up[2], up[3]), pack(up[4], up[5]), pack(up[6], up[7]));
 }
 
-struct Attend {
+struct AttendArgs {
   const u16 *qkv, *qk_norm, *cos, *sin;
   u16 *keys, *values;         // of one layer: [rows][KV_HEADS][slots][DIM]
   const long long* position;  // [rows]: where this step's key and value go
@@ -80,7 +80,7 @@ struct Attend {
 };
 
 // Blocks take (row, part, kv head) in turn; each finds the row of an item from all rows' lengths.
-extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const Attend s) {
+extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const AttendArgs s) {
   __shared__ Crew crew;
   const Parts parts = count_parts(s.position, s.rows);
   clear_queries(crew);

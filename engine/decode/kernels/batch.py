@@ -25,20 +25,20 @@ _GATE_THREADS = 256
 _ATTEND = "qkv qk_norm cos sin keys values position attended sums marks arrived"
 
 
-class _Norm(ctypes.Structure):
-    """As `Norm` in batch.cu."""
+class _AddNormArgs(ctypes.Structure):
+    """As `AddNormArgs` in batch.cu."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in "x_in delta weight x h".split()]
 
 
-class _Gate(ctypes.Structure):
-    """As `Gate` in batch.cu."""
+class _SwigluArgs(ctypes.Structure):
+    """As `SwigluArgs` in batch.cu."""
 
     _fields_ = [("gate_up", ctypes.c_void_p), ("act", ctypes.c_void_p), ("rows", ctypes.c_int)]
 
 
-class _Attend(ctypes.Structure):
-    """As `Attend` in batch.cu."""
+class _AttendArgs(ctypes.Structure):
+    """As `AttendArgs` in batch.cu."""
 
     _fields_ = [
         *((n, ctypes.c_void_p) for n in _ATTEND.split()),
@@ -73,13 +73,13 @@ def most_parts(context: int) -> int:
     return min(MOST_PARTS, -(-context // PART))
 
 
-class RowsDecode:
+class BatchKernel:
     """state.work.x -> cache and state.logits, 2 to 64 rows. Raises KernelUnavailable where the kernels cannot be had.
 
     Allocates its scratch when made; `run` allocates nothing and may be captured.
     """
 
-    name = "kernels for many rows"
+    name = "CUDA kernels for a batch"
 
     def __init__(self, talker, state):
         config, device = talker.config, talker.device
@@ -121,7 +121,7 @@ class RowsDecode:
     def _make_arguments(self):
         """What each layer's kernels are launched with, in the order of their launches."""
         s, layers, state = self.scratch, self._talker.layers, self._state
-        self._gate = _Gate(gate_up=s["gate_up"].data_ptr(), act=s["act"].data_ptr(), rows=self._rows)
+        self._gate = _SwigluArgs(gate_up=s["gate_up"].data_ptr(), act=s["act"].data_ptr(), rows=self._rows)
         self._norms = [self._norm(layers[0].code.attn_norm, state.work.x)]
         self._attends = []
         for index, layer in enumerate(layers):
@@ -129,13 +129,13 @@ class RowsDecode:
             following = layers[index + 1].code.attn_norm if index + 1 < len(layers) else self._talker.norm
             self._norms += [self._norm(layer.code.mlp_norm), self._norm(following)]
 
-    def _norm(self, weight, x_in=None) -> _Norm:
+    def _norm(self, weight, x_in=None) -> _AddNormArgs:
         s = {name: self.scratch[name].data_ptr() for name in ("delta", "x", "h")}
-        return _Norm(**s, x_in=None if x_in is None else x_in.data_ptr(), weight=weight.data_ptr())
+        return _AddNormArgs(**s, x_in=None if x_in is None else x_in.data_ptr(), weight=weight.data_ptr())
 
-    def _attend(self, layer, keys, values) -> _Attend:
+    def _attend(self, layer, keys, values) -> _AttendArgs:
         s = {name: self.scratch[name].data_ptr() for name in ("qkv", "attended", "sums", "marks", "arrived")}
-        return _Attend(
+        return _AttendArgs(
             **s,
             qk_norm=None if layer.qk_norm is None else layer.qk_norm.data_ptr(),
             cos=self._talker.cos.data_ptr(),
@@ -163,7 +163,7 @@ class RowsDecode:
         linear(s["h"], talker.head_codes, s["head"])
         self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])
 
-    def _launch_norm(self, norm: _Norm):
+    def _launch_norm(self, norm: _AddNormArgs):
         launch(self._kernels["add_norm"], self._rows, self._norm_threads, norm)
 
     def close(self):

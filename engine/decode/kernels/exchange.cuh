@@ -4,7 +4,7 @@ constexpr int WARPS = 16, THREADS = WARPS * 32;
 
 struct LayerWeights { const u16 *attn_norm, *qkv, *qk_norm, *out, *mlp_norm, *gate_up, *down; };
 
-struct Step {
+struct SingleArgs {
   const LayerWeights* layers;
   const u16 *x_in, *head, *norm, *cos, *sin;
   u16 *keys, *values;         // [layers][KV_HEADS][slots][DIM], this row's part; layer stride below
@@ -37,11 +37,11 @@ __device__ __forceinline__ void hand(u32* to, u32 word) {
 __device__ __forceinline__ void hand(u64* to, float v, u32 round) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"((u64)round << 32 | __float_as_uint(v)) : "memory");
 }
-__device__ __forceinline__ void arrive(const Step& s) {
+__device__ __forceinline__ void arrive(const SingleArgs& s) {
   __syncthreads();
   if (threadIdx.x == 0) asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(s.arrivals) : "memory");
 }
-__device__ __forceinline__ void wait(const Step& s, u32 round) {
+__device__ __forceinline__ void wait(const SingleArgs& s, u32 round) {
   if (threadIdx.x == 0) {
     u32 now;
     do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(s.arrivals) : "memory");

@@ -46,7 +46,7 @@ __device__ __forceinline__ NormWeights norm_weights(const u16* weight) {
   for (int j = 0; j < NORM_LOADS; ++j) w.of[j] = ((const uint2*)weight)[min(j * THREADS + t, HIDDEN / 4 - 1)];
   return w;
 }
-__device__ __forceinline__ void norm_input(const Step& s, const NormWeights& w, bool first, u32 round, Shared& sh) {
+__device__ __forceinline__ void norm_input(const SingleArgs& s, const NormWeights& w, bool first, u32 round, Shared& sh) {
   uint4 words[NORM_LOADS];
   if (!first) look_at(words, s.x, HIDDEN / 4);
   float square = 0.f;
@@ -98,7 +98,7 @@ __device__ __forceinline__ float dot_piece(const uint4* w, const uint4* x) {
 
 // The warp's next `rows` rows of HIDDEN weights; done(j, sum) takes the product of each with the normed input.
 template <class Done>
-__device__ __forceinline__ void wide_rows(const Step& s, Ring& ring, int rows, const Shared& sh, Done done) {
+__device__ __forceinline__ void wide_rows(const SingleArgs& s, Ring& ring, int rows, const Shared& sh, Done done) {
   constexpr int PARTS = parts_of(HIDDEN), N = HIDDEN / PARTS;
 #pragma unroll 1
   for (int j = 0; j < rows; ++j) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void projection_input(const u32* from, u32 round, Sha
 // x += W @ input for the block's rows of W [HIDDEN, K], counted and handed on as `round`, the one after the input's. A
 // warp takes pieces [first, last) of them, counted from the block's first row; a row's pieces meet in shared memory.
 template <int K>
-__device__ __forceinline__ void project(const Step& s, Ring& ring, const u32* input, int first, int last, u32 round,
+__device__ __forceinline__ void project(const SingleArgs& s, Ring& ring, const u32* input, int first, int last, u32 round,
                                         Shared& sh) {
   constexpr int PARTS = parts_of(K), N = K / PARTS;
   const int lane = threadIdx.x & 31, base = share(HIDDEN, blockIdx.x, BLOCKS);

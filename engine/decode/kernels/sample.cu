@@ -26,7 +26,7 @@ __device__ __forceinline__ int machine(int& code, const Row& row) {
 }
 
 // Writes the row out and moves a live row on by one. By one warp.
-__device__ __forceinline__ void emit(const Front& s, const Row& row, int b, int code, int countdown) {
+__device__ __forceinline__ void emit(const SampleArgs& s, const Row& row, int b, int code, int countdown) {
   const int lane = lane_id();
   if (lane < BOOKS) {
     const i64 slot = min((int)row.written, s.context);
@@ -55,7 +55,7 @@ __device__ __forceinline__ float4 narrowed(float4 v) { return v; }
 __device__ __forceinline__ void add(float4& sum, float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
 
 // x = the sum of the codes' embeddings, in the order in which torch sums. By all threads.
-__device__ __forceinline__ void embed(const Front& s, int b, int code) {
+__device__ __forceinline__ void embed(const SampleArgs& s, int b, int code) {
   const Weight* from[BOOKS];
 #pragma unroll
   for (int c = 0; c < BOOKS; ++c) from[c] = s.embed + (i64)(c * VOCAB + __shfl_sync(ALL, code, c)) * HIDDEN;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void embed(const Front& s, int b, int code) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) front_step(const Front s) {
+extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleArgs s) {
   __shared__ List lists[BOOKS];
   __shared__ int codes[BOOKS];
   const int b = blockIdx.x, book = threadIdx.x >> 5, lane = lane_id();

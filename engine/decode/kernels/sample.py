@@ -16,8 +16,8 @@ _OF_STATE = (
 _OF_V2 = {"repeat_limit", "window_mask", "history"}
 
 
-class _Front(ctypes.Structure):
-    """As `Front` in sample.cu."""
+class _SampleArgs(ctypes.Structure):
+    """As `SampleArgs` in sample.cu."""
 
     _fields_ = [*((name, ctypes.c_void_p) for name in _OF_STATE), ("context", ctypes.c_int)]
 
@@ -54,7 +54,7 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-class FrontStep:
+class SampleKernel:
     """state.logits -> the next row, counters, flags and state.work.x, for every row of the state.
 
     Leaves state.slots and state.unfilled alone, which Talker.decode reads where torch's ops decode: only beside a
@@ -69,12 +69,12 @@ class FrontStep:
         window = state.history.shape[1] if config.is_v2 else 1
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, talker.dtype, window)))
-        self._function = self._module.function("front_step")
+        self._function = self._module.function("sample_step")
         self._grid, self._block = state.batch, 32 * config.codebooks
-        self._front = arguments(talker, state)
+        self._argument = arguments(talker, state)
 
     def run(self):
-        launch(self._function, self._grid, self._block, self._front)
+        launch(self._function, self._grid, self._block, self._argument)
 
     def close(self):
         """Unloads the code."""
@@ -89,4 +89,4 @@ def arguments(talker, state) -> ctypes.Structure:
             buffers[name] = getattr(state, name)
     assert all(buffer.is_contiguous() for buffer in buffers.values())
     pointers = {name: buffers[name].data_ptr() if name in buffers else 0 for name in _OF_STATE}
-    return _Front(**pointers, context=state.context)
+    return _SampleArgs(**pointers, context=state.context)

@@ -22,7 +22,7 @@ typedef float Weight;
 typedef float4 Four;
 #endif
 
-struct Front {
+struct SampleArgs {
   const float *logits, *inverse_temperature, *noise_scale, *top_p, *repeat_limit;
   const i64 *top_k_index, *line, *keys_philox, *prompt_length, *row_limit;
   const u8 *ban, *window_mask;
@@ -261,7 +261,7 @@ __device__ __forceinline__ int draw_narrow(const Bracket& b, const u32 (&key)[WI
 }
 
 // The codes that top-k and top-p leave, and one of them.
-__device__ __forceinline__ int draw(const Front& s, const Row& row, int b, int book, const Logits& logits, List& list) {
+__device__ __forceinline__ int draw(const SampleArgs& s, const Row& row, int b, int book, const Logits& logits, List& list) {
   const float p = s.top_p[b], scale = s.noise_scale[b];
   const u32 k = (u32)min(s.top_k_index[b * BOOKS + book], (i64)VOCAB - 1) + 1;
   u32 key[WIDE], top = 0, real = 0;

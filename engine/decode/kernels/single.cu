@@ -49,7 +49,7 @@ __device__ __noinline__ Pieces pieces_of(const LayerWeights* layers, const u16* 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step s) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const SingleArgs s) {
   __shared__ Shared sh;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   Part* const parts = sh.parts[warp];

@@ -21,8 +21,8 @@ _POINTERS = (
 ).split()
 
 
-class _Step(ctypes.Structure):
-    """As `Step` in single.cu."""
+class _SingleArgs(ctypes.Structure):
+    """As `SingleArgs` in single.cu."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in _POINTERS),
@@ -90,13 +90,13 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-class FusedDecode:
+class SingleKernel:
     """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable where the kernel cannot be had.
 
     Allocates its scratch when made; `run` allocates nothing and may be captured.
     """
 
-    name = "one fused kernel"
+    name = "CUDA kernel for one row"
 
     def __init__(self, talker, state):
         config, device = talker.config, talker.device
@@ -108,10 +108,10 @@ class FusedDecode:
         limit = shared_limit()
         self._shared = ring_bytes(config, limit)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks, limit)))
-        self._function = self._module.function("decode_step", self._shared)
+        self._function = self._module.function("single_step", self._shared)
         self.scratch = self.make_scratch(config, device)
         self._layers = layer_table(talker, device)
-        self._step = arguments(talker, state, self.scratch, self._layers)
+        self._argument = arguments(talker, state, self.scratch, self._layers)
         self._try(state)
 
     def _try(self, state):
@@ -138,7 +138,7 @@ class FusedDecode:
         return {name: torch.zeros(size, device=device, dtype=torch.int32) for name, size in words.items()}
 
     def run(self):
-        launch(self._function, self._blocks, THREADS, self._step, cooperative=True, shared=self._shared)
+        launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
 
     def close(self):
         """Unloads the code; scratch goes with the object."""
@@ -157,7 +157,7 @@ def layer_table(talker, device) -> torch.Tensor:
 
 def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Structure:
     """The kernel's argument; all these tensors must outlive it."""
-    return _Step(
+    return _SingleArgs(
         **{name: tensor.data_ptr() for name, tensor in scratch.items()},
         layers=layers.data_ptr(),
         x_in=state.work.x.data_ptr(),

@@ -25,7 +25,7 @@ __device__ __forceinline__ Stretch stretch_of(int item, int splits, int at) {
 template <int Q> struct Cached { uint4 k[depth<Q>()], v[depth<Q>()]; };
 struct Turn { uint2 norm, cos, sin; };
 template <int Q>
-__device__ __forceinline__ Turn turn_of(const Step& s, const u16* norm, int head, int at) {
+__device__ __forceinline__ Turn turn_of(const SingleArgs& s, const u16* norm, int head, int at) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   Turn t = {};
   if (warp <= Q) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ float4 norm_rotate(float4 v, const Turn& t) {
 // Puts the rotated queries into shared memory, scaled, and the new key and value there too. Of the blocks that take the
 // last positions, the one of the kv head's first query also writes those into the cache.
 template <int Q>
-__device__ __forceinline__ void place_qkv(const Step& s, const Stretch& a, const Turn& turn, u16* keys, u16* values,
+__device__ __forceinline__ void place_qkv(const SingleArgs& s, const Stretch& a, const Turn& turn, u16* keys, u16* values,
                                           u32 round, Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   if (warp < Q) {
@@ -185,7 +185,7 @@ __device__ __forceinline__ void receive_splits(const u64* part, int d, int k, in
 // The block's warps become one, and then the blocks of a head: those of later stretches hand theirs to the first.
 // partial: [HEADS][MAX_SPLITS][DIM + 2]: weighted sums, running maximum, running mass. Two sums a thread.
 template <int Q>
-__device__ __forceinline__ void join(const Step& s, const Stretch& a, u32 round, Shared& sh) {
+__device__ __forceinline__ void join(const SingleArgs& s, const Stretch& a, u32 round, Shared& sh) {
   constexpr int BATCH = 8;
 #pragma unroll 1
   for (int i = threadIdx.x; i < Q * DIM / 2; i += THREADS) {
@@ -228,7 +228,7 @@ __device__ __forceinline__ void join(const Step& s, const Stretch& a, u32 round,
 
 // All of it: receives `round` and hands the heads on as the one after it.
 template <int Q>
-__device__ __forceinline__ void attend_heads(const Step& s, const u16* norm, int at, u16* keys, u16* values, u32 round,
+__device__ __forceinline__ void attend_heads(const SingleArgs& s, const u16* norm, int at, u16* keys, u16* values, u32 round,
                                              Shared& sh) {
   const int splits = splits_of<Q>(at);
 #pragma unroll 1
@@ -244,7 +244,7 @@ __device__ __forceinline__ void attend_heads(const Step& s, const u16* norm, int
     join<Q>(s, a, round, sh);
   }
 }
-__device__ __forceinline__ void attention(const Step& s, const u16* norm, int at, u16* keys, u16* values, u32 round,
+__device__ __forceinline__ void attention(const SingleArgs& s, const u16* norm, int at, u16* keys, u16* values, u32 round,
                                           Shared& sh) {
   if (at < SHORT) attend_heads<1>(s, norm, at, keys, values, round, sh);
   else attend_heads<GROUP>(s, norm, at, keys, values, round, sh);

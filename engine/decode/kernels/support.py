@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...cuda.nvrtc import KernelUnavailable, compile_cubin
-from .single import FusedDecode, unfit
+from .single import SingleKernel, unfit
 
 _PROBE = 'extern "C" __global__ void probe() {}'
 
@@ -19,4 +19,4 @@ def decode_ops(config, device: torch.device, dtype: torch.dtype) -> str:
             compile_cubin(_PROBE, f"{major}{minor}", ())
         except KernelUnavailable as error:
             reason = str(error)
-    return f"torch ops ({reason})" if reason else FusedDecode.name
+    return f"torch ops ({reason})" if reason else SingleKernel.name

@@ -53,7 +53,7 @@ __device__ __forceinline__ void copy_piece(const Ring& r) {
 }
 
 // Starts the copy of the next piece, if there is one, into the next slot, which is free.
-__device__ __forceinline__ void ask(const Step& s, Ring& r) {
+__device__ __forceinline__ void ask(const SingleArgs& s, Ring& r) {
   while (r.rest.count == 0 && r.span < s.layer_count * SPANS)
     r.rest = pieces_of(s.layers, s.head, s.layer_count, ++r.span);
   if (r.rest.count) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void ask(const Step& s, Ring& r) {
 #endif
   ++r.asked;
 }
-__device__ __forceinline__ Ring make_ring(const Step& s) {
+__device__ __forceinline__ Ring make_ring(const SingleArgs& s) {
   Ring r = {0, 0, -1, {nullptr, 0, 0}};
 #if __CUDA_ARCH__ >= 900
   if ((threadIdx.x & 31) == 0) {
@@ -94,12 +94,12 @@ __device__ __forceinline__ const uint4* take(const Ring& r) {
   return (const uint4*)slot_of(r.taken);
 }
 // Every lane has read its part of the piece taken last.
-__device__ __forceinline__ void give(const Step& s, Ring& r) {
+__device__ __forceinline__ void give(const SingleArgs& s, Ring& r) {
   __syncwarp();
   ++r.taken;
   if (r.asked - r.taken < SLOTS) ask(s, r);
 }
 // Fills the slots that are kept free otherwise.
-__device__ __forceinline__ void stock(const Step& s, Ring& r) {
+__device__ __forceinline__ void stock(const SingleArgs& s, Ring& r) {
   while (r.asked - r.taken < RING) ask(s, r);
 }

@@ -27,12 +27,16 @@ IN_PLACE_OF = {  # what a function with inline PTX comes down to
 
 
 @pytest.fixture
-def rows_decode(emulate, monkeypatch):
-    """RowsDecode whose kernels are emulated, on what it takes for a GPU of two multiprocessors."""
+def batch_kernel(emulate, monkeypatch):
+    """BatchKernel whose kernels are emulated, on what it takes for a GPU of two multiprocessors."""
 
     def make(talker, state):
         options = batch_module.defines(talker.config)
-        kinds = {"add_norm": ("Norm", talker.config.hidden // 8), "attend": ("Attend", 128), "swiglu": ("Gate", 256)}
+        kinds = {
+            "add_norm": ("AddNormArgs", talker.config.hidden // 8),
+            "attend": ("AttendArgs", 128),
+            "swiglu": ("SwigluArgs", 256),
+        }
         runs = {
             name: emulate(batch_module.source(), name, argument, threads, options, IN_PLACE_OF)
             for name, (argument, threads) in kinds.items()
@@ -53,7 +57,7 @@ def rows_decode(emulate, monkeypatch):
             (torch.cuda, "get_device_properties", lambda device: gpu),
         ):
             monkeypatch.setattr(owner, name, value)
-        return batch_module.RowsDecode(talker, state)
+        return batch_module.BatchKernel(talker, state)
 
     return make
 
@@ -64,14 +68,14 @@ def relative(ours, theirs):
 
 @pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
 @torch.inference_mode()
-def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, shape):
+def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape):
     talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for cache in ("keys", "values"):
         getattr(twin, cache).normal_(generator=g)
         getattr(ours, cache).copy_(getattr(twin, cache))
-    kernels = rows_decode(talker, ours)
+    kernels = batch_kernel(talker, ours)
     for _ in range(2):  # what the first leaves behind must not disturb the second
         x = torch.randn(batch, talker.config.hidden, generator=g)
         for state in (twin, ours):
@@ -90,7 +94,7 @@ def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, shape):
 
 @pytest.mark.parametrize("shape", ["v3", "v2"])
 @torch.inference_mode()
-def test_cuda_s_nan_comes_through_every_kernel(rows_decode, narrow, monkeypatch, shape):
+def test_cuda_s_nan_comes_through_every_kernel(batch_kernel, narrow, monkeypatch, shape):
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     plain = batch_module.defines
     monkeypatch.setattr(
@@ -100,7 +104,7 @@ def test_cuda_s_nan_comes_through_every_kernel(rows_decode, narrow, monkeypatch,
     state = DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.position.copy_(torch.tensor(POSITIONS))
-    kernels = rows_decode(talker, state)
+    kernels = batch_kernel(talker, state)
     kernels.run()
     assert state.logits.isnan().all()
     for name in ("h", "attended", "act", "x"):

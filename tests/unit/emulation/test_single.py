@@ -1,4 +1,4 @@
-"""The fused kernel of one row against its torch twin. Weights take the way of GPUs without bulk copies."""
+"""The kernel for one row against its torch twin. Weights take the way of GPUs without bulk copies."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ IN_PLACE_OF = {  # what a function with inline PTX comes down to
     "uint4 cached16(const void* p)": "return *(const uint4*)p;",
     "void hand(u32* to, u32 word)": "*to = word;",
     "void hand(u64* to, float v, u32 round)": "*to = (u64)round << 32 | __float_as_uint(v);",
-    "void arrive(const Step& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
-    "void wait(const Step& s, u32 round)": """
+    "void arrive(const SingleArgs& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
+    "void wait(const SingleArgs& s, u32 round)": """
         if (threadIdx.x == 0)
           while ((int)(*s.arrivals + LATECOMERS - round * BLOCKS) < 0) emulation::look_again();
         __syncthreads();""",
@@ -38,13 +38,13 @@ def relative(ours, theirs):
 @torch.inference_mode()
 def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
     talker = narrow(shape, CONTEXT)
-    run = emulate(single.source(), "decode_step", "Step", single.THREADS, options(talker.config), IN_PLACE_OF)
+    run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, options(talker.config), IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for cache in ("keys", "values"):
         getattr(twin, cache).normal_(generator=g)
         getattr(ours, cache).copy_(getattr(twin, cache))
-    scratch = single.FusedDecode.make_scratch(talker.config, CPU)
+    scratch = single.SingleKernel.make_scratch(talker.config, CPU)
     layers = single.layer_table(talker, CPU)
     step = single.arguments(talker, ours, scratch, layers)
     for seed, at in enumerate((200, CONTEXT - 1)):  # split over all heads, and over the key-value heads
@@ -68,11 +68,11 @@ def test_cuda_s_nan_comes_through_every_hand_over(emulate, narrow, shape):
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     talker = narrow(shape, CONTEXT)
     planted = [d for d in options(talker.config) if not d.startswith("-DEPS")] + ["-DEPS=__uint_as_float(0x7fffffffu)"]
-    run = emulate(single.source(), "decode_step", "Step", single.THREADS, planted, IN_PLACE_OF)
+    run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, planted, IN_PLACE_OF)
     state = DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.position.fill_(200)
-    scratch, layers = single.FusedDecode.make_scratch(talker.config, CPU), single.layer_table(talker, CPU)
+    scratch, layers = single.SingleKernel.make_scratch(talker.config, CPU), single.layer_table(talker, CPU)
     run(single.arguments(talker, state, scratch, layers), BLOCKS)
     assert state.logits.isnan().all()
     assert state.keys[..., 200, :].isnan().all() and state.values[..., 200, :].isnan().all()
