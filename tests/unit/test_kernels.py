@@ -7,7 +7,15 @@ import torch
 from higgs_tts.engine.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.kernels import batch, sample
-from higgs_tts.engine.decode.kernels.single import SHARED_ROOM, STOCK, defines, ring, ring_bytes, source, unfit
+from higgs_tts.engine.decode.kernels.single import (
+    MAX_STAGES,
+    STATIC_SHARED,
+    defines,
+    pipeline,
+    pipeline_bytes,
+    source,
+    unfit,
+)
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
@@ -41,23 +49,23 @@ def test_the_sources_compile(config, capability):
 
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("kb", sorted(set(SHARED_KB.values())))
-def test_the_rings_fit_beside_what_else_a_block_shares(config, kb):
-    piece, under_way, slots = ring(config, kb << 10)
-    assert 1 <= under_way <= slots and piece % 8 == 0 and config.hidden % piece == 0
-    assert ring_bytes(config, kb << 10) + SHARED_ROOM <= kb << 10
-    assert slots == under_way or ring_bytes(config, kb << 10) <= STOCK
+def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb):
+    tile, prefetch, stages = pipeline(config, kb << 10)
+    assert 1 <= prefetch <= stages and tile % 8 == 0 and config.hidden % tile == 0
+    assert pipeline_bytes(config, kb << 10) + STATIC_SHARED <= kb << 10
+    assert stages == prefetch or pipeline_bytes(config, kb << 10) <= MAX_STAGES
 
 
 def test_a_block_with_too_little_shared_memory_is_refused():
     with pytest.raises(nvrtc.KernelUnavailable, match="too little shared memory"):
-        ring(V2, 48 << 10)
+        pipeline(V2, 48 << 10)
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("capability", BLOCKS)
-def test_the_front_compiles(config, dtype, capability):
+def test_the_sample_kernel_compiles(config, dtype, capability):
     assert len(nvrtc.compile_cubin(sample.source(), capability, sample.defines(config, dtype, 7))) > 10_000
 
 

@@ -88,11 +88,11 @@ extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const Atte
     const Stretch a = stretch_of(parts, item);
     const long long head = (long long)a.row * KV_HEADS + a.kv;
     u16 *keys = s.keys + head * s.slots * DIM, *values = s.values + head * s.slots * DIM;
-    u16* attended = s.attended + (long long)a.row * Q_ROWS + a.kv * GROUP * DIM;
+    u16* attended = s.attended + (long long)a.row * Q_SIZE + a.kv * GROUP * DIM;
     Tile tile;
     load_keys(tile, keys, a, first_of(a));
     load_values(tile, values, a, first_of(a));
-    place_qkv(a, s.qkv + (long long)a.row * QKV_ROWS, s.qk_norm, s.cos, s.sin, keys, values, crew);
+    place_qkv(a, s.qkv + (long long)a.row * QKV_SIZE, s.qk_norm, s.cos, s.sin, keys, values, crew);
     Whole whole = join_warps(attend_stretch(a, tile, keys, values, crew), crew);
     const bool has_query = threadIdx.x < GROUP * 32;
     if (a.parts > 1) {

@@ -189,7 +189,7 @@ __device__ __forceinline__ bool last_to_arrive(const Meeting& at, int parts, Cre
 __device__ __forceinline__ Whole join_parts(const Stretch& a, const Meeting& at) {
   const int lane = threadIdx.x & 31;
   const float* mark = (const float*)(at.marks + (threadIdx.x >> 5) * MOST_PARTS + lane);
-  const float m = lane < a.parts ? fresh(mark) : -1e30f, l = lane < a.parts ? fresh(mark + 1) : 0.f;
+  const float m = lane < a.parts ? load_cg(mark) : -1e30f, l = lane < a.parts ? load_cg(mark + 1) : 0.f;
   Whole w = {{0.f, 0.f, 0.f, 0.f}, m, 0.f};
 #pragma unroll
   for (int o = 16; o; o >>= 1) w.top = fmaxf(w.top, __shfl_xor_sync(~0u, w.top, o));
@@ -197,6 +197,6 @@ __device__ __forceinline__ Whole join_parts(const Stretch& a, const Meeting& at)
   w.mass = warp_sum(keep * l);
 #pragma unroll 4
   for (int k = 0; k < a.parts; ++k)
-    add(w, __shfl_sync(~0u, keep, k), fresh4(at.sums + k * (GROUP * DIM) + threadIdx.x * 4));
+    add(w, __shfl_sync(~0u, keep, k), load_cg4(at.sums + k * (GROUP * DIM) + threadIdx.x * 4));
   return w;
 }

@@ -21,7 +21,7 @@ struct Stretch { int row, kv, part, parts, from, to, at; };  // positions [from,
 // Values: positions 2t, 2t + 1, 2t + 8, 2t + 9, dimensions 8 * g and 64 + 8 * g.
 struct Tile { uint4 k[2][4], v[4][2]; };
 __device__ __forceinline__ uint4 read_cache(const u16* cache, const Stretch& a, int at, int dim) {
-  return at < a.to && at < a.at ? stream16(cache + (long long)at * DIM + dim) : make_uint4(0, 0, 0, 0);
+  return at < a.to && at < a.at ? load_nc16(cache + (long long)at * DIM + dim) : make_uint4(0, 0, 0, 0);
 }
 __device__ __forceinline__ int value_position(int i) { return (threadIdx.x & 3) * 2 + (i & 1) + (i >> 1) * 8; }
 

@@ -1,4 +1,4 @@
-"""The talker's decode pass of one row as one cooperative CUDA kernel (single.cu). Its torch twin is Talker.decode."""
+"""The talker's decode pass for one row as one persistent CUDA kernel (single.cu). Its torch twin is Talker.decode."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read
 
 THREADS = 512
 WARPS = THREADS // 32
-MAX_SPLITS = 32
-SHARED_ROOM = 44 << 10  # bytes of a block's shared memory beside the rings; the kernel checks it against what it has
-SLOTS = 2  # pieces a warp has under way; with more, what blocks hand to each other queues behind them
-STOCK = 128 << 10  # bytes of a block that an idle one may have under way, where it has the room
+MAX_SPLITS = 32  # of the KV cache
+STATIC_SHARED = 44 << 10  # bytes of shared memory besides the pipeline's; the kernel asserts that it fits
+PREFETCH = 2  # tiles in flight per warp; more would delay the exchange between blocks behind weight loads
+MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
 _POINTERS = (
-    "layers x_in head norm cos sin keys values position logits x qkv partial attended act rounds arrivals"
+    "layers x_in head norm cos sin keys values position logits x qkv partial attended act epoch arrivals"
 ).split()
 
 
 class _SingleArgs(ctypes.Structure):
-    """As `SingleArgs` in single.cu."""
+    """`SingleArgs` of exchange.cuh."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in _POINTERS),
         ("layer_stride", ctypes.c_longlong),
         ("layer_count", ctypes.c_int),
-        ("slots", ctypes.c_int),
+        ("max_seq_len", ctypes.c_int),
     ]
 
 
@@ -36,35 +36,36 @@ def source() -> str:
     return read_source(pathlib.Path(__file__).with_name("single.cu"))
 
 
-def ring(config, shared: int) -> tuple[int, int, int]:
-    """(weights a piece, pieces under way, slots a warp) of the rings that fit into `shared` bytes of a block.
+def pipeline(config, shared: int) -> tuple[int, int, int]:
+    """(weights of a tile, tiles in flight, stages) of a warp's pipeline, for `shared` bytes of shared memory a block.
 
     Raises KernelUnavailable.
     """
-    room = (shared - SHARED_ROOM) // (2 * WARPS)
-    stock = min(room, STOCK // (2 * WARPS))
-    for under_way, parts in itertools.product((SLOTS, 1), (2, 4, 8)):
-        piece = config.hidden // parts
-        if piece * under_way <= room:
-            return piece, under_way, max(under_way, stock // piece)
+    room = (shared - STATIC_SHARED) // (2 * WARPS)
+    most = min(room, MAX_STAGES // (2 * WARPS))
+    for prefetch, tiles in itertools.product((PREFETCH, 1), (2, 4, 8)):
+        tile = config.hidden // tiles
+        if tile * prefetch <= room:
+            return tile, prefetch, max(prefetch, most // tile)
     raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")
 
 
-def ring_bytes(config, shared: int) -> int:
-    """Dynamic shared memory of a block."""
-    piece, _, slots = ring(config, shared)
-    return WARPS * slots * piece * 2
+def pipeline_bytes(config, shared: int) -> int:
+    """A block's dynamic shared memory."""
+    tile, _, stages = pipeline(config, shared)
+    return WARPS * stages * tile * 2
 
 
 def defines(config, blocks: int, shared: int) -> tuple[str, ...]:
-    """The widths as compiler options, for a grid of that many blocks with that many bytes of shared memory each."""
-    piece, under_way, slots = ring(config, shared)
+    """Compiler options for a grid of `blocks` with `shared` bytes of shared memory each."""
+    tile, prefetch, stages = pipeline(config, shared)
     values = {
         "BLOCKS": blocks,
-        "PIECE": piece,
-        "SLOTS": under_way,
-        "RING": slots,
-        "SHARED_ROOM": SHARED_ROOM,
+        "TILE": tile,
+        "PREFETCH": prefetch,
+        "STAGES": stages,
+        "STATIC_SHARED": STATIC_SHARED,
+        "MAX_SPLITS": MAX_SPLITS,
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
         "KV_HEADS": config.kv_heads,
@@ -91,9 +92,9 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 class SingleKernel:
-    """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable where the kernel cannot be had.
+    """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable if it cannot be compiled or launched.
 
-    Allocates its scratch when made; `run` allocates nothing and may be captured.
+    Allocates its scratch when constructed; `run` allocates nothing and may be captured.
     """
 
     name = "CUDA kernel for one row"
@@ -106,7 +107,7 @@ class SingleKernel:
         major, minor = torch.cuda.get_device_capability(device)
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
         limit = shared_limit()
-        self._shared = ring_bytes(config, limit)
+        self._shared = pipeline_bytes(config, limit)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks, limit)))
         self._function = self._module.function("single_step", self._shared)
         self.scratch = self.make_scratch(config, device)
@@ -115,7 +116,7 @@ class SingleKernel:
         self._try(state)
 
     def _try(self, state):
-        """One launch on a state that holds no row yet: a driver that refuses it does so here, not in the first step."""
+        """A first launch, on a state without a sequence: a driver that refuses it does so here, not in a step."""
         state.work.x.zero_()
         try:
             self.run()
@@ -125,14 +126,14 @@ class SingleKernel:
 
     @staticmethod
     def make_scratch(config, device) -> dict[str, torch.Tensor]:
-        """What the kernel's blocks hand to each other, zeroed: no round has been yet."""
+        """The buffers through which blocks exchange values (exchange.cuh), zeroed: no epoch has been published yet."""
         words = {
             "x": config.hidden,
             "qkv": (config.heads + 2 * config.kv_heads) * config.head_dim,
             "partial": 2 * config.heads * MAX_SPLITS * (config.head_dim + 2),
             "attended": config.heads * config.head_dim,
             "act": config.intermediate,
-            "rounds": 1,
+            "epoch": 1,
             "arrivals": 1,
         }
         return {name: torch.zeros(size, device=device, dtype=torch.int32) for name, size in words.items()}
@@ -141,18 +142,18 @@ class SingleKernel:
         launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
 
     def close(self):
-        """Unloads the code; scratch goes with the object."""
+        """Unloads the code; the scratch is freed with the object."""
         self._module.close()
 
 
 def layer_table(talker, device) -> torch.Tensor:
-    """Addresses of every layer's weights, [layers, 7] int64."""
-    rows = []
+    """`LayerWeights` of every layer, [layers, 7] addresses."""
+    table = []
     for layer in talker.layers:
         expert = layer.code
         tensors = (expert.attn_norm, layer.qkv, layer.qk_norm, layer.out, expert.mlp_norm, expert.gate_up, expert.down)
-        rows.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
-    return torch.tensor(rows, dtype=torch.int64, device=device)
+        table.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+    return torch.tensor(table, dtype=torch.int64, device=device)
 
 
 def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Structure:
@@ -171,5 +172,5 @@ def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Stru
         logits=state.logits.data_ptr(),
         layer_stride=state.keys.stride(0),
         layer_count=talker.config.layers,
-        slots=state.context,
+        max_seq_len=state.context,
     )

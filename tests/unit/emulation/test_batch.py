@@ -9,11 +9,11 @@ from higgs_tts.engine.decode.state import DecodeState
 
 CONTEXT = 700
 POSITIONS = (5, 511, 512, 699)  # one tile, a whole part, one position more, and two parts up to the last slot
-IN_PLACE_OF = {  # what a function with inline PTX comes down to
-    "uint4 stream16(const void* p)": "return *(const uint4*)p;",
-    "float4 fresh4(const float* p)": "return *(const float4*)p;",
-    "float fresh(const float* p)": "return *p;",
-    "uint4 cached16(const void* p)": "return *(const uint4*)p;",
+IN_PLACE_OF = {  # functions with inline PTX
+    "uint4 load_nc16(const void* p)": "return *(const uint4*)p;",
+    "float4 load_cg4(const float* p)": "return *(const float4*)p;",
+    "float load_cg(const float* p)": "return *p;",
+    "uint4 load_cg16(const void* p)": "return *(const uint4*)p;",
     "u32 transpose(u32 v)": """
         const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
         const u32 a = __shfl_sync(~0u, v, column * 4 + row / 2), b = __shfl_sync(~0u, v, column * 4 + 4 + row / 2);
