@@ -32,7 +32,7 @@ EDGES = (
     2049,
     2098,
     2099,
-)  # tiles, parts, cache
+)  # of tiles, splits, cache
 
 
 def relative(ours, theirs):
@@ -136,27 +136,27 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_row_comes_out_the_same_whatever_stands_beside_it(wide, state_of, family):
-    """One row's bits for other numbers of rows, other neighbours at other positions, another slot, another cache."""
+    """One row's bits with other numbers of rows, other neighbours, another row index, another length of the cache."""
     talker = wide(family, torch.bfloat16, 3, 2100)
     g = torch.Generator("cuda").manual_seed(7)
     for at in (3, 127, 700):
         seen = set()
         keys, values = (torch.randn(3, 8, at, 128, generator=g, device="cuda").bfloat16() for _ in range(2))
         x = torch.randn(talker.config.hidden, generator=g, device="cuda").bfloat16()
-        for batch, slot, slots in ((2, 0, 2100), (2, 1, 704), (3, 1, 704), (8, 7, 900), (33, 32, 704), (64, 40, 2100)):
-            state = state_of(talker, batch, slots)
+        for batch, row, length in ((2, 0, 2100), (2, 1, 704), (3, 1, 704), (8, 7, 900), (33, 32, 704), (64, 40, 2100)):
+            state = state_of(talker, batch, length)
             state.fused = BatchKernel(talker, state)
-            positions = [(at * 31 + 97 * b * batch) % slots for b in range(batch)]
-            positions[slot] = at
-            pose(state, positions, batch + slot)
-            state.keys[:, slot, :, :at], state.values[:, slot, :, :at] = keys, values
-            state.work.x[slot] = x
+            positions = [(at * 31 + 97 * b * batch) % length for b in range(batch)]
+            positions[row] = at
+            pose(state, positions, batch + row)
+            state.keys[:, row, :, :at], state.values[:, row, :, :at] = keys, values
+            state.work.x[row] = x
             for _ in range(3):
                 state.logits.zero_()
                 talker.decode(state)
-                new = state.keys[:, slot, :, at].float(), state.values[:, slot, :, at].float()
+                new = state.keys[:, row, :, at].float(), state.values[:, row, :, at].float()
                 seen.add(
-                    torch.cat([state.logits[slot].flatten(), *(one.flatten() for one in new)]).cpu().numpy().tobytes()
+                    torch.cat([state.logits[row].flatten(), *(one.flatten() for one in new)]).cpu().numpy().tobytes()
                 )
             state.fused.close()
         assert len(seen) == 1, at

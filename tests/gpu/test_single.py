@@ -64,7 +64,7 @@ def test_kernel_is_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, famil
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_every_length_up_to_the_last_slot(wide, state_of, prompt, family):
-    """Lengths around the kernel's own bounds: one position, a part's edge, all parts, the last slot."""
+    """Lengths around the kernel's own bounds: one position, a split's edge, all splits, the last slot."""
     talker, twin, ours = both(wide, state_of, family, 2, 1100, prompt)
     g = torch.Generator("cuda").manual_seed(1)
     for cache in ("keys", "values"):

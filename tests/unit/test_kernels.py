@@ -77,19 +77,19 @@ def test_the_batch_kernels_compile(config, capability):
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])
-def test_no_row_comes_to_more_parts_than_there_is_room_for(context):
-    """The sizes that the kernel chooses: doubled as long as parts are too many."""
+def test_no_row_has_more_splits_than_there_is_room_for(context):
+    """The sizes that the kernel chooses: doubled while there are too many splits."""
     most = 0
     for at in range(context):
-        size = batch.PART
-        while at // size >= batch.MOST_PARTS:
+        size = batch.MIN_SPLIT
+        while at // size >= batch.MAX_SPLITS:
             size *= 2
         most = max(most, at // size + 1)
-    assert most == batch.most_parts(context)
+    assert most == batch.max_splits(context)
 
 
 def test_a_batch_is_no_larger_than_its_kernels_serve():
-    assert MAX_BATCH <= batch.MOST_ROWS
+    assert MAX_BATCH <= batch.MAX_ROWS
 
 
 @needs_nvrtc

@@ -1,4 +1,4 @@
-"""The kernels between a batch's products against the torch twin. The matrix instruction is the one of old GPUs."""
+"""The kernels between a batch's products against the torch twin. Tensor cores are replaced as on Turing."""
 
 import types
 
@@ -8,7 +8,7 @@ from higgs_tts.engine.decode.kernels import batch as batch_module
 from higgs_tts.engine.decode.state import DecodeState
 
 CONTEXT = 700
-POSITIONS = (5, 511, 512, 699)  # one tile, a whole part, one position more, and two parts up to the last slot
+POSITIONS = (5, 511, 512, 699)  # one tile, a whole split, one position more, and two splits up to the last slot
 IN_PLACE_OF = {  # functions with inline PTX
     "uint4 load_nc16(const void* p)": "return *(const uint4*)p;",
     "float4 load_cg4(const float* p)": "return *(const float4*)p;",
@@ -18,17 +18,17 @@ IN_PLACE_OF = {  # functions with inline PTX
         const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
         const u32 a = __shfl_sync(~0u, v, column * 4 + row / 2), b = __shfl_sync(~0u, v, column * 4 + 4 + row / 2);
         return row % 2 ? a >> 16 | b & 0xffff0000u : a & 0xffffu | b << 16;""",
-    "bool last_to_arrive(const Meeting& at, int parts, Crew& crew)": """
+    "bool last_to_arrive(const Workspace& of, int splits, Shared& sh)": """
         __syncthreads();
-        if (threadIdx.x == 0) crew.last = atomicInc(at.arrived, parts - 1) == parts - 1;
+        if (threadIdx.x == 0) sh.last = atomicInc(of.arrived, splits - 1) == splits - 1;
         __syncthreads();
-        return crew.last;""",
+        return sh.last;""",
 }
 
 
 @pytest.fixture
 def batch_kernel(emulate, monkeypatch):
-    """BatchKernel whose kernels are emulated, on what it takes for a GPU of two multiprocessors."""
+    """BatchKernel whose kernels are emulated, on what it takes for a GPU with two SMs."""
 
     def make(talker, state):
         options = batch_module.defines(talker.config)
