@@ -1,4 +1,4 @@
-"""The kernel of the step's first half against its torch twin: every buffer that anything reads later, bit for bit."""
+"""The sampling kernel against its torch twin: every buffer that anything reads later, bit for bit."""
 
 import dataclasses
 import random
@@ -40,7 +40,7 @@ class Room:
         self.ours.front = SampleKernel(talker, self.ours)
         self.random = random.Random(seed)
         self.g = torch.Generator(talker.device).manual_seed(seed)
-        self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to draw again
+        self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to resample
 
     def normal(self):
         return torch.randn(self.twin.logits.shape, generator=self.g, device=self.g.device)
@@ -49,7 +49,7 @@ class Room:
         return torch.rand(shape, generator=self.g, device=self.g.device) < share
 
     def start(self, b, **changes):
-        """Row b begins a line of its own settings, somewhere in the cache."""
+        """Row b begins a sequence with settings of its own, somewhere in the cache."""
         roll = self.random
         top_k, top_p = roll.choice(TRUNCATIONS)
         params = SamplingParams(
@@ -79,7 +79,7 @@ class Room:
             state.logits.copy_(logits)
 
     def spoil(self, share=0.1):
-        """In some rows, one logit that is not a number; it may be that of a code that is kept from the draw."""
+        """In some rows, one logit that is not a number; it may be a suppressed code's."""
         batch, books, vocab = self.twin.logits.shape
         for b in self.chance(share, batch).nonzero()[:, 0].tolist():
             book, code = self.random.randrange(books), self.random.choice((BOC, EOC, self.random.randrange(vocab)))
@@ -183,7 +183,7 @@ def flags_are_the_twin_s(room, frames):
     room.ours.front.close()
 
 
-def test_repeats_are_drawn_again_by_both(wide, state_of):
+def test_repeats_are_resampled_by_both(wide, state_of):
     """v2's rule at work: without it other codes come out."""
     room = Room(wide, state_of, "v2", 2)
     for b in range(2):

@@ -1,4 +1,4 @@
-"""The step's part before the talker as one CUDA kernel (sample.cu). Its torch twin is decode_step's other branch."""
+"""Sampling, delay pattern, embedding: one CUDA kernel (sample.cu). Its torch twin is decode_step's other branch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_V2 = {"repeat_limit", "window_mask", "history"}
 
 
 class _SampleArgs(ctypes.Structure):
-    """As `SampleArgs` in sample.cu."""
+    """`SampleArgs` of sampling.cuh."""
 
     _fields_ = [*((name, ctypes.c_void_p) for name in _OF_STATE), ("context", ctypes.c_int)]
 
@@ -27,9 +27,9 @@ def source() -> str:
 
 
 def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
-    """The sizes as compiler options; window: frames that v2's repetition rule looks back on."""
+    """Compiler options; window: how many frames v2's repetition rule looks back."""
     values = {
-        "BOOKS": config.codebooks,
+        "CODEBOOKS": config.codebooks,
         "VOCAB": config.code_vocab,
         "BOC": config.code_vocab - 2,
         "EOC": config.code_vocab - 1,
@@ -55,10 +55,10 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
 
 
 class SampleKernel:
-    """state.logits -> the next row, counters, flags and state.work.x, for every row of the state.
+    """state.logits -> the next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
 
-    Leaves state.slots and state.unfilled alone, which Talker.decode reads where torch's ops decode: only beside a
-    state.fused. Allocates nothing on the device; `run` may be captured.
+    Does not update state.slots and state.unfilled, which Talker.decode reads when torch's ops decode, so it serves only
+    beside a state.fused. Allocates nothing on the device; `run` may be captured.
     """
 
     def __init__(self, talker, state):
@@ -82,7 +82,7 @@ class SampleKernel:
 
 
 def arguments(talker, state) -> ctypes.Structure:
-    """The kernel's argument: addresses of what it reads and writes, 0 for what only v2 has. They must outlive it."""
+    """The kernel's argument: addresses of buffers that must outlive it, 0 for those that only v2 has."""
     buffers = {"embed": talker.embed_codes, "x": state.work.x}
     for name in _OF_STATE:
         if name not in buffers and (talker.config.is_v2 or name not in _OF_V2):

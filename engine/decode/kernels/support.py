@@ -1,4 +1,4 @@
-"""Which ops would decode a model on a device, without making any of them."""
+"""Which backend would decode a model on a device, without building it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PROBE = 'extern "C" __global__ void probe() {}'
 
 
 def decode_ops(config, device: torch.device, dtype: torch.dtype) -> str:
-    """What decodes one row, in plain words: our kernel, or torch's ops and why. Compiles one empty kernel at most."""
+    """The backend for one row, in words: our kernel, or torch's ops and why. Compiles at most an empty kernel."""
     reason = unfit(config, device, dtype)
     if reason is None:
         major, minor = torch.cuda.get_device_capability(device)

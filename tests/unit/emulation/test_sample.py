@@ -1,4 +1,4 @@
-"""The step's part before the talker: the kernel in the room that its GPU test makes for it."""
+"""The sampling kernel, in the harness of its GPU test."""
 
 import importlib.util
 import pathlib
@@ -38,7 +38,7 @@ class Emulated:
 
 @pytest.fixture
 def room(gpu_test, small):
-    """make(family, batch, dtype, seed) -> the GPU test's room, narrow."""
+    """make(family, batch, dtype, seed) -> the GPU test's harness, on a small model."""
 
     def wide(family, dtype, layers, context):
         config = small.config(family)
