@@ -8,6 +8,7 @@ from higgs_tts.engine.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.kernels import batch, sample
 from higgs_tts.engine.decode.kernels.single import (
+    FORMATS,
     MAX_STAGES,
     STATIC_SHARED,
     defines,
@@ -51,7 +52,7 @@ def test_the_sources_compile(config, capability):
 @pytest.mark.parametrize("kb", sorted(set(SHARED_KB.values())))
 def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb):
     tile, prefetch, stages = pipeline(config, kb << 10)
-    assert 1 <= prefetch <= stages and tile % 8 == 0 and config.hidden % tile == 0
+    assert 1 <= prefetch <= stages and tile % 16 == 0 and FORMATS["bf16"].bytes(config.hidden) % tile == 0
     assert pipeline_bytes(config, kb << 10) + STATIC_SHARED <= kb << 10
     assert stages == prefetch or pipeline_bytes(config, kb << 10) <= MAX_STAGES
 

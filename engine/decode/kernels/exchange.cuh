@@ -21,11 +21,20 @@
 
 constexpr int WARPS = 16, THREADS = WARPS * 32;
 
-struct LayerWeights { const u16 *attn_norm, *qkv, *qk_norm, *out, *mlp_norm, *gate_up, *down; };
+struct LayerWeights {  // norms are bf16, matrices as their format stores them
+  const u16* attn_norm;
+  const u8* qkv;
+  const u16* qk_norm;
+  const u8* out;
+  const u16* mlp_norm;
+  const u8 *gate_up, *down;
+};
 
 struct SingleArgs {
   const LayerWeights* layers;
-  const u16 *x_in, *head, *norm, *cos, *sin;
+  const u16* x_in;
+  const u8* head;
+  const u16 *norm, *cos, *sin;
   u16 *keys, *values;         // of the first layer, [KV_HEADS][max_seq_len][DIM]; the others layer_stride apart
   const long long* position;  // the slot of this step's key and value
   float* logits;

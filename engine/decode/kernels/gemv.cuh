@@ -3,17 +3,19 @@
 // Where the i-th of n even ranges of `count` things begins; ranges differ by one at most.
 __device__ __forceinline__ int range_start(int count, int i, int n) { return (int)((long long)count * i / n); }
 
-// Tiles of a matrix row of k weights: the fewest that are equal, whole 16-byte loads, and no longer than TILE.
+// Tiles of a matrix row of k weights: the fewest that are equal, whole loads, and no larger than TILE_BYTES.
+template <class F>
 __host__ __device__ constexpr int tiles_of(int k) {
-  int n = (k + TILE - 1) / TILE;
-  while (k % n || k / n % VEC) ++n;
+  int n = 1;
+  while (k % n || k / n % F::PER_LOAD || F::bytes(k / n) > TILE_BYTES) ++n;
   return n;
 }
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 constexpr int MAX_OWNED = ceil_div(HIDDEN, BLOCKS);                      // elements of the residual stream, a block
 constexpr int MAX_WARP_ROWS = ceil_div(ceil_div(INTER, BLOCKS), WARPS);  // rows of the gate or up matrix, a warp
 constexpr int MAX_INPUT = INTER > Q_SIZE ? INTER : Q_SIZE;
-constexpr int MAX_TILES = tiles_of(INTER) > tiles_of(Q_SIZE) ? tiles_of(INTER) : tiles_of(Q_SIZE);
+constexpr int MAX_TILES = tiles_of<Format>(INTER) > tiles_of<Format>(Q_SIZE) ? tiles_of<Format>(INTER)
+                                                                             : tiles_of<Format>(Q_SIZE);
 static_assert(HIDDEN >= BLOCKS && INTER >= BLOCKS, "every block publishes a part of x, qkv and act (exchange.cuh)");
 
 struct Range { int first, count; };
@@ -79,34 +81,29 @@ __device__ __forceinline__ float norm_scale(const Shared& sh) {  // recomputed f
 }
 
 // This lane's part of the product of a tile of N weights and N inputs.
-template <int N>
-__device__ __forceinline__ float dot_tile(const uint4* w, const uint4* x) {
-  constexpr int LOADS = N / VEC;
-  float even = 0.f, odd = 0.f;
+template <class F, int N>
+__device__ __forceinline__ float dot_tile(const uint4* tile, const uint4* x) {
+  constexpr int LOADS = N / F::PER_LOAD;
+  static_assert(F::bytes(N) % 16 == 0 && F::bytes(N) <= TILE_BYTES, "a tile is copied 16 bytes at a time into a stage");
+  float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
   for (int c = 0; c < ceil_div(LOADS, 32); ++c) {
-    const int at = c * 32 + (threadIdx.x & 31);
-    if (LOADS % 32 == 0 || at < LOADS) {
-      const uint4 a = w[at], b = x[at];
-      even = fmaf(low(a.x), low(b.x), even); odd = fmaf(high(a.x), high(b.x), odd);
-      even = fmaf(low(a.y), low(b.y), even); odd = fmaf(high(a.y), high(b.y), odd);
-      even = fmaf(low(a.z), low(b.z), even); odd = fmaf(high(a.z), high(b.z), odd);
-      even = fmaf(low(a.w), low(b.w), even); odd = fmaf(high(a.w), high(b.w), odd);
-    }
+    const int load = c * 32 + (threadIdx.x & 31);
+    if (LOADS % 32 == 0 || load < LOADS) sum = F::dot(tile, load, x, sum);
   }
-  return even + odd;
+  return sum.x + sum.y;
 }
 
 // The warp's next `rows` matrix rows of HIDDEN weights times the normed input; done(j, sum) takes each product.
-template <class Done>
+template <class F, class Done>
 __device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, const Shared& sh, Done done) {
-  constexpr int TILES = tiles_of(HIDDEN), N = HIDDEN / TILES;
+  constexpr int TILES = tiles_of<F>(HIDDEN), N = HIDDEN / TILES;
 #pragma unroll 1
   for (int j = 0; j < rows; ++j) {
     float sum = 0.f;
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
-      sum += dot_tile<N>(wait(p), sh.x + tile * (N / VEC));
+      sum += dot_tile<F, N>(wait(p), sh.x + tile * (N / VEC));
       release(s, p);
     }
     done(j, norm_scale(sh) * warp_sum(sum));
@@ -133,16 +130,16 @@ __device__ __forceinline__ void projection_input(const u32* from, u32 epoch, Sha
 
 // x += W @ input for the block's rows of W [HIDDEN, K], published in `epoch`; the input is from the one before. A warp
 // takes tiles [first, last) of those rows; the tiles of a row are summed in shared memory.
-template <int K>
+template <class F, int K>
 __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const u32* input, int first, int last,
                                         u32 epoch, Shared& sh) {
-  constexpr int TILES = tiles_of(K), N = K / TILES;
+  constexpr int TILES = tiles_of<F>(K), N = K / TILES;
   const int lane = threadIdx.x & 31, base = range_start(HIDDEN, blockIdx.x, BLOCKS);
   const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - base;
   projection_input<K>(input, epoch - 1, sh);
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
-    float sum = dot_tile<N>(wait(p), sh.project.input + i % TILES * (N / VEC));
+    float sum = dot_tile<F, N>(wait(p), sh.project.input + i % TILES * (N / VEC));
     release(s, p);
     sum = warp_sum(sum);
     if (lane == 0) sh.project.sums[i] = sum;

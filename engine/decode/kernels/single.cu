@@ -4,13 +4,14 @@
 // blocks that need it by flag-in-word signalling (exchange.cuh), while the weights of the next phases stream into
 // shared memory (weight_pipeline.cuh).
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS, the grid;
-// MAX_SPLITS of the KV cache; TILE (weights), PREFETCH and STAGES of the pipeline; STATIC_SHARED, the most bytes of
-// shared memory besides its stages.
-// Weights and cache are bf16; the residual stream and all sums are fp32.
+// MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers' matrices and of the head;
+// TILE_BYTES, PREFETCH and STAGES of the pipeline; STATIC_SHARED, the most bytes of shared memory besides its stages.
+// Norms, embeddings and cache are bf16; the residual stream and all sums are fp32.
 
 #include "load.cuh"
 #include "exchange.cuh"
 #include "weight_pipeline.cuh"
+#include "weight_format.cuh"
 #include "gemv.cuh"
 #include "single_attention.cuh"
 
@@ -21,33 +22,34 @@ __device__ __forceinline__ Range warp_rows(int rows) {
   return {base + first, range_start(mine, warp + 1, WARPS) - first};
 }
 // The warp's tiles of a projection [HIDDEN, K], counted from the block's first row.
-template <int K>
+template <class F, int K>
 __device__ __forceinline__ Range warp_tiles() {
   const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - range_start(HIDDEN, blockIdx.x, BLOCKS);
-  const int tiles = tiles_of(K) * owned;
+  const int tiles = tiles_of<F>(K) * owned;
   const int warp = threadIdx.x >> 5, first = range_start(tiles, warp, WARPS);
   return {first, range_start(tiles, warp + 1, WARPS) - first};
 }
-__device__ __forceinline__ TileRange row_tiles(const u16* w, int from, Range rows) {
-  constexpr int TILES = tiles_of(HIDDEN);
-  return {(const unsigned char*)(w + (long long)(from + rows.first) * HIDDEN), HIDDEN / TILES * 2, rows.count * TILES};
+template <class F>
+__device__ __forceinline__ TileRange row_tiles(const u8* w, int from, Range rows) {
+  constexpr int TILES = tiles_of<F>(HIDDEN), BYTES = F::bytes(HIDDEN / TILES);
+  return {w + F::bytes((long long)(from + rows.first) * HIDDEN), BYTES, rows.count * TILES};
 }
-template <int K>
-__device__ __forceinline__ TileRange projection_tiles(const u16* w) {
-  constexpr int N = K / tiles_of(K);
-  const Range tiles = warp_tiles<K>();
-  w += (long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K + (long long)tiles.first * N;
-  return {(const unsigned char*)w, N * 2, tiles.count};
+template <class F, int K>
+__device__ __forceinline__ TileRange projection_tiles(const u8* w) {
+  constexpr int TILES = tiles_of<F>(K), BYTES = F::bytes(K / TILES);
+  const Range tiles = warp_tiles<F, K>();
+  w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K + (long long)tiles.first * (K / TILES));
+  return {w, BYTES, tiles.count};
 }
-__device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u16* head, int layer_count, int matrix) {
-  if (matrix == layer_count * MATRICES) return row_tiles(head, 0, warp_rows(CODES));
+__device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix) {
+  if (matrix == layer_count * MATRICES) return row_tiles<HeadFormat>(head, 0, warp_rows(CODES));
   const LayerWeights& w = layers[matrix / MATRICES];
   switch (matrix % MATRICES) {
-    case 0: return row_tiles(w.qkv, 0, warp_rows(QKV_SIZE));
-    case 1: return projection_tiles<Q_SIZE>(w.out);
-    case 2: return row_tiles(w.gate_up, 0, warp_rows(INTER));
-    case 3: return row_tiles(w.gate_up, INTER, warp_rows(INTER));
-    default: return projection_tiles<INTER>(w.down);
+    case 0: return row_tiles<Format>(w.qkv, 0, warp_rows(QKV_SIZE));
+    case 1: return projection_tiles<Format, Q_SIZE>(w.out);
+    case 2: return row_tiles<Format>(w.gate_up, 0, warp_rows(INTER));
+    case 3: return row_tiles<Format>(w.gate_up, INTER, warp_rows(INTER));
+    default: return projection_tiles<Format, INTER>(w.down);
   }
 }
 
@@ -56,8 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   Range* const ranges = sh.ranges[warp];
   if (lane == 0) {
-    ranges[0] = warp_rows(QKV_SIZE); ranges[1] = warp_tiles<Q_SIZE>(); ranges[2] = warp_rows(INTER);
-    ranges[3] = warp_tiles<INTER>(); ranges[4] = warp_rows(CODES);
+    ranges[0] = warp_rows(QKV_SIZE); ranges[1] = warp_tiles<Format, Q_SIZE>(); ranges[2] = warp_rows(INTER);
+    ranges[3] = warp_tiles<Format, INTER>(); ranges[4] = warp_rows(CODES);
   }
   __syncwarp();
   Pipeline pipeline = start_pipeline(s);
@@ -72,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     const NormWeights attn_norm = norm_weights(w.attn_norm);
     wait_arrivals(s, epoch);
     norm_input(s, attn_norm, layer == 0, epoch, sh);
-    gemv_hidden(s, pipeline, ranges[0].count, sh, [&](int j, float sum) {
+    gemv_hidden<Format>(s, pipeline, ranges[0].count, sh, [&](int j, float sum) {
       if (lane == 0) publish(s.qkv + ranges[0].first + j, ll_word(sum, epoch + 1));
     });
     arrive(s);
@@ -83,22 +85,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     if (idle) fill(s, pipeline);
     const NormWeights mlp_norm = norm_weights(w.mlp_norm);
     wait_arrivals(s, epoch + 2);
-    project<Q_SIZE>(s, pipeline, s.attended, ranges[1].first, ranges[1].first + ranges[1].count, epoch + 3, sh);
+    project<Format, Q_SIZE>(s, pipeline, s.attended, ranges[1].first, ranges[1].first + ranges[1].count, epoch + 3, sh);
     wait_arrivals(s, epoch + 3);
     norm_input(s, mlp_norm, false, epoch + 3, sh);
-    gemv_hidden(s, pipeline, ranges[2].count, sh, [&](int j, float sum) { if (lane == 0) sh.gate[warp][j] = sum; });
-    gemv_hidden(s, pipeline, ranges[2].count, sh, [&](int j, float sum) {
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh, [&](int j, float sum) {
+      if (lane == 0) sh.gate[warp][j] = sum;
+    });
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh, [&](int j, float sum) {
       const float gate = sh.gate[warp][j];
       if (lane == 0) publish(s.act + ranges[2].first + j, ll_word_bf16(gate / (1.f + __expf(-gate)) * sum, epoch + 4));
     });
     arrive(s);
     wait_arrivals(s, epoch + 4);
-    project<INTER>(s, pipeline, s.act, ranges[3].first, ranges[3].first + ranges[3].count, epoch + 5, sh);
+    project<Format, INTER>(s, pipeline, s.act, ranges[3].first, ranges[3].first + ranges[3].count, epoch + 5, sh);
   }
   const NormWeights norm = norm_weights(s.norm);
   wait_arrivals(s, epoch);
   norm_input(s, norm, false, epoch, sh);
-  gemv_hidden(s, pipeline, ranges[4].count, sh, [&](int j, float sum) {  // rounded as a bf16 product would be
+  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, sh, [&](int j, float sum) {
+    // Rounded as torch's bf16 product would be.
     if (lane == 0) s.logits[ranges[4].first + j] = __uint_as_float(pack(0.f, sum));
   });
   // This block has received values from every other, so all of them have read the epoch that the launch began with.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 import pathlib
 
@@ -21,6 +22,20 @@ _POINTERS = (
 ).split()
 
 
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """How a matrix is stored: its struct in weight_format.cuh, and bits a weight, with everything stored beside it."""
+
+    cuda: str
+    bits: int
+
+    def bytes(self, weights: int) -> int:
+        return weights * self.bits // 8
+
+
+FORMATS = {"bf16": Format("Bf16", 16)}
+
+
 class _SingleArgs(ctypes.Structure):
     """`SingleArgs` of exchange.cuh."""
 
@@ -36,32 +51,34 @@ def source() -> str:
     return read_source(pathlib.Path(__file__).with_name("single.cu"))
 
 
-def pipeline(config, shared: int) -> tuple[int, int, int]:
-    """(weights of a tile, tiles in flight, stages) of a warp's pipeline, for `shared` bytes of shared memory a block.
+def pipeline(config, shared: int, weights: str = "bf16") -> tuple[int, int, int]:
+    """(bytes of a tile, tiles in flight, stages) of a warp's pipeline, for `shared` bytes of shared memory a block.
 
     Raises KernelUnavailable.
     """
-    room = (shared - STATIC_SHARED) // (2 * WARPS)
-    most = min(room, MAX_STAGES // (2 * WARPS))
+    room = (shared - STATIC_SHARED) // WARPS
+    most = min(room, MAX_STAGES // WARPS)
     for prefetch, tiles in itertools.product((PREFETCH, 1), (2, 4, 8)):
-        tile = config.hidden // tiles
+        tile = FORMATS[weights].bytes(config.hidden // tiles)
         if tile * prefetch <= room:
             return tile, prefetch, max(prefetch, most // tile)
     raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")
 
 
-def pipeline_bytes(config, shared: int) -> int:
+def pipeline_bytes(config, shared: int, weights: str = "bf16") -> int:
     """A block's dynamic shared memory."""
-    tile, _, stages = pipeline(config, shared)
-    return WARPS * stages * tile * 2
+    tile, _, stages = pipeline(config, shared, weights)
+    return WARPS * stages * tile
 
 
-def defines(config, blocks: int, shared: int) -> tuple[str, ...]:
-    """Compiler options for a grid of `blocks` with `shared` bytes of shared memory each."""
-    tile, prefetch, stages = pipeline(config, shared)
+def defines(config, blocks: int, shared: int, weights: str = "bf16") -> tuple[str, ...]:
+    """Compiler options for a grid of `blocks` with `shared` bytes of shared memory each. The head is always bf16."""
+    tile, prefetch, stages = pipeline(config, shared, weights)
     values = {
         "BLOCKS": blocks,
-        "TILE": tile,
+        "FORMAT": FORMATS[weights].cuda,
+        "HEAD_FORMAT": FORMATS["bf16"].cuda,
+        "TILE_BYTES": tile,
         "PREFETCH": prefetch,
         "STAGES": stages,
         "STATIC_SHARED": STATIC_SHARED,

@@ -1,6 +1,6 @@
 // A multistage shared-memory pipeline that streams a warp's weights ahead of their use. Part of single.cu.
 //
-// Each warp owns a circular buffer of STAGES tiles of at most TILE weights and goes through issue, wait, release. It
+// Each warp owns a circular buffer of STAGES tiles of at most TILE_BYTES and goes through issue, wait, release. It
 // keeps PREFETCH tiles in flight or filled, in the order of use and across phases and layers, so that memory stays busy
 // while blocks wait for each other. Deeper prefetch would delay the exchange behind weight loads, so only a block that
 // is idle fills all STAGES. Compute capability 9.0 copies in bulk (TMA), 8.0 by cp.async, 7.5 through registers.
@@ -8,8 +8,8 @@
 constexpr int MATRICES = 5;  // of a layer, as a warp streams them: qkv, out, gate, up, down; then comes the head
 
 // A warp's tiles of one matrix, contiguous: where they begin, bytes of a tile, how many. Called seldom: not inlined.
-struct TileRange { const unsigned char* at; u32 bytes; int count; };
-__device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u16* head, int layer_count, int matrix);
+struct TileRange { const u8* at; u32 bytes; int count; };
+__device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix);
 
 struct Pipeline {
   u32 issued, released;  // tiles so far
@@ -22,9 +22,9 @@ __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvt
 // The stage of the warp's n-th tile, and the address of the mbarrier that says that it is full. Computed each time: of
 // a pointer kept in a struct the compiler forgets that it points to shared memory.
 __device__ __forceinline__ u32 stage_of(u32 n) { return (threadIdx.x >> 5) * STAGES + n % STAGES; }
-__device__ __forceinline__ unsigned char* tile_at(u32 n) {
-  extern __shared__ __align__(128) unsigned char stages[];
-  return stages + stage_of(n) * (TILE * 2);
+__device__ __forceinline__ u8* tile_at(u32 n) {
+  extern __shared__ __align__(128) u8 stages[];
+  return stages + stage_of(n) * TILE_BYTES;
 }
 __device__ __forceinline__ u32 full_barrier(u32 n) {
   __shared__ u64 full[WARPS * STAGES];
@@ -32,7 +32,7 @@ __device__ __forceinline__ u32 full_barrier(u32 n) {
 }
 
 __device__ __forceinline__ void copy_tile(const Pipeline& p) {
-  unsigned char* to = tile_at(p.issued);
+  u8* to = tile_at(p.issued);
 #if __CUDA_ARCH__ >= 900
   if ((threadIdx.x & 31) == 0) {
     const u32 barrier = full_barrier(p.issued);

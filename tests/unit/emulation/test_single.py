@@ -26,7 +26,7 @@ IN_PLACE_OF = {  # functions with inline PTX
 
 def options(config):
     """With tiles so small that every pipeline wraps around."""
-    ours = {"TILE": 128, "PREFETCH": 3, "STAGES": 5}
+    ours = {"TILE_BYTES": 256, "PREFETCH": 3, "STAGES": 5}
     kept = [d for d in single.defines(config, BLOCKS, 99 << 10) if d[2:].partition("=")[0] not in ours]
     return [*kept, *(f"-D{name}={value}" for name, value in ours.items())]
 
