@@ -2,8 +2,8 @@
 //
 // A matrix is stored by rows, and a row as equal tiles. bytes(n) is the size of n weights in whole tiles, scales and
 // padding included: linear in n, and a multiple of 16 for a tile. dot() multiplies one 16-byte load of a tile, PER_LOAD
-// weights, with as many bf16 inputs, VEC to a uint4, and adds to a pair of sums. Below compute capability 9.0 a lane sees
-// only what it copied itself, its own loads, until a __syncwarp() (see `wait` in weight_pipeline.cuh).
+// weights, with as many bf16 inputs, VEC to a uint4, and adds to a pair of sums. Below compute capability 9.0 a lane
+// sees only what it copied itself, its own loads, until a __syncwarp() (see `wait` in weight_pipeline.cuh).
 
 struct Bf16 {
   static constexpr int PER_LOAD = 8;
