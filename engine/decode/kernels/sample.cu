@@ -63,12 +63,12 @@ __device__ __forceinline__ void embed(const SampleArgs& s, int b, int code) {
   for (int at = 0; at < HIDDEN; at += THREADS * 4) {
     const int column = at + threadIdx.x * 4;
     if (column >= HIDDEN) break;
-    Four part[CODEBOOKS];
+    Four term[CODEBOOKS];
     float4 sum[4] = {};
 #pragma unroll
-    for (int c = 0; c < CODEBOOKS; ++c) part[c] = *(const Four*)(from[c] + column);
+    for (int c = 0; c < CODEBOOKS; ++c) term[c] = *(const Four*)(from[c] + column);
 #pragma unroll
-    for (int c = 0; c < CODEBOOKS; ++c) add(sum[c & 3], widen(part[c]));
+    for (int c = 0; c < CODEBOOKS; ++c) add(sum[c & 3], widen(term[c]));
 #pragma unroll
     for (int i = 1; i < 4; ++i) add(sum[0], sum[i]);
     *(Four*)(s.x + (i64)b * HIDDEN + column) = narrowed(sum[0]);

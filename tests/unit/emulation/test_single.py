@@ -17,9 +17,9 @@ IN_PLACE_OF = {  # functions with inline PTX
     "void arrive(const SingleArgs& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
     "void wait_arrivals(const SingleArgs& s, u32 epoch)": """
         if (threadIdx.x == 0)
-          while ((int)(*s.arrivals + STRAGGLERS - epoch * BLOCKS) < 0) emulation::look_again();
+          while ((int)(*s.arrivals + STRAGGLERS - epoch * BLOCKS) < 0) emulation::yield();
         __syncthreads();""",
-    "uint4 poll(const void* p)": "emulation::look_again(); return *(const uint4*)p;",
+    "uint4 poll(const void* p)": "emulation::yield(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
 }
 
