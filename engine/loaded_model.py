@@ -14,7 +14,7 @@ from .codec.model import build_decoder
 from .codec.snake import SnakeKernel
 from .codec.stream import make_windows
 from .config import MAX_BATCH, EngineConfig
-from .cuda.nvrtc import NoCompiler
+from .cuda.nvrtc import KernelUnavailable
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
 from .decode.state import DecodeState
@@ -67,7 +67,7 @@ class LoadedModel:
             return
         try:
             self._snake = SnakeKernel(self.pool.device)
-        except NoCompiler as error:
+        except KernelUnavailable as error:
             self._codec_how = f", the codec by torch ops ({error})"
         else:
             self.decoder.use(self._snake)

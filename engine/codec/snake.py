@@ -7,10 +7,10 @@ import pathlib
 
 import torch
 
-from ..cuda.nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
+from ..cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
 
 THREADS = 256
-SAMPLES = 4  # a thread's
+SAMPLES = 4  # per thread
 
 
 def snake(x, alpha, valid: int):
@@ -23,20 +23,20 @@ def snake(x, alpha, valid: int):
 
 
 class _Snake(ctypes.Structure):
-    """As `Snake` in snake.cu."""
+    """`Snake` of snake.cu."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("x", "alpha", "out")),
-        *((name, ctypes.c_int) for name in ("channels", "length", "valid", "pieces")),
+        *((name, ctypes.c_int) for name in ("channels", "length", "valid", "blocks_per_row")),
     ]
 
 
 class SnakeKernel:
-    """`snake` in one launch instead of five. Raises NoCompiler where the kernel cannot be had or be launched."""
+    """`snake` in one launch instead of five. Raises KernelUnavailable if it cannot be compiled or launched."""
 
     def __init__(self, device: torch.device):
         if device.type != "cuda" or torch.version.hip:
-            raise NoCompiler("it needs an NVIDIA GPU")
+            raise KernelUnavailable("it needs an NVIDIA GPU")
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(
             compile_cubin(read_source(pathlib.Path(__file__).with_name("snake.cu")), f"{major}{minor}", ())
@@ -44,19 +44,19 @@ class SnakeKernel:
         self._function = self._module.function("snake")
         try:
             self(torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device), 1)
-        except NoCompiler:
+        except KernelUnavailable:
             self.close()
             raise
 
     def __call__(self, x, alpha, valid: int):
-        """As the twin."""
+        """As `snake`."""
         batch, channels, length = x.shape
         x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
-        pieces = -(-length // (THREADS * SAMPLES))
-        argument = _Snake(x.data_ptr(), alpha.data_ptr(), out.data_ptr(), channels, length, valid, pieces)
-        launch(self._function, batch * channels * pieces, THREADS, argument)
+        blocks = -(-length // (THREADS * SAMPLES))
+        argument = _Snake(x.data_ptr(), alpha.data_ptr(), out.data_ptr(), channels, length, valid, blocks)
+        launch(self._function, batch * channels * blocks, THREADS, argument)
         return out
 
     def close(self):
-        """Unloads the kernel; nothing of it may be under way."""
+        """Unloads the kernel, which must not be running."""
         self._module.close()

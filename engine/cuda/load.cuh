@@ -1,28 +1,28 @@
-// Widths, loads and sums over a warp, for all kernels of the talker.
+// The talker's widths, loads by cache policy and sums over a warp, for all kernels of the talker.
 
 #include "bf16.cuh"
 
 constexpr int DIM = 128, GROUP = HEADS / KV_HEADS;
-constexpr int Q_ROWS = HEADS * DIM, KV_ROWS = KV_HEADS * DIM, QKV_ROWS = Q_ROWS + 2 * KV_ROWS;
-constexpr int MAX_SPLITS = 32, LANE = 8;  // a lane reads 16 bytes, 8 weights, at a time
+constexpr int Q_SIZE = HEADS * DIM, KV_SIZE = KV_HEADS * DIM, QKV_SIZE = Q_SIZE + 2 * KV_SIZE;
+constexpr int VEC = 8;  // bf16 values in a load of 16 bytes
 
-__device__ __forceinline__ uint4 stream16(const void* p) {  // read once: no place in L1
+__device__ __forceinline__ uint4 load_nc16(const void* p) {  // read once: not kept in L1
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
-__device__ __forceinline__ float4 fresh4(const float* p) {  // written by other blocks: from L2, never from L1
+__device__ __forceinline__ float4 load_cg4(const float* p) {  // written by other blocks: from L2, never from L1
   float4 v;
   asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
   return v;
 }
-__device__ __forceinline__ float fresh(const float* p) {
+__device__ __forceinline__ float load_cg(const float* p) {
   float v;
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p));
   return v;
 }
-__device__ __forceinline__ uint4 cached16(const void* p) {
+__device__ __forceinline__ uint4 load_cg16(const void* p) {
   uint4 v;
   asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;

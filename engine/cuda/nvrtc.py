@@ -1,7 +1,7 @@
-"""Reads CUDA C++, compiles it with the NVRTC that comes with torch, launches it through the driver. Knows no kernel.
+"""Compiles CUDA C++ with the NVRTC that comes with torch and launches it through the driver API. Knows no kernel.
 
-Neither a CUDA toolkit nor Triton is needed, on Linux or Windows. torch has the same inside as a private function, which
-cannot launch cooperatively and passes no structures.
+Neither a CUDA toolkit nor Triton is needed, on Linux or Windows. torch's own private wrapper of NVRTC neither launches
+cooperatively nor passes a structure as the argument.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
-class NoCompiler(RuntimeError):
-    """Why kernels cannot be compiled or loaded here."""
+class KernelUnavailable(RuntimeError):
+    """Why a kernel cannot be compiled, loaded or launched here."""
 
 
 def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
-    """The first that loads: of `folders`, where names may hold stars, then of the system."""
+    """The first library that loads: glob matches in `folders`, then the system's."""
     found = [str(path) for folder in folders for name in names for path in sorted(folder.glob(name))]
     for name in [*(path for path in found if "builtins" not in path), *names]:
         try:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise NoCompiler(f"{names[0]} could not be loaded")
+    raise KernelUnavailable(f"{names[0]} could not be loaded")
 
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
-    """torch's own before the system's, which may be older than the GPU. For CUDA 11 its name holds more than 11."""
+    """torch's own before the system's, which may be older than the GPU. CUDA 11 adds a minor version to the name."""
     major = (torch.version.cuda or "0").partition(".")[0]
     packages = pathlib.Path(torch.__file__).parent.parent
     if sys.platform == "win32":
@@ -50,7 +50,7 @@ def _driver() -> ctypes.CDLL:
 
 
 def read_source(path: pathlib.Path) -> str:
-    """The CUDA source in `path`, its includes in place: they lie beside it, or here."""
+    """The CUDA source in `path` with its includes inlined; they are looked up beside it, then in this folder."""
 
     def included(include) -> str:
         beside = path.parent / include[1]
@@ -61,7 +61,7 @@ def read_source(path: pathlib.Path) -> str:
 
 @functools.lru_cache(maxsize=8)
 def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> bytes:
-    """Machine code of `source` for a compute capability such as "90". Raises NoCompiler with the compiler's words."""
+    """The cubin of `source` for a compute capability such as "90". Raises KernelUnavailable with the compiler's log."""
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"higgs.cu", 0, None, None)
@@ -71,7 +71,9 @@ def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> byt
     try:
         if failed:
             log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            raise NoCompiler(f"the kernels do not compile for compute capability {capability}: {log.decode()[:400]}")
+            raise KernelUnavailable(
+                f"the kernels do not compile for compute capability {capability}: {log.decode()[:400]}"
+            )
         return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
@@ -86,15 +88,15 @@ def _text(size_of, read, program) -> bytes:
 
 
 class Module:
-    """Loaded machine code on the current device. `close` unloads it; no launch of it may be under way then."""
+    """A cubin loaded on the current device. `close` unloads it; none of its kernels may be running then."""
 
     def __init__(self, cubin: bytes):
-        torch.cuda.current_stream().synchronize()  # a context is there from here on
+        torch.cuda.current_stream().synchronize()  # creates the context, if there is none yet
         self._module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
 
     def function(self, name: str, shared: int = 0) -> ctypes.c_void_p:
-        """A kernel by its name; `shared`: bytes of dynamic shared memory that it may be launched with."""
+        """A kernel by its name; `shared`: the most bytes of dynamic shared memory that it is launched with."""
         function = ctypes.c_void_p()
         _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()), "find")
         if shared:
@@ -108,7 +110,7 @@ class Module:
 
 
 def shared_limit() -> int:
-    """Bytes of shared memory that a block may have on the current device."""
+    """The most bytes of shared memory that a block may use on the current device."""
     device, limit = ctypes.c_int(), ctypes.c_int()
     _check(_driver().cuCtxGetDevice(ctypes.byref(device)), "find the device of")
     _check(_driver().cuDeviceGetAttribute(ctypes.byref(limit), _SHARED_LIMIT, device), "measure the memory of")
@@ -116,7 +118,10 @@ def shared_limit() -> int:
 
 
 def launch(function, grid: int, block: int, argument: ctypes.Structure, cooperative: bool = False, shared: int = 0):
-    """Launches on the current stream with one structure as the argument. Raises NoCompiler when the driver refuses."""
+    """Launches on the current stream with one structure as the argument.
+
+    Raises KernelUnavailable if the driver refuses.
+    """
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     if cooperative:
@@ -130,4 +135,4 @@ def _check(error: int, what: str):
     if error:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(error, ctypes.byref(text))
-        raise NoCompiler(f"the driver could not {what} a kernel: {(text.value or b'unknown error').decode()}")
+        raise KernelUnavailable(f"the driver could not {what} a kernel: {(text.value or b'unknown error').decode()}")

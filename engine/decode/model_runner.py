@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import traceback
 
-from ..cuda.nvrtc import NoCompiler
+from ..cuda.nvrtc import KernelUnavailable
 from ..sequence import Sequence
 from .executors import GraphError, make_executor
-from .kernels.batch import RowsDecode
-from .kernels.sample import FrontStep
-from .kernels.single import FusedDecode
+from .kernels.batch import BatchKernel
+from .kernels.sample import SampleKernel
+from .kernels.single import SingleKernel
 from .prefix_cache import PrefixCache
 from .state import DecodeState
 from .step import prefill
@@ -31,7 +31,7 @@ class ModelRunner:
                 self.state = DecodeState(talker.config, rows, slots, talker.device, talker.dtype)
                 self._take_kernels(talker, config)
             pool.adopt(self.state.tensors())
-            if not isinstance(self.state.fused, FusedDecode):
+            if not isinstance(self.state.fused, SingleKernel):
                 pool.hold_workspaces()  # before the capture, which has their addresses inside
             self.executor = self._executor(talker, config, streams)
         except BaseException as error:
@@ -43,11 +43,11 @@ class ModelRunner:
         """Our kernels for a state of that many rows; where torch's ops serve instead, `how` says why."""
         if config.kernels == "torch" or talker.device.type != "cuda":
             return
-        kind = FusedDecode if self.state.batch == 1 else RowsDecode
+        kind = SingleKernel if self.state.batch == 1 else BatchKernel
         try:
             self.state.fused = kind(talker, self.state)
-            self.state.front = FrontStep(talker, self.state)
-        except NoCompiler as error:
+            self.state.front = SampleKernel(talker, self.state)
+        except KernelUnavailable as error:
             self._unfused = str(error)
 
     def _executor(self, talker, config, streams):

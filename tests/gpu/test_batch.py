@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.cuda.nvrtc import NoCompiler
+from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
 from higgs_tts.engine.decode.kernels import batch as batch_module
-from higgs_tts.engine.decode.kernels.batch import RowsDecode
+from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.step import decode_step, prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
@@ -34,7 +34,7 @@ EDGES = (
     2049,
     2098,
     2099,
-)  # tiles, parts, cache
+)  # of tiles, splits, cache
 
 
 def relative(ours, theirs):
@@ -61,7 +61,7 @@ def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, promp
     """Both are fed the twin's codes, so that a near tie cannot lead them apart."""
     talker = wide(family, torch.bfloat16, 4, 256)
     twin, ours = (state_of(talker, batch, 256) for _ in range(2))
-    ours.fused = RowsDecode(talker, ours)
+    ours.fused = BatchKernel(talker, ours)
     begin(talker, twin, prompt)
     begin(talker, ours, prompt)
     for _ in range(100):
@@ -82,7 +82,7 @@ def test_kernels_are_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, fam
     """The fp32 talker holds the same weights, rounded to bf16."""
     talker = wide(family, torch.bfloat16, 4, 256)
     twin, ours = (state_of(talker, 7, 256) for _ in range(2))
-    ours.fused = RowsDecode(talker, ours)
+    ours.fused = BatchKernel(talker, ours)
     exact = wide(family, torch.float32, 4, 256)
     for one, other in zip(exact.tensors(), talker.tensors(), strict=True):
         one.copy_(other)
@@ -123,7 +123,7 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
         monkeypatch.setattr(batch_module, "defines", lambda config: (*options(config), "-DNO_TENSOR_CORES"))
     talker = wide(family, torch.bfloat16, 2, 2100)
     twin, ours = (state_of(talker, len(EDGES), 2100) for _ in range(2))
-    ours.fused = RowsDecode(talker, ours)
+    ours.fused = BatchKernel(talker, ours)
     for shift in range(2):
         positions = [EDGES[(i + 5 * shift) % len(EDGES)] for i in range(len(EDGES))]
         for state in (twin, ours):
@@ -139,27 +139,27 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_row_comes_out_the_same_whatever_stands_beside_it(wide, state_of, family):
-    """One row's bits for other numbers of rows, other neighbours at other positions, another slot, another cache."""
+    """One row's bits with other numbers of rows, other neighbours, another row index, another length of the cache."""
     talker = wide(family, torch.bfloat16, 3, 2100)
     g = torch.Generator("cuda").manual_seed(7)
     for at in (3, 127, 700):
         seen = set()
         keys, values = (torch.randn(3, 8, at, 128, generator=g, device="cuda").bfloat16() for _ in range(2))
         x = torch.randn(talker.config.hidden, generator=g, device="cuda").bfloat16()
-        for batch, slot, slots in ((2, 0, 2100), (2, 1, 704), (3, 1, 704), (8, 7, 900), (33, 32, 704), (64, 40, 2100)):
-            state = state_of(talker, batch, slots)
-            state.fused = RowsDecode(talker, state)
-            positions = [(at * 31 + 97 * b * batch) % slots for b in range(batch)]
-            positions[slot] = at
-            pose(state, positions, batch + slot)
-            state.keys[:, slot, :, :at], state.values[:, slot, :, :at] = keys, values
-            state.work.x[slot] = x
+        for batch, row, length in ((2, 0, 2100), (2, 1, 704), (3, 1, 704), (8, 7, 900), (33, 32, 704), (64, 40, 2100)):
+            state = state_of(talker, batch, length)
+            state.fused = BatchKernel(talker, state)
+            positions = [(at * 31 + 97 * b * batch) % length for b in range(batch)]
+            positions[row] = at
+            pose(state, positions, batch + row)
+            state.keys[:, row, :, :at], state.values[:, row, :, :at] = keys, values
+            state.work.x[row] = x
             for _ in range(3):
                 state.logits.zero_()
                 talker.decode(state)
-                new = state.keys[:, slot, :, at].float(), state.values[:, slot, :, at].float()
+                new = state.keys[:, row, :, at].float(), state.values[:, row, :, at].float()
                 seen.add(
-                    torch.cat([state.logits[slot].flatten(), *(one.flatten() for one in new)]).cpu().numpy().tobytes()
+                    torch.cat([state.logits[row].flatten(), *(one.flatten() for one in new)]).cpu().numpy().tobytes()
                 )
             state.fused.close()
         assert len(seen) == 1, at
@@ -171,7 +171,7 @@ def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, pro
     eager, captured = (state_of(talker, 12, 512) for _ in range(2))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     for state in (eager, captured):
-        state.fused = RowsDecode(talker, state)
+        state.fused = BatchKernel(talker, state)
         begin(talker, state, prompt)
     with torch.cuda.stream(stream):
         captured.fused.run()
@@ -198,9 +198,9 @@ def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, pro
 
 def test_what_the_kernels_cannot_serve_is_said(wide, state_of):
     talker = wide("v3", torch.float32, 1, 64)
-    with pytest.raises(NoCompiler, match="bf16 only"):
-        RowsDecode(talker, state_of(talker, 2, 64))
+    with pytest.raises(KernelUnavailable, match="bf16 only"):
+        BatchKernel(talker, state_of(talker, 2, 64))
     talker = wide("v3", torch.bfloat16, 1, 64)
     for rows in (1, 65):
-        with pytest.raises(NoCompiler, match="2 to 64 rows"):
-            RowsDecode(talker, state_of(talker, rows, 64))
+        with pytest.raises(KernelUnavailable, match="2 to 64 rows"):
+            BatchKernel(talker, state_of(talker, rows, 64))

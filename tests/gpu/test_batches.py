@@ -9,7 +9,7 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, loaded_model
 from higgs_tts.engine.decode import scheduler
-from higgs_tts.engine.decode.kernels.batch import RowsDecode
+from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.step import prefill
 
 LINES = 40
@@ -94,7 +94,7 @@ def test_every_number_of_rows_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
         with engine._loaded.runner_for(rows, 200) as runner:
             assert (runner.state.batch, runner.state.context, runner.executor.name) == (rows, 256, "graph")
-            assert isinstance(runner.state.fused, RowsDecode) == (dtype == "bf16")
+            assert isinstance(runner.state.fused, BatchKernel) == (dtype == "bf16")
         assert engine._loaded.runner().executor.name == "graph"
 
 

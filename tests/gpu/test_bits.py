@@ -1,4 +1,4 @@
-"""The kernels' own roundings: to bf16, and of a value that blocks hand to each other. Of every fp32 that there is."""
+"""The kernels' own roundings of every fp32: to bf16, and to the words that blocks exchange (exchange.cuh)."""
 
 import ctypes
 import pathlib
@@ -9,16 +9,16 @@ from higgs_tts.engine.cuda.nvrtc import Module, compile_cubin, launch, read_sour
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 
 THREADS = 256
-ROUND = 0x12345678
-OPTIONS = ("-DHEADS=8", "-DKV_HEADS=2", "-DBLOCKS=1")  # widths that the sources want and nothing here depends on
+EPOCH = 0x12345678
+OPTIONS = ("-DHEADS=8", "-DKV_HEADS=2", "-DBLOCKS=1")  # widths that the sources need; nothing here depends on them
 PROBE = """
-struct Probe { const u32* bits; u32 *packed, *words, *bf16_words; int count; u32 round; };
+struct Probe { const u32* bits; u32 *packed, *words, *bf16_words; int count; u32 epoch; };
 extern "C" __global__ void probe(const Probe p) {
   for (int i = blockIdx.x * BLOCK_THREADS + threadIdx.x; i < p.count; i += gridDim.x * BLOCK_THREADS) {
     const float v = __uint_as_float(p.bits[i]);
     p.packed[i] = pack(v, __uint_as_float(p.bits[p.count - 1 - i]));
-    p.words[i] = word_of(v, p.round);
-    p.bf16_words[i] = bf16_word_of(v, p.round);
+    p.words[i] = ll_word(v, p.epoch);
+    p.bf16_words[i] = ll_word_bf16(v, p.epoch);
   }
 }
 """
@@ -30,7 +30,7 @@ class Probe(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("bits", "packed", "words", "bf16_words")),
         ("count", ctypes.c_int),
-        ("round", ctypes.c_uint),
+        ("epoch", ctypes.c_uint),
     ]
 
 
@@ -42,7 +42,7 @@ def source() -> str:
 def wrong(run, bits) -> list[str]:
     """Which of the conversions of these fp32 numbers, int32 [n], are not what they should be."""
     packed, words, bf16_words = made = [torch.empty_like(bits) for _ in range(3)]
-    run(Probe(bits.data_ptr(), *(one.data_ptr() for one in made), len(bits), ROUND))
+    run(Probe(bits.data_ptr(), *(one.data_ptr() for one in made), len(bits), EPOCH))
     to_bf16 = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
     pairs = {
         "the low half": (packed << 16, to_bf16, bits),
@@ -52,9 +52,9 @@ def wrong(run, bits) -> list[str]:
     }
     found = [name for name, (ours, expected, of) in pairs.items() if not as_expected(ours, expected, of)]
     return found + [
-        f"the number of {name}"
+        f"the epoch of {name}"
         for name, ours in (("a word", words), ("a bf16 word", bf16_words))
-        if ((ours ^ ROUND) & 0xFF).any()
+        if ((ours ^ EPOCH) & 0xFF).any()
     ]
 
 

@@ -7,9 +7,9 @@ import torch
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.decode.executors import graph, make_executor
 from higgs_tts.engine.decode.executors.graph import GraphError, GraphExecutor
-from higgs_tts.engine.decode.kernels.batch import RowsDecode
-from higgs_tts.engine.decode.kernels.sample import FrontStep
-from higgs_tts.engine.decode.kernels.single import FusedDecode
+from higgs_tts.engine.decode.kernels.batch import BatchKernel
+from higgs_tts.engine.decode.kernels.sample import SampleKernel
+from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.memory import PrivatePool
 
@@ -19,8 +19,8 @@ LAYERS = 3
 
 def take_kernels(talker, state):
     """Our kernels for a state of that many rows, as a runner has them."""
-    state.fused = (FusedDecode if state.batch == 1 else RowsDecode)(talker, state)
-    state.front = FrontStep(talker, state)
+    state.fused = (SingleKernel if state.batch == 1 else BatchKernel)(talker, state)
+    state.front = SampleKernel(talker, state)
 
 
 class Pair:

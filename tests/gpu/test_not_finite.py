@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice
-from higgs_tts.engine.decode.kernels.batch import RowsDecode
-from higgs_tts.engine.decode.kernels.single import FusedDecode
+from higgs_tts.engine.decode.kernels.batch import BatchKernel
+from higgs_tts.engine.decode.kernels.single import SingleKernel
 
 INF, NAN = float("inf"), float("nan")
 SENTENCE = "values that are not numbers .*, so speech was stopped"
@@ -43,7 +43,7 @@ def pose(state, positions):
 def test_no_kernel_loses_them(wide, state_of, family, rows):
     talker = wide(family, torch.bfloat16, 2, 1100)
     state = state_of(talker, rows, 1100)
-    state.fused = (FusedDecode if rows == 1 else RowsDecode)(talker, state)
+    state.fused = (SingleKernel if rows == 1 else BatchKernel)(talker, state)
     for at in (40, 1000):  # a short context and one that is split otherwise
         for name, weight_of in WEIGHTS.items():
             weight = weight_of(talker, talker.layers[0])

@@ -1,4 +1,4 @@
-"""The kernel of the step's first half against its torch twin: every buffer that anything reads later, bit for bit."""
+"""The sampling kernel against its torch twin: every buffer that anything reads later, bit for bit."""
 
 import dataclasses
 import random
@@ -7,10 +7,10 @@ import pytest
 import torch
 from higgs_tts.engine.codes import BOC, CODE_VOCAB, EOC
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.cuda.nvrtc import NoCompiler
+from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
 from higgs_tts.engine.decode.executors.graph import GraphExecutor
-from higgs_tts.engine.decode.kernels.sample import FrontStep
-from higgs_tts.engine.decode.kernels.single import FusedDecode
+from higgs_tts.engine.decode.kernels.sample import SampleKernel
+from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.step import decode_step, prefill
 from higgs_tts.engine.memory import PrivatePool
 from higgs_tts.engine.sequence import Sequence
@@ -38,10 +38,10 @@ class Room:
         self.quiet = Quiet(talker)
         self.states = [state_of(talker, batch, CONTEXT) for _ in range(2)]
         self.twin, self.ours = self.states
-        self.ours.front = FrontStep(talker, self.ours)
+        self.ours.front = SampleKernel(talker, self.ours)
         self.random = random.Random(seed)
         self.g = torch.Generator(talker.device).manual_seed(seed)
-        self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to draw again
+        self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to resample
 
     def normal(self):
         return torch.randn(self.twin.logits.shape, generator=self.g, device=self.g.device)
@@ -50,7 +50,7 @@ class Room:
         return torch.rand(shape, generator=self.g, device=self.g.device) < share
 
     def start(self, b, **changes):
-        """Row b begins a line of its own settings, somewhere in the cache."""
+        """Row b begins a sequence with settings of its own, somewhere in the cache."""
         roll = self.random
         top_k, top_p = roll.choice(TRUNCATIONS)
         params = SamplingParams(
@@ -80,7 +80,7 @@ class Room:
             state.logits.copy_(logits)
 
     def spoil(self, share=0.1):
-        """In some rows, one logit that is not a number; it may be that of a code that is kept from the draw."""
+        """In some rows, one logit that is not a number; it may be a suppressed code's."""
         batch, books, vocab = self.twin.logits.shape
         for b in self.chance(share, batch).nonzero()[:, 0].tolist():
             book, code = self.random.randrange(books), self.random.choice((BOC, EOC, self.random.randrange(vocab)))
@@ -184,7 +184,7 @@ def flags_are_the_twin_s(room, frames):
     room.ours.front.close()
 
 
-def test_repeats_are_drawn_again_by_both(wide, state_of):
+def test_repeats_are_resampled_by_both(wide, state_of):
     """v2's rule at work: without it other codes come out."""
     room = Room(wide, state_of, "v2", 2)
     for b in range(2):
@@ -206,7 +206,7 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
     talker, pool = wide(family, torch.bfloat16, 2, 256), PrivatePool(torch.device("cuda", 0))
     eager, replayed = states = [state_of(talker, 1, 256) for _ in range(2)]
     for state in states:
-        state.fused, state.front = FusedDecode(talker, state), FrontStep(talker, state)
+        state.fused, state.front = SingleKernel(talker, state), SampleKernel(talker, state)
     executor = GraphExecutor(talker, replayed, pool.capture_stream())
     for state in states:
         prefill(talker, state, 0, dataclasses.replace(prompt(talker.config), params=SamplingParams(max_frames=5000)))
@@ -224,5 +224,5 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
 
 def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
     talker = wide("v3", torch.float16, 1, CONTEXT)
-    with pytest.raises(NoCompiler, match="bf16 or fp32"):
-        FrontStep(talker, state_of(talker, 1, CONTEXT))
+    with pytest.raises(KernelUnavailable, match="bf16 or fp32"):
+        SampleKernel(talker, state_of(talker, 1, CONTEXT))

@@ -232,13 +232,13 @@ def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
     def compile_cubin(source, capability, options):
         compiled.append(capability)
         if len(compiled) > 1:
-            raise support.NoCompiler("libnvrtc.so.13 could not be loaded")
+            raise support.KernelUnavailable("libnvrtc.so.13 could not be loaded")
 
     monkeypatch.setattr(support, "compile_cubin", compile_cubin)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     here = torch.device("cuda", 0)
-    assert support.decode_ops(model, here, torch.bfloat16) == "one fused kernel" and compiled == ["86"]
+    assert support.decode_ops(model, here, torch.bfloat16) == "CUDA kernel for one row" and compiled == ["86"]
     assert support.decode_ops(model, here, torch.bfloat16) == "torch ops (libnvrtc.so.13 could not be loaded)"
     assert support.decode_ops(model, here, torch.float32) == "torch ops (it computes in bf16 only)"
     assert len(compiled) == 2

@@ -7,7 +7,16 @@ import torch
 from higgs_tts.engine.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.kernels import batch, sample
-from higgs_tts.engine.decode.kernels.single import SHARED_ROOM, STOCK, defines, ring, ring_bytes, source, unfit
+from higgs_tts.engine.decode.kernels.single import (
+    FORMATS,
+    MAX_STAGES,
+    STATIC_SHARED,
+    defines,
+    pipeline,
+    pipeline_bytes,
+    source,
+    unfit,
+)
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
@@ -21,7 +30,7 @@ def has_nvrtc():
         return False
     try:
         nvrtc._nvrtc()
-    except nvrtc.NoCompiler:
+    except nvrtc.KernelUnavailable:
         return False
     return True
 
@@ -41,23 +50,23 @@ def test_the_sources_compile(config, capability):
 
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("kb", sorted(set(SHARED_KB.values())))
-def test_the_rings_fit_beside_what_else_a_block_shares(config, kb):
-    piece, under_way, slots = ring(config, kb << 10)
-    assert 1 <= under_way <= slots and piece % 8 == 0 and config.hidden % piece == 0
-    assert ring_bytes(config, kb << 10) + SHARED_ROOM <= kb << 10
-    assert slots == under_way or ring_bytes(config, kb << 10) <= STOCK
+def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb):
+    tile, prefetch, stages = pipeline(config, kb << 10)
+    assert 1 <= prefetch <= stages and tile % 16 == 0 and FORMATS["bf16"].bytes(config.hidden) % tile == 0
+    assert pipeline_bytes(config, kb << 10) + STATIC_SHARED <= kb << 10
+    assert stages == prefetch or pipeline_bytes(config, kb << 10) <= MAX_STAGES
 
 
 def test_a_block_with_too_little_shared_memory_is_refused():
-    with pytest.raises(nvrtc.NoCompiler, match="too little shared memory"):
-        ring(V2, 48 << 10)
+    with pytest.raises(nvrtc.KernelUnavailable, match="too little shared memory"):
+        pipeline(V2, 48 << 10)
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("capability", BLOCKS)
-def test_the_front_compiles(config, dtype, capability):
+def test_the_sample_kernel_compiles(config, dtype, capability):
     assert len(nvrtc.compile_cubin(sample.source(), capability, sample.defines(config, dtype, 7))) > 10_000
 
 
@@ -69,24 +78,24 @@ def test_the_batch_kernels_compile(config, capability):
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])
-def test_no_row_comes_to_more_parts_than_there_is_room_for(context):
-    """The sizes that the kernel chooses: doubled as long as parts are too many."""
+def test_no_row_has_more_splits_than_there_is_room_for(context):
+    """The sizes that the kernel chooses: doubled while there are too many splits."""
     most = 0
     for at in range(context):
-        size = batch.PART
-        while at // size >= batch.MOST_PARTS:
+        size = batch.MIN_SPLIT
+        while at // size >= batch.MAX_SPLITS:
             size *= 2
         most = max(most, at // size + 1)
-    assert most == batch.most_parts(context)
+    assert most == batch.max_splits(context)
 
 
 def test_a_batch_is_no_larger_than_its_kernels_serve():
-    assert MAX_BATCH <= batch.MOST_ROWS
+    assert MAX_BATCH <= batch.MAX_ROWS
 
 
 @needs_nvrtc
 def test_a_source_that_does_not_compile_says_why():
-    with pytest.raises(nvrtc.NoCompiler, match=r"(?s)compute capability 90.*nonsense"):
+    with pytest.raises(nvrtc.KernelUnavailable, match=r"(?s)compute capability 90.*nonsense"):
         nvrtc.compile_cubin("nonsense;", "90", ())
 
 

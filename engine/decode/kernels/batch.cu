@@ -1,20 +1,19 @@
-// What a batch's decode pass does between its matrix products, for up to 64 rows: norms, attention, the MLP's gate.
+// The decode pass of a batch between its matrix products, for up to 64 rows: norms, attention, the MLP's gate.
 //
-// Every row is worked on by itself and in an order that its own position alone decides, so its result is the same
-// whatever rows stand beside it and however many. Residual stream and sums are fp32; what the products read is bf16.
-// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED, rows of a product; SHARES, products that make
-// a delta; PART, positions of a row that a block attends to, more where MOST_PARTS would not hold the row; CREWS,
-// attending blocks a multiprocessor.
+// "Row" is a row of the batch. Each is computed on its own, in an order that depends on its own position only, so its
+// result does not depend on the other rows or their number. Residual stream and sums are fp32; products read bf16.
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; SPLIT_K, products
+// that sum to a delta; MIN_SPLIT, positions of a KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`.
 
 #include "load.cuh"
 #include "mma_tile.cuh"
 #include "batch_attention.cuh"
 
-struct Norm { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: the stream's beginning, else null
+struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null but in the first layer
 
-// x += delta, which is the sum of SHARES products, and h = RMSNorm(x) * weight. One block a row, 8 values a thread.
-extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) {
-  __shared__ float part[HIDDEN / 256];
+// x = x_in, or x += delta, the sum of SPLIT_K products; h = RMSNorm(x) * weight. One block a row, 8 values a thread.
+extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const AddNormArgs s) {
+  __shared__ float squares[HIDDEN / 256];
   const int t = threadIdx.x;
   const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
   const uint4 weights = *(const uint4*)(s.weight + t * 8);
@@ -23,12 +22,12 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) 
     unpack8(*(const uint4*)(s.x_in + at), v);
   } else {
     const float4 a = *(const float4*)(s.x + at), b = *(const float4*)(s.x + at + 4);
-    uint4 delta[SHARES];
+    uint4 delta[SPLIT_K];
 #pragma unroll
-    for (int i = 0; i < SHARES; ++i) delta[i] = *(const uint4*)(s.delta + (long long)i * PADDED * HIDDEN + at);
+    for (int i = 0; i < SPLIT_K; ++i) delta[i] = *(const uint4*)(s.delta + (long long)i * PADDED_ROWS * HIDDEN + at);
     v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
 #pragma unroll
-    for (int i = 0; i < SHARES; ++i) {
+    for (int i = 0; i < SPLIT_K; ++i) {
       unpack8(delta[i], w);
 #pragma unroll
       for (int k = 0; k < 8; ++k) v[k] += w[k];
@@ -40,21 +39,21 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const Norm s) 
 #pragma unroll
   for (int i = 0; i < 8; ++i) square = fmaf(v[i], v[i], square);
   square = warp_sum(square);
-  if ((t & 31) == 0) part[t >> 5] = square;
+  if ((t & 31) == 0) squares[t >> 5] = square;
   __syncthreads();
   float total = 0.f;
 #pragma unroll
-  for (int i = 0; i < HIDDEN / 256; ++i) total += part[i];
+  for (int i = 0; i < HIDDEN / 256; ++i) total += squares[i];
   const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
   unpack8(weights, w);
   *(uint4*)(s.h + at) = make_uint4(pack(v[0] * f * w[0], v[1] * f * w[1]), pack(v[2] * f * w[2], v[3] * f * w[3]),
                                    pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
 }
 
-struct Gate { const u16* gate_up; u16* act; int rows; };
+struct SwigluArgs { const u16* gate_up; u16* act; int rows; };
 
 // act = silu(gate) * up. 8 values a thread.
-extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
+extern "C" __global__ void __launch_bounds__(256) swiglu(const SwigluArgs s) {
   constexpr int WIDE = INTER / 8;
   const int i = blockIdx.x * 256 + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
   if (row >= s.rows) return;
@@ -68,40 +67,40 @@ extern "C" __global__ void __launch_bounds__(256) swiglu(const Gate s) {
       make_uint4(pack(up[0], up[1]), pack(up[2], up[3]), pack(up[4], up[5]), pack(up[6], up[7]));
 }
 
-struct Attend {
+struct AttendArgs {
   const u16 *qkv, *qk_norm, *cos, *sin;
-  u16 *keys, *values;         // of one layer: [rows][KV_HEADS][slots][DIM]
-  const long long* position;  // [rows]: where this step's key and value go
+  u16 *keys, *values;         // of one layer: [rows][KV_HEADS][max_seq_len][DIM]
+  const long long* position;  // [rows]: the slot of this step's key and value
   u16* attended;
-  float* sums;                // [rows][KV_HEADS] times what a meeting of parts wants, as are the next two
-  float2* marks;
+  float* partial_o;           // these three: the `Workspace` of each row and KV head, [rows][KV_HEADS][...]
+  float2* partial_ml;
   u32* arrived;               // zero between launches
-  int rows, slots, most_parts;
+  int rows, max_seq_len, max_splits;
 };
 
-// Blocks take (row, part, kv head) in turn; each finds the row of an item from all rows' lengths.
-extern "C" __global__ void __launch_bounds__(CREW * 32, CREWS) attend(const Attend s) {
-  __shared__ Crew crew;
-  const Parts parts = count_parts(s.position, s.rows);
-  clear_queries(crew);
-  for (int item = blockIdx.x; item < parts.total * KV_HEADS; item += gridDim.x) {
-    const Stretch a = stretch_of(parts, item);
+// Flash-decoding. Work items are (row, split, KV head); a block derives an item's row from the lengths of all rows.
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM) attend(const AttendArgs s) {
+  __shared__ Shared sh;
+  const SplitCounts splits = count_splits(s.position, s.rows);
+  clear_queries(sh);
+  for (int item = blockIdx.x; item < splits.total * KV_HEADS; item += gridDim.x) {
+    const Split a = split_of(splits, item);
     const long long head = (long long)a.row * KV_HEADS + a.kv;
-    u16 *keys = s.keys + head * s.slots * DIM, *values = s.values + head * s.slots * DIM;
-    u16* attended = s.attended + (long long)a.row * Q_ROWS + a.kv * GROUP * DIM;
+    u16 *keys = s.keys + head * s.max_seq_len * DIM, *values = s.values + head * s.max_seq_len * DIM;
+    u16* attended = s.attended + (long long)a.row * Q_SIZE + a.kv * GROUP * DIM;
     Tile tile;
-    load_keys(tile, keys, a, first_of(a));
-    load_values(tile, values, a, first_of(a));
-    place_qkv(a, s.qkv + (long long)a.row * QKV_ROWS, s.qk_norm, s.cos, s.sin, keys, values, crew);
-    Whole whole = join_warps(attend_stretch(a, tile, keys, values, crew), crew);
+    load_keys(tile, keys, a, first_tile(a));
+    load_values(tile, values, a, first_tile(a));
+    place_qkv(a, s.qkv + (long long)a.row * QKV_SIZE, s.qk_norm, s.cos, s.sin, keys, values, sh);
+    Partial result = combine_warps(attend_split(a, tile, keys, values, sh), sh);
     const bool has_query = threadIdx.x < GROUP * 32;
-    if (a.parts > 1) {
-      const Meeting meeting = {s.sums + head * s.most_parts * (GROUP * DIM), s.marks + head * (GROUP * MOST_PARTS),
-                               s.arrived + head};
-      if (has_query) write_part(a, whole, meeting);
-      if (!last_to_arrive(meeting, a.parts, crew)) continue;
-      if (has_query) whole = join_parts(a, meeting);
+    if (a.count > 1) {
+      const Workspace workspace = {s.partial_o + head * s.max_splits * (GROUP * DIM),
+                                   s.partial_ml + head * (GROUP * MAX_SPLITS), s.arrived + head};
+      if (has_query) write_partial(a, result, workspace);
+      if (!last_to_arrive(workspace, a.count, sh)) continue;
+      if (has_query) result = combine_splits(a, workspace);
     }
-    if (has_query) write_whole(whole, attended);
+    if (has_query) write_output(result, attended);
   }
 }

@@ -1,25 +1,24 @@
-// One query a row against the filled part of its cache: which block takes what of it, and how it comes together again.
-// Part of batch.cu.
+// Flash-decoding for a batch, one query per row and head: how the KV cache is split over blocks and how partial results
+// are combined. Part of batch.cu.
 
-// Positions of a part of a row, a block's work. Its length alone decides: never more than MOST_PARTS parts.
-__device__ __forceinline__ int part_size(int at) {
-  int size = PART;
-  while (at / size >= MOST_PARTS) size *= 2;
+// Positions of a split. Depends on the row's own length only; there are never more than MAX_SPLITS splits.
+__device__ __forceinline__ int split_size(int at) {
+  int size = MIN_SPLIT;
+  while (at / size >= MAX_SPLITS) size *= 2;
   return size;
 }
 
-struct Parts {  // a lane knows rows `lane` and `lane + 32`: their new positions, and parts up to and with them
-  int at[2], until[2], total;
-};
-__device__ __forceinline__ Parts count_parts(const long long* position, int rows) {
+// Lane i holds rows i and i + 32: the new position (-1: no such row) and the inclusive prefix sum of split counts.
+struct SplitCounts { int at[2], until[2], total; };
+__device__ __forceinline__ SplitCounts count_splits(const long long* position, int rows) {
   const int lane = threadIdx.x & 31;
-  Parts p;
+  SplitCounts p;
   int before = 0;
 #pragma unroll
   for (int i = 0; i < 2; ++i) p.at[i] = lane + 32 * i < rows ? (int)position[lane + 32 * i] : -1;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    int sum = p.at[i] < 0 ? 0 : p.at[i] / part_size(p.at[i]) + 1;
+    int sum = p.at[i] < 0 ? 0 : p.at[i] / split_size(p.at[i]) + 1;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
       const int other = __shfl_up_sync(~0u, sum, o);
@@ -32,30 +31,30 @@ __device__ __forceinline__ Parts count_parts(const long long* position, int rows
   return p;
 }
 
-__device__ __forceinline__ int of_row(const int (&value)[2], int row) {
+__device__ __forceinline__ int value_of_row(const int (&value)[2], int row) {
   const int first = __shfl_sync(~0u, value[0], row & 31), second = __shfl_sync(~0u, value[1], row & 31);
   return row < 32 ? first : second;
 }
-__device__ __forceinline__ Stretch stretch_of(const Parts& p, int item) {
-  const int unit = item / KV_HEADS;
-  Stretch a;
-  a.row = __popc(__ballot_sync(~0u, p.until[0] <= unit)) + __popc(__ballot_sync(~0u, p.until[1] <= unit));
+__device__ __forceinline__ Split split_of(const SplitCounts& p, int item) {
+  const int split = item / KV_HEADS;
+  Split a;
+  a.row = __popc(__ballot_sync(~0u, p.until[0] <= split)) + __popc(__ballot_sync(~0u, p.until[1] <= split));
   a.kv = item % KV_HEADS;
-  a.at = of_row(p.at, a.row);
-  const int size = part_size(a.at);
-  a.parts = a.at / size + 1;
-  a.part = unit - of_row(p.until, a.row) + a.parts;
-  a.from = a.part * size;
+  a.at = value_of_row(p.at, a.row);
+  const int size = split_size(a.at);
+  a.count = a.at / size + 1;
+  a.index = split - value_of_row(p.until, a.row) + a.count;
+  a.from = a.index * size;
   a.to = min(a.from + size, a.at + 1);
   return a;
 }
 
-__device__ __forceinline__ void clear_queries(Crew& crew) {
-  for (int i = threadIdx.x; i < COLUMNS * Q_PITCH; i += CREW * 32) crew.q[i / Q_PITCH][i % Q_PITCH] = 0;
+__device__ __forceinline__ void clear_queries(Shared& sh) {
+  for (int i = threadIdx.x; i < MAX_GROUP * Q_PITCH; i += WARPS * 32) sh.q[i / Q_PITCH][i % Q_PITCH] = 0;
 }
 
-// Per-head norm and rotation of one vector of 128, four values a lane, rounded to bf16.
-__device__ __forceinline__ uint2 norm_rotate(uint2 raw, uint2 w, uint2 cos, uint2 sin) {
+// Per-head RMSNorm and RoPE of one vector of 128, four values a lane, rounded to bf16.
+__device__ __forceinline__ uint2 norm_rope(uint2 raw, uint2 w, uint2 cos, uint2 sin) {
   const int lane = threadIdx.x & 31;
   float4 v = make_float4(low(raw.x), high(raw.x), low(raw.y), high(raw.y));
 #if HAS_QK_NORM
@@ -69,49 +68,49 @@ __device__ __forceinline__ uint2 norm_rotate(uint2 raw, uint2 w, uint2 cos, uint
                     pack(v.z * low(cos.y) + o.z * low(sin.y), v.w * high(cos.y) + o.w * high(sin.y)));
 }
 
-// Puts the kv head's rotated queries into shared memory. Whoever takes the last positions puts the new key and value
-// there too, and into the cache. A warp takes a vector or two of them.
-__device__ __forceinline__ void place_qkv(const Stretch& a, const u16* qkv, const u16* norm, const u16* cos,
-                                          const u16* sin, u16* keys, u16* values, Crew& crew) {
-  constexpr int VECTORS = GROUP + 2, TURNS = (VECTORS + CREW - 1) / CREW;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, wanted = a.to > a.at ? VECTORS : GROUP;
+// The KV head's queries, normed and rotated, go to shared memory. In the last split the new key and value go there too,
+// and to the cache. A warp takes one or two of these vectors.
+__device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const u16* norm, const u16* cos,
+                                          const u16* sin, u16* keys, u16* values, Shared& sh) {
+  constexpr int VECTORS = GROUP + 2, PASSES = (VECTORS + WARPS - 1) / WARPS;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, count = a.to > a.at ? VECTORS : GROUP;
   const long long rotary = (long long)a.at * DIM + lane * 4;
   const uint2 c = *(const uint2*)(cos + rotary), s = *(const uint2*)(sin + rotary);
-  uint2 raw[TURNS], weight[TURNS];
+  uint2 raw[PASSES], weight[PASSES];
 #pragma unroll
-  for (int j = 0; j < TURNS; ++j) {
-    const int i = min(warp + j * CREW, VECTORS - 1);
+  for (int j = 0; j < PASSES; ++j) {
+    const int i = min(warp + j * WARPS, VECTORS - 1);
     const int at = (i < GROUP ? a.kv * GROUP + i : HEADS + (i - GROUP) * KV_HEADS + a.kv) * DIM + lane * 4;
     raw[j] = *(const uint2*)(qkv + at);
     weight[j] = HAS_QK_NORM && i <= GROUP ? *(const uint2*)(norm + at) : make_uint2(0, 0);
   }
-  __syncthreads();  // no warp reads the last item's any more
+  __syncthreads();  // all warps are done with the previous item's
 #pragma unroll
-  for (int j = 0; j < TURNS; ++j) {
-    const int i = warp + j * CREW;
-    if (i >= wanted) continue;
-    const uint2 v = i <= GROUP ? norm_rotate(raw[j], weight[j], c, s) : raw[j];
-    *(uint2*)((i < GROUP ? crew.q[i] : i == GROUP ? crew.key : crew.value) + lane * 4) = v;
+  for (int j = 0; j < PASSES; ++j) {
+    const int i = warp + j * WARPS;
+    if (i >= count) continue;
+    const uint2 v = i <= GROUP ? norm_rope(raw[j], weight[j], c, s) : raw[j];
+    *(uint2*)((i < GROUP ? sh.q[i] : i == GROUP ? sh.key : sh.value) + lane * 4) = v;
     if (i >= GROUP) *(uint2*)((i == GROUP ? keys : values) + rotary) = v;
   }
   __syncthreads();
 }
 
-// A warp's first position of the stretch; its other tiles are STRIDE positions apart.
-constexpr int STRIDE = CREW * TILE;
-__device__ __forceinline__ int first_of(const Stretch& a) { return a.from + (int)(threadIdx.x >> 5) * TILE; }
+// Where the warp's first tile of the split begins; its next ones are STRIDE positions apart.
+constexpr int STRIDE = WARPS * TILE;
+__device__ __forceinline__ int first_tile(const Split& a) { return a.from + (int)(threadIdx.x >> 5) * TILE; }
 
-// The warp's share of the stretch; `tile` holds the first of it.
-__device__ __forceinline__ Sums attend_stretch(const Stretch& a, Tile& tile, const u16* keys, const u16* values,
-                                               const Crew& crew) {
-  Sums s = {{-1e30f, -1e30f}};
+// Online softmax over the warp's tiles of the split; `tile` holds the first one.
+__device__ __forceinline__ Accumulator attend_split(const Split& a, Tile& tile, const u16* keys, const u16* values,
+                                                    const Shared& sh) {
+  Accumulator s = {{-1e30f, -1e30f}};
 #pragma unroll 1
-  for (int base = first_of(a); base < a.to; base += STRIDE) {
-    if (base + TILE > a.at) insert_new(tile, a, base, crew);
+  for (int base = first_tile(a); base < a.to; base += STRIDE) {
+    if (base + TILE > a.at) insert_new(tile, a, base, sh);
     float c[4];
-    score(c, tile, crew);
+    score(c, tile, sh);
     load_keys(tile, keys, a, base + STRIDE);
-    weigh(s, c, tile, a, base);
+    accumulate(s, c, tile, a, base);
     load_values(tile, values, a, base + STRIDE);
   }
 #pragma unroll
@@ -119,84 +118,88 @@ __device__ __forceinline__ Sums attend_stretch(const Stretch& a, Tile& tile, con
   return s;
 }
 
-// Of one query, a warp's: four dimensions a lane.
-struct Whole { float4 sum; float top, mass; };
-__device__ __forceinline__ void add(Whole& w, float f, float4 v) {
-  w.sum.x = fmaf(f, v.x, w.sum.x); w.sum.y = fmaf(f, v.y, w.sum.y);
-  w.sum.z = fmaf(f, v.z, w.sum.z); w.sum.w = fmaf(f, v.w, w.sum.w);
+// A partial result for one query, spread over a warp: four dimensions of O a lane.
+struct Partial { float4 o; float m, l; };
+__device__ __forceinline__ void add(Partial& w, float f, float4 v) {
+  w.o.x = fmaf(f, v.x, w.o.x); w.o.y = fmaf(f, v.y, w.o.y);
+  w.o.z = fmaf(f, v.z, w.o.z); w.o.w = fmaf(f, v.w, w.o.w);
 }
 
-// The warps' shares become one; warp q has query q of it.
-__device__ __forceinline__ Whole join_warps(const Sums& s, Crew& crew) {
+// Combines the block's warps; warp q gets query q.
+__device__ __forceinline__ Partial combine_warps(const Accumulator& s, Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int query = t * 2 + i;
     if (query >= GROUP) continue;
-    float* to = crew.sums[warp][query] + g * 8;
+    float* to = sh.o[warp][query] + g * 8;
 #pragma unroll
     for (int m = 0; m < 8; m += 4) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int k = i + 2 * h;
-        *(float4*)(to + h * 64 + m) = make_float4(s.acc[m][k], s.acc[m + 1][k], s.acc[m + 2][k], s.acc[m + 3][k]);
+        *(float4*)(to + h * 64 + m) = make_float4(s.o[m][k], s.o[m + 1][k], s.o[m + 2][k], s.o[m + 3][k]);
       }
     }
-    if (g == 0) crew.marks[warp][query] = make_float2(s.m[i], s.l[i]);
+    if (g == 0) sh.ml[warp][query] = make_float2(s.m[i], s.l[i]);
   }
   __syncthreads();
-  Whole w = {{0.f, 0.f, 0.f, 0.f}, -1e30f, 0.f};
+  Partial w = {{0.f, 0.f, 0.f, 0.f}, -1e30f, 0.f};
   if (warp >= GROUP) return w;
 #pragma unroll
-  for (int k = 0; k < CREW; ++k) w.top = fmaxf(w.top, crew.marks[k][warp].x);
+  for (int k = 0; k < WARPS; ++k) w.m = fmaxf(w.m, sh.ml[k][warp].x);
 #pragma unroll
-  for (int k = 0; k < CREW; ++k) {
-    const float2 mark = crew.marks[k][warp];
-    const float f = exp2f(mark.x - w.top);
-    w.mass = fmaf(f, mark.y, w.mass);
-    add(w, f, *(const float4*)(crew.sums[k][warp] + lane * 4));
+  for (int k = 0; k < WARPS; ++k) {
+    const float2 ml = sh.ml[k][warp];
+    const float f = exp2f(ml.x - w.m);
+    w.l = fmaf(f, ml.y, w.l);
+    add(w, f, *(const float4*)(sh.o[k][warp] + lane * 4));
   }
   return w;
 }
 
 // attended: [GROUP][DIM].
-__device__ __forceinline__ void write_whole(const Whole& w, u16* attended) {
-  const float f = 1.f / w.mass;
-  *(uint2*)(attended + threadIdx.x * 4) = make_uint2(pack(w.sum.x * f, w.sum.y * f), pack(w.sum.z * f, w.sum.w * f));
+__device__ __forceinline__ void write_output(const Partial& w, u16* attended) {
+  const float f = 1.f / w.l;
+  *(uint2*)(attended + threadIdx.x * 4) = make_uint2(pack(w.o.x * f, w.o.y * f), pack(w.o.z * f, w.o.w * f));
 }
 
-// Where a kv head's parts meet. sums: [parts][GROUP][DIM]; marks: [GROUP][MOST_PARTS], maximum and mass.
-struct Meeting { float* sums; float2* marks; u32* arrived; };
+// Of one row and KV head: the partial results of its splits, and how many of them are written.
+struct Workspace {
+  float* o;    // [splits][GROUP][DIM]
+  float2* ml;  // [GROUP][MAX_SPLITS]
+  u32* arrived;
+};
 
-__device__ __forceinline__ void write_part(const Stretch& a, const Whole& w, const Meeting& at) {
-  *(float4*)(at.sums + a.part * (GROUP * DIM) + threadIdx.x * 4) = w.sum;
-  if ((threadIdx.x & 31) == 0) at.marks[(threadIdx.x >> 5) * MOST_PARTS + a.part] = make_float2(w.top, w.mass);
+__device__ __forceinline__ void write_partial(const Split& a, const Partial& w, const Workspace& to) {
+  *(float4*)(to.o + a.index * (GROUP * DIM) + threadIdx.x * 4) = w.o;
+  if ((threadIdx.x & 31) == 0) to.ml[(threadIdx.x >> 5) * MAX_SPLITS + a.index] = make_float2(w.m, w.l);
 }
 
-// Whether this block is the last of a head's to come here; what the others wrote before is then there to be read.
-__device__ __forceinline__ bool last_to_arrive(const Meeting& at, int parts, Crew& crew) {
+// Whether this block is the last of the head's splits to arrive; it then sees what the others wrote before.
+__device__ __forceinline__ bool last_to_arrive(const Workspace& of, int splits, Shared& sh) {
   __syncthreads();
   if (threadIdx.x == 0) {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    crew.last = atomicInc(at.arrived, parts - 1) == parts - 1;
+    sh.last = atomicInc(of.arrived, splits - 1) == splits - 1;
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
   }
   __syncthreads();
-  return crew.last;
+  return sh.last;
 }
 
-// The last block of a head joins its parts in their order.
-__device__ __forceinline__ Whole join_parts(const Stretch& a, const Meeting& at) {
+// Combines a head's splits in their order, so that the result does not depend on which block came last.
+__device__ __forceinline__ Partial combine_splits(const Split& a, const Workspace& from) {
   const int lane = threadIdx.x & 31;
-  const float* mark = (const float*)(at.marks + (threadIdx.x >> 5) * MOST_PARTS + lane);
-  const float m = lane < a.parts ? fresh(mark) : -1e30f, l = lane < a.parts ? fresh(mark + 1) : 0.f;
-  Whole w = {{0.f, 0.f, 0.f, 0.f}, m, 0.f};
+  const float* ml = (const float*)(from.ml + (threadIdx.x >> 5) * MAX_SPLITS + lane);
+  const float m = lane < a.count ? load_cg(ml) : -1e30f, l = lane < a.count ? load_cg(ml + 1) : 0.f;
+  Partial w = {{0.f, 0.f, 0.f, 0.f}, m, 0.f};
 #pragma unroll
-  for (int o = 16; o; o >>= 1) w.top = fmaxf(w.top, __shfl_xor_sync(~0u, w.top, o));
-  const float keep = exp2f(m - w.top);
-  w.mass = warp_sum(keep * l);
+  for (int o = 16; o; o >>= 1) w.m = fmaxf(w.m, __shfl_xor_sync(~0u, w.m, o));
+  const float keep = exp2f(m - w.m);
+  w.l = warp_sum(keep * l);
 #pragma unroll 4
-  for (int k = 0; k < a.parts; ++k)
-    add(w, __shfl_sync(~0u, keep, k), fresh4(at.sums + k * (GROUP * DIM) + threadIdx.x * 4));
+  for (int k = 0; k < a.count; ++k)
+    add(w, __shfl_sync(~0u, keep, k), load_cg4(from.o + k * (GROUP * DIM) + threadIdx.x * 4));
   return w;
 }

@@ -1,76 +1,103 @@
-// What single.cu is given, and how its blocks hand values to each other. Part of single.cu.
+// The arguments of single.cu, and how its blocks exchange values: LL-style flag-in-word signalling. Part of single.cu.
+//
+// As in NCCL's LL protocol, a word carries its own flag: 24 bits of an fp32 or bf16 value and the low 8 bits of the
+// epoch in which it was published. Consumers poll until the epoch matches, so neither fences nor a grid barrier are
+// needed. A layer has five exchanges, epochs r + 1 to r + 5, where r is the last epoch of the layer before. Epochs
+// continue from launch to launch and may wrap around.
+//
+// buffer   | producer -> consumer             | epoch | overwritten | all readers are done: the writer has all of
+// ---------|----------------------------------|-------|-------------|--------------------------------------------------
+// qkv      | qkv product -> attention         | r + 1 | r + 6       | x(r + 5): a block publishes it after attention
+// partial  | other splits -> a head's split 0 | r + 1 | r + 6       | x(r + 5): the same
+// attended | a head's split 0 -> out product  | r + 2 | r + 7       | x(r + 5): published after reading attended
+// x        | out product -> MLP norm          | r + 3 | r + 5       | act(r + 4): published after reading x
+// act      | gate and up -> down product      | r + 4 | r + 9       | x(r + 5): published after reading act
+// x        | down product -> next norm        | r + 5 | r + 8       | attended(r + 7), made of all of qkv(r + 6), which
+//          |                                  |       |             | is published after reading x
+//
+// "Published" is by every block: each owns part of x, qkv and act. A word of qkv, attended, x or act is written again
+// 2 to 5 epochs later, so 8 bits tell new from old. Which words of partial are in use depends on the context's length:
+// they carry the whole epoch beside the value.
 
 constexpr int WARPS = 16, THREADS = WARPS * 32;
 
-struct LayerWeights { const u16 *attn_norm, *qkv, *qk_norm, *out, *mlp_norm, *gate_up, *down; };
-
-struct Step {
-  const LayerWeights* layers;
-  const u16 *x_in, *head, *norm, *cos, *sin;
-  u16 *keys, *values;         // [layers][KV_HEADS][slots][DIM], this row's part; layer stride below
-  const long long* position;  // where this step's key and value go
-  float* logits;
-  u32 *x, *qkv;  // these five are handed on, partial with whole numbers beside the values
-  u64* partial;
-  u32 *attended, *act;
-  u32 *rounds, *arrivals;  // hand-overs of all launches before this one; blocks that have reached theirs
-  long long layer_stride;
-  int layer_count, slots;
+struct LayerWeights {  // norms are bf16, matrices as their format stores them
+  const u16* attn_norm;
+  const u8* qkv;
+  const u16* qk_norm;
+  const u8* out;
+  const u16* mlp_norm;
+  const u8 *gate_up, *down;
 };
 
-// A value that other blocks wait for is stored in one word with the number of its hand-over, 24 bits of fp32 and 8 of
-// the number, and a reader looks until the number is the one it waits for: no fence, and no barrier over the grid. The
-// count of blocks that have come so far only keeps readers from looking too early and too often. It does not wait for
-// the last ones: their values come while the others' are on their way. A value is overwritten by blocks only that have
-// values of every block from a later hand-over, so nobody misses one. Words are written anew in every layer, so eight
-// bits tell old from new; what is not has its whole number beside it. Numbers go on from launch to launch and may wrap
-// around.
-constexpr int LATECOMERS = 8;
-__device__ __forceinline__ u32 word_of(float v, u32 round) {  // rounds to nearest; a NaN stays one
-  return ((v != v ? ~0u : __float_as_uint(v) + 0x80u) & ~0xffu) | (round & 0xffu);
+struct SingleArgs {
+  const LayerWeights* layers;
+  const u16* x_in;
+  const u8* head;
+  const u16 *norm, *cos, *sin;
+  u16 *keys, *values;         // of the first layer, [KV_HEADS][max_seq_len][DIM]; the others layer_stride apart
+  const long long* position;  // the slot of this step's key and value
+  float* logits;
+  u32 *x, *qkv;  // x to act: exchanged between blocks
+  u64* partial;
+  u32 *attended, *act;
+  u32 *epoch, *arrivals;  // last epoch of the previous launch; arrivals of blocks, counted through all launches
+  long long layer_stride;
+  int layer_count, max_seq_len;
+};
+
+__device__ __forceinline__ u32 ll_word(float v, u32 epoch) {  // rounds to nearest; NaN stays NaN
+  return ((v != v ? ~0u : __float_as_uint(v) + 0x80u) & ~0xffu) | (epoch & 0xffu);
 }
-__device__ __forceinline__ u32 bf16_word_of(float v, u32 round) { return pack(0.f, v) | (round & 0xffu); }
-__device__ __forceinline__ float value_of(u32 word) { return __uint_as_float(word & ~0xffu); }
-__device__ __forceinline__ void hand(u32* to, u32 word) {
+__device__ __forceinline__ u32 ll_word_bf16(float v, u32 epoch) { return pack(0.f, v) | (epoch & 0xffu); }
+__device__ __forceinline__ float ll_value(u32 word) { return __uint_as_float(word & ~0xffu); }
+__device__ __forceinline__ void publish(u32* to, u32 word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
 }
-__device__ __forceinline__ void hand(u64* to, float v, u32 round) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"((u64)round << 32 | __float_as_uint(v)) : "memory");
+__device__ __forceinline__ void publish(u64* to, float v, u32 epoch) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"((u64)epoch << 32 | __float_as_uint(v)) : "memory");
 }
-__device__ __forceinline__ void arrive(const Step& s) {
+
+// Counting arrivals only delays polling, which would slow down the producers: it orders nothing, and does not wait for
+// the last STRAGGLERS blocks, whose values come while the others' are already being read.
+constexpr int STRAGGLERS = 8;
+__device__ __forceinline__ void arrive(const SingleArgs& s) {
   __syncthreads();
   if (threadIdx.x == 0) asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(s.arrivals) : "memory");
 }
-__device__ __forceinline__ void wait(const Step& s, u32 round) {
+__device__ __forceinline__ void wait_arrivals(const SingleArgs& s, u32 epoch) {
   if (threadIdx.x == 0) {
     u32 now;
     do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(s.arrivals) : "memory");
-    while ((int)(now + LATECOMERS - round * BLOCKS) < 0);
+    while ((int)(now + STRAGGLERS - epoch * BLOCKS) < 0);
   }
   __syncthreads();
 }
-__device__ __forceinline__ uint4 look(const void* p) {
+
+__device__ __forceinline__ uint4 poll(const void* p) {
   uint4 v;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
   return v;
 }
-// Which of four words are not yet of this round, in the lowest eight bits.
-__device__ __forceinline__ u32 missing(uint4 w, u32 round) {
-  return ((w.x ^ round) | (w.y ^ round) | (w.z ^ round) | (w.w ^ round)) & 0xffu;
+// Not 0 while one of the four words is from another epoch.
+__device__ __forceinline__ u32 stale(uint4 w, u32 epoch) {
+  return ((w.x ^ epoch) | (w.y ^ epoch) | (w.z ^ epoch) | (w.w ^ epoch)) & 0xffu;
 }
-__device__ __forceinline__ float4 received(uint4 w, const u32* from, u32 round) {  // w: what was there just before
-  while (missing(w, round)) w = look(from);
-  return make_float4(value_of(w.x), value_of(w.y), value_of(w.z), value_of(w.w));
+// The values of four words, of which `w` was polled before.
+__device__ __forceinline__ float4 receive(uint4 w, const u32* from, u32 epoch) {
+  while (stale(w, epoch)) w = poll(from);
+  return make_float4(ll_value(w.x), ll_value(w.y), ll_value(w.z), ll_value(w.w));
 }
-__device__ __forceinline__ float4 receive4(const u32* from, u32 round) { return received(look(from), from, round); }
-// The thread's number, so that addresses made of it are not kept in registers from layer to layer.
-__device__ __forceinline__ int thread_anew() { int t = threadIdx.x; asm volatile("" : "+r"(t)); return t; }
-// The block's threads look at `count` times four words, all of a thread's at once. Past the end they look at the last
-// ones: a condition around a look costs registers, which spill.
+__device__ __forceinline__ float4 receive(const u32* from, u32 epoch) { return receive(poll(from), from, epoch); }
+// The thread's index as a value opaque to the compiler, which would otherwise keep addresses derived from it in
+// registers from layer to layer.
+__device__ __forceinline__ int opaque_thread() { int t = threadIdx.x; asm volatile("" : "+r"(t)); return t; }
+// The block's threads poll `count` groups of four words, all of a thread's loads in flight at once. Indices past the
+// end are clamped: a condition around a load costs registers, which spill.
 template <int N>
-__device__ __forceinline__ void look_at(uint4 (&words)[N], const u32* from, int count) {
-  const int t = thread_anew();
+__device__ __forceinline__ void poll_all(uint4 (&words)[N], const u32* from, int count) {
+  const int t = opaque_thread();
 #pragma unroll
-  for (int j = 0; j < N; ++j) words[j] = look(from + min(j * THREADS + t, count - 1) * 4);
+  for (int j = 0; j < N; ++j) words[j] = poll(from + min(j * THREADS + t, count - 1) * 4);
 }

@@ -1,4 +1,4 @@
-"""The step's part before the talker as one CUDA kernel (sample.cu). Its torch twin is decode_step's other branch."""
+"""Sampling, delay pattern, embedding: one CUDA kernel (sample.cu). Its torch twin is decode_step's other branch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 
 import torch
 
-from ...cuda.nvrtc import Module, NoCompiler, compile_cubin, launch, read_source
+from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
 
 _OF_STATE = (
     "logits inverse_temperature noise_scale top_p repeat_limit top_k_index line keys_philox prompt_length row_limit "
@@ -16,8 +16,8 @@ _OF_STATE = (
 _OF_V2 = {"repeat_limit", "window_mask", "history"}
 
 
-class _Front(ctypes.Structure):
-    """As `Front` in sample.cu."""
+class _SampleArgs(ctypes.Structure):
+    """`SampleArgs` of sampling.cuh."""
 
     _fields_ = [*((name, ctypes.c_void_p) for name in _OF_STATE), ("context", ctypes.c_int)]
 
@@ -27,9 +27,9 @@ def source() -> str:
 
 
 def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
-    """The sizes as compiler options; window: frames that v2's repetition rule looks back on."""
+    """Compiler options; window: how many frames v2's repetition rule looks back."""
     values = {
-        "BOOKS": config.codebooks,
+        "CODEBOOKS": config.codebooks,
         "VOCAB": config.code_vocab,
         "BOC": config.code_vocab - 2,
         "EOC": config.code_vocab - 1,
@@ -54,27 +54,27 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-class FrontStep:
-    """state.logits -> the next row, counters, flags and state.work.x, for every row of the state. Raises NoCompiler.
+class SampleKernel:
+    """state.logits -> the next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
 
-    Leaves state.slots and state.unfilled alone, which Talker.decode reads where torch's ops decode: only beside a
-    state.fused. Allocates nothing on the device; `run` may be captured.
+    Does not update state.slots and state.unfilled, which Talker.decode reads when torch's ops decode, so it serves only
+    beside a state.fused. Allocates nothing on the device; `run` may be captured.
     """
 
     def __init__(self, talker, state):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason:
-            raise NoCompiler(reason)
+            raise KernelUnavailable(reason)
         window = state.history.shape[1] if config.is_v2 else 1
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, talker.dtype, window)))
-        self._function = self._module.function("front_step")
+        self._function = self._module.function("sample_step")
         self._grid, self._block = state.batch, 32 * config.codebooks
-        self._front = arguments(talker, state)
+        self._argument = arguments(talker, state)
 
     def run(self):
-        launch(self._function, self._grid, self._block, self._front)
+        launch(self._function, self._grid, self._block, self._argument)
 
     def close(self):
         """Unloads the code."""
@@ -82,11 +82,11 @@ class FrontStep:
 
 
 def arguments(talker, state) -> ctypes.Structure:
-    """The kernel's argument: addresses of what it reads and writes, 0 for what only v2 has. They must outlive it."""
+    """The kernel's argument: addresses of buffers that must outlive it, 0 for those that only v2 has."""
     buffers = {"embed": talker.embed_codes, "x": state.work.x}
     for name in _OF_STATE:
         if name not in buffers and (talker.config.is_v2 or name not in _OF_V2):
             buffers[name] = getattr(state, name)
     assert all(buffer.is_contiguous() for buffer in buffers.values())
     pointers = {name: buffers[name].data_ptr() if name in buffers else 0 for name in _OF_STATE}
-    return _Front(**pointers, context=state.context)
+    return _SampleArgs(**pointers, context=state.context)

@@ -1,18 +1,18 @@
-// A codebook's code out of its logits, by one warp: bans, temperature, top-k, top-p, Gumbel noise, v2's second draw.
+// Samples a codebook's code from its logits by one warp: suppression, temperature, top-k, top-p, Gumbel noise.
 //
 // A lane keeps its part of the logits in registers as integers that sort like the floats. Nothing is sorted: the
-// threshold of top-k or top-p is bracketed until few codes are left in the bracket, and those are held against each
-// other. Where few codes are left above the bracket too, as with the usual top-k, all that follows is about them alone.
+// threshold of top-k or top-p is bisected until few codes are left in its bracket, and those are compared with each
+// other. If few codes are left above the bracket too, as with the usual top-k, only they are looked at from then on.
 
 #include "bf16.cuh"
 
 constexpr u32 ALL = ~0u;
-constexpr int THREADS = BOOKS * 32;
-constexpr int QUADS = (VOCAB + 3) / 4;         // a counter's four words serve codes q, q + QUADS, ...
+constexpr int THREADS = CODEBOOKS * 32;
+constexpr int QUADS = (VOCAB + 3) / 4;         // the four words of a Philox counter serve codes q, q + QUADS, ...
 constexpr int GROUPS = (QUADS + 31) / 32;      // quads of a lane: lane, lane + 32, ...
-constexpr int WIDE = GROUPS * 4;               // codes of a lane; slot 4 * group + word
-constexpr int FEW = 32, LIST = 128;            // codes left in a bracket; codes that a list holds
-constexpr u32 DRAW = 0, REDRAW = 1 << 16;      // the draw and v2's second one
+constexpr int WIDE = GROUPS * 4;               // keys of a lane; entry 4 * group + word
+constexpr int MAX_BRACKET = 32, MAX_CANDIDATES = 128;            // codes in a closed bracket; codes of `Candidates`
+constexpr u32 SAMPLE = 0, RESAMPLE = 1 << 16;      // Philox streams: of the sample, and of v2's resample
 
 #if BF16
 typedef u16 Weight;
@@ -22,7 +22,7 @@ typedef float Weight;
 typedef float4 Four;
 #endif
 
-struct Front {
+struct SampleArgs {
   const float *logits, *inverse_temperature, *noise_scale, *top_p, *repeat_limit;
   const i64 *top_k_index, *line, *keys_philox, *prompt_length, *row_limit;
   const u8 *ban, *window_mask;
@@ -33,22 +33,22 @@ struct Front {
   int context;
 };
 
-struct Row {  // of one block: what it needs from before this frame
-  u32 written, line, key0, key1;
+struct Row {  // a row of the batch, as it was before this frame
+  u32 num_generated, sequence, key0, key1;
   int countdown, prompt_length, limit;
-  bool ban, live;
+  bool suppress, live;
 };
 
-struct __align__(16) List {  // of one warp: codes set apart, with room for a last read of four
-  u32 key[LIST + 4];
-  float mass[LIST + 4], above[LIST];
-  u16 code[LIST];
+struct __align__(16) Candidates {  // of one warp; room for reads of four past the end
+  u32 key[MAX_CANDIDATES + 4];
+  float mass[MAX_CANDIDATES + 4], above[MAX_CANDIDATES];
+  u16 code[MAX_CANDIDATES];
 };
 
 struct Bracket {  // the threshold lies in (low, high]
   u32 low, high;
-  u32 above_low, above_high;  // keys above either
-  u32 mine_low, mine_high;    // and how many of them are this lane's
+  u32 above_low, above_high;  // how many keys are above either
+  u32 mine_low, mine_high;    // of those, how many are this lane's
   float sum_high;             // their weight above high
 };
 
@@ -80,7 +80,7 @@ __device__ __forceinline__ float sum_of(float v) {
   return v;
 }
 
-// Integers in the floats' order. 0 stands below every number and marks an empty slot.
+// Integers in the floats' order. 0 stands below every number and marks an empty entry.
 __device__ __forceinline__ u32 to_key(float v) {
   const u32 bits = __float_as_uint(v);
   return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
@@ -90,32 +90,32 @@ __device__ __forceinline__ float to_value(u32 key) {
 }
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
-__device__ __forceinline__ int code_of(int slot) { return (slot & 3) * QUADS + (slot >> 2) * 32 + (int)lane_id(); }
+__device__ __forceinline__ int code_of(int entry) { return (entry & 3) * QUADS + (entry >> 2) * 32 + (int)lane_id(); }
 __device__ __forceinline__ float mass_of(u32 key, u32 top) { return expf(to_value(key) - to_value(top)); }
 
-struct Logits {  // of one codebook, scaled and without the codes that may not be drawn
+struct Logits {  // of one codebook, scaled, with suppressed codes at -inf
   const float* from;
   float scale;
-  bool no_begin, no_end;
+  bool suppress_boc, suppress_eoc;
 
   __device__ __forceinline__ u32 key(int code) const {
-    if ((code == BOC && no_begin) || (code == EOC && no_end)) return to_key(-infinity());
+    if ((code == BOC && suppress_boc) || (code == EOC && suppress_eoc)) return to_key(-infinity());
     return to_key(__fadd_rn(__fmul_rn(from[code], scale), 0.f));  // -0 becomes 0: they are equal
   }
 };
 
-// A key to try inside a bracket: in the middle of its values, or where that does not lead on, of its keys. At first 20
-// below the highest, about where noise cannot lift a code to the top.
+// The next key to try inside a bracket: the middle of its values, or, if that does not converge, of its keys. The first
+// is 20 below the highest logit, about where noise no longer lifts a code to the top.
 __device__ __forceinline__ u32 within(const Bracket& b, int step) {
   const float high = to_value(b.high);
   const u32 key = to_key(step == 0 ? high - 20.f : 0.5f * to_value(b.low) + 0.5f * high);
   return step < 16 && key > b.low && key < b.high ? key : b.low + (b.high - b.low) / 2;
 }
 
-// Closes in on the lowest key above which the weight is less than `target`. A key weighs its mass, or 1.
+// Narrows the bracket of the lowest key above which the weight is less than `target`. A key weighs its mass, or 1.
 template <bool BY_MASS>
 __device__ __forceinline__ void close_in(Bracket& b, const u32 (&key)[WIDE], const float (&mass)[WIDE], float target) {
-  for (int step = 0; b.high - b.low > 1 && b.above_low - b.above_high > FEW; ++step) {
+  for (int step = 0; b.high - b.low > 1 && b.above_low - b.above_high > MAX_BRACKET; ++step) {
     const u32 middle = within(b, step);
     u32 mine = 0;
     float sum = 0.f;
@@ -132,8 +132,8 @@ __device__ __forceinline__ void close_in(Bracket& b, const u32 (&key)[WIDE], con
   }
 }
 
-// Lists the keys in (low, high], `count` in all and `mine` of them this lane's, with their masses.
-__device__ __forceinline__ void gather(List& list, const u32 (&key)[WIDE], u32 low, u32 high, u32 mine, u32 count,
+// Collects the keys in (low, high], `count` in all and `mine` of them this lane's, with their masses.
+__device__ __forceinline__ void gather(Candidates& list, const u32 (&key)[WIDE], u32 low, u32 high, u32 mine, u32 count,
                                        u32 top) {
   const u32 lane = lane_id();
   u32 end = mine;
@@ -143,10 +143,10 @@ __device__ __forceinline__ void gather(List& list, const u32 (&key)[WIDE], u32 l
     if (lane >= o) end += before;
   }
   u32 at = end - mine;
-  __syncwarp();  // nobody reads the list's former content any more
+  __syncwarp();  // all lanes are done with the former content
 #pragma unroll
-  for (int slot = 0; slot < WIDE; ++slot)
-    if (key[slot] > low && key[slot] <= high) list.key[at] = key[slot], list.code[at++] = code_of(slot);
+  for (int i = 0; i < WIDE; ++i)
+    if (key[i] > low && key[i] <= high) list.key[at] = key[i], list.code[at++] = code_of(i);
   if (lane < 4) list.key[count + lane] = 0, list.mass[count + lane] = 0.f;
   __syncwarp();
   for (u32 i = lane; i < count; i += 32) list.mass[i] = mass_of(list.key[i], top);
@@ -155,8 +155,8 @@ __device__ __forceinline__ void gather(List& list, const u32 (&key)[WIDE], u32 l
 
 struct Above { u32 count; float mass; };
 
-// What lies above a key in a list.
-__device__ __forceinline__ Above above(const List& list, u32 count, u32 key) {
+// The candidates above a key.
+__device__ __forceinline__ Above above(const Candidates& list, u32 count, u32 key) {
   Above sum = {0, 0.f};
 #pragma unroll 2
   for (u32 at = 0; at < count; at += 4) {
@@ -170,10 +170,11 @@ __device__ __forceinline__ Above above(const List& list, u32 count, u32 key) {
   return sum;
 }
 
-// The lowest key above which the weight is less than `target`, once the bracket is closed in.
+// The lowest key above which the weight is less than `target`, from a narrowed bracket.
 template <bool BY_MASS>
-__device__ __forceinline__ u32 resolve(const Bracket& b, const u32 (&key)[WIDE], float target, u32 top, List& list) {
-  if (b.high - b.low <= 1) return b.high;  // all that is left is equal
+__device__ __forceinline__ u32 resolve(const Bracket& b, const u32 (&key)[WIDE], float target, u32 top,
+                                       Candidates& list) {
+  if (b.high - b.low <= 1) return b.high;  // all keys left are equal
   const u32 count = b.above_low - b.above_high, lane = lane_id();
   gather(list, key, b.low, b.high, b.mine_low - b.mine_high, count, top);
   const u32 own = lane < count ? list.key[lane] : 0;
@@ -183,8 +184,8 @@ __device__ __forceinline__ u32 resolve(const Bracket& b, const u32 (&key)[WIDE],
 }
 
 // Philox 4x32-10: the four words of a counter.
-__device__ __forceinline__ void philox(u32 (&word)[4], const Row& row, u32 quad, u32 book, u32 stream) {
-  u32 a = quad, b = book + stream, c = row.written, d = row.line, key0 = row.key0, key1 = row.key1;
+__device__ __forceinline__ void philox(u32 (&word)[4], const Row& row, u32 quad, u32 codebook, u32 stream) {
+  u32 a = quad, b = codebook + stream, c = row.num_generated, d = row.sequence, key0 = row.key0, key1 = row.key1;
 #pragma unroll
   for (int round = 0; round < 10; ++round) {
     const u32 high0 = __umulhi(0xD2511F53u, a), low0 = 0xD2511F53u * a;
@@ -217,14 +218,14 @@ struct Best {  // the highest score, and of equal ones the lowest code
   }
 };
 
-// A draw among the keys from `floor` on.
-__device__ __forceinline__ int draw_wide(const Logits& logits, u32 floor, const Row& row, int book, u32 stream,
+// Samples from all keys >= floor.
+__device__ __forceinline__ int sample_wide(const Logits& logits, u32 floor, const Row& row, int codebook, u32 stream,
                                          float scale) {
   Best best = {-infinity(), 0};
 #pragma unroll 1
   for (int quad = lane_id(); quad < QUADS; quad += 32) {
     u32 word[4];
-    philox(word, row, quad, book, stream);
+    philox(word, row, quad, codebook, stream);
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       const int code = w * QUADS + quad;
@@ -235,9 +236,9 @@ __device__ __forceinline__ int draw_wide(const Logits& logits, u32 floor, const 
   return best.of_warp();
 }
 
-// Top-k, top-p and the draw where few keys lie above the bracket's low end: only they cost noise.
-__device__ __forceinline__ int draw_narrow(const Bracket& b, const u32 (&key)[WIDE], u32 k, float p, u32 top,
-                                           const Row& row, int book, float scale, List& list) {
+// Top-k, top-p and the sample if few keys are above the bracket's low end: only they need noise.
+__device__ __forceinline__ int sample_narrow(const Bracket& b, const u32 (&key)[WIDE], u32 k, float p, u32 top,
+                                           const Row& row, int codebook, float scale, Candidates& list) {
   const u32 count = b.above_low, lane = lane_id();
   gather(list, key, b.low, ALL, b.mine_low, count, top);
   float all = 0.f;
@@ -254,16 +255,17 @@ __device__ __forceinline__ int draw_narrow(const Bracket& b, const u32 (&key)[WI
     if (!(list.above[i] < enough)) continue;
     u32 word[4];
     const u32 code = list.code[i], w = code / QUADS;
-    philox(word, row, code % QUADS, book, DRAW);
+    philox(word, row, code % QUADS, codebook, SAMPLE);
     best.offer(noisy(list.key[i], w < 2 ? (w ? word[1] : word[0]) : (w == 2 ? word[2] : word[3]), scale), code);
   }
   return best.of_warp();
 }
 
-// The codes that top-k and top-p leave, and one of them.
-__device__ __forceinline__ int draw(const Front& s, const Row& row, int b, int book, const Logits& logits, List& list) {
+// Applies top-k and top-p and samples one of the codes that are left.
+__device__ __forceinline__ int sample_code(const SampleArgs& s, const Row& row, int b, int codebook,
+                                           const Logits& logits, Candidates& list) {
   const float p = s.top_p[b], scale = s.noise_scale[b];
-  const u32 k = (u32)min(s.top_k_index[b * BOOKS + book], (i64)VOCAB - 1) + 1;
+  const u32 k = (u32)min(s.top_k_index[b * CODEBOOKS + codebook], (i64)VOCAB - 1) + 1;
   u32 key[WIDE], top = 0, real = 0;
   float mass[WIDE] = {}, zero = 0.f;
 #pragma unroll
@@ -280,7 +282,7 @@ __device__ __forceinline__ int draw(const Front& s, const Row& row, int b, int b
   u32 floor = 1;
   if (k < VOCAB) {
     close_in<false>(bracket, key, mass, (float)k);
-    if (bracket.above_low <= LIST) return draw_narrow(bracket, key, k, p, top, row, book, scale, list);
+    if (bracket.above_low <= MAX_CANDIDATES) return sample_narrow(bracket, key, k, p, top, row, codebook, scale, list);
     floor = resolve<false>(bracket, key, (float)k, top, list);
   }
   if (p < 1.f) {
@@ -294,5 +296,5 @@ __device__ __forceinline__ int draw(const Front& s, const Row& row, int b, int b
     close_in<true>(bracket, key, mass, enough);
     floor = resolve<true>(bracket, key, enough, top, list);
   }
-  return draw_wide(logits, floor, row, book, DRAW, scale);
+  return sample_wide(logits, floor, row, codebook, SAMPLE, scale);
 }

@@ -1,103 +1,111 @@
-// One decode step of the talker for one row, embedding to logits: one cooperative kernel that reads each weight once.
+// One decode step of the talker for one row, embedding to logits: a persistent cooperative kernel, one block per SM.
 //
-// Every block stays on its multiprocessor and walks through the phases of all layers; what a phase makes is handed to
-// the blocks that need it (exchange.cuh). The memory system must not idle while they wait: rings of shared memory go on
-// filling with the weights that come next (weight_pipeline.cuh).
+// Every block walks through the phases of all layers, and each weight is read once. What a phase produces goes to the
+// blocks that need it by flag-in-word signalling (exchange.cuh), while the weights of the next phases stream into
+// shared memory (weight_pipeline.cuh).
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS, the grid;
-// PIECE, the most weights a copy brings; SLOTS and RING, pieces a warp has under way and may have; SHARED_ROOM, bytes
-// beside the rings.
-// Weights and cache are bf16; the residual stream and all sums are fp32.
+// MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers' matrices and of the head;
+// TILE_BYTES, PREFETCH and STAGES of the pipeline; STATIC_SHARED, the most bytes of shared memory besides its stages.
+// Norms, embeddings and cache are bf16; the residual stream and all sums are fp32.
 
 #include "load.cuh"
 #include "exchange.cuh"
 #include "weight_pipeline.cuh"
+#include "weight_format.cuh"
 #include "gemv.cuh"
 #include "single_attention.cuh"
 
-__device__ __forceinline__ Part rows_of(int rows) {
-  const int base = share(rows, blockIdx.x, BLOCKS), mine = share(rows, blockIdx.x + 1, BLOCKS) - base;
-  const int warp = threadIdx.x >> 5, first = share(mine, warp, WARPS);
-  return {base + first, share(mine, warp + 1, WARPS) - first};
+// The warp's rows of a matrix that is split by rows over all warps of the grid.
+__device__ __forceinline__ Range warp_rows(int rows) {
+  const int base = range_start(rows, blockIdx.x, BLOCKS), mine = range_start(rows, blockIdx.x + 1, BLOCKS) - base;
+  const int warp = threadIdx.x >> 5, first = range_start(mine, warp, WARPS);
+  return {base + first, range_start(mine, warp + 1, WARPS) - first};
 }
-// The same of a projection, in pieces counted from the block's first row.
-template <int K>
-__device__ __forceinline__ Part pieces_in_block() {
-  const int pieces = parts_of(K) * (share(HIDDEN, blockIdx.x + 1, BLOCKS) - share(HIDDEN, blockIdx.x, BLOCKS));
-  const int warp = threadIdx.x >> 5, first = share(pieces, warp, WARPS);
-  return {first, share(pieces, warp + 1, WARPS) - first};
+// The warp's tiles of a projection [HIDDEN, K], counted from the block's first row.
+template <class F, int K>
+__device__ __forceinline__ Range warp_tiles() {
+  const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - range_start(HIDDEN, blockIdx.x, BLOCKS);
+  const int tiles = tiles_of<F>(K) * owned;
+  const int warp = threadIdx.x >> 5, first = range_start(tiles, warp, WARPS);
+  return {first, range_start(tiles, warp + 1, WARPS) - first};
 }
-__device__ __forceinline__ Pieces wide_pieces(const u16* w, int from, Part mine) {
-  constexpr int PARTS = parts_of(HIDDEN);
-  return {(const unsigned char*)(w + (long long)(from + mine.first) * HIDDEN), HIDDEN / PARTS * 2, mine.count * PARTS};
+template <class F>
+__device__ __forceinline__ TileRange row_tiles(const u8* w, int from, Range rows) {
+  constexpr int TILES = tiles_of<F>(HIDDEN), BYTES = F::bytes(HIDDEN / TILES);
+  return {w + F::bytes((long long)(from + rows.first) * HIDDEN), BYTES, rows.count * TILES};
 }
-template <int K>
-__device__ __forceinline__ Pieces projection_pieces(const u16* w) {
-  constexpr int N = K / parts_of(K);
-  const Part mine = pieces_in_block<K>();
-  w += (long long)share(HIDDEN, blockIdx.x, BLOCKS) * K + (long long)mine.first * N;
-  return {(const unsigned char*)w, N * 2, mine.count};
+template <class F, int K>
+__device__ __forceinline__ TileRange projection_tiles(const u8* w) {
+  constexpr int TILES = tiles_of<F>(K), BYTES = F::bytes(K / TILES);
+  const Range tiles = warp_tiles<F, K>();
+  w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K + (long long)tiles.first * (K / TILES));
+  return {w, BYTES, tiles.count};
 }
-__device__ __noinline__ Pieces pieces_of(const LayerWeights* layers, const u16* head, int layer_count, int span) {
-  if (span == layer_count * SPANS) return wide_pieces(head, 0, rows_of(CODES));
-  const LayerWeights& w = layers[span / SPANS];
-  switch (span % SPANS) {
-    case 0: return wide_pieces(w.qkv, 0, rows_of(QKV_ROWS));
-    case 1: return projection_pieces<Q_ROWS>(w.out);
-    case 2: return wide_pieces(w.gate_up, 0, rows_of(INTER));
-    case 3: return wide_pieces(w.gate_up, INTER, rows_of(INTER));
-    default: return projection_pieces<INTER>(w.down);
+__device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix) {
+  if (matrix == layer_count * MATRICES) return row_tiles<HeadFormat>(head, 0, warp_rows(CODES));
+  const LayerWeights& w = layers[matrix / MATRICES];
+  switch (matrix % MATRICES) {
+    case 0: return row_tiles<Format>(w.qkv, 0, warp_rows(QKV_SIZE));
+    case 1: return projection_tiles<Format, Q_SIZE>(w.out);
+    case 2: return row_tiles<Format>(w.gate_up, 0, warp_rows(INTER));
+    case 3: return row_tiles<Format>(w.gate_up, INTER, warp_rows(INTER));
+    default: return projection_tiles<Format, INTER>(w.down);
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) decode_step(const Step s) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const SingleArgs s) {
   __shared__ Shared sh;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  Part* const parts = sh.parts[warp];
+  Range* const ranges = sh.ranges[warp];
   if (lane == 0) {
-    parts[0] = rows_of(QKV_ROWS); parts[1] = pieces_in_block<Q_ROWS>(); parts[2] = rows_of(INTER);
-    parts[3] = pieces_in_block<INTER>(); parts[4] = rows_of(CODES);
+    ranges[0] = warp_rows(QKV_SIZE); ranges[1] = warp_tiles<Format, Q_SIZE>(); ranges[2] = warp_rows(INTER);
+    ranges[3] = warp_tiles<Format, INTER>(); ranges[4] = warp_rows(CODES);
   }
   __syncwarp();
-  Ring ring = make_ring(s);
-  const int base = share(HIDDEN, blockIdx.x, BLOCKS), end = share(HIDDEN, blockIdx.x + 1, BLOCKS);
-  for (int r = threadIdx.x; r < end - base; r += THREADS) sh.own[r] = bf16(s.x_in[base + r]);
+  Pipeline pipeline = start_pipeline(s);
+  const int base = range_start(HIDDEN, blockIdx.x, BLOCKS), end = range_start(HIDDEN, blockIdx.x + 1, BLOCKS);
+  for (int r = threadIdx.x; r < end - base; r += THREADS) sh.residual[r] = bf16(s.x_in[base + r]);
   const int at = (int)*s.position;
-  const bool idle = blockIdx.x >= (at < SHORT ? HEADS : KV_HEADS);  // at the end of attention: others join the heads
-  u32 round = *s.rounds;  // the hand-over that came last
-  for (int layer = 0; layer < s.layer_count; ++layer, round += 5) {
+  const bool idle = blockIdx.x >= (at < SHORT_CONTEXT ? HEADS : KV_HEADS);  // has no splits to combine
+  u32 epoch = *s.epoch;  // of the last exchange
+  for (int layer = 0; layer < s.layer_count; ++layer, epoch += 5) {
     const LayerWeights& w = s.layers[layer];
     const long long cache = layer * s.layer_stride;
     const NormWeights attn_norm = norm_weights(w.attn_norm);
-    wait(s, round);
-    norm_input(s, attn_norm, layer == 0, round, sh);
-    wide_rows(s, ring, parts[0].count, sh, [&](int j, float sum) {
-      if (lane == 0) hand(s.qkv + parts[0].first + j, word_of(sum, round + 1));
+    wait_arrivals(s, epoch);
+    norm_input(s, attn_norm, layer == 0, epoch, sh);
+    gemv_hidden<Format>(s, pipeline, ranges[0].count, sh, [&](int j, float sum) {
+      if (lane == 0) publish(s.qkv + ranges[0].first + j, ll_word(sum, epoch + 1));
     });
     arrive(s);
-    if (lane == 0) sh.parked[warp] = ring;
-    attention(s, w.qk_norm, at, s.keys + cache, s.values + cache, round + 1, sh);
+    if (lane == 0) sh.spilled[warp] = pipeline;
+    attention(s, w.qk_norm, at, s.keys + cache, s.values + cache, epoch + 1, sh);
     arrive(s);
-    ring = sh.parked[warp];
-    if (idle) stock(s, ring);
+    pipeline = sh.spilled[warp];
+    if (idle) fill(s, pipeline);
     const NormWeights mlp_norm = norm_weights(w.mlp_norm);
-    wait(s, round + 2);
-    project<Q_ROWS>(s, ring, s.attended, parts[1].first, parts[1].first + parts[1].count, round + 3, sh);
-    wait(s, round + 3);
-    norm_input(s, mlp_norm, false, round + 3, sh);
-    wide_rows(s, ring, parts[2].count, sh, [&](int j, float sum) { if (lane == 0) sh.gate[warp][j] = sum; });
-    wide_rows(s, ring, parts[2].count, sh, [&](int j, float sum) {
+    wait_arrivals(s, epoch + 2);
+    project<Format, Q_SIZE>(s, pipeline, s.attended, ranges[1].first, ranges[1].first + ranges[1].count, epoch + 3, sh);
+    wait_arrivals(s, epoch + 3);
+    norm_input(s, mlp_norm, false, epoch + 3, sh);
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh, [&](int j, float sum) {
+      if (lane == 0) sh.gate[warp][j] = sum;
+    });
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh, [&](int j, float sum) {
       const float gate = sh.gate[warp][j];
-      if (lane == 0) hand(s.act + parts[2].first + j, bf16_word_of(gate / (1.f + __expf(-gate)) * sum, round + 4));
+      if (lane == 0) publish(s.act + ranges[2].first + j, ll_word_bf16(gate / (1.f + __expf(-gate)) * sum, epoch + 4));
     });
     arrive(s);
-    wait(s, round + 4);
-    project<INTER>(s, ring, s.act, parts[3].first, parts[3].first + parts[3].count, round + 5, sh);
+    wait_arrivals(s, epoch + 4);
+    project<Format, INTER>(s, pipeline, s.act, ranges[3].first, ranges[3].first + ranges[3].count, epoch + 5, sh);
   }
   const NormWeights norm = norm_weights(s.norm);
-  wait(s, round);
-  norm_input(s, norm, false, round, sh);
-  wide_rows(s, ring, parts[4].count, sh, [&](int j, float sum) {  // rounded as a bf16 product would be
-    if (lane == 0) s.logits[parts[4].first + j] = __uint_as_float(pack(0.f, sum));
+  wait_arrivals(s, epoch);
+  norm_input(s, norm, false, epoch, sh);
+  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, sh, [&](int j, float sum) {
+    // Rounded as torch's bf16 product would be.
+    if (lane == 0) s.logits[ranges[4].first + j] = __uint_as_float(pack(0.f, sum));
   });
-  if (blockIdx.x == 0 && threadIdx.x == 0) *s.rounds = round;  // it has values of every block, so all have read it
+  // This block has received values from every other, so all of them have read the epoch that the launch began with.
+  if (blockIdx.x == 0 && threadIdx.x == 0) *s.epoch = epoch;
 }

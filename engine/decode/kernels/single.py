@@ -1,34 +1,49 @@
-"""The talker's decode pass of one row as one cooperative CUDA kernel (single.cu). Its torch twin is Talker.decode."""
+"""The talker's decode pass for one row as one persistent CUDA kernel (single.cu). Its torch twin is Talker.decode."""
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import itertools
 import pathlib
 
 import torch
 
-from ...cuda.nvrtc import Module, NoCompiler, compile_cubin, launch, read_source, shared_limit
+from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source, shared_limit
 
 THREADS = 512
 WARPS = THREADS // 32
-MAX_SPLITS = 32
-SHARED_ROOM = 44 << 10  # bytes of a block's shared memory beside the rings; the kernel checks it against what it has
-SLOTS = 2  # pieces a warp has under way; with more, what blocks hand to each other queues behind them
-STOCK = 128 << 10  # bytes of a block that an idle one may have under way, where it has the room
+MAX_SPLITS = 32  # of the KV cache
+STATIC_SHARED = 44 << 10  # bytes of shared memory besides the pipeline's; the kernel asserts that it fits
+PREFETCH = 2  # tiles in flight per warp; more would delay the exchange between blocks behind weight loads
+MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
 _POINTERS = (
-    "layers x_in head norm cos sin keys values position logits x qkv partial attended act rounds arrivals"
+    "layers x_in head norm cos sin keys values position logits x qkv partial attended act epoch arrivals"
 ).split()
 
 
-class _Step(ctypes.Structure):
-    """As `Step` in single.cu."""
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """How a matrix is stored: its struct in weight_format.cuh, and bits a weight, with everything stored beside it."""
+
+    cuda: str
+    bits: int
+
+    def bytes(self, weights: int) -> int:
+        return weights * self.bits // 8
+
+
+FORMATS = {"bf16": Format("Bf16", 16)}
+
+
+class _SingleArgs(ctypes.Structure):
+    """`SingleArgs` of exchange.cuh."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in _POINTERS),
         ("layer_stride", ctypes.c_longlong),
         ("layer_count", ctypes.c_int),
-        ("slots", ctypes.c_int),
+        ("max_seq_len", ctypes.c_int),
     ]
 
 
@@ -36,35 +51,38 @@ def source() -> str:
     return read_source(pathlib.Path(__file__).with_name("single.cu"))
 
 
-def ring(config, shared: int) -> tuple[int, int, int]:
-    """(weights a piece, pieces under way, slots a warp) of the rings that fit into `shared` bytes of a block.
+def pipeline(config, shared: int, weights: str = "bf16") -> tuple[int, int, int]:
+    """(bytes of a tile, tiles in flight, stages) of a warp's pipeline, for `shared` bytes of shared memory a block.
 
-    Raises NoCompiler.
+    Raises KernelUnavailable.
     """
-    room = (shared - SHARED_ROOM) // (2 * WARPS)
-    stock = min(room, STOCK // (2 * WARPS))
-    for under_way, parts in itertools.product((SLOTS, 1), (2, 4, 8)):
-        piece = config.hidden // parts
-        if piece * under_way <= room:
-            return piece, under_way, max(under_way, stock // piece)
-    raise NoCompiler("the GPU's multiprocessors have too little shared memory")
+    room = (shared - STATIC_SHARED) // WARPS
+    most = min(room, MAX_STAGES // WARPS)
+    for prefetch, tiles in itertools.product((PREFETCH, 1), (2, 4, 8)):
+        tile = FORMATS[weights].bytes(config.hidden // tiles)
+        if tile * prefetch <= room:
+            return tile, prefetch, max(prefetch, most // tile)
+    raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")
 
 
-def ring_bytes(config, shared: int) -> int:
-    """Dynamic shared memory of a block."""
-    piece, _, slots = ring(config, shared)
-    return WARPS * slots * piece * 2
+def pipeline_bytes(config, shared: int, weights: str = "bf16") -> int:
+    """A block's dynamic shared memory."""
+    tile, _, stages = pipeline(config, shared, weights)
+    return WARPS * stages * tile
 
 
-def defines(config, blocks: int, shared: int) -> tuple[str, ...]:
-    """The widths as compiler options, for a grid of that many blocks with that many bytes of shared memory each."""
-    piece, under_way, slots = ring(config, shared)
+def defines(config, blocks: int, shared: int, weights: str = "bf16") -> tuple[str, ...]:
+    """Compiler options for a grid of `blocks` with `shared` bytes of shared memory each. The head is always bf16."""
+    tile, prefetch, stages = pipeline(config, shared, weights)
     values = {
         "BLOCKS": blocks,
-        "PIECE": piece,
-        "SLOTS": under_way,
-        "RING": slots,
-        "SHARED_ROOM": SHARED_ROOM,
+        "FORMAT": FORMATS[weights].cuda,
+        "HEAD_FORMAT": FORMATS["bf16"].cuda,
+        "TILE_BYTES": tile,
+        "PREFETCH": prefetch,
+        "STAGES": stages,
+        "STATIC_SHARED": STATIC_SHARED,
+        "MAX_SPLITS": MAX_SPLITS,
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
         "KV_HEADS": config.kv_heads,
@@ -90,74 +108,74 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-class FusedDecode:
-    """state.work.x -> cache and state.logits, one row. Raises NoCompiler where the kernel cannot be had.
+class SingleKernel:
+    """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable if it cannot be compiled or launched.
 
-    Allocates its scratch when made; `run` allocates nothing and may be captured.
+    Allocates its scratch when constructed; `run` allocates nothing and may be captured.
     """
 
-    name = "one fused kernel"
+    name = "CUDA kernel for one row"
 
     def __init__(self, talker, state):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason or state.batch != 1:
-            raise NoCompiler(reason or "it serves one row")
+            raise KernelUnavailable(reason or "it serves one row")
         major, minor = torch.cuda.get_device_capability(device)
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
         limit = shared_limit()
-        self._shared = ring_bytes(config, limit)
+        self._shared = pipeline_bytes(config, limit)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks, limit)))
-        self._function = self._module.function("decode_step", self._shared)
+        self._function = self._module.function("single_step", self._shared)
         self.scratch = self.make_scratch(config, device)
         self._layers = layer_table(talker, device)
-        self._step = arguments(talker, state, self.scratch, self._layers)
+        self._argument = arguments(talker, state, self.scratch, self._layers)
         self._try(state)
 
     def _try(self, state):
-        """One launch on a state that holds no row yet: a driver that refuses it does so here, not in the first step."""
+        """A first launch, on a state without a sequence: a driver that refuses it does so here, not in a step."""
         state.work.x.zero_()
         try:
             self.run()
-        except NoCompiler:
+        except KernelUnavailable:
             self.close()
             raise
 
     @staticmethod
     def make_scratch(config, device) -> dict[str, torch.Tensor]:
-        """What the kernel's blocks hand to each other, zeroed: no round has been yet."""
+        """The buffers through which blocks exchange values (exchange.cuh), zeroed: no epoch has been published yet."""
         words = {
             "x": config.hidden,
             "qkv": (config.heads + 2 * config.kv_heads) * config.head_dim,
             "partial": 2 * config.heads * MAX_SPLITS * (config.head_dim + 2),
             "attended": config.heads * config.head_dim,
             "act": config.intermediate,
-            "rounds": 1,
+            "epoch": 1,
             "arrivals": 1,
         }
         return {name: torch.zeros(size, device=device, dtype=torch.int32) for name, size in words.items()}
 
     def run(self):
-        launch(self._function, self._blocks, THREADS, self._step, cooperative=True, shared=self._shared)
+        launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
 
     def close(self):
-        """Unloads the code; scratch goes with the object."""
+        """Unloads the code; the scratch is freed with the object."""
         self._module.close()
 
 
 def layer_table(talker, device) -> torch.Tensor:
-    """Addresses of every layer's weights, [layers, 7] int64."""
-    rows = []
+    """`LayerWeights` of every layer, [layers, 7] addresses."""
+    table = []
     for layer in talker.layers:
         expert = layer.code
         tensors = (expert.attn_norm, layer.qkv, layer.qk_norm, layer.out, expert.mlp_norm, expert.gate_up, expert.down)
-        rows.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
-    return torch.tensor(rows, dtype=torch.int64, device=device)
+        table.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+    return torch.tensor(table, dtype=torch.int64, device=device)
 
 
 def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Structure:
     """The kernel's argument; all these tensors must outlive it."""
-    return _Step(
+    return _SingleArgs(
         **{name: tensor.data_ptr() for name, tensor in scratch.items()},
         layers=layers.data_ptr(),
         x_in=state.work.x.data_ptr(),
@@ -171,5 +189,5 @@ def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Stru
         logits=state.logits.data_ptr(),
         layer_stride=state.keys.stride(0),
         layer_count=talker.config.layers,
-        slots=state.context,
+        max_seq_len=state.context,
     )

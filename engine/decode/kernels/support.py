@@ -1,22 +1,22 @@
-"""Which ops would decode a model on a device, without making any of them."""
+"""Which backend would decode a model on a device, without building it."""
 
 from __future__ import annotations
 
 import torch
 
-from ...cuda.nvrtc import NoCompiler, compile_cubin
-from .single import FusedDecode, unfit
+from ...cuda.nvrtc import KernelUnavailable, compile_cubin
+from .single import SingleKernel, unfit
 
 _PROBE = 'extern "C" __global__ void probe() {}'
 
 
 def decode_ops(config, device: torch.device, dtype: torch.dtype) -> str:
-    """What decodes one row, in plain words: our kernel, or torch's ops and why. Compiles one empty kernel at most."""
+    """The backend for one row, in words: our kernel, or torch's ops and why. Compiles at most an empty kernel."""
     reason = unfit(config, device, dtype)
     if reason is None:
         major, minor = torch.cuda.get_device_capability(device)
         try:
             compile_cubin(_PROBE, f"{major}{minor}", ())
-        except NoCompiler as error:
+        except KernelUnavailable as error:
             reason = str(error)
-    return f"torch ops ({reason})" if reason else FusedDecode.name
+    return f"torch ops ({reason})" if reason else SingleKernel.name

@@ -1,7 +1,7 @@
-"""Kernels' own sources compiled for the CPU, every CUDA thread a fiber. Needs g++ and Linux, not a GPU.
+"""The kernels' own sources compiled for the CPU, every CUDA thread a fiber. Needs g++ and Linux, not a GPU.
 
-What only a GPU can tell is not seen here: functions with inline PTX are replaced by what they come down to, and where
-a kernel goes another way on older GPUs, that way is taken.
+Functions with inline PTX are replaced by plain C++, and the code paths are those of compute capability 7.5: what
+depends on the hardware or on newer instructions is not tested here.
 """
 
 import ctypes
@@ -51,7 +51,7 @@ HEADS = {"v3": (8, 2), "v2": (6, 2), "embedded": (4, 1)}  # of queries, and of k
 
 
 def narrow_talker(name: str, context: int):
-    """Two layers with heads as wide as the published ones, which the kernels want; bf16, one codebook."""
+    """Two layers with heads of the published width, which the kernels require; bf16, one codebook."""
     family, (heads, kv_heads) = "v2" if name == "v2" else "v3", HEADS[name]
     config = ModelConfig(
         family=family,
@@ -85,7 +85,7 @@ def narrow():
 
 @pytest.fixture
 def emulate(tmp_path):
-    """A kernel's source -> run(argument structure, grid, seed), which asserts that its threads come to their end."""
+    """A kernel's source -> run(argument structure, grid, seed), which asserts that its threads terminate."""
 
     def build(source, kernel: str, argument: str, threads: int, options, in_place_of=None):
         code, library = tmp_path / f"{kernel}.cpp", tmp_path / f"{kernel}.so"
@@ -97,7 +97,7 @@ def emulate(tmp_path):
         compiled = ctypes.CDLL(str(library))
 
         def run(structure, grid: int, seed: int = 0):
-            assert compiled.run(ctypes.byref(structure), grid, seed) == 0, "the threads wait for each other for good"
+            assert compiled.run(ctypes.byref(structure), grid, seed) == 0, "the threads deadlock"
 
         return run
 

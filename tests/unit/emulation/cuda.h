@@ -1,6 +1,6 @@
 // Enough of CUDA to run a kernel on a CPU, every thread a fiber of its own. Slow, for tests.
 //
-// The kernel's source follows this file, then run.h. Inline PTX and shared memory are replaced before; see conftest.py.
+// The kernel's source follows this file, then run.h. conftest.py replaces inline PTX and shared memory beforehand.
 // BLOCK_THREADS, KERNEL and ARGUMENT are compiler options.
 
 #include <setjmp.h>
@@ -61,52 +61,52 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
 
 namespace emulation {
 struct Index { unsigned x; };
-struct Meeting { int here = 0, round = 0; };
+struct Barrier { int arrived = 0, phase = 0; };
 struct Block {
-  Meeting all, warp[BLOCK_THREADS / 32];
-  unsigned long long handed[BLOCK_THREADS];
-  std::vector<unsigned char> memory;  // poisoned: what is read before it is written is seen
-  unsigned char* shared(size_t at) {  // both rounded up to what bulk copies and the widest loads want
+  Barrier all, warp[BLOCK_THREADS / 32];
+  unsigned long long shuffled[BLOCK_THREADS];
+  std::vector<unsigned char> memory;  // poisoned, so that reads of uninitialised memory show
+  unsigned char* shared(size_t at) {  // both aligned as bulk copies and the widest loads need it
     return (unsigned char*)(((size_t)memory.data() + 127) / 128 * 128) + (at + 127) / 128 * 128;
   }
 };
 struct Fiber {
-  ucontext_t context;  // where it begins
-  jmp_buf place;       // where it is since: _setjmp makes no system call
+  ucontext_t context;  // its start
+  jmp_buf position;    // where it has got to since: _setjmp makes no system call
   Index thread, block;
-  bool begun, done;
+  bool started, done;
 };
 static Fiber* fiber;
 static Block* blocks;
 static Index grid_size;
-static jmp_buf home;
+static jmp_buf scheduler;
 
 inline Block& block() { return blocks[fiber->block.x]; }
-inline void look_again() {
-  if (_setjmp(fiber->place) == 0) _longjmp(home, 1);
+inline void yield() {
+  if (_setjmp(fiber->position) == 0) _longjmp(scheduler, 1);
 }
-inline void go_on() {
-  if (_setjmp(home)) return;
-  if (fiber->begun) _longjmp(fiber->place, 1);
-  fiber->begun = true;
+inline void resume() {
+  if (_setjmp(scheduler)) return;
+  if (fiber->started) _longjmp(fiber->position, 1);
+  fiber->started = true;
   setcontext(&fiber->context);
 }
-inline void meet(Meeting& meeting, int threads) {
-  const int round = meeting.round;
-  if (++meeting.here == threads) { meeting.here = 0; ++meeting.round; }
-  while (meeting.round == round) look_again();
+inline void sync(Barrier& barrier, int threads) {
+  const int phase = barrier.phase;
+  if (++barrier.arrived == threads) { barrier.arrived = 0; ++barrier.phase; }
+  while (barrier.phase == phase) yield();
 }
 
-inline void meet_warp() { meet(block().warp[fiber->thread.x / 32], 32); }
+inline void sync_warp() { sync(block().warp[fiber->thread.x / 32], 32); }
 
-// All lanes of a warp hand each other a value; `take(values of the warp, lane)` makes the result of them.
+// All lanes of a warp exchange a value; `take(values of the warp, lane)` computes a lane's result from them.
 template <class T, class Take> T exchange(T v, Take take) {
   const unsigned lane = fiber->thread.x % 32, first = fiber->thread.x - lane;
-  block().handed[fiber->thread.x] = bits<unsigned long long>(v);
-  meet_warp();
+  block().shuffled[fiber->thread.x] = bits<unsigned long long>(v);
+  sync_warp();
   T all[32];
-  for (int i = 0; i < 32; ++i) all[i] = bits<T>(block().handed[first + i]);
-  meet_warp();
+  for (int i = 0; i < 32; ++i) all[i] = bits<T>(block().shuffled[first + i]);
+  sync_warp();
   return take(all, (int)lane);
 }
 }  // namespace emulation
@@ -114,8 +114,8 @@ template <class T, class Take> T exchange(T v, Take take) {
 #define threadIdx (emulation::fiber->thread)
 #define blockIdx (emulation::fiber->block)
 #define gridDim emulation::grid_size
-inline void __syncthreads() { emulation::meet(emulation::block().all, BLOCK_THREADS); }
-inline void __syncwarp() { emulation::meet_warp(); }
+inline void __syncthreads() { emulation::sync(emulation::block().all, BLOCK_THREADS); }
+inline void __syncwarp() { emulation::sync_warp(); }
 
 template <class T> T __shfl_sync(unsigned, T v, int from) {
   return emulation::exchange(v, [=](T* all, int) { return all[from & 31]; });

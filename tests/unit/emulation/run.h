@@ -1,19 +1,19 @@
-// Launches the kernel: fibers take turns in an order that changes from round to round.
+// Launches the kernel. Fibers are scheduled in an order that changes from pass to pass.
 
 namespace emulation {
 static const ARGUMENT* argument;
 static void enter() {
   KERNEL(*argument);
   fiber->done = true;
-  look_again();
+  yield();
 }
 }  // namespace emulation
 
-// 0, or 1 when the threads wait for each other for good.
-extern "C" int run(const ARGUMENT* of_the_kernel, int grid, unsigned seed) {
+// 0, or 1 when the threads deadlock.
+extern "C" int run(const ARGUMENT* kernel_argument, int grid, unsigned seed) {
   using namespace emulation;
   constexpr size_t STACK = 48 << 10, SHARED_BYTES = 256 << 10;
-  emulation::argument = of_the_kernel;
+  emulation::argument = kernel_argument;
   grid_size.x = grid;
   std::vector<emulation::Block> all(grid);
   for (emulation::Block& one : all) one.memory.assign(SHARED_BYTES, 0xEE);
@@ -24,7 +24,7 @@ extern "C" int run(const ARGUMENT* of_the_kernel, int grid, unsigned seed) {
     emulation::Fiber& one = fibers[i];
     one.thread.x = i % BLOCK_THREADS;
     one.block.x = i / BLOCK_THREADS;
-    one.begun = one.done = false;
+    one.started = one.done = false;
     getcontext(&one.context);
     one.context.uc_stack.ss_sp = stacks.data() + i * STACK;
     one.context.uc_stack.ss_size = STACK;
@@ -32,14 +32,14 @@ extern "C" int run(const ARGUMENT* of_the_kernel, int grid, unsigned seed) {
   }
   srand(seed);
   size_t left = fibers.size();
-  for (long round = 0; left; ++round) {
-    if (round == 1000000) return 1;
+  for (long pass = 0; left; ++pass) {
+    if (pass == 1000000) return 1;
     const size_t start = rand() % fibers.size();
     for (size_t i = 0; i < fibers.size(); ++i) {
       emulation::Fiber& one = fibers[(start + i) % fibers.size()];
       if (one.done || rand() % 8 == 0) continue;
       fiber = &one;
-      go_on();
+      resume();
       left -= one.done;
     }
   }

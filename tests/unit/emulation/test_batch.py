@@ -1,4 +1,4 @@
-"""The kernels between a batch's products against the torch twin. The matrix instruction is the one of old GPUs."""
+"""The kernels between a batch's products against the torch twin. Tensor cores are replaced as on Turing."""
 
 import types
 
@@ -8,31 +8,35 @@ from higgs_tts.engine.decode.kernels import batch as batch_module
 from higgs_tts.engine.decode.state import DecodeState
 
 CONTEXT = 700
-POSITIONS = (5, 511, 512, 699)  # one tile, a whole part, one position more, and two parts up to the last slot
-IN_PLACE_OF = {  # what a function with inline PTX comes down to
-    "uint4 stream16(const void* p)": "return *(const uint4*)p;",
-    "float4 fresh4(const float* p)": "return *(const float4*)p;",
-    "float fresh(const float* p)": "return *p;",
-    "uint4 cached16(const void* p)": "return *(const uint4*)p;",
+POSITIONS = (5, 511, 512, 699)  # one tile, a whole split, one position more, and two splits up to the last slot
+IN_PLACE_OF = {  # functions with inline PTX
+    "uint4 load_nc16(const void* p)": "return *(const uint4*)p;",
+    "float4 load_cg4(const float* p)": "return *(const float4*)p;",
+    "float load_cg(const float* p)": "return *p;",
+    "uint4 load_cg16(const void* p)": "return *(const uint4*)p;",
     "u32 transpose(u32 v)": """
         const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
         const u32 a = __shfl_sync(~0u, v, column * 4 + row / 2), b = __shfl_sync(~0u, v, column * 4 + 4 + row / 2);
         return row % 2 ? a >> 16 | b & 0xffff0000u : a & 0xffffu | b << 16;""",
-    "bool last_to_arrive(const Meeting& at, int parts, Crew& crew)": """
+    "bool last_to_arrive(const Workspace& of, int splits, Shared& sh)": """
         __syncthreads();
-        if (threadIdx.x == 0) crew.last = atomicInc(at.arrived, parts - 1) == parts - 1;
+        if (threadIdx.x == 0) sh.last = atomicInc(of.arrived, splits - 1) == splits - 1;
         __syncthreads();
-        return crew.last;""",
+        return sh.last;""",
 }
 
 
 @pytest.fixture
-def rows_decode(emulate, monkeypatch):
-    """RowsDecode whose kernels are emulated, on what it takes for a GPU of two multiprocessors."""
+def batch_kernel(emulate, monkeypatch):
+    """BatchKernel whose kernels are emulated, on what it takes for a GPU with two SMs."""
 
     def make(talker, state):
         options = batch_module.defines(talker.config)
-        kinds = {"add_norm": ("Norm", talker.config.hidden // 8), "attend": ("Attend", 128), "swiglu": ("Gate", 256)}
+        kinds = {
+            "add_norm": ("AddNormArgs", talker.config.hidden // 8),
+            "attend": ("AttendArgs", 128),
+            "swiglu": ("SwigluArgs", 256),
+        }
         runs = {
             name: emulate(batch_module.source(), name, argument, threads, options, IN_PLACE_OF)
             for name, (argument, threads) in kinds.items()
@@ -53,7 +57,7 @@ def rows_decode(emulate, monkeypatch):
             (torch.cuda, "get_device_properties", lambda device: gpu),
         ):
             monkeypatch.setattr(owner, name, value)
-        return batch_module.RowsDecode(talker, state)
+        return batch_module.BatchKernel(talker, state)
 
     return make
 
@@ -64,14 +68,14 @@ def relative(ours, theirs):
 
 @pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
 @torch.inference_mode()
-def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, shape):
+def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape):
     talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for cache in ("keys", "values"):
         getattr(twin, cache).normal_(generator=g)
         getattr(ours, cache).copy_(getattr(twin, cache))
-    kernels = rows_decode(talker, ours)
+    kernels = batch_kernel(talker, ours)
     for _ in range(2):  # what the first leaves behind must not disturb the second
         x = torch.randn(batch, talker.config.hidden, generator=g)
         for state in (twin, ours):
@@ -90,7 +94,7 @@ def test_the_kernels_do_what_the_twin_does(rows_decode, narrow, shape):
 
 @pytest.mark.parametrize("shape", ["v3", "v2"])
 @torch.inference_mode()
-def test_cuda_s_nan_comes_through_every_kernel(rows_decode, narrow, monkeypatch, shape):
+def test_cuda_s_nan_comes_through_every_kernel(batch_kernel, narrow, monkeypatch, shape):
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     plain = batch_module.defines
     monkeypatch.setattr(
@@ -100,7 +104,7 @@ def test_cuda_s_nan_comes_through_every_kernel(rows_decode, narrow, monkeypatch,
     state = DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.position.copy_(torch.tensor(POSITIONS))
-    kernels = rows_decode(talker, state)
+    kernels = batch_kernel(talker, state)
     kernels.run()
     assert state.logits.isnan().all()
     for name in ("h", "attended", "act", "x"):

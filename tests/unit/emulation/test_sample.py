@@ -1,4 +1,4 @@
-"""The step's part before the talker: the kernel in the room that its GPU test makes for it."""
+"""The sampling kernel, in the harness of its GPU test."""
 
 import importlib.util
 import pathlib
@@ -18,7 +18,7 @@ def gpu_test(emulate, monkeypatch):
     spec = importlib.util.spec_from_file_location("gpu_test_sample", GPU_TEST)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "FrontStep", lambda talker, state: Emulated(emulate, talker, state))
+    monkeypatch.setattr(module, "SampleKernel", lambda talker, state: Emulated(emulate, talker, state))
     return module
 
 
@@ -26,7 +26,7 @@ class Emulated:
     def __init__(self, emulate, talker, state):
         window = state.history.shape[1] if talker.config.is_v2 else 1
         options = sample.defines(talker.config, talker.dtype, window)
-        self._run = emulate(sample.source(), "front_step", "Front", 32 * talker.config.codebooks, options)
+        self._run = emulate(sample.source(), "sample_step", "SampleArgs", 32 * talker.config.codebooks, options)
         self._argument, self._rows = sample.arguments(talker, state), state.batch
 
     def run(self):
@@ -38,7 +38,7 @@ class Emulated:
 
 @pytest.fixture
 def room(gpu_test, small):
-    """make(family, batch, dtype, seed) -> the GPU test's room, narrow."""
+    """make(family, batch, dtype, seed) -> the GPU test's harness, on a small model."""
 
     def wide(family, dtype, layers, context):
         config = small.config(family)

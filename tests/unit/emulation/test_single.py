@@ -1,4 +1,4 @@
-"""The fused kernel of one row against its torch twin. Weights take the way of GPUs without bulk copies."""
+"""The kernel for one row against its torch twin. Weights are copied as on GPUs without cp.async."""
 
 import pytest
 import torch
@@ -6,28 +6,29 @@ from higgs_tts.engine.decode.kernels import single
 from higgs_tts.engine.decode.state import DecodeState
 
 CPU = torch.device("cpu")
-BLOCKS, CONTEXT = 20, 700  # two blocks to a head and ten to a key-value head, so that parts of the context meet
-IN_PLACE_OF = {  # what a function with inline PTX comes down to
-    "uint4 stream16(const void* p)": "return *(const uint4*)p;",
-    "float4 fresh4(const float* p)": "return *(const float4*)p;",
-    "float fresh(const float* p)": "return *p;",
-    "uint4 cached16(const void* p)": "return *(const uint4*)p;",
-    "void hand(u32* to, u32 word)": "*to = word;",
-    "void hand(u64* to, float v, u32 round)": "*to = (u64)round << 32 | __float_as_uint(v);",
-    "void arrive(const Step& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
-    "void wait(const Step& s, u32 round)": """
+BLOCKS, CONTEXT = 20, 700  # two blocks a query head and ten a KV head, so that splits are combined
+IN_PLACE_OF = {  # functions with inline PTX
+    "uint4 load_nc16(const void* p)": "return *(const uint4*)p;",
+    "float4 load_cg4(const float* p)": "return *(const float4*)p;",
+    "float load_cg(const float* p)": "return *p;",
+    "uint4 load_cg16(const void* p)": "return *(const uint4*)p;",
+    "void publish(u32* to, u32 word)": "*to = word;",
+    "void publish(u64* to, float v, u32 epoch)": "*to = (u64)epoch << 32 | __float_as_uint(v);",
+    "void arrive(const SingleArgs& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
+    "void wait_arrivals(const SingleArgs& s, u32 epoch)": """
         if (threadIdx.x == 0)
-          while ((int)(*s.arrivals + LATECOMERS - round * BLOCKS) < 0) emulation::look_again();
+          while ((int)(*s.arrivals + STRAGGLERS - epoch * BLOCKS) < 0) emulation::yield();
         __syncthreads();""",
-    "uint4 look(const void* p)": "emulation::look_again(); return *(const uint4*)p;",
+    "uint4 poll(const void* p)": "emulation::yield(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
 }
 
 
 def options(config):
-    """With pieces so small that every ring turns around."""
-    kept = [d for d in single.defines(config, BLOCKS, 99 << 10) if not d.startswith(("-DPIECE", "-DSLOTS", "-DRING"))]
-    return [*kept, "-DPIECE=128", "-DSLOTS=3", "-DRING=5"]
+    """With tiles so small that every pipeline wraps around."""
+    ours = {"TILE_BYTES": 256, "PREFETCH": 3, "STAGES": 5}
+    kept = [d for d in single.defines(config, BLOCKS, 99 << 10) if d[2:].partition("=")[0] not in ours]
+    return [*kept, *(f"-D{name}={value}" for name, value in ours.items())]
 
 
 def relative(ours, theirs):
@@ -38,16 +39,18 @@ def relative(ours, theirs):
 @torch.inference_mode()
 def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
     talker = narrow(shape, CONTEXT)
-    run = emulate(single.source(), "decode_step", "Step", single.THREADS, options(talker.config), IN_PLACE_OF)
+    run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, options(talker.config), IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for cache in ("keys", "values"):
         getattr(twin, cache).normal_(generator=g)
         getattr(ours, cache).copy_(getattr(twin, cache))
-    scratch = single.FusedDecode.make_scratch(talker.config, CPU)
+    scratch = single.SingleKernel.make_scratch(talker.config, CPU)
     layers = single.layer_table(talker, CPU)
     step = single.arguments(talker, ours, scratch, layers)
-    for seed, at in enumerate((200, CONTEXT - 1)):  # split over all heads, and over the key-value heads
+    for seed, at in enumerate(
+        (200, CONTEXT - 1)
+    ):  # short: blocks of its own for each query head; long: for each KV head
         x = torch.randn(1, talker.config.hidden, generator=g)
         for state in (twin, ours):
             state.work.x.copy_(x)
@@ -59,20 +62,20 @@ def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
         run(step, BLOCKS, seed)
         assert relative(ours.logits, twin.logits) < 2e-2, at
         assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
-    assert int(scratch["rounds"]) == 2 * talker.config.layers * 5
+    assert int(scratch["epoch"]) == 2 * talker.config.layers * 5
 
 
 @pytest.mark.parametrize("shape", ["v3", "v2"])
 @torch.inference_mode()
-def test_cuda_s_nan_comes_through_every_hand_over(emulate, narrow, shape):
+def test_cuda_s_nan_comes_through_every_exchange(emulate, narrow, shape):
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     talker = narrow(shape, CONTEXT)
     planted = [d for d in options(talker.config) if not d.startswith("-DEPS")] + ["-DEPS=__uint_as_float(0x7fffffffu)"]
-    run = emulate(single.source(), "decode_step", "Step", single.THREADS, planted, IN_PLACE_OF)
+    run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, planted, IN_PLACE_OF)
     state = DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.position.fill_(200)
-    scratch, layers = single.FusedDecode.make_scratch(talker.config, CPU), single.layer_table(talker, CPU)
+    scratch, layers = single.SingleKernel.make_scratch(talker.config, CPU), single.layer_table(talker, CPU)
     run(single.arguments(talker, state, scratch, layers), BLOCKS)
     assert state.logits.isnan().all()
     assert state.keys[..., 200, :].isnan().all() and state.values[..., 200, :].isnan().all()
