@@ -47,7 +47,7 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
         greedy = SamplingParams(temperature=0, max_frames=SLOTS)
         prompt = PromptBuilder(checkpoint.tokenizer, checkpoint.config).build(TEXT, params=greedy)
         led, free = _led(ours, exact, prompt), _free(ours, exact, prompt)
-        return {"who": who, "steps": STEPS, "how": ours.runner().how()} | led | free
+        return {"who": who, "steps": STEPS, "how": ours.runner().describe()} | led | free
 
 
 def _share_weights(ours, exact):
@@ -86,12 +86,13 @@ def _led(ours, exact, prompt) -> dict:
 
 
 def _free(ours, exact, prompt) -> dict:
-    """Rows of codes until the first one that differs."""
+    """Step outputs until the first one that differs."""
     runners = list(_begin((ours, exact), prompt))
     for runner in runners:
         for _ in range(STEPS):
             runner.step()
-    rows = [runner.state.rows[0, : min(STEPS, int(runner.state.written[0]))].cpu() for runner in runners]
-    length = min(map(len, rows))
-    differs = (rows[0][:length] != rows[1][:length]).any(-1).nonzero()
+    delays = [runner.state.delay for runner in runners]
+    outputs = [delay.outputs[0, : min(STEPS, int(delay.num_generated[0]))].cpu() for delay in delays]
+    length = min(map(len, outputs))
+    differs = (outputs[0][:length] != outputs[1][:length]).any(-1).nonzero()
     return {"rows": length, "rows_alike_at_first": int(differs[0]) if len(differs) else length}

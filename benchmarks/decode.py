@@ -112,7 +112,7 @@ def _row(who: str, loaded, runner, context: int, rates: dict) -> dict:
     attention = 4 * config.layers * config.heads * config.head_dim * context
     flop = rows * (2 * weights // talker.dtype.itemsize + attention)
     dtype = str(talker.dtype).removeprefix("torch.")
-    row = Row(who, config.family, dtype, rows, context, ms, 1000 * size / rates["read"], runner.how())
+    row = Row(who, config.family, dtype, rows, context, ms, 1000 * size / rates["read"], runner.describe())
     print(row, flush=True)
     compute = {"gflop": round(flop / 1e9, 1), "compute_floor_ms": round(1000 * flop / rates["multiply"], 4)}
     return row.as_dict() | {"gb": round(size / 1e9, 3)} | compute

@@ -44,6 +44,7 @@ def capture(folder: str, allocating: bool) -> dict:
     import torch
 
     from engine import Engine, EngineConfig, SamplingParams
+    from engine.decode.backend import Backend
     from engine.decode.executors import graph
 
     torch.zeros(1, device="cuda")
@@ -52,15 +53,15 @@ def capture(folder: str, allocating: bool) -> dict:
     engine.open()
     expected = engine.speak("Under pressure.", params=params)
     loaded = engine._loaded
-    step = graph.decode_step
+    step = Backend.step
     if allocating:
 
-        def greedy_step(talker, state):
+        def greedy_step(backend):
             held = [torch.empty(512 << 20, dtype=torch.uint8, device="cuda").fill_(1) for _ in range(8)]
-            step(talker, state)
+            step(backend)
             return held
 
-        graph.decode_step = greedy_step
+        Backend.step = greedy_step
     stream = loaded.pool.capture_stream()
     with torch.inference_mode():
         room.fill(left=5 * GB if allocating else 300 << 20)
@@ -69,7 +70,7 @@ def capture(folder: str, allocating: bool) -> dict:
             filler = torch.empty(4 * GB, dtype=torch.uint8, device="cuda")
             graph.WARM_UPS = 0
         runner = loaded.runner()
-        runner.executor = graph.GraphExecutor(loaded.talker, runner.state, stream)
+        runner.executor = graph.GraphExecutor(runner.backend, stream)
         del runner
     said = engine.speak("Under pressure.", params=params)
     hog = torch.empty(3 * GB, dtype=torch.uint8, device="cuda").fill_(3)

@@ -1,6 +1,6 @@
-"""The alphabet of codes, and the delay pattern: codebook c runs c rows behind codebook 0. Knows no model.
+"""The alphabet of codes, and the delay pattern: codebook c runs c columns behind codebook 0. Knows no model.
 
-`codes` are the codec's frames [T, N]; `rows` are what the talker reads and writes [L, N].
+`codes` are the codec's frames [T, K]; `columns` are what the talker reads and writes [n, K], one a position.
 """
 
 import torch
@@ -12,34 +12,34 @@ CODE_VOCAB = 1026  # real codes and the two specials
 
 
 def apply_v3(codes: torch.Tensor) -> torch.Tensor:
-    """Delays a clip as v3 was trained: codes [T, N] -> rows [T + N - 1, N], gaps filled with BOC and EOC."""
-    frames, books = codes.shape
-    rows = torch.full((frames + books - 1, books), BOC, dtype=torch.int64)
-    for book in range(books):
-        rows[book : book + frames, book] = codes[:, book]
-        rows[book + frames :, book] = EOC
-    return rows
+    """Delays a clip as v3 was trained: codes [T, K] -> columns [T + K - 1, K], gaps filled with BOC and EOC."""
+    frames, codebooks = codes.shape
+    columns = torch.full((frames + codebooks - 1, codebooks), BOC, dtype=torch.int64)
+    for codebook in range(codebooks):
+        columns[codebook : codebook + frames, codebook] = codes[:, codebook]
+        columns[codebook + frames :, codebook] = EOC
+    return columns
 
 
 def apply_v2(codes: torch.Tensor) -> torch.Tensor:
-    """Delays a clip as v2 was trained, a BOC row before and an EOC row after: codes [T, N] -> rows [T + N + 1, N]."""
-    books = codes.shape[1]
-    edge = torch.ones((1, books), dtype=torch.int64)
+    """Delays a clip as v2 was trained, a BOC column before and an EOC column after: codes [T, K] -> [T + K + 1, K]."""
+    codebooks = codes.shape[1]
+    edge = torch.ones((1, codebooks), dtype=torch.int64)
     return apply_v3(torch.cat([edge * BOC, codes.cpu(), edge * EOC]))
 
 
-def revert(rows: torch.Tensor) -> torch.Tensor:
-    """Undoes the delay: rows [L, N] -> codes [L - N + 1, N], none while L < N."""
-    length, books = rows.shape
-    frames = max(0, length - books + 1)
-    return torch.stack([rows[book : book + frames, book] for book in range(books)], dim=1)
+def revert(columns: torch.Tensor) -> torch.Tensor:
+    """Undoes the delay: columns [n, K] -> codes [n - K + 1, K], none while n < K."""
+    length, codebooks = columns.shape
+    frames = max(0, length - codebooks + 1)
+    return torch.stack([columns[codebook : codebook + frames, codebook] for codebook in range(codebooks)], dim=1)
 
 
-def frames_ready(config, written: int, ended: bool, done: bool) -> int:
-    """Whole frames in `written` rows of a talker of that ModelConfig.
+def frames_ready(num_generated: int, codebooks: int, closing_columns: int, ended: bool, finished: bool) -> int:
+    """Whole frames in so many step outputs.
 
-    v2 closes with one junk row, so its last frame waits until the end is known.
+    closing_columns: outputs that a family adds after its last frame. Where there are any, as many frames wait until it
+    is known that speech did not end with them.
     """
-    frames = max(0, written - config.codebooks + 1)
-    held_back = config.is_v2 and (ended or not done)
-    return max(0, frames - 1) if held_back else frames
+    frames = max(0, num_generated - codebooks + 1)
+    return frames if finished and not ended else max(0, frames - closing_columns)

@@ -11,11 +11,11 @@ SAMPLE_RATE = 24_000  # Hz, what the codec writes
 FRAME_SAMPLES = 960  # samples a codec frame
 FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
-MAX_BATCH = 64  # lines that decode together at most
+MAX_BATCH = 64  # rows of a batch at most
 DTYPES = ("auto", "bf16", "fp32")
 KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the executor behind it
-RUNNERS = ("auto", "graph", "eager", "traced")
+RUNNERS = ("auto", "graph", "eager")
 # The smallest and largest value of each sampling setting, for the widgets too.
 RANGES = {
     "seed": (0, 2**64 - 1),
@@ -46,8 +46,8 @@ class EngineConfig:
     device: str = "auto"  # "auto", "cpu", "cuda:0", ...
     dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
     context: int = 4096  # positions in the cache: prompt, reference and frames together
-    batch: int = 0  # lines of a long text that decode together at most; 0: as many as fit, up to MAX_BATCH
-    runner: str = "auto"  # "graph", "eager", "traced", or "auto": graph on a GPU, eager elsewhere
+    batch: int = 0  # sequences of a long text that decode together at most; 0: as many as fit, up to MAX_BATCH
+    runner: str = "auto"  # "graph", "eager", or "auto": graph on a GPU, eager elsewhere
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
     prefixes: int = 4  # beginnings of prompts (voice, scene) whose keys and values are kept between calls
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from .checkpoint.codec_layout import decoder_shapes, encoder_shapes
+from .checkpoint.codec_layout import encoder_bytes
 from .checkpoint.load import inspect, require_whole, talker_bytes
 from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
-from .decode.state import DecodeState
+from .decode.model_runner import ModelRunner
 from .errors import HiggsError
 from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
@@ -62,19 +61,17 @@ class Engine:
     @functools.cached_property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""
-        rope = 2 * self.context * self.checkpoint.config.head_dim * self.dtype.itemsize
-        decoder = decoder_shapes(self.checkpoint.codec.config)
-        return talker_bytes(self.checkpoint, self.dtype) + rope + self._state_bytes + _fp32_bytes(decoder)
+        return LoadedModel.planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
     @functools.cached_property
-    def _state_bytes(self) -> int:
-        meta = torch.device("meta")
-        return DecodeState(self.checkpoint.config, 1, self.context, meta, self.dtype).nbytes()
+    def _runner_bytes(self) -> int:
+        model, kernels = self.checkpoint.config, self.config.kernels
+        return ModelRunner.planned_bytes(model, 1, self.context, self.device, self.dtype, kernels)
 
     @property
     def encoder_bytes(self) -> int:
         """Bytes that `encode_voice` takes on the device while it runs."""
-        return _fp32_bytes(encoder_shapes(self.checkpoint.codec.config))
+        return encoder_bytes(self.checkpoint.codec.config)
 
     @torch.inference_mode()
     def open(self):
@@ -113,7 +110,7 @@ class Engine:
         loaded = self._loaded
         if loaded is None:
             return 0
-        return self.planned_bytes - self._state_bytes + loaded.spare_bytes
+        return self.planned_bytes - self._runner_bytes + loaded.spare_bytes
 
     def close(self):
         """Gives everything back. Speech in another thread stops at its next frame, and is waited for.
@@ -175,7 +172,7 @@ class Engine:
     ) -> SpeechResult:
         """Says `text`; the engine must be open.
 
-        Long text is split at sentence ends into lines that decode together; without a voice the first line is spoken
+        Long text is split at sentence ends into sequences that decode together; without a voice the first one is spoken
         alone and is the voice of the rest. `scene` is v2's description of the recording. `on_frame(done, expected)` is
         called after every step and may raise to cancel; the engine stays usable. `on_audio(wav)` gets the sound
         [n] float32, on the host and in order, as soon as it is final. Raises HiggsError for empty text, a prompt that
@@ -236,7 +233,3 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         name = "fp32" if device.type == "cpu" else "bf16"
     return _DTYPES[name]
-
-
-def _fp32_bytes(shapes: dict) -> int:
-    return sum(math.prod(shape) for shape in shapes.values()) * 4

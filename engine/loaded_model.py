@@ -9,7 +9,8 @@ import traceback
 
 import torch
 
-from .checkpoint.load import Checkpoint, load_talker
+from .checkpoint.codec_layout import decoder_bytes
+from .checkpoint.load import Checkpoint, load_talker, talker_bytes
 from .codec.model import build_decoder
 from .codec.snake import SnakeKernel
 from .codec.stream import make_windows
@@ -17,9 +18,9 @@ from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import KernelUnavailable
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
-from .decode.state import DecodeState
 from .memory import PrivatePool, release_pinned
 from .talker import build_talker
+from .talker.rope import rope_bytes
 
 CPU_BATCH = 4  # rows at most on a CPU, where memory is not asked and one more row saves less
 RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
@@ -37,7 +38,7 @@ class LoadedModel:
         self._config = config
         self._runner: ModelRunner | None = None
         self._snake: SnakeKernel | None = None
-        self._codec_how = ""
+        self._codec_backend = ""
         self.talker = self.decoder = None
         self.pool = PrivatePool(device)
         self._make_spare(device)
@@ -47,7 +48,7 @@ class LoadedModel:
                 self.talker = build_talker(checkpoint.config, tensors, context)
                 self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
             self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
-            self._quicken_codec()
+            self._take_snake_kernel()
             self.runner()
             self._warm_up()
         except BaseException as error:
@@ -57,18 +58,18 @@ class LoadedModel:
             raise
 
     def _make_spare(self, device):
-        """A pool of its own for what `trim` gives up: memory goes back to the device with the pool it is in."""
+        """A separate pool for everything `trim` frees: a pool returns its memory only when it is destroyed."""
         self.spare = PrivatePool(device)
         self.prefixes = PrefixCache(self.spare, self._config.prefixes)
 
-    def _quicken_codec(self):
-        """Gives the codec a kernel for its activation where there is one; it is a third of the codec's launches."""
+    def _take_snake_kernel(self):
+        """The CUDA Snake kernel where it can be compiled (Snake is a third of the codec's launches)."""
         if self._config.kernels == "torch" or self.pool.device.type != "cuda":
             return
         try:
             self._snake = SnakeKernel(self.pool.device)
         except KernelUnavailable as error:
-            self._codec_how = f", the codec by torch ops ({error})"
+            self._codec_backend = f", the codec by torch ops ({error})"
         else:
             self.decoder.use(self._snake)
 
@@ -84,20 +85,22 @@ class LoadedModel:
             windows.submit(torch.zeros(1, config.codebooks, dtype=torch.int64), 0, 1)
             windows.finish()
 
-    def how(self, runner: ModelRunner) -> str:
-        """In plain words, what decodes and, where a kernel was to help the codec and could not, why."""
-        return runner.how() + self._codec_how
+    def describe(self, runner: ModelRunner) -> str:
+        """In plain words, what decodes and, where the codec's kernel is missing, why."""
+        return runner.describe() + self._codec_backend
 
-    @property
-    def state(self) -> DecodeState | None:
-        """The one row's state; None after `trim`."""
-        return self._runner.state if self._runner is not None else None
+    @staticmethod
+    def planned_bytes(checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype) -> int:
+        """Bytes that opening takes on `device`, captures aside; reads headers only."""
+        model = checkpoint.config
+        runner = ModelRunner.planned_bytes(model, 1, context, device, dtype, config.kernels)
+        codec = decoder_bytes(checkpoint.codec.config)
+        return talker_bytes(checkpoint, dtype) + rope_bytes(model, context, dtype) + runner + codec
 
     @property
     def spare_bytes(self) -> int:
         """Bytes on the device that `trim` gives up, captures aside."""
-        state = self.state
-        return self.prefixes.nbytes() + (state.nbytes() if state is not None else 0)
+        return self.prefixes.nbytes() + (self._runner.nbytes() if self._runner is not None else 0)
 
     def runner(self) -> ModelRunner:
         """One row of the whole context, made anew after `trim`."""
@@ -145,15 +148,16 @@ class LoadedModel:
         device = self.pool.device
         if device.type == "cuda":
             torch.cuda.empty_cache()
-            one, two = (self._state_bytes(batch, max_seq_len) for batch in (1, 2))
-            room = torch.cuda.mem_get_info(device)[0] - RESERVE - (2 * one - two)
-            rows = min(rows, room // (two - one))
+            two, three = (self._runner_bytes(batch, max_seq_len) for batch in (2, 3))
+            free = torch.cuda.mem_get_info(device)[0] - RESERVE - (3 * two - 2 * three)  # less what any batch takes
+            rows = min(rows, free // (three - two))
         else:
             rows = min(rows, CPU_BATCH)
         return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
 
-    def _state_bytes(self, rows: int, max_seq_len: int) -> int:
-        return DecodeState(self.talker.config, rows, max_seq_len, torch.device("meta"), self.talker.dtype).nbytes()
+    def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
+        talker, kernels = self.talker, self._config.kernels
+        return ModelRunner.planned_bytes(talker.config, batch, max_seq_len, talker.device, talker.dtype, kernels)
 
     def _synchronize(self):
         if self.pool.device.type == "cuda":

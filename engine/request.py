@@ -114,7 +114,7 @@ class SpeechRequest:
     def _run(self, runner, sequences: list[Sequence]):
         self._warnings += runner.notes
         rows = min(runner.state.batch, len(sequences))
-        self._how = self._loaded.how(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
+        self._how = self._loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
         self._waveform.windows.serialize = rows == 1
         # A voice made of this text's first chunk is of no use to the next call.
         prefixes = self._loaded.prefixes if self._voice is self._given else PrefixCache(runner.pool, 1)

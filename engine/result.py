@@ -16,7 +16,7 @@ class SpeechResult:
     """Speech and how it came about."""
 
     wav: torch.Tensor  # [T] float32, 24 kHz, host
-    codes: torch.Tensor  # [frames, N] int64, host
+    codes: torch.Tensor  # [T, K] int64, host
     elapsed: float  # seconds of work, model already open
     chunks: int  # pieces the text was split into
     stopped: str  # why it ended, in plain words

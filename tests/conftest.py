@@ -22,4 +22,11 @@ def _import_pack():
 if "higgs_tts" not in sys.modules:
     _import_pack()
 
+from higgs_tts.engine import config  # noqa: E402
+from higgs_tts.engine.decode.executors import EXECUTORS  # noqa: E402
+from higgs_tts.tests.traced import TracedExecutor  # noqa: E402
+
+EXECUTORS["traced"] = TracedExecutor
+config.RUNNERS += ("traced",)
+
 torch.set_num_threads(1)  # the models are tiny: more threads only wait for each other

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 @dataclass(frozen=True, eq=False)
 class Clips:
-    """codes: int16 [F, N], all clips one after another, not delayed; starts: int64 [n + 1], the first frame of each
+    """codes: int16 [F, K], all clips one after another, not delayed; starts: int64 [n + 1], the first frame of each
     clip and the end of the last; texts: what each says, with tags; speakers: who says it; words: int32 [W], the
     millisecond of its clip at which each word begins; word_starts: int64 [n + 1], as `starts`, for `words`. A clip
     without words is one whose words have no known times."""
@@ -43,7 +43,7 @@ class Clips:
         speakers: Sequence[str],
         words: Sequence[Sequence[int]] | None = None,
     ) -> Clips:
-        """From the codes [T, N] of each clip; words: the milliseconds at which its words begin."""
+        """From the codes [T, K] of each clip; words: the milliseconds at which its words begin."""
         words = words or [()] * len(texts)
         flat = torch.tensor([start for found in words for start in found], dtype=torch.int32)
         joined = torch.cat(list(codes)).to("cpu", torch.int16)

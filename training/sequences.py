@@ -28,14 +28,14 @@ _TAG, _SPACES = re.compile(r"(<\|[^|]*\|>)"), re.compile(r"(\s+)")
 
 @dataclass(frozen=True)
 class Said:
-    """A text, its codes [T, N], and the millisecond at which each of its words begins: empty where that is unknown."""
+    """A text, its codes [T, K], and the millisecond at which each of its words begins: empty where that is unknown."""
 
     text: str
     codes: np.ndarray
     starts: np.ndarray | tuple[int, ...] = ()
 
     def word_of_rows(self, count: int) -> np.ndarray:
-        """[T + N - 1] the number of the word that each row says in its first codebook, of `count` in the text."""
+        """[T + K - 1] the number of the word that each row says in its first codebook, of `count` in the text."""
         rows = len(self.codes) + CODEBOOKS - 1
         if len(self.starts) != count:
             return np.full(rows, NOT_SPOKEN, np.int16)
@@ -46,7 +46,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence before packing: ids [P], rows [P, N] where is_code, targets [P, N] (-1: not learned); spoken [P]
+    """One sequence before packing: ids [P], rows [P, K] where is_code, targets [P, K] (-1: not learned); spoken [P]
     number of the word that the next row says (-1: none known); word [P] number of the word of the text that a
     position belongs to (-2: none). The words of a transcript count before those of the text."""
 
@@ -59,7 +59,7 @@ class Example:
 
 
 def delayed(codes: np.ndarray) -> np.ndarray:
-    """codes [T, N] -> rows [T + N - 1, N], as engine.delay.apply_v3."""
+    """codes [T, K] -> rows [T + K - 1, K], as engine.delay.apply_v3."""
     frames, books = codes.shape
     rows = np.full((frames + books - 1, books), BOC, np.int16)
     for book in range(books):
@@ -100,7 +100,7 @@ class Words:
 
 @dataclass(frozen=True)
 class _Part:
-    """Consecutive ids [n] or rows [n, N]; learned: whether the rows are; number: of the word of each."""
+    """Consecutive ids [n] or rows [n, K]; learned: whether the rows are; number: of the word of each."""
 
     held: np.ndarray
     number: np.ndarray

@@ -43,8 +43,8 @@ class Shape:
 class Batch:
     """Packed sequences, P positions in all.
 
-    ids [P] token of each position; codes [P, N] row of each position; is_code [P] bool, which of the two counts;
-    learned [L] the positions whose next row is learned, targets [L, N] those rows, -1 where nothing is; spoken [P]
+    ids [P] token of each position; codes [P, K] row of each position; is_code [P] bool, which of the two counts;
+    learned [n] the positions whose next row is learned, targets [n, K] those rows, -1 where nothing is; spoken [P]
     number of the word that the next row says, word [P] number of the word that a position of the text belongs to,
     counted in its sequence, negative where there is none; place [P] position inside its sequence; ends [S + 1] int32,
     cumulated lengths, its last entries repeated; longest: a bound on the sequences' length.
@@ -128,7 +128,7 @@ class Talker(nn.Module):
             nn.init.zeros_(block.down.weight)
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of the rows to be learned [L, N, V], and how little the guided heads look where they should."""
+        """Logits of the rows to be learned [n, K, V], and how little the guided heads look where they should."""
         x = self.codes(batch.codes.int() + self.offsets).sum(1)
         x = torch.where(batch.is_code.unsqueeze(1), x, self.text(batch.ids.int()))
         angles = (batch.place.unsqueeze(1) * self.frequencies).repeat(1, 2).unsqueeze(1)

@@ -5,60 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..codes import CODE_VOCAB, CODEBOOK_SIZE
 from ..errors import HiggsError
+from ..talker import FAMILIES
 from ..talker.config import ModelConfig, RopeConfig
+from .talker_layout import family_of_layout
 
 _TRAINED_CONTEXT = 8192  # positions; configs say other numbers, the weights were trained with this one
 
 # What the published weights use. A config may hold null or nothing here. What transformers saves of such a config
 # holds its own default instead, which makes noise of the published weights; a model trained with it is possible.
 _LIBRARY_THETA = 10_000.0
-_ROPE = {
-    "v3": RopeConfig(theta=1_000_000.0),
-    "v2": RopeConfig(500_000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8192),
-}
-_NORM_EPS = {"v3": 1e-6, "v2": 1e-5}
 _CODEBOOKS = 8
-
-# Settings whose other values mean a model this engine does not build: section -> setting -> what it may be.
-# A setting that is absent or null has the published value.
-_ALLOWED = {
-    "v3": {
-        "audio_encoder_config": {
-            "encoder_type": ("discrete",),
-            "use_delay_pattern": (True,),
-            "vocab_size": (CODE_VOCAB,),
-        },
-        "text_config": {
-            "model_type": ("qwen3",),
-            "hidden_act": ("silu",),
-            "attention_bias": (False,),
-            "use_sliding_window": (False,),
-        },
-    },
-    "v2": {
-        "": {
-            "audio_adapter_type": ("dual_ffn", "dual_ffn_fast_forward"),
-            "use_delay_pattern": (True,),
-            "audio_embed_avg": (False,),
-            "use_audio_out_self_attention": (False,),
-            "use_audio_out_embed_projector": (False,),
-            # The old spelling leaves the two special codes out, the new one counts them.
-            "audio_codebook_size": (CODEBOOK_SIZE, CODE_VOCAB),
-            "codebook_size": (CODEBOOK_SIZE, CODE_VOCAB),
-            "hidden_act": ("silu",),
-            "attention_bias": (False,),
-            "mlp_bias": (False,),
-        },
-        "text_config": {
-            "model_type": ("llama",),
-            "hidden_act": ("silu",),
-            "attention_bias": (False,),
-            "mlp_bias": (False,),
-        },
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -71,18 +28,8 @@ class Settings:
 
 
 def family_of(config: dict) -> str | None:
-    """The family a config.json speaks of: "v3", "v2" (in either spelling), or None for another model."""
-    kind, text = config.get("model_type"), config.get("text_config")
-    if kind == "higgs_multimodal_qwen3":
-        return "v3"
-    if kind == "higgs_audio_v2" or (kind == "higgs_audio" and "audio_num_codebooks" in config):
-        return "v2"
-    if kind is None and isinstance(text, dict):
-        if text.get("model_type") == "qwen3" and "audio_encoder_config" in config:
-            return "v3"
-        if "audio_adapter_type" in config:
-            return "v2"
-    return None
+    """Name of the family that a config.json speaks of, in any of its spellings, or None for another model."""
+    return next((family.name for family in FAMILIES.values() if family.recognises(config)), None)
 
 
 def read_settings(config: dict, path: Path, layout: str) -> Settings:
@@ -91,13 +38,13 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
     The keys of the weights decide the layout; `config` may be of another generation of the same family.
     Raises HiggsError for a setting that is missing, or has a value this engine does not support.
     """
-    family = layout.partition("-")[0]
-    if family_of(config) != family:
+    family = family_of_layout(layout)
+    if family_of(config) != family.name:
         raise HiggsError(
             f"{path} describes another model (model_type {config.get('model_type')!r}) than the weights beside it, "
-            f"which are Higgs {family}. Download the folder again."
+            f"which are Higgs {family.name}. Download the folder again."
         )
-    for section, allowed in _ALLOWED[family].items():
+    for section, allowed in family.supported.items():
         _refuse_unsupported(_section(config, section), allowed, path)
     nested = isinstance(config.get("text_config"), dict)
     text = _section(config, "text_config") if nested else config
@@ -109,27 +56,27 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
             "Only models with an audio expert in every layer are supported."
         )
     notes = []
-    if family == "v2" and nested != (layout == "v2-boson"):
+    if family.nested_layout and nested != (layout == family.nested_layout):
         ages = ("older", "newer") if nested else ("newer", "older")
         notes.append(f"config.json is of the {ages[0]} generation and the weights are of the {ages[1]}; both are read.")
     if model.rope.theta == _LIBRARY_THETA:
         notes.append(
             f"{path} sets the rope theta to 10000, the default of transformers, probably written when the "
-            f"model was saved again. The published value is {_ROPE[family].theta:.0f}: if you hear noise, set that."
+            f"model was saved again. The published value is {family.rope.theta:.0f}: if you hear noise, set that."
         )
-    tied = family == "v3" and _section(config, "audio_encoder_config").get("tie_word_embeddings") is not False
+    tied = family.ties_head and _section(config, family.audio_section).get("tie_word_embeddings") is not False
     return Settings(model, tied, tuple(notes))
 
 
 def _model_config(config: dict, text: dict, path: Path, layout: str) -> ModelConfig:
-    family = layout.partition("-")[0]
+    family = family_of_layout(layout)
     hidden, heads = _count(text, "hidden_size", path), _count(text, "num_attention_heads", path)
     kv_heads = _count(text, "num_key_value_heads", path)
-    codebooks = _section(config, "audio_encoder_config") if family == "v3" else config
+    codebooks = _section(config, family.audio_section)
     named = next((n for n in ("num_codebooks", "audio_num_codebooks") if codebooks.get(n) is not None), None)
     context = _count(text, "max_position_embeddings", path, _TRAINED_CONTEXT)
     model = ModelConfig(
-        family=family,
+        family=family.name,
         layout=layout,
         hidden=hidden,
         layers=_count(text, "num_hidden_layers", path),
@@ -137,20 +84,18 @@ def _model_config(config: dict, text: dict, path: Path, layout: str) -> ModelCon
         kv_heads=kv_heads,
         head_dim=_count(text, "head_dim", path, hidden // heads),
         intermediate=_count(text, "intermediate_size", path),
-        norm_eps=_number(text, "rms_norm_eps", path, _NORM_EPS[family]),
-        rope=_rope(family, (text, config), path),
+        norm_eps=_number(text, "rms_norm_eps", path, family.norm_eps),
+        rope=_rope(family.rope, (text, config), path),
         text_vocab=_count(text, "vocab_size", path),
         codebooks=_count(codebooks, named, path) if named else _CODEBOOKS,
-        # v2's new config carries a class default (2048) that says nothing of the weights.
-        max_context=min(context, _TRAINED_CONTEXT) if family == "v3" else _TRAINED_CONTEXT,
+        max_context=min(context, _TRAINED_CONTEXT) if family.config_tells_context else _TRAINED_CONTEXT,
     )
     if heads % kv_heads:
         raise HiggsError(f"{path}: {heads} attention heads cannot share {kv_heads} key-value heads. Download it again.")
     return model
 
 
-def _rope(family: str, sections: tuple[dict, ...], path: Path) -> RopeConfig:
-    published = _ROPE[family]
+def _rope(published: RopeConfig, sections: tuple[dict, ...], path: Path) -> RopeConfig:
     spec: dict = {}
     for section in sections:
         for key in ("rope_parameters", "rope_scaling"):

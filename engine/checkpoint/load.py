@@ -12,12 +12,13 @@ import torch
 
 from ..errors import HiggsError
 from ..json_file import read_json
+from ..talker import FAMILIES
 from ..talker.config import ModelConfig
 from .codec_layout import CodecWeights, looks_like_codec
 from .discover import CONFIG, TOKENIZER
 from .find_codec import FEW, find_codec, first_problems
 from .hf_config import Settings, family_of, read_settings
-from .talker_layout import Plan, beginnings, layout_of, make_plan, shape_problems, unwrapped
+from .talker_layout import Plan, beginnings, family_of_layout, layout_of, make_plan, shape_problems, unwrapped
 from .tensor_file import TensorFile, open_folder
 from .upload import Job, upload
 
@@ -26,11 +27,6 @@ _QUANTISED = re.compile(
     r"(^|[._])(weight_scale(_inv|_2)?|input_scale|scale_weight|scale_input|scaled_fp8|comfy_quant|SCB|absmax|quant_map"
     r"|qweight|qzeros|scales|g_idx)$|quant_state"
 )
-# What names begin with, for messages.
-_BEGINNINGS = {
-    "v3": "'body.' and 'tied.' (Higgs TTS 3)",
-    "v2": "'model.' with 'audio_lm_head.', or 'layers.' with 'audio_codebook_embeddings.' (Higgs Audio v2)",
-}
 _HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
 
 
@@ -93,7 +89,8 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
     remedy = "Give the folder of Higgs TTS 3 or Higgs Audio v2."
     if looks_like_codec(names):
         return f"{folder} contains the audio codec, not the model itself. {remedy}"
-    wanted = _BEGINNINGS.get(family_of(config)) or _BEGINNINGS["v3"] + " or " + _BEGINNINGS["v2"]
+    meant = FAMILIES.get(family_of(config))
+    wanted = " or ".join(f"{one.tensor_names} ({one.title})" for one in ([meant] if meant else FAMILIES.values()))
     return (
         f"{folder} does not contain a Higgs model: the names of its tensors begin with {beginnings(names)}; "
         f"expected: {wanted}. {remedy}"
@@ -108,8 +105,7 @@ def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
         where = talker.file_of(quantised[0])
         return [f"{where}: tensor {quantised[0]} belongs to a quantised model, which is not supported."]
     problems, missing = [], []
-    # A v3 file has its layers under "body.", which is not part of the tables' names.
-    body = "body." if layout_of(talker.shapes) == "v3" else ""
+    body = family_of_layout(layout_of(talker.shapes)).tensor_prefix
     for name, what in shape_problems(plan, talker.shapes):
         if name in talker.shapes:
             problems.append(f"{talker.file_of(name)}: tensor {name} {what}.")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ..talker import FAMILIES, Family
 from ..talker.config import ModelConfig
 from .tensor_file import TensorFile
 
@@ -141,6 +142,11 @@ def beginnings(names: Iterable[str]) -> str:
     """What names begin with, for a message: the first words of the most frequent kinds."""
     kinds = Counter(name.partition(".")[0] for name in names)
     return " and ".join(f"'{kind}.'" for kind, _ in kinds.most_common(3))
+
+
+def family_of_layout(layout: str) -> Family:
+    """The family whose tensors a layout names."""
+    return FAMILIES[layout.partition("-")[0]]
 
 
 def layout_of(names: Iterable[str]) -> str | None:

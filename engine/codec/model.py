@@ -35,7 +35,7 @@ class CodecDecoder(nn.Module):
             self.add_module(name, part)
         self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
 
-    def forward(self, codes: torch.Tensor, length: int = 0) -> torch.Tensor:  # [B, N, T] -> [B, 960 * T]
+    def forward(self, codes: torch.Tensor, length: int = 0) -> torch.Tensor:  # [B, K, T] -> [B, 960 * T]
         """`length`: frames to compute with, T or more; what is beyond T is heard as the end of the clip."""
         frames = codes.shape[2]
         length = max(length, frames)
@@ -57,7 +57,7 @@ class CodecDecoder(nn.Module):
     ) -> torch.Tensor:
         """The waveform of frames `start` to `stop` of `codes`, as it is in the decode of all of them.
 
-        codes: [B, N, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
+        codes: [B, K, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
         count as 0. With less than 10 frames of context the edges are approximate. lengths: windows are padded to one
         of these where one is long enough, because libraries prepare themselves for every new length.
         """
@@ -68,7 +68,7 @@ class CodecDecoder(nn.Module):
 
     @torch.no_grad()
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes [B, N, T] int64 -> wav [B, 960 * T] fp32, 24 kHz, on the device of `codes`.
+        """codes [B, K, T] int64 -> wav [B, 960 * T] fp32, 24 kHz, on the device of `codes`.
 
         Codes outside 0..1023 count as 0. Long clips go in exact windows, so their length costs no working memory.
         """
@@ -91,7 +91,7 @@ class CodecEncoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, wav: torch.Tensor) -> torch.Tensor:
-        """One clip: wav [S] fp32 mono 24 kHz -> codes [ceil(S / 960), N] int64, both on the device of `wav`.
+        """One clip: wav [S] fp32 mono 24 kHz -> codes [ceil(S / 960), K] int64, both on the device of `wav`.
 
         The clip is padded with silence to whole frames. Raises HiggsError for a clip without samples.
         """

@@ -146,14 +146,14 @@ class ResidualQuantizer(nn.Module):
         super().__init__()
         self.quantizers = nn.ModuleList(Quantizer(config, encodes) for _ in range(CODEBOOKS))
 
-    def encode(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, hidden] -> codes [B, N, T]
+    def encode(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, hidden] -> codes [B, K, T]
         codes = []
         for quantizer in self.quantizers:
             codes.append(quantizer.encode(x))
             x = x - quantizer.decode(codes[-1])
         return torch.stack(codes, dim=1)
 
-    def decode(self, codes: torch.Tensor) -> torch.Tensor:  # [B, N, T] -> [B, T, hidden]
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:  # [B, K, T] -> [B, T, hidden]
         first, *rest = self.quantizers
         total = first.decode(codes[:, 0])
         for book, quantizer in enumerate(rest, start=1):

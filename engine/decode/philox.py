@@ -27,8 +27,8 @@ def round_keys(seed: int) -> torch.Tensor:
 def philox(words, keys, factors, product, high):
     """Ten rounds in place.
 
-    words: [B, N, 4, Q], the counters, overwritten by the random words; keys: [B, 10, 2]; factors: [2, 1];
-    product, high: [B, N, 2, Q] scratch.
+    words: [B, K, 4, Q], the counters, overwritten by the random words; keys: [B, 10, 2]; factors: [2, 1];
+    product, high: [B, K, 2, Q] scratch.
     """
     even, odd = words[:, :, 0::2], words[:, :, 1::2]
     for r in range(ROUNDS):

@@ -17,7 +17,7 @@ class PrefixCache:
 
     def __init__(self, pool, most: int):
         self._pool, self._most = pool, most
-        self._kept: OrderedDict[tuple, torch.Tensor] = OrderedDict()  # [2, layers, kv_heads, L, D], newest last
+        self._kept: OrderedDict[tuple, torch.Tensor] = OrderedDict()  # [2, layers, kv_heads, n, D], newest last
 
     def __len__(self) -> int:
         return len(self._kept)

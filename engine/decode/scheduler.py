@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .. import codes
+from ..codes import frames_ready, revert
 from ..errors import HiggsError
 from ..sequence import Sequence
 
@@ -59,7 +59,7 @@ class Scheduler:
         if sequence in self.running:
             row = self.running.index(sequence)
             self.running[row] = None
-            self._state.done[row] = True
+            self._state.delay.done[row] = True
 
     @property
     def is_busy(self) -> bool:
@@ -67,7 +67,7 @@ class Scheduler:
         return any(sequence is not None for sequence in self.running)
 
     def __iter__(self) -> Iterator[Outputs]:
-        self._state.done.fill_(True)
+        self._state.delay.done.fill_(True)
         yield from self._admit()
         while self.is_busy:
             self._runner.step()
@@ -78,7 +78,7 @@ class Scheduler:
     def _is_time(self) -> bool:
         fresh = self.num_steps - self._copied
         if self.low_latency_frames:  # none can be there sooner
-            return codes.frames_ready(self._state.config, self.num_steps, False, False) >= self.low_latency_frames
+            return self._ready(self.num_steps, False, False) >= self.low_latency_frames
         return fresh >= CHECK_EVERY
 
     def _admit(self) -> Iterator[Outputs]:
@@ -101,12 +101,13 @@ class Scheduler:
 
     def _start_copy(self):
         """The outputs emitted since the last copy, and the counters, to the host."""
-        state, steps = self._state, self.num_steps - self._copied
+        state, delay, steps = self._state, self._state.delay, self.num_steps - self._copied
         self._copied = self.num_steps
         ages = torch.arange(steps, device=state.device)
-        index = (state.written - steps).clamp_(min=0).add_(state.row_base).unsqueeze(1) + ages
-        fresh = state.rows.flatten(0, 1).index_select(0, index.flatten()).view(state.batch, steps, -1)
-        counters = torch.stack([state.written, state.done.long(), state.ended.long(), state.finite.long()])
+        index = (delay.num_generated - steps).clamp_(min=0).add_(delay.output_base).unsqueeze(1) + ages
+        fresh = delay.outputs.flatten(0, 1).index_select(0, index.flatten()).view(state.batch, steps, -1)
+        flags = (delay.done, delay.ended, state.sampler.finite)
+        counters = torch.stack([delay.num_generated, *(flag.long() for flag in flags)])
         event = None
         if state.device.type == "cuda":
             fresh, counters = _to_host(fresh), _to_host(counters)
@@ -155,13 +156,16 @@ class Scheduler:
             f"The model produced values that are not numbers (NaN or infinity), so speech was stopped. {remedy}"
         )
 
+    def _ready(self, num_generated: int, ended: bool, finished: bool) -> int:
+        """Whole frames in so many outputs of a sequence."""
+        state = self._state
+        return frames_ready(num_generated, state.config.codebooks, state.family.closing_columns, ended, finished)
+
     def _take(self, sequence: Sequence, new: torch.Tensor) -> torch.Tensor:
         """The frames [t, K] that the outputs `new` complete; outputs that later frames need too stay pending."""
-        config = self._state.config
         pending = new if sequence.pending is None else torch.cat([sequence.pending, new])
-        ready = codes.frames_ready(config, sequence.num_generated, sequence.ended, sequence.finished)
-        count = ready - sequence.num_frames
-        frames = codes.revert(pending[: count + config.codebooks - 1]) if count > 0 else pending[:0]
+        count = self._ready(sequence.num_generated, sequence.ended, sequence.finished) - sequence.num_frames
+        frames = revert(pending[: count + self._state.config.codebooks - 1]) if count > 0 else pending[:0]
         sequence.num_frames += len(frames)
         sequence.codes.append(frames)
         sequence.pending = pending[len(frames) :].clone()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ..codes import BOC, apply_v2, apply_v3
+from ..codes import BOC
 from ..config import SamplingParams
 from ..errors import HiggsError
 from ..sequence import Sequence
@@ -27,10 +27,10 @@ SYSTEM_TEXT = "Generate audio following instruction."
 DEFAULT_SCENE = "Audio is recorded from a quiet room."
 
 # v3's rows replace what stands at their positions, so any id of the vocabulary serves; none that has a meaning.
-V3_FILLER = 0
+FILLER = 0
 
-V3_TOKENS = ("<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>")
-V2_TOKENS = (
+FLAT_TOKENS = ("<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>")
+CHAT_TOKENS = (
     "<|begin_of_text|>",
     "<|start_header_id|>",
     "<|end_header_id|>",
@@ -50,7 +50,8 @@ class PromptBuilder:
     def __init__(self, tokenizer_path: str | Path, config: ModelConfig):
         self.config = config
         self._vocabulary = vocabulary = Vocabulary(Path(tokenizer_path), config)
-        vocabulary.require(V2_TOKENS if config.is_v2 else V3_TOKENS)
+        self._family = vocabulary.family
+        vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
 
     def notes(self) -> tuple[str, ...]:
         """What the tokenizer lacks and prompts can do without, in plain words."""
@@ -83,7 +84,7 @@ class PromptBuilder:
         writer = _Writer(self._vocabulary)
         content = self._content(writer, text)
         self._write(writer, "a", voice, scene, ())
-        lead = "\n\n" if self.config.is_v2 else ""  # what the tokenizer sees in one string with the text
+        lead = "\n\n" if self._family.is_chat else ""  # what the tokenizer sees in one string with the text
         letter, whole = (len(self._vocabulary.encode(lead + said, writer.warn)) for said in ("a", content))
         return len(writer.finish()), max(0, whole - letter)
 
@@ -98,18 +99,18 @@ class PromptBuilder:
         return content
 
     def _write(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
-        write = self._write_v2 if self.config.is_v2 else self._write_v3
+        write = self._write_chat if self._family.is_chat else self._write_flat
         write(out, content, voice, scene, turns)
 
-    def _write_v3(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
+    def _write_flat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
         if turns:
             # No reference shows v3's layout for several turns, and a guess would cost quality unseen.
             raise HiggsError(
-                f"Higgs TTS 3 does not support earlier turns, and {len(turns)} were given. "
+                f"{self._family.title} does not support earlier turns, and {len(turns)} were given. "
                 "Use the earlier speech as the voice instead."
             )
         if scene and scene.strip():
-            out.warn("Higgs TTS 3 does not use scene descriptions, so this one was left out.")
+            out.warn(f"{self._family.title} does not use scene descriptions, so this one was left out.")
         out.token("<|tts|>")
         if voice is not None:
             transcript = out.clean(voice.transcript or "")
@@ -117,11 +118,11 @@ class PromptBuilder:
                 out.warn(f"The transcript was left out: {self._vocabulary.path} has no {REF_TEXT} token.")
             elif transcript:
                 out.token(REF_TEXT).text(transcript)
-            rows = apply_v3(self._codes(voice))
-            out.token("<|ref_audio|>").audio(rows, [V3_FILLER] * len(rows))
+            rows = self._family.delay(self._codes(voice))
+            out.token("<|ref_audio|>").audio(rows, [FILLER] * len(rows))
         out.token("<|text|>").part().text(content).token("<|audio|>")
 
-    def _write_v2(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
+    def _write_chat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
         scene = out.clean(DEFAULT_SCENE if scene is None else scene)
         transcript = out.clean(voice.transcript or "") if voice is not None else ""
         out.token("<|begin_of_text|>")
@@ -151,7 +152,7 @@ class PromptBuilder:
 
     def _clip(self, out: _Writer, voice: Voice | torch.Tensor) -> _Writer:
         codes = self._codes(voice)
-        rows, tail = apply_v2(codes), codes.shape[1] - 1
+        rows, tail = self._family.delay(codes), codes.shape[1] - 1
         special = self._vocabulary.added
         ids = [special["<|AUDIO_OUT|>"]] * (len(rows) - tail) + [special["<|reserved_special_token_6|>"]] * tail
         return out.token("<|audio_out_bos|>").audio(rows, ids).token("<|audio_eos|>")

@@ -80,9 +80,9 @@ class TextGuard:
     reserved: names of all added tokens. v2 has no tags. source: the tokenizer's file, for warnings.
     """
 
-    def __init__(self, reserved: Iterable[str], is_v2: bool, source: str):
-        self._reserved, self._is_v2, self._source = frozenset(reserved), is_v2, source
-        self._tags = frozenset() if is_v2 else self._reserved & _KNOWN
+    def __init__(self, reserved: Iterable[str], without_tags: bool, source: str):
+        self._reserved, self._without_tags, self._source = frozenset(reserved), without_tags, source
+        self._tags = frozenset() if without_tags else self._reserved & _KNOWN
         # Longest first: of two names that begin alike the longer one is meant.
         names = [re.escape(name) for name in sorted(self._reserved, key=len, reverse=True)]
         self._suspect = re.compile(rf"({'|'.join([*names, TAG_LIKE.pattern])})([ \t]*)")
@@ -130,7 +130,7 @@ class TextGuard:
         if canonical_tag(spelled) is None:
             if spelled in self._reserved:
                 return left_out(spelled)
-            return f"Unknown tag {spelled} was left out.{'' if self._is_v2 else suggest(spelled)}"
-        if self._is_v2:
+            return f"Unknown tag {spelled} was left out.{'' if self._without_tags else suggest(spelled)}"
+        if self._without_tags:
             return f"{spelled} was left out: Higgs Audio v2 has no control tags, only Higgs TTS 3 does."
         return f"{spelled} was left out: {self._source} does not have this tag."

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from ..errors import HiggsError
 from ..json_file import parse_object, read_text
+from ..talker import FAMILIES
 from ..talker.config import ModelConfig
 from .tags import TAGS, TextGuard, left_out
 
@@ -22,7 +23,7 @@ class Vocabulary:
     """The tokenizer, its added tokens by name, and the guard on what users write."""
 
     def __init__(self, path: Path, config: ModelConfig):
-        self.path, self._config = path, config
+        self.path, self._config, self.family = path, config, FAMILIES[config.family]
         source = read_text(path)  # tokenizers itself refuses a file with a byte order mark
         data = parse_object(path, source)
         if not isinstance(data.get("model"), dict):
@@ -35,7 +36,7 @@ class Vocabulary:
         self.added: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens") or ()}
         # Added tokens of nothing but spaces are ordinary text.
         self._commands = {token: name for name, token in self.added.items() if name.strip()}
-        self.guard = TextGuard(self._commands.values(), config.is_v2, str(path))
+        self.guard = TextGuard(self._commands.values(), not self.family.has_tags, str(path))
 
     def _tell(self, kind, error, traceback):
         """`tokenizers` raises bare Exception: that type is translated, and all others propagate."""
@@ -54,9 +55,9 @@ class Vocabulary:
     def lacks(self) -> Iterator[str]:
         """What `require` leaves to be noted: what is then left out of prompts, or refused in a text that has it."""
         missing = [name for name in TAGS if name not in self.added]
-        if REF_TEXT not in self.added and not self._config.is_v2:
+        if REF_TEXT not in self.added and not self.family.is_chat:
             yield f"{self.path} has no {REF_TEXT} token, so transcripts of reference clips are not used."
-        if missing and not self._config.is_v2:
+        if missing and self.family.has_tags:
             some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             yield f"{self.path} lacks {len(missing)} of the {len(TAGS)} control tags ({some}); they are dropped."
         known = self._config.text_vocab

@@ -36,7 +36,3 @@ class ModelConfig:
     codebooks: int = 8
     code_vocab: int = CODE_VOCAB
     max_context: int = 8192
-
-    @property
-    def is_v2(self) -> bool:
-        return self.family == "v2"

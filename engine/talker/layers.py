@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
+from ..buffers import Buffers, buffer
 from .config import ModelConfig
 from .ops.attention import attend
 from .ops.linear import add_linear, linear
 from .ops.norm import rms_norm
 from .ops.rope import rotate
 from .ops.swiglu import swiglu
+from .weight import Weight
 
 
 @dataclass(frozen=True)
@@ -20,87 +22,79 @@ class Expert:
 
     attn_norm: torch.Tensor  # [H]
     mlp_norm: torch.Tensor  # [H]
-    gate_up: torch.Tensor  # [2 * I, H]
-    down: torch.Tensor  # [H, I]
+    gate_up: Weight  # [2 * I, H]
+    down: Weight  # [H, I]
 
 
 @dataclass(frozen=True)
 class Layer:
     """Weights of one layer; `text` and `code` are the same object where the family has one expert."""
 
-    qkv: torch.Tensor  # [(heads + 2 * kv_heads) * D, H]
-    out: torch.Tensor  # [H, heads * D]
+    qkv: Weight  # [(heads + 2 * kv_heads) * D, H]
+    out: Weight  # [H, heads * D]
     qk_norm: torch.Tensor | None  # [heads + kv_heads, D]
     text: Expert
     code: Expert
 
 
-@dataclass
-class Work:
-    """Scratch for `rows` positions going through a layer, used by every layer in turn."""
+@dataclass(eq=False)
+class Work(Buffers):
+    """What the torch ops of one step write, from the embedding to the logits; every layer uses them in turn."""
 
-    x: torch.Tensor  # [R, H] residual stream
-    h: torch.Tensor  # [R, H]
-    scale: torch.Tensor  # [R, 1] fp32
-    qkv: torch.Tensor  # [R, (heads + 2 * kv_heads) * D]
-    qk_scale: torch.Tensor  # [R, heads + kv_heads, 1] fp32
-    qk: torch.Tensor  # [R, heads + kv_heads, D] after rotation
-    q: torch.Tensor  # [R, heads, D]; of a single row these three are views of qk and qkv
-    k: torch.Tensor  # [R, kv_heads, D]
-    v: torch.Tensor  # [R, kv_heads, D]
-    attended: torch.Tensor  # [R, heads, D]
-    gate_up: torch.Tensor  # [R, 2 * I]
-    act: torch.Tensor  # [R, I]
-    cos: torch.Tensor  # [R, D]
-    sin: torch.Tensor  # [R, D]
-    eps: torch.Tensor  # [1] fp32, the norms' constant
+    x: torch.Tensor = buffer("B", "H", dtype=None)  # residual stream
+    h: torch.Tensor = buffer("B", "H", dtype=None)  # normed
+    scale: torch.Tensor = buffer("B", 1, dtype=torch.float32)  # of the norm
+    qkv: torch.Tensor = buffer("B", "all_heads", "D", dtype=None)  # projected
+    qk_scale: torch.Tensor = buffer("B", "qk_heads", 1, dtype=torch.float32)  # of the norm per head
+    qk: torch.Tensor = buffer("B", "qk_heads", "D", dtype=None)  # rotated
+    q: torch.Tensor = buffer("B", "heads", "D", dtype=None)  # of a single row these three are views of qk and qkv
+    k: torch.Tensor = buffer("B", "kv_heads", "D", dtype=None)
+    v: torch.Tensor = buffer("B", "kv_heads", "D", dtype=None)
+    scores: torch.Tensor = buffer("BG", "group", "S", dtype=None)  # attention's, BG = B * kv_heads
+    attended: torch.Tensor = buffer("B", "heads", "D", dtype=None)
+    gate_up: torch.Tensor = buffer("B", 2, "I", dtype=None)
+    act: torch.Tensor = buffer("B", "I", dtype=None)
+    cos: torch.Tensor = buffer("B", "D", dtype=None)
+    sin: torch.Tensor = buffer("B", "D", dtype=None)
+    eps: torch.Tensor = buffer(1, dtype=torch.float32)  # the norms' constant
+    embed_index: torch.Tensor = buffer("B", "K")  # of the codes in the embedding
+    embedded: torch.Tensor = buffer("BK", "H", dtype=None)  # BK = B * K
+    head: torch.Tensor = buffer("B", "KV", dtype=None)  # KV = K * V
+    logits: torch.Tensor = buffer("B", "K", "V", dtype=torch.float32)
 
-    @staticmethod
-    def make(config: ModelConfig, rows: int, device, dtype) -> Work:
-        """Scratch for `rows` positions, uninitialised but for the constant."""
-        hidden, dim, inner = config.hidden, config.head_dim, config.intermediate
-        heads, kv_heads = config.heads, config.kv_heads
-        shapes = {
-            "x": (hidden,),
-            "h": (hidden,),
-            "scale": (1,),
-            "qkv": ((heads + 2 * kv_heads) * dim,),
-            "qk_scale": (heads + kv_heads, 1),
-            "qk": (heads + kv_heads, dim),
-            "attended": (heads, dim),
-            "gate_up": (2 * inner,),
-            "act": (inner,),
-            "cos": (dim,),
-            "sin": (dim,),
+    def __post_init__(self):
+        sizes = self.sizes
+        heads = sizes["heads"] + sizes["kv_heads"]
+        self.sizes = sizes | {
+            "qk_heads": heads,
+            "all_heads": heads + sizes["kv_heads"],
+            "group": sizes["heads"] // sizes["kv_heads"],
+            "BG": sizes["B"] * sizes["kv_heads"],
+            "BK": sizes["B"] * sizes["K"],
+            "KV": sizes["K"] * sizes["V"],
         }
-        in_fp32 = {"scale", "qk_scale"}
-        made = {
-            name: torch.empty((rows, *shape), device=device, dtype=torch.float32 if name in in_fp32 else dtype)
-            for name, shape in shapes.items()
-        }
-        for name, part in _parts(config, made["qk"], made["qkv"]).items():
-            made[name] = part if rows == 1 else torch.empty(part.shape, device=device, dtype=dtype)
-        return Work(**made, eps=torch.full((1,), config.norm_eps, device=device, dtype=torch.float32))
+        super().__post_init__()
+        if sizes["B"] == 1:
+            self.q, self.k, self.v = self.parts()
 
-
-def _parts(config: ModelConfig, qk, qkv) -> dict[str, torch.Tensor]:
-    """q, k and v inside what they are computed into."""
-    v = qkv.view(len(qkv), -1, config.head_dim)[:, config.heads + config.kv_heads :]
-    return {"q": qk[:, : config.heads], "k": qk[:, config.heads :], "v": v}
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k and v inside what they are computed into."""
+        heads = self.sizes["heads"]
+        return self.qk[:, :heads], self.qk[:, heads:], self.qkv[:, self.sizes["qk_heads"] :]
 
 
 def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work):
     """work.x -> normed, projected, per-head normed and rotated work.q, work.k, work.v."""
     total = config.heads + config.kv_heads
     rms_norm(work.x, expert.attn_norm, work.eps, work.h, work.scale)
-    linear(work.h, layer.qkv, work.qkv)
-    raw = work.qkv.view(-1, total + config.kv_heads, config.head_dim)[:, :total]
+    linear(work.h, layer.qkv, work.qkv.flatten(1))
+    raw = work.qkv[:, :total]
     if layer.qk_norm is not None:
         rms_norm(raw, layer.qk_norm, work.eps, raw, work.qk_scale)
     rotate(raw, work.cos, work.sin, work.qk)
     if len(raw) > 1:
-        for name, part in _parts(config, work.qk, work.qkv).items():
-            getattr(work, name).copy_(part)
+        for whole, part in zip((work.q, work.k, work.v), work.parts(), strict=True):
+            whole.copy_(part)
 
 
 def project_out(layer: Layer, work: Work):
@@ -111,26 +105,23 @@ def project_out(layer: Layer, work: Work):
 def mlp(config: ModelConfig, expert: Expert, work: Work):
     """Adds the gated MLP to the residual stream."""
     rms_norm(work.x, expert.mlp_norm, work.eps, work.h, work.scale)
-    linear(work.h, expert.gate_up, work.gate_up)
-    swiglu(work.gate_up, work.act)
+    linear(work.h, expert.gate_up, work.gate_up.flatten(1))
+    swiglu(work.gate_up.flatten(1), work.act)
     add_linear(work.act, expert.down, work.x)
 
 
-def attend_cache(config: ModelConfig, work: Work, keys, values, slots, unfilled, scores):
-    """One position a row: writes work.k and work.v into the cache at `slots`, then attends to all that is filled.
-
-    keys, values: [B, kv_heads, S, D]; slots: [B * kv_heads] flat cache rows; unfilled: [B, 1, S] bool.
-    """
-    dim, kv_heads = config.head_dim, config.kv_heads
-    keys.view(-1, dim).index_copy_(0, slots, work.k.view(-1, dim))
-    values.view(-1, dim).index_copy_(0, slots, work.v.view(-1, dim))
-    grouped = (-1, config.heads // kv_heads, dim)
+def attend_cache(config: ModelConfig, work: Work, cache, index: int):
+    """One position a row: writes work.k and work.v into layer `index` of the cache, then attends to all it holds."""
+    dim, keys, values = config.head_dim, cache.keys[index], cache.values[index]
+    keys.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.k.view(-1, dim))
+    values.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.v.view(-1, dim))
+    grouped = (-1, config.heads // config.kv_heads, dim)
     attend(
         work.q.view(grouped),
         keys.view(-1, *keys.shape[2:]),
         values.view(-1, *values.shape[2:]),
-        unfilled,
+        cache.empty,
         dim**-0.5,
-        scores,
+        work.scores,
         work.attended.view(grouped),
     )

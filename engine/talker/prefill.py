@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from ..memory import to_device
 from .config import ModelConfig
 from .layers import Layer
+from .ops.linear import add_linear, project
 from .ops.swiglu import swiglu
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention
@@ -29,7 +30,7 @@ class Span:
         half = cos.shape[-1] // 2
         self.rotary = cos, sin[..., :half], sin[..., half:]
         text = talker.embed_text[torch.as_tensor(ids[start:stop])]
-        self.x = to_device(text, talker.device).to(talker.dtype)  # [L, H]
+        self.x = to_device(text, talker.device).to(talker.dtype)  # [n, H]
         is_code = torch.zeros(stop - start, dtype=torch.bool)
         for at, rows in audio:
             first, last = max(at, start), min(at + len(rows), stop)
@@ -39,14 +40,14 @@ class Span:
                 is_code[first - start : last - start] = True
         self.flash = _has_flash(talker.device, talker.dtype)
         self.mask = self._mask() if start and not self.flash else None
-        self.kinds = None  # (rows of text, rows of codes, [L, 1] bool) where both kinds need weights of their own
+        self.kinds = None  # (rows of text, rows of codes, [n, 1] bool) where both kinds need weights of their own
         self.all_code = bool(is_code.all())
-        if talker.config.is_v2 and is_code.any() and not self.all_code:
+        if talker.family.dual_ffn and is_code.any() and not self.all_code:
             kinds = (~is_code).nonzero()[:, 0], is_code.nonzero()[:, 0], is_code[:, None]
             self.kinds = tuple(to_device(kind, talker.device) for kind in kinds)
 
     def _mask(self) -> torch.Tensor:
-        """Added to scores [L, stop]: each position sees all before the span, and of the span what is not after it."""
+        """Added to scores [n, stop]: each position sees all before the span, and of the span what is not after it."""
         length, wide = self.stop - self.start, -(-self.stop // _ALIGNED) * _ALIGNED
         mask = torch.full((length, wide), float("-inf"), dtype=self.x.dtype, device=self.x.device)
         return mask.triu_(self.start + 1)[:, : self.stop]
@@ -76,7 +77,7 @@ def run_layer(config: ModelConfig, layer: Layer, span: Span, keys, values):
     """Takes span.x through a layer; keys, values: [kv_heads, S, D], filled up to the span, and by this call with it."""
     heads, total = config.heads, config.heads + config.kv_heads
     h = _normed(config, layer, span, "attn_norm")
-    split = (h @ layer.qkv.t()).view(len(h), -1, config.head_dim)
+    split = project(h, layer.qkv).view(len(h), -1, config.head_dim)
     raw = split[:, :total]
     if layer.qk_norm is not None:
         raw = F.rms_norm(split, split.shape[-1:], None, config.norm_eps)[:, :total].mul_(layer.qk_norm)
@@ -84,12 +85,12 @@ def run_layer(config: ModelConfig, layer: Layer, span: Span, keys, values):
     keys[:, span.start : span.stop].copy_(qk[:, heads:].transpose(0, 1))
     values[:, span.start : span.stop].copy_(split[:, total:].transpose(0, 1))
     attended = _attend(config, span, qk[:, :heads], keys[:, : span.stop], values[:, : span.stop])
-    span.x.addmm_(attended, layer.out.t())
+    add_linear(attended, layer.out, span.x)
     _mlp(config, layer, span)
 
 
 def _rotated(x, cos, low_sin, high_sin) -> torch.Tensor:
-    """As ops/rope.py, x [L, heads, D] -> the same."""
+    """As ops/rope.py, x [n, heads, D] -> the same."""
     half = low_sin.shape[-1]
     out = x * cos
     out[..., :half].addcmul_(x[..., half:], low_sin, value=-1.0)
@@ -98,7 +99,7 @@ def _rotated(x, cos, low_sin, high_sin) -> torch.Tensor:
 
 
 def _attend(config: ModelConfig, span: Span, q, keys, values) -> torch.Tensor:
-    """q [L, heads, D] to keys, values [kv_heads, stop, D], causally from the last position back -> [L, heads * D]."""
+    """q [n, heads, D] to keys, values [kv_heads, stop, D], causally from the last position back -> [n, heads * D]."""
     q = q.transpose(0, 1)[None]
     if span.flash:
         out = _FLASH(q, keys[None], values[None], 0.0, True, False)[0]
@@ -126,14 +127,14 @@ def _mlp(config: ModelConfig, layer: Layer, span: Span):
     h = _normed(config, layer, span, "mlp_norm")
     if span.kinds is None:
         expert = layer.code if span.all_code else layer.text
-        span.x.addmm_(_gated(expert, h), expert.down.t())
+        add_linear(_gated(expert, h), expert.down, span.x)
         return
     for expert, rows in ((layer.text, span.kinds[0]), (layer.code, span.kinds[1])):
-        span.x.index_add_(0, rows, _gated(expert, h[rows]) @ expert.down.t())
+        span.x.index_add_(0, rows, project(_gated(expert, h[rows]), expert.down))
 
 
 def _gated(expert, h) -> torch.Tensor:
-    gate_up = h @ expert.gate_up.t()
+    gate_up = project(h, expert.gate_up)
     act = gate_up.new_empty(len(h), gate_up.shape[1] // 2)
     swiglu(gate_up, act)
     return act

@@ -24,6 +24,11 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
     return (1 - smooth) * plain / rope.factor + smooth * plain
 
 
+def rope_bytes(config, context: int, dtype) -> int:
+    """Bytes of `rope_tables` for a talker of that ModelConfig."""
+    return 2 * context * config.head_dim * dtype.itemsize
+
+
 def rope_tables(rope: RopeConfig, head_dim: int, context: int, device, dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin [context, head_dim], rounded to the model's dtype as in training."""
     positions = torch.arange(context, dtype=torch.float32)

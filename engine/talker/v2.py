@@ -1,14 +1,49 @@
 """v2's layer: Llama with DualFFN. Text and code positions share attention and differ in norms and MLP."""
 
+from ..codes import CODE_VOCAB, CODEBOOK_SIZE
 from .layers import Expert, Layer
+from .weight import Weight
+
+SUPPORTED = {
+    "": {
+        "audio_adapter_type": ("dual_ffn", "dual_ffn_fast_forward"),
+        "use_delay_pattern": (True,),
+        "audio_embed_avg": (False,),
+        "use_audio_out_self_attention": (False,),
+        "use_audio_out_embed_projector": (False,),
+        # The old spelling leaves the two special codes out, the new one counts them.
+        "audio_codebook_size": (CODEBOOK_SIZE, CODE_VOCAB),
+        "codebook_size": (CODEBOOK_SIZE, CODE_VOCAB),
+        "hidden_act": ("silu",),
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+    },
+    "text_config": {
+        "model_type": ("llama",),
+        "hidden_act": ("silu",),
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+    },
+}
 
 
-def v2_layer(config, tensors: dict, index: int) -> Layer:
+def recognises(config: dict) -> bool:
+    """Whether a config.json speaks of this family, in either of its spellings."""
+    kind, text = config.get("model_type"), config.get("text_config")
+    if kind is None and isinstance(text, dict):
+        return "audio_adapter_type" in config
+    return kind == "higgs_audio_v2" or (kind == "higgs_audio" and "audio_num_codebooks" in config)
+
+
+def layer(config, tensors: dict, index: int) -> Layer:
     """Layer `index` from canonical tensors."""
 
     def get(name):
         return tensors[f"layers.{index}.{name}"]
 
-    text = Expert(get("attn_norm"), get("mlp_norm"), get("gate_up"), get("down"))
-    code = Expert(get("audio_attn_norm"), get("audio_mlp_norm"), get("audio_gate_up"), get("audio_down"))
-    return Layer(qkv=get("qkv"), out=get("o"), qk_norm=None, text=text, code=code)
+    def weight(name):
+        return Weight.plain(get(name))
+
+    text = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))
+    code = Expert(get("audio_attn_norm"), get("audio_mlp_norm"), weight("audio_gate_up"), weight("audio_down"))
+    return Layer(qkv=weight("qkv"), out=weight("o"), qk_norm=None, text=text, code=code)

@@ -2,15 +2,42 @@
 
 import torch
 
+from ..codes import CODE_VOCAB
 from .layers import Expert, Layer
+from .weight import Weight
+
+SUPPORTED = {
+    "audio_encoder_config": {
+        "encoder_type": ("discrete",),
+        "use_delay_pattern": (True,),
+        "vocab_size": (CODE_VOCAB,),
+    },
+    "text_config": {
+        "model_type": ("qwen3",),
+        "hidden_act": ("silu",),
+        "attention_bias": (False,),
+        "use_sliding_window": (False,),
+    },
+}
 
 
-def v3_layer(config, tensors: dict, index: int) -> Layer:
+def recognises(config: dict) -> bool:
+    """Whether a config.json speaks of this family."""
+    kind, text = config.get("model_type"), config.get("text_config")
+    if kind is None and isinstance(text, dict):
+        return text.get("model_type") == "qwen3" and "audio_encoder_config" in config
+    return kind == "higgs_multimodal_qwen3"
+
+
+def layer(config, tensors: dict, index: int) -> Layer:
     """Layer `index` from canonical tensors. The query and key norms become one [heads + kv_heads, D] weight."""
 
     def get(name):
         return tensors[f"layers.{index}.{name}"]
 
-    expert = Expert(get("attn_norm"), get("mlp_norm"), get("gate_up"), get("down"))
+    def weight(name):
+        return Weight.plain(get(name))
+
+    expert = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))
     norms = [get("q_norm").expand(config.heads, -1), get("k_norm").expand(config.kv_heads, -1)]
-    return Layer(qkv=get("qkv"), out=get("o"), qk_norm=torch.cat(norms), text=expert, code=expert)
+    return Layer(qkv=weight("qkv"), out=weight("o"), qk_norm=torch.cat(norms), text=expert, code=expert)

@@ -108,7 +108,7 @@ def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
         ms = time_step(loaded.runner(), CONTEXT)  # no name here may hold what is about to be freed
         floor = 1000 * step_bytes(loaded.talker, CONTEXT) / read
         dtype = str(engine.dtype).removeprefix("torch.")
-        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.runner().how())
+        return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.runner().describe())
 
 
 @contextlib.contextmanager
@@ -157,7 +157,7 @@ def step_bytes(talker, filled: int, rows: int = 1) -> int:
 def time_step(runner, context: int, steps: int | None = None) -> float:
     """Milliseconds a step, `context` positions filled in the mean over rows and steps: median of three rounds.
 
-    The rows of a batch are spread from a fifth of `context` to nine fifths, as lines of a queue are.
+    The rows of a batch are spread from a fifth of `context` to nine fifths, as sequences under continuous batching are.
     """
     state = runner.state
     place(state, context, 0)
@@ -176,9 +176,9 @@ def place(state, context: int, steps: int):
     for b in range(state.batch):
         share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
         filled = max(1, round(context * share) - steps // 2)
-        assert filled + steps <= state.context, f"{filled} + {steps} of {state.context} positions"
+        assert filled + steps <= state.max_seq_len, f"{filled} + {steps} of {state.max_seq_len} positions"
         state.start_row(b, Sequence([0] * filled, params=SamplingParams(max_frames=8192), index=b))
-    for buffer in (state.logits, state.keys, state.values):
+    for buffer in (state.logits, state.cache.keys, state.cache.values):
         buffer.normal_()
 
 

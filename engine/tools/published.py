@@ -102,16 +102,16 @@ def stored_name(family: str, name: str) -> str:
 def fill(talker):
     """Random weights in place, scaled so that what goes through a layer keeps its size. No end code comes by chance."""
     generator = torch.Generator(talker.device).manual_seed(0)
-    matrices, ones = [talker.embed_codes, talker.head_codes], [talker.norm]
+    matrices, ones = [talker.embed_codes, talker.head_codes.data], [talker.norm]
     for layer in talker.layers:
-        matrices += [layer.qkv, layer.out]
+        matrices += [layer.qkv.data, layer.out.data]
         ones += [] if layer.qk_norm is None else [layer.qk_norm]
         for expert in {id(e): e for e in (layer.text, layer.code)}.values():
-            matrices += [expert.gate_up, expert.down]
+            matrices += [expert.gate_up.data, expert.down.data]
             ones += [expert.attn_norm, expert.mlp_norm]
     for matrix in matrices:
         matrix.normal_(0, matrix.shape[1] ** -0.5, generator=generator)
     for norm in ones:
         norm.fill_(1)
     config = talker.config
-    talker.head_codes.view(config.codebooks, config.code_vocab, -1)[:, BOC:] *= 0.01
+    talker.head_codes.data.view(config.codebooks, config.code_vocab, -1)[:, BOC:] *= 0.01

@@ -21,7 +21,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """codes: int64 [T, N] on the CPU, values 0..1023, not delayed; transcript: what the clip says, None if not known;
+    """codes: int64 [T, K] on the CPU, values 0..1023, not delayed; transcript: what the clip says, None if not known;
     codec: what network the codes are of, empty if not known.
 
     Raises HiggsError for codes of another shape, kind or range.

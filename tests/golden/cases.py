@@ -47,7 +47,7 @@ def folder_of(family: str, made: pathlib.Path) -> pathlib.Path:
 
 
 def cpu_runs(family: str, folder: pathlib.Path):
-    """(name of the run, codes [T, N] int64, wav [S] float32 or None) on the CPU in fp32."""
+    """(name of the run, codes [T, K] int64, wav [S] float32 or None) on the CPU in fp32."""
     config = EngineConfig(model=str(folder), device="cpu", dtype="fp32", context=1024, runner="eager")
     most = 220 if family == "embedded" else 48
     with Engine(config) as engine:
@@ -61,7 +61,7 @@ def cpu_runs(family: str, folder: pathlib.Path):
 
 
 def gpu_runs(family: str, folder: pathlib.Path):
-    """(name of the run, codes [T, N] int64) of a narration on the GPU in bf16, at each number of rows."""
+    """(name of the run, codes [T, K] int64) of a narration on the GPU in bf16, at each number of rows."""
     for rows in ROWS:
         config = EngineConfig(model=str(folder), device="cuda:0", dtype="bf16", context=1024, batch=rows)
         params = SamplingParams(**PARAMS, max_frames=40, chunk_seconds=4.0)

@@ -63,7 +63,7 @@ def wide_prompt(config, seed: int = 0, frames: int = 12) -> Sequence:
     rows = apply_v3(codes) if config.family == "v3" else apply_v2(codes)
     text = torch.randint(0, 400, (10,), generator=g).tolist()
     ids, spans = text[:5] + [0] * len(rows) + text[5:], [(5, rows)]
-    if config.is_v2:
+    if config.family == "v2":
         spans.append((len(ids), torch.full((1, 8), BOC)))
         ids = [*ids, 0]
     return Sequence(ids, tuple(spans), prefix=5 + len(rows))

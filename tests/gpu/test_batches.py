@@ -8,14 +8,14 @@ import sys
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, loaded_model
-from higgs_tts.engine.decode import scheduler
+from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.step import prefill
 
-LINES = 40
-TEXT = " ".join(f"This is sentence number {number} of forty." for number in range(1, LINES + 1))
+SEQUENCES = 40
+TEXT = " ".join(f"This is sentence number {number} of forty." for number in range(1, SEQUENCES + 1))
 PARAMS = SamplingParams(seed=5, max_frames=90, chunk_seconds=4)
-FRAMES = [20 + 29 * number % 61 for number in range(LINES)]  # where each line ends
+FRAMES = [20 + 29 * number % 61 for number in range(SEQUENCES)]  # where each sequence ends
 
 
 def config(folder, **changes):
@@ -54,13 +54,13 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _uneven(monkeypatch):
-    """Every line has a limit of its own, so that rows are refilled at different times."""
+    """Every sequence has a limit of its own, so that rows are refilled at different times."""
 
     def uneven(talker, state, row, sequence, prefixes=None):
-        sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % LINES])
+        sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % SEQUENCES])
         prefill(talker, state, row, sequence, prefixes)
 
-    monkeypatch.setattr(scheduler, "prefill", uneven)
+    monkeypatch.setattr(model_runner, "prefill", uneven)
 
 
 WAYS = {
@@ -72,16 +72,16 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_codes_do_not_depend_on_how_many_lines_go_together(folders, family, way):
+def test_codes_do_not_depend_on_how_many_sequences_go_together(folders, family, way):
     said, hows = {}, {}
     for batch in (2, 3, 8, 64):
         with Engine(config(folders[family], batch=batch, **WAYS[way])) as engine:
             speech = engine.speak(TEXT, a_voice(), PARAMS)
-            assert speech.chunks == LINES and speech.frames == sum(FRAMES)
+            assert speech.chunks == SEQUENCES and speech.frames == sum(FRAMES)
             said[batch], hows[batch] = speech, speech.how
             assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).codes, speech.codes)
     assert hows[8].endswith("CUDA graph, 8 chunks at a time") and hows[64].endswith("CUDA graph, 40 chunks at a time")
-    assert ("kernels for many rows" in hows[8]) == (way == "bf16")
+    assert (BatchKernel.name in hows[8]) == (way == "bf16")
     if way == "bf16, torch's ops":
         return  # cuBLAS adds up in another order for another number of rows, and in bf16 that changes codes
     for speech in said.values():
@@ -93,8 +93,8 @@ def test_codes_do_not_depend_on_how_many_lines_go_together(folders, family, way)
 def test_every_number_of_rows_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
         with engine._loaded.runner_for(rows, 200) as runner:
-            assert (runner.state.batch, runner.state.context, runner.executor.name) == (rows, 256, "graph")
-            assert isinstance(runner.state.fused, BatchKernel) == (dtype == "bf16")
+            assert (runner.state.batch, runner.state.max_seq_len, runner.executor.name) == (rows, 256, "graph")
+            assert isinstance(runner.backend._decode_kernel, BatchKernel) == (dtype == "bf16")
         assert engine._loaded.runner().executor.name == "graph"
 
 
@@ -126,14 +126,14 @@ def test_a_batch_s_memory_comes_back_to_the_byte(folders, way):
         assert torch.equal(engine.speak("Hello.", a_voice(), PARAMS).wav, short.wav)
 
 
-def test_little_memory_means_fewer_lines_and_the_same_codes(folders, monkeypatch):
+def test_little_memory_means_fewer_rows_and_the_same_codes(folders, monkeypatch):
     big = dataclasses.replace(PARAMS, max_frames=3900)
     with Engine(config(folders["v3"], context=4096)) as engine:
         expected = engine.speak(TEXT, a_voice(), big)
-        row = engine._loaded._state_bytes(3, 4096) - engine._loaded._state_bytes(2, 4096)
+        row = engine._loaded._runner_bytes(3, 4096) - engine._loaded._runner_bytes(2, 4096)
         hog = torch.empty(free_bytes() - loaded_model.RESERVE - 12 * row, dtype=torch.uint8, device="cuda")
         speech = engine.speak(TEXT, a_voice(), big)
-        assert rows_of(expected) == LINES and 8 <= rows_of(speech) <= 12
+        assert rows_of(expected) == SEQUENCES and 8 <= rows_of(speech) <= 12
         assert torch.equal(speech.codes, expected.codes)
         del hog
         monkeypatch.setattr(loaded_model, "RESERVE", -(64 << 30))  # a wrong guess: memory runs out on the way

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.decode.executors import graph, make_executor
+from higgs_tts.engine.decode.backend import Backend
+from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.executors.graph import GraphError, GraphExecutor
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
@@ -17,10 +18,12 @@ CUDA = torch.device("cuda", 0)
 LAYERS = 3
 
 
-def take_kernels(talker, state):
-    """Our kernels for a state of that many rows, as a runner has them."""
-    state.fused = (SingleKernel if state.batch == 1 else BatchKernel)(talker, state)
-    state.front = SampleKernel(talker, state)
+def backend_of(talker, state, kernels):
+    """torch's ops, or our kernels for a state of that many rows, as a runner has them."""
+    if not kernels:
+        return Backend(talker, state)
+    kind = SingleKernel if state.batch == 1 else BatchKernel
+    return Backend(talker, state, kind(talker, state), SampleKernel(talker, state))
 
 
 class Pair:
@@ -29,17 +32,16 @@ class Pair:
     def __init__(self, talker, make_state, batch, context, kernels=False):
         self.talker, self.pool = talker, PrivatePool(CUDA)
         self.states = [make_state(talker, batch, context) for _ in range(2)]
-        for state in self.states if kernels else ():
-            take_kernels(talker, state)
+        self.backends = [backend_of(talker, state, kernels) for state in self.states]
         names = ("eager", "graph")
-        self.executors = [make_executor(n, talker, s, self.pool) for n, s in zip(names, self.states, strict=True)]
+        self.executors = [make_executor(n, b, self.pool) for n, b in zip(names, self.backends, strict=True)]
 
     def start(self, prompts, params, limits=None):
         for state in self.states:
-            for b, one in enumerate(prompts):
-                prefill(self.talker, state, b, dataclasses.replace(one, index=b, params=params))
+            for row, one in enumerate(prompts):
+                prefill(self.talker, state, row, dataclasses.replace(one, index=row, params=params))
             if limits:
-                state.row_limit.copy_(torch.tensor(limits))
+                state.delay.max_generated.copy_(torch.tensor(limits))
 
     def first_difference(self, steps):
         """The first step after which logits or codes differ, or None."""
@@ -47,17 +49,17 @@ class Pair:
         for step in range(steps):
             for executor in self.executors:
                 executor.step()
-            if not (torch.equal(a.logits, b.logits) and torch.equal(a.row, b.row) and torch.equal(a.done, b.done)):
+            pairs = (a.logits, b.logits), (a.delay.output, b.delay.output), (a.delay.done, b.delay.done)
+            if not all(torch.equal(one, other) for one, other in pairs):
                 return step
-        return None if torch.equal(a.rows[:, :steps], b.rows[:, :steps]) else steps
+        return None if torch.equal(a.delay.outputs[:, :steps], b.delay.outputs[:, :steps]) else steps
 
     def close(self):
         for executor in self.executors:
             executor.close()
-        for state in self.states:
-            for kernel in filter(None, (state.fused, state.front)):
-                kernel.close()
-        self.states = self.executors = self.talker = None
+        for backend in self.backends:
+            backend.close()
+        self.states = self.backends = self.executors = self.talker = None
         self.pool.close()
 
 
@@ -66,36 +68,36 @@ class Pair:
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
 def test_graph_equals_eager_bit_for_bit(wide, state_of, prompt, family, dtype, batch):
     talker = wide(family, dtype, LAYERS, 640)
-    three_utterances(Pair(talker, state_of, batch, 640), prompt, batch)
+    three_sequences(Pair(talker, state_of, batch, 640), prompt, batch)
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("batch", [1, 2, 7, 64])
 def test_the_graph_of_our_kernels_equals_eager_bit_for_bit(wide, state_of, prompt, family, batch):
     talker = wide(family, torch.bfloat16, LAYERS, 640)
-    three_utterances(Pair(talker, state_of, batch, 640, kernels=True), prompt, batch)
+    three_sequences(Pair(talker, state_of, batch, 640, kernels=True), prompt, batch)
 
 
-def three_utterances(pair, prompt, batch):
+def three_sequences(pair, prompt, batch):
     """In the same state: a plain one, one with rows that finish early, and one up to the cache's last slot."""
     talker = pair.talker
     config = talker.config
-    for utterance, steps in enumerate((500, 120, 640)):
-        prompts = [prompt(config, seed=10 * utterance + b, frames=8 + 3 * b) for b in range(batch)]
-        limits = [20 + 9 * b for b in range(batch)] if utterance == 1 else None
-        pair.start(prompts, SamplingParams(seed=utterance, max_frames=5000), limits)
+    for turn, steps in enumerate((500, 120, 640)):
+        prompts = [prompt(config, seed=10 * turn + b, frames=8 + 3 * b) for b in range(batch)]
+        limits = [20 + 9 * b for b in range(batch)] if turn == 1 else None
+        pair.start(prompts, SamplingParams(seed=turn, max_frames=5000), limits)
         assert pair.first_difference(steps) is None
-    lengths = pair.states[1].prompt_length + pair.states[1].written
-    assert lengths.tolist() == [640] * batch and bool(pair.states[1].done.all())
+    lengths = pair.states[1].cache.prompt_length + pair.states[1].delay.num_generated
+    assert lengths.tolist() == [640] * batch and bool(pair.states[1].delay.done.all())
     pair.close()
 
 
-def test_a_stale_feedback_row_at_the_first_step_is_seen(wide, state_of, prompt):
-    """The comparison above can fail: a graph whose first replay embeds the previous owner's row."""
+def test_a_stale_output_at_the_first_step_is_seen(wide, state_of, prompt):
+    """The comparison above can fail: a graph whose first replay embeds the previous sequence's output."""
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     pair = Pair(talker, state_of, 1, 256)
     pair.start([prompt(talker.config)], SamplingParams())
-    pair.executors[1].step()  # one frame ahead, then everything but the cache put back: the cache holds a stale row
+    pair.executors[1].step()  # one frame ahead, then everything but the cache put back: the cache holds a stale slot
     pair.start([prompt(talker.config)], SamplingParams())
     assert pair.first_difference(10) is None  # a clean start recovers
     pair.start([prompt(talker.config)], SamplingParams())
@@ -115,34 +117,32 @@ def test_a_stale_feedback_row_at_the_first_step_is_seen(wide, state_of, prompt):
 def test_a_capture_that_does_something_else_is_refused(wide, state_of, monkeypatch):
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     state = state_of(talker, 2, 256)
-    step = graph.decode_step
+    step = Backend.step
     copies = [(tensor, tensor.clone()) for tensor in state.tensors()]
 
-    def skewed(talker, state):
-        step(talker, state)
+    def skewed(backend):
+        step(backend)
         if torch.cuda.is_current_stream_capturing():
-            state.logits[:, 3].add_(1e-3)
+            backend.state.logits[:, 3].add_(1e-3)
 
-    monkeypatch.setattr(graph, "decode_step", skewed)
+    monkeypatch.setattr(Backend, "step", skewed)
     pool = PrivatePool(CUDA)
     with pytest.raises(GraphError, match="differs from an eager one in logits"):
-        GraphExecutor(talker, state, pool.capture_stream())
-    live = {state.keys.data_ptr(), state.values.data_ptr()}
+        GraphExecutor(Backend(talker, state), pool.capture_stream())
+    live = {state.cache.keys.data_ptr(), state.cache.values.data_ptr()}
     assert all(t.data_ptr() in live or torch.equal(t.nan_to_num(), c.nan_to_num()) for t, c in copies)
     pool.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize(("way", "batch"), [("bf16", 4), ("fp32", 4), ("kernels", 1), ("kernels", 4)])
-def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, family, way, batch):
+def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, monkeypatch, family, way, batch):
     talker = wide(family, torch.float32 if way == "fp32" else torch.bfloat16, 2, 512)
     state, captured = (state_of(talker, batch, 512) for _ in range(2))
-    if way == "kernels":
-        take_kernels(talker, state)
-        take_kernels(talker, captured)
-    for b in range(batch):
-        prefill(talker, state, b, dataclasses.replace(prompt(talker.config, seed=b), index=b))
-    eager = make_executor("eager", talker, state, None)
+    backends = [backend_of(talker, one, way == "kernels") for one in (state, captured)]
+    for row in range(batch):
+        prefill(talker, state, row, dataclasses.replace(prompt(talker.config, seed=row), index=row))
+    eager = make_executor("eager", backends[0], None)
     eager.step()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     eager.step()
@@ -150,19 +150,18 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, fami
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     pool = PrivatePool(CUDA)
     counts = []
-    step = graph.decode_step
+    step = Backend.step
 
-    def counted(talker, state):
+    def counted(backend):
         first = torch.cuda.memory_stats()["allocation.all.allocated"]
-        step(talker, state)
+        step(backend)
         counts.append(torch.cuda.memory_stats()["allocation.all.allocated"] - first)
 
-    graph.decode_step = counted
-    try:
-        executor = GraphExecutor(talker, captured, pool.capture_stream())
-    finally:
-        graph.decode_step = step
+    monkeypatch.setattr(Backend, "step", counted)
+    executor = GraphExecutor(backends[1], pool.capture_stream())
     assert counts[-3] == 0, "the capture allocated"  # warm-ups, then the capture, then the proof's two eager steps
     assert counts[-2:] == [0, 0]
     executor.close()
+    for backend in backends:
+        backend.close()
     pool.close()

@@ -12,30 +12,30 @@ from higgs_tts.engine.decode.kernels.single import SingleKernel
 
 INF, NAN = float("inf"), float("nan")
 SENTENCE = "values that are not numbers .*, so speech was stopped"
-LINES = 8
-TEXT = " ".join(f"This is sentence number {number} of eight." for number in range(1, LINES + 1))
+SEQUENCES = 8
+TEXT = " ".join(f"This is sentence number {number} of eight." for number in range(1, SEQUENCES + 1))
 PARAMS = SamplingParams(seed=5, max_frames=60, chunk_seconds=4)
 WAYS = {"kernels": {}, "torch's ops": {"kernels": "torch"}, "fp32": {"dtype": "fp32"}}
 WEIGHTS = {
     "attn_norm": lambda talker, layer: layer.code.attn_norm[7:8],
-    "a query": lambda talker, layer: layer.qkv[0, 7:8],
-    "a value": lambda talker, layer: layer.qkv[-1, 7:8],
-    "out": lambda talker, layer: layer.out[3, 7:8],
+    "a query": lambda talker, layer: layer.qkv.data[0, 7:8],
+    "a value": lambda talker, layer: layer.qkv.data[-1, 7:8],
+    "out": lambda talker, layer: layer.out.data[3, 7:8],
     "mlp_norm": lambda talker, layer: layer.code.mlp_norm[7:8],
-    "a gate": lambda talker, layer: layer.code.gate_up[3, 7:8],
-    "up": lambda talker, layer: layer.code.gate_up[-1, 7:8],
-    "down": lambda talker, layer: layer.code.down[3, 7:8],
+    "a gate": lambda talker, layer: layer.code.gate_up.data[3, 7:8],
+    "up": lambda talker, layer: layer.code.gate_up.data[-1, 7:8],
+    "down": lambda talker, layer: layer.code.down.data[3, 7:8],
     "the last norm": lambda talker, layer: talker.norm[7:8],
-    "one code's head": lambda talker, layer: talker.head_codes[700, 7:8],
+    "one code's head": lambda talker, layer: talker.head_codes.data[700, 7:8],
 }
 
 
 def pose(state, positions):
     """Random cache and input, every row at its position."""
     g = torch.Generator("cuda").manual_seed(1)
-    for tensor in (state.keys, state.values, state.work.x):
+    for tensor in (state.cache.keys, state.cache.values, state.work.x):
         tensor.normal_(generator=g)
-    state.position.copy_(torch.tensor(positions, device="cuda"))
+    state.cache.position.copy_(torch.tensor(positions, device="cuda"))
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -43,7 +43,7 @@ def pose(state, positions):
 def test_no_kernel_loses_them(wide, state_of, family, rows):
     talker = wide(family, torch.bfloat16, 2, 1100)
     state = state_of(talker, rows, 1100)
-    state.fused = (SingleKernel if rows == 1 else BatchKernel)(talker, state)
+    kernel = (SingleKernel if rows == 1 else BatchKernel)(talker, state)
     for at in (40, 1000):  # a short context and one that is split otherwise
         for name, weight_of in WEIGHTS.items():
             weight = weight_of(talker, talker.layers[0])
@@ -51,13 +51,13 @@ def test_no_kernel_loses_them(wide, state_of, family, rows):
             for value in (INF, NAN):
                 pose(state, [at + row for row in range(rows)])
                 weight.fill_(value)
-                talker.decode(state)
+                kernel.run()
                 assert (~state.logits.isfinite()).flatten(1).any(1).all(), (name, value, at)
             weight.copy_(kept)
         pose(state, [at + row for row in range(rows)])
-        talker.decode(state)
+        kernel.run()
         assert state.logits.isfinite().all(), at  # nothing of it stays in what the blocks hand to each other
-    state.fused.close()
+    kernel.close()
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def free_bytes():
 
 def stops(engine, text, voice, value, frames):
     """Speech ends with the sentence when a weight changes before it, or once that many frames are there."""
-    weight = engine._loaded.talker.layers[-1].code.down[0, :1]
+    weight = engine._loaded.talker.layers[-1].code.down.data[0, :1]
     kept, heard = weight.clone(), []
 
     def change(done, expected):
@@ -110,7 +110,7 @@ def open_stop_and_close(config, rows, is_ours):
                 assert torch.equal(again.codes, expected.codes) and torch.equal(again.wav, expected.wav)
 
 
-@pytest.mark.parametrize("rows", [1, LINES])
+@pytest.mark.parametrize("rows", [1, SEQUENCES])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("checkpoint", ["v3", "v2", "embedded"])
 def test_speech_stops_and_the_engine_can_be_used_and_closed(folders, checkpoint, way, rows):

@@ -8,23 +8,34 @@ import torch
 from higgs_tts.engine.codes import BOC, CODE_VOCAB, EOC
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
+from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors.graph import GraphExecutor
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.step import decode_step, prefill
+from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.memory import PrivatePool
 from higgs_tts.engine.sequence import Sequence
 
 CONTEXT = 160
-WRITTEN = ("logits", "row", "rows", "written", "position", "countdown", "done", "ended", "finite")
 TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.01), (200, 0.8), (1025, 0.999), (128, 1.0)]
+
+
+def written(state) -> dict:
+    """The buffers that a step writes before the talker decodes, by name."""
+    buffers = {"logits": state.logits, "x": state.work.x, "position": state.cache.position}
+    for name in ("output", "outputs", "num_generated", "countdown", "done", "ended"):
+        buffers[name] = getattr(state.delay, name)
+    buffers["finite"] = state.sampler.finite
+    if state.family.resamples_repeats:
+        buffers["history"] = state.sampler.history
+    return buffers
 
 
 class Quiet:
     """A talker that embeds and predicts nothing: the test plants the logits."""
 
     def __init__(self, talker):
-        self.embed_row = talker.embed_row
+        self.embed = talker.embed
 
     def decode(self, state):
         """The logits stay."""
@@ -35,10 +46,11 @@ class Room:
 
     def __init__(self, wide, state_of, family, batch, dtype=torch.bfloat16, seed=0):
         talker = wide(family, dtype, 1, CONTEXT)
-        self.quiet = Quiet(talker)
+        quiet = Quiet(talker)
         self.states = [state_of(talker, batch, CONTEXT) for _ in range(2)]
         self.twin, self.ours = self.states
-        self.ours.front = SampleKernel(talker, self.ours)
+        kernel = SampleKernel(talker, self.ours)
+        self.backends = Backend(quiet, self.twin), Backend(quiet, self.ours, sample_kernel=kernel)
         self.random = random.Random(seed)
         self.g = torch.Generator(talker.device).manual_seed(seed)
         self.taste = self.normal() * 3  # a row's favourite codes, so that v2 has repeats to resample
@@ -49,8 +61,8 @@ class Room:
     def chance(self, share, *shape):
         return torch.rand(shape, generator=self.g, device=self.g.device) < share
 
-    def start(self, b, **changes):
-        """Row b begins a sequence with settings of its own, somewhere in the cache."""
+    def start(self, row, **changes):
+        """A row begins a sequence with settings of its own, somewhere in the cache."""
         roll = self.random
         top_k, top_p = roll.choice(TRUNCATIONS)
         params = SamplingParams(
@@ -65,9 +77,9 @@ class Room:
         )
         params = dataclasses.replace(params, **changes)
         tail = torch.randint(0, 1026, (roll.randrange(10), 8))
-        prompt_length, line = roll.choice((1, 40, CONTEXT - 20, CONTEXT)), roll.randrange(1000)
+        prompt_length, index = roll.choice((1, 40, CONTEXT - 20, CONTEXT)), roll.randrange(1000)
         for state in self.states:
-            state.start_row(b, Sequence([0] * prompt_length, ((0, tail),), params=params, index=line))
+            state.start_row(row, Sequence([0] * prompt_length, ((0, tail),), params=params, index=index))
 
     def plant(self, ends=0.02):
         """Logits as a bf16 head gives them, ties and all; now and then an end or a begin code that outdoes the rest."""
@@ -90,12 +102,14 @@ class Room:
 
     def step(self):
         """One frame by both. The names of the buffers that then differ."""
-        for state in self.states:
-            decode_step(self.quiet, state)
-        names = WRITTEN + (("history",) if self.twin.config.is_v2 else ())
-        pairs = {name: (getattr(self.twin, name), getattr(self.ours, name)) for name in names}
-        pairs["x"] = (self.twin.work.x, self.ours.work.x)
-        return [name for name, (theirs, ours) in pairs.items() if not torch.equal(theirs, ours)]
+        for backend in self.backends:
+            backend.step()
+        theirs, ours = map(written, self.states)
+        return [name for name in theirs if not torch.equal(theirs[name], ours[name])]
+
+    def close(self):
+        for backend in self.backends:
+            backend.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -107,13 +121,13 @@ def test_every_buffer_is_the_twin_s_over_400_frames(wide, state_of, family, batc
     ended = 0
     for frame in range(400):
         if frame % 8 == 0:
-            ended += int(room.twin.ended.sum())
-            for b in room.twin.done.nonzero()[:, 0].tolist():
+            ended += int(room.twin.delay.ended.sum())
+            for b in room.twin.delay.done.nonzero()[:, 0].tolist():
                 room.start(b)
         room.plant()
         assert room.step() == [], frame
     assert ended > 0
-    room.ours.front.close()
+    room.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -122,11 +136,11 @@ def test_every_buffer_is_the_twin_s_over_400_frames(wide, state_of, family, batc
 def test_each_truncation_by_itself(wide, state_of, family, top_k, top_p, temperature):
     room = Room(wide, state_of, family, 3, torch.float32)
     for frame in range(60):
-        for b in room.twin.done.nonzero()[:, 0].tolist():
+        for b in room.twin.delay.done.nonzero()[:, 0].tolist():
             room.start(b, top_k=top_k, top_p=top_p, temperature=temperature, max_frames=100)
         room.plant(ends=0)
         assert room.step() == [], frame
-    room.ours.front.close()
+    room.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -144,7 +158,7 @@ def test_logits_that_are_all_alike_or_infinitely_low(wide, state_of, family, tem
                 state.logits[3, :, :3] = 5
             if top_p in (1.0, 0.5, 0.01):  # elsewhere the sum of equal masses crosses p where rounding says
                 assert room.step() == [], (fill, top_k, top_p)
-    room.ours.front.close()
+    room.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -155,9 +169,9 @@ def test_logits_that_are_no_numbers_leave_every_index_in_bounds(wide, state_of, 
     for fill in (float("nan"), float("inf"), float("-inf")):
         room.ours.logits.fill_(fill)
         room.ours.logits[1, :, 7] = 0
-        decode_step(room.quiet, room.ours)
-        assert ((room.ours.row >= 0) & (room.ours.row < CODE_VOCAB)).all()
-    room.ours.front.close()
+        room.backends[1].step()
+        assert ((room.ours.delay.output >= 0) & (room.ours.delay.output < CODE_VOCAB)).all()
+    room.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -170,18 +184,19 @@ def flags_are_the_twin_s(room, frames):
     seen = set()
     for frame in range(frames):
         if frame % 8 == 0:
-            for b in room.twin.done.nonzero()[:, 0].tolist() + (~room.twin.finite).nonzero()[:, 0].tolist():
+            done, not_finite = room.twin.delay.done, ~room.twin.sampler.finite
+            for b in done.nonzero()[:, 0].tolist() + not_finite.nonzero()[:, 0].tolist():
                 room.start(b)
-            assert room.twin.finite.all() and room.ours.finite.all()
+            assert room.twin.sampler.finite.all() and room.ours.sampler.finite.all()
         for state in room.states:  # a row that says something else may end at another time
-            state.done.copy_(room.twin.done)
+            state.delay.done.copy_(room.twin.delay.done)
         room.plant()
         room.spoil()
         room.step()
-        assert torch.equal(room.ours.finite, room.twin.finite), frame
-        seen |= set(zip(room.twin.done.tolist(), room.twin.finite.tolist(), strict=True))
+        assert torch.equal(room.ours.sampler.finite, room.twin.sampler.finite), frame
+        seen |= set(zip(room.twin.delay.done.tolist(), room.twin.sampler.finite.tolist(), strict=True))
     assert len(seen) == 4, seen
-    room.ours.front.close()
+    room.close()
 
 
 def test_repeats_are_resampled_by_both(wide, state_of):
@@ -190,35 +205,34 @@ def test_repeats_are_resampled_by_both(wide, state_of):
     for b in range(2):
         room.start(b, temperature=1.0, top_k=2, ras_window=7 if b else 0, ras_repeats=1, max_frames=5000)
     for state in room.states:
-        state.prompt_length.fill_(1)
-        state.row_limit.fill_(CONTEXT - 1)
-        state.done.fill_(False)
+        state.cache.prompt_length.fill_(1)
+        state.delay.max_generated.fill_(CONTEXT - 1)
+        state.delay.done.fill_(False)
     for _ in range(100):
         room.plant(ends=0)
         assert room.step() == []
-    kinds = [len(set(room.ours.rows[b, 20:100, 0].tolist())) for b in range(2)]
+    kinds = [len(set(room.ours.delay.outputs[b, 20:100, 0].tolist())) for b in range(2)]
     assert kinds[1] > 1.5 * kinds[0], kinds
-    room.ours.front.close()
+    room.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, family):
     talker, pool = wide(family, torch.bfloat16, 2, 256), PrivatePool(torch.device("cuda", 0))
     eager, replayed = states = [state_of(talker, 1, 256) for _ in range(2)]
-    for state in states:
-        state.fused, state.front = SingleKernel(talker, state), SampleKernel(talker, state)
-    executor = GraphExecutor(talker, replayed, pool.capture_stream())
+    backends = [Backend(talker, state, SingleKernel(talker, state), SampleKernel(talker, state)) for state in states]
+    executor = GraphExecutor(backends[1], pool.capture_stream())
     for state in states:
         prefill(talker, state, 0, dataclasses.replace(prompt(talker.config), params=SamplingParams(max_frames=5000)))
     for step in range(256):
-        decode_step(talker, eager)
+        backends[0].step()
         executor.step()
-        assert torch.equal(eager.logits, replayed.logits) and torch.equal(eager.row, replayed.row), step
-    assert torch.equal(eager.rows, replayed.rows) and bool(replayed.done[0])
+        assert torch.equal(eager.logits, replayed.logits), step
+        assert torch.equal(eager.delay.output, replayed.delay.output), step
+    assert torch.equal(eager.delay.outputs, replayed.delay.outputs) and bool(replayed.delay.done[0])
     executor.close()
-    for state in states:
-        state.front.close()
-        state.fused.close()
+    for backend in backends:
+        backend.close()
     pool.close()
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
+from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.step import decode_step, prefill
+from higgs_tts.engine.decode.step import prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
 
@@ -17,86 +18,101 @@ def relative(ours, theirs):
 
 
 def both(wide, state_of, family, layers, context, prompt, frames=12):
-    """The same talker and prompt in two states, the second with the kernel."""
+    """Backends over the same talker and prompt, each with a state of its own, the second with the kernel."""
     talker = wide(family, torch.bfloat16, layers, context)
-    states = [state_of(talker, 1, context) for _ in range(2)]
-    states[1].fused = SingleKernel(talker, states[1])
-    for state in states:
-        prefill(talker, state, 0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))
-    return talker, *states
+    twin, ours = (state_of(talker, 1, context) for _ in range(2))
+    backends = Backend(talker, twin), Backend(talker, ours, SingleKernel(talker, ours))
+    for backend in backends:
+        begin(backend, prompt, frames)
+    return backends
+
+
+def begin(backend, prompt, frames=12):
+    talker = backend.talker
+    prefill(talker, backend.state, 0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_kernel_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family):
     """Both are fed the twin's codes, so that a near tie cannot lead them apart."""
-    talker, twin, ours = both(wide, state_of, family, 4, 512, prompt)
+    backends = both(wide, state_of, family, 4, 512, prompt)
+    twin, ours = (backend.state for backend in backends)
     for _ in range(100):
         ours.logits.copy_(twin.logits)
-        decode_step(talker, twin)
-        decode_step(talker, ours)
-        assert torch.equal(ours.row, twin.row)
+        for backend in backends:
+            backend.step()
+        assert torch.equal(ours.delay.output, twin.delay.output)
         assert ours.logits.isfinite().all() and relative(ours.logits, twin.logits) < 2e-2
-    filled = int(twin.position[0]) + 1
-    assert relative(ours.keys[..., :filled, :], twin.keys[..., :filled, :]) < 2e-2
-    assert relative(ours.values[..., :filled, :], twin.values[..., :filled, :]) < 2e-2
-    ours.fused.close()
+    filled = int(twin.cache.position[0]) + 1
+    assert relative(ours.cache.keys[..., :filled, :], twin.cache.keys[..., :filled, :]) < 2e-2
+    assert relative(ours.cache.values[..., :filled, :], twin.cache.values[..., :filled, :]) < 2e-2
+    close(backends)
+
+
+def close(backends):
+    for backend in backends:
+        backend.close()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_kernel_is_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, family):
     """The fp32 talker holds the same weights, rounded to bf16."""
-    talker, twin, ours = both(wide, state_of, family, 4, 256, prompt)
+    of_twin, of_ours = both(wide, state_of, family, 4, 256, prompt)
+    talker, twin, ours = of_twin.talker, of_twin.state, of_ours.state
     exact = wide(family, torch.float32, 4, 256)
     for one, other in zip(exact.tensors(), talker.tensors(), strict=True):
         one.copy_(other)
     exact.embed_text.copy_(talker.embed_text)
     state = state_of(exact, 1, 256)
-    prefill(exact, state, 0, dataclasses.replace(prompt(exact.config), params=PARAMS))
+    backends = of_twin, of_ours, Backend(exact, state)
+    begin(backends[2], prompt)
     errors = {"twin": 0.0, "kernel": 0.0}
     for _ in range(100):
         ours.logits.copy_(twin.logits)
         state.logits.copy_(twin.logits)
-        for one, model in ((twin, talker), (ours, talker), (state, exact)):
-            decode_step(model, one)
+        for backend in backends:
+            backend.step()
         errors["twin"] = max(errors["twin"], relative(twin.logits, state.logits))
         errors["kernel"] = max(errors["kernel"], relative(ours.logits, state.logits))
     assert errors["kernel"] < 2e-2 and errors["kernel"] < 1.2 * errors["twin"], errors
-    ours.fused.close()
+    close(backends)
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_every_length_up_to_the_last_slot(wide, state_of, prompt, family):
     """Lengths around the kernel's own bounds: one position, a split's edge, all splits, the last slot."""
-    talker, twin, ours = both(wide, state_of, family, 2, 1100, prompt)
+    backends = both(wide, state_of, family, 2, 1100, prompt)
+    twin, ours = (backend.state for backend in backends)
     g = torch.Generator("cuda").manual_seed(1)
-    for cache in ("keys", "values"):
-        getattr(twin, cache).normal_(generator=g)
-        getattr(ours, cache).copy_(getattr(twin, cache))
+    for name in ("keys", "values"):
+        getattr(twin.cache, name).normal_(generator=g)
+        getattr(ours.cache, name).copy_(getattr(twin.cache, name))
     for at in (0, 1, 30, 31, 32, 63, 64, 65, 127, 500, 511, 512, 513, 1023, 1098, 1099):
         start = twin.logits.clone()
-        for state in (twin, ours):
-            state.prompt_length.fill_(at)
-            state.written.zero_()
-            state.row_limit.fill_(10)
-            state.done.fill_(False)
+        for backend in backends:
+            state = backend.state
+            state.cache.prompt_length.fill_(at)
+            state.delay.num_generated.zero_()
+            state.delay.max_generated.fill_(10)
+            state.delay.done.fill_(False)
             state.logits.copy_(start)
-            decode_step(talker, state)
-            assert int(state.position[0]) == at
+            backend.step()
+            assert int(state.cache.position[0]) == at
         assert relative(ours.logits, twin.logits) < 2e-2, at
-    ours.fused.close()
+    close(backends)
 
 
 def test_the_same_input_gives_the_same_bits(wide, state_of, prompt):
-    talker, _, ours = both(wide, state_of, "v3", 3, 512, prompt, frames=200)
-    seen = set()
+    backends = both(wide, state_of, "v3", 3, 512, prompt, frames=200)
+    ours, seen = backends[1].state, set()
     start = ours.logits.clone()
     for _ in range(20):
-        ours.written.zero_()
+        ours.delay.num_generated.zero_()
         ours.logits.copy_(start)
-        decode_step(talker, ours)
+        backends[1].step()
         seen.add(ours.logits.cpu().numpy().tobytes())
     assert len(seen) == 1
-    ours.fused.close()
+    close(backends)
 
 
 def test_what_the_kernel_cannot_serve_is_said(wide, state_of):

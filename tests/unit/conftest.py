@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.decode.step import prefill
@@ -107,14 +108,15 @@ class Tensors:
 
 
 class Bench:
-    """A talker, its state and a executor; `start` prefills rows, `run` returns the emitted rows [B, steps, N]."""
+    """A model runner over a small talker; `start` prefills rows, `run` returns the outputs [B, steps, K]."""
 
     def __init__(self, family, batch=1, context=512, runner="eager", dtype=torch.float32, seed=0):
         self.config = small_config(family)
         self.tensors = {k: v.to(dtype) for k, v in small_tensors(self.config, seed).items()}
         self.talker = build_talker(self.config, self.tensors, context)
         self.state = DecodeState(self.config, batch, context, CPU, dtype)
-        self.executor = make_executor(runner, self.talker, self.state, None)
+        self.backend = Backend(self.talker, self.state)
+        self.executor = make_executor(runner, self.backend, None)
 
     def prefill(self, row, sequence, prefixes=None):
         prefill(self.talker, self.state, row, sequence, prefixes)
@@ -131,7 +133,7 @@ class Bench:
     def run(self, steps):
         for _ in range(steps):
             self.executor.step()
-        return self.state.rows[:, :steps].clone()
+        return self.state.delay.outputs[:, :steps].clone()
 
 
 @pytest.fixture(autouse=True)

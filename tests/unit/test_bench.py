@@ -56,10 +56,17 @@ def test_a_timed_state_is_live_and_filled_as_said(folders):
         runner = loaded.runner()
         state, executor = runner.state, runner.executor
         steps = []
-        executor.step, step = lambda: (steps.append(int(state.prompt_length[0]) + len(steps)), step()), executor.step
+        executor.step, step = (
+            lambda: (steps.append(int(state.cache.prompt_length[0]) + len(steps)), step()),
+            executor.step,
+        )
         assert bench.time_step(runner, 100, steps=20) > 0
         assert len(steps) == 1 + 4 * 20
-        assert int(state.prompt_length[0]) == 90 and int(state.position[0]) == 109 and not bool(state.done[0])
+        assert (
+            int(state.cache.prompt_length[0]) == 90
+            and int(state.cache.position[0]) == 109
+            and not bool(state.delay.done[0])
+        )
 
 
 def test_the_terminal_prints_a_table_and_json(folders, capsys, caplog, monkeypatch):
@@ -100,10 +107,10 @@ def test_a_hollow_checkpoint_is_whole_and_takes_no_room(tmp_path, family):
 def test_filled_weights_keep_the_scale_and_never_end_speech(folders):
     with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256)), hollow=True) as loaded:
         talker = loaded.talker
-        head = talker.head_codes.view(8, 1026, -1)
+        head = talker.head_codes.data.view(8, 1026, -1)
         assert head[:, :1024].std() == pytest.approx(talker.config.hidden**-0.5, rel=0.05)
         assert head[:, 1024:].std() < 0.02 * head[:, :1024].std()
         assert torch.equal(talker.norm, torch.ones_like(talker.norm))
-        before = talker.layers[0].qkv.clone()
+        before = talker.layers[0].qkv.data.clone()
         fill(talker)
-        assert torch.equal(talker.layers[0].qkv, before)
+        assert torch.equal(talker.layers[0].qkv.data, before)

@@ -226,13 +226,13 @@ def test_speech_that_ends_by_itself_says_so(engine):
 
     def ending(state):
         decode(state)
-        state.logits[:, 0, 1025].add_((state.written > 30) * 1e4)
+        state.logits[:, 0, 1025].add_((state.delay.num_generated > 30) * 1e4)
 
     engine._loaded.talker.decode = ending
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=200))
     assert speech.stopped == "end of speech" and speech.how == "torch ops, eager"
     assert speech.frames == 31 and len(speech.wav) == 31 * 960
-    assert (speech.codes < BOC).all() and bool(state.ended[0])
+    assert (speech.codes < BOC).all() and bool(state.delay.ended[0])
 
 
 def test_closing_from_another_thread_stops_speech_with_a_clear_error(engine):

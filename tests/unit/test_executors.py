@@ -3,13 +3,13 @@
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.decode import sampling, step
+from higgs_tts.engine.decode import backend, step
 from higgs_tts.engine.decode.executors.graph import _same_bits
-from higgs_tts.engine.decode.executors.traced import StepError, Tape
+from higgs_tts.tests.traced import StepError, Tape
 
 
 def tape_over(room):
-    return Tape(room.talker.tensors() + room.state.tensors())
+    return Tape(room.backend.tensors())
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -18,7 +18,7 @@ def test_the_step_allocates_nothing_and_waits_for_nothing(bench, family, dtype):
     room = bench(family, batch=3, dtype=dtype)
     room.start(SamplingParams())
     with tape_over(room) as tape:
-        step.decode_step(room.talker, room.state)
+        room.backend.step()
     assert len(tape.calls) > 100
 
 
@@ -26,11 +26,11 @@ FOREIGN = torch.ones(3, dtype=torch.int64)
 PLANTS = {
     "a temporary": lambda state: state.logits + 1.0,
     "a boolean mask": lambda state: state.logits[state.logits > 0],
-    "item": lambda state: state.written[0].item(),
-    "a branch on data": lambda state: bool(state.done.all()),
-    "a host constant": lambda state: state.written.copy_(torch.tensor([1, 2, 3])),
-    "a host scalar": lambda state: state.written.add_(torch.tensor(1)),
-    "a foreign tensor": lambda state: state.written.add_(FOREIGN),
+    "item": lambda state: state.delay.num_generated[0].item(),
+    "a branch on data": lambda state: bool(state.delay.done.all()),
+    "a host constant": lambda state: state.delay.num_generated.copy_(torch.tensor([1, 2, 3])),
+    "a host scalar": lambda state: state.delay.num_generated.add_(torch.tensor(1)),
+    "a foreign tensor": lambda state: state.delay.num_generated.add_(FOREIGN),
 }
 
 
@@ -41,16 +41,16 @@ def test_the_tape_refuses_what_a_graph_cannot_hold(bench, plant, monkeypatch):
 
     def planted(state):
         plant(state)
-        sampling.sample(state)
+        step.sample(state)
 
-    monkeypatch.setattr(step, "sample", planted)
+    monkeypatch.setattr(backend, "sample", planted)
     with pytest.raises(StepError), tape_over(room):
-        step.decode_step(room.talker, room.state)
+        room.backend.step()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("batch", [1, 4])
-def test_traced_equals_eager_over_two_utterances(bench, small, family, batch):
+def test_traced_equals_eager_over_two_requests(bench, small, family, batch):
     eager, traced = bench(family, batch=batch), bench(family, batch=batch, runner="traced")
     for seed in (11, 12):
         prompts = [small.prompt(eager.config, seed=10 * seed + b, frames=4 + b) for b in range(batch)]

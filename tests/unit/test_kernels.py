@@ -8,7 +8,6 @@ from higgs_tts.engine.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.kernels import batch, sample
 from higgs_tts.engine.decode.kernels.single import (
-    FORMATS,
     MAX_STAGES,
     STATIC_SHARED,
     defines,
@@ -18,6 +17,7 @@ from higgs_tts.engine.decode.kernels.single import (
     unfit,
 )
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.engine.talker.weight import FORMATS
 
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
 V2 = ModelConfig("v2", "v2", 3072, 28, 24, 8, 128, 8192, 1e-5, RopeConfig(5e5), 128256)

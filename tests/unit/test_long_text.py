@@ -1,4 +1,4 @@
-"""Long text through the engine: lines that decode together, in the text's order, and nothing left of it afterwards."""
+"""Long text through the engine: sequences together, in the text's order, and nothing left of it afterwards."""
 
 import weakref
 
@@ -25,7 +25,7 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture
 def opened(folder):
-    """opened(batch) -> an open engine whose lines find their ends at different frames; the fourth line never does."""
+    """opened(batch) -> an open engine whose sequences end at different frames; the fourth one never does."""
     engines = []
 
     def make(batch=0):
@@ -37,7 +37,7 @@ def opened(folder):
 
         def ending(state):
             decode(state)
-            state.logits[:, 0, EOC].add_((state.written > ends[state.line % LINES]) * 1e4)
+            state.logits[:, 0, EOC].add_((state.delay.num_generated > ends[state.sampler.sequence_index % LINES]) * 1e4)
 
         talker.decode = ending
         return engine

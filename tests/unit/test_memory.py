@@ -43,7 +43,7 @@ def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, caplog):
     engine.open()
     engine.speak("Hello.", params=PARAMS)
     loaded = engine._loaded
-    held = [*loaded.talker.tensors(), *loaded.state.tensors(), *loaded.decoder.parameters()]
+    held = [*loaded.talker.tensors(), *loaded.runner().state.tensors(), *loaded.decoder.parameters()]
     watched = [weakref.ref(tensor) for tensor in held]
     assert loaded.pool.live_bytes() + loaded.spare.live_bytes() > 0.99 * engine.planned_bytes
     del held
@@ -86,11 +86,11 @@ def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
         loaded = engine._loaded
         for lines, slots, shape in ((2, 100, (2, 128)), (8, 64, (4, 64)), (9, 64, (3, 64)), (3, 4000, (3, 512))):
             with loaded.runner_for(lines, slots) as runner:
-                assert (runner.state.batch, runner.state.context) == shape
+                assert (runner.state.batch, runner.state.max_seq_len) == shape
                 watched = [weakref.ref(tensor) for tensor in runner.state.tensors()]
             assert runner.state is None and not [ref for ref in watched if ref() is not None]
         with loaded.runner_for(1, 100) as runner:
-            assert runner is loaded.runner() and runner.state.context == 512
+            assert runner is loaded.runner() and runner.state.max_seq_len == 512
         assert loaded.runner().state is not None
     few = EngineConfig(model=folder, device="cpu", batch=3)
     with Engine(few) as engine, engine._loaded.runner_for(9, 64) as runner:
@@ -148,7 +148,9 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, c
     engine.open()
     loaded = engine._loaded
     pools = [loaded.pool, loaded.spare]
-    watched = [weakref.ref(part) for part in (loaded.talker, loaded.decoder, loaded.state, *loaded.talker.layers)]
+    watched = [
+        weakref.ref(part) for part in (loaded.talker, loaded.decoder, loaded.runner().state, *loaded.talker.layers)
+    ]
     del loaded
 
     def cancel(*_):
@@ -168,7 +170,7 @@ def test_an_error_inside_the_network_that_is_still_referred_to_holds_no_memory(f
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
     pools, talker = [engine._loaded.pool, engine._loaded.spare], engine._loaded.talker
-    weight = talker.layers[0].out
+    weight = talker.layers[0].out.data
 
     def failing(*_, **__):
         raise RuntimeError("planted")

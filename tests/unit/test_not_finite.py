@@ -15,9 +15,9 @@ SENTENCE = "values that are not numbers .*, so speech was stopped"
 WEIGHTS = {
     "the last norm": lambda talker: talker.norm[5:6],
     "a layer's norm": lambda talker: talker.layers[0].code.mlp_norm[5:6],
-    "a product": lambda talker: talker.layers[1].code.down[3, 7:8],
-    "the prompt's product": lambda talker: talker.layers[0].text.gate_up[3, 7:8],
-    "one code's head": lambda talker: talker.head_codes[2 * 1026 + 700, 9:10],
+    "a product": lambda talker: talker.layers[1].code.down.data[3, 7:8],
+    "the prompt's product": lambda talker: talker.layers[0].text.gate_up.data[3, 7:8],
+    "one code's head": lambda talker: talker.head_codes.data[2 * 1026 + 700, 9:10],
 }
 
 
@@ -68,19 +68,21 @@ def test_one_logit_of_one_frame_flags_its_row_for_good_and_no_other(bench, small
     expected, room = bench(family, batch=3), bench(family, batch=3)
     for one in (expected, room):
         one.start(params, [small.prompt(one.config, seed=b) for b in range(3)])
-    after_each_step(room, lambda state: state.logits[1, 6, code].add_(value) if int(state.written[1]) == 10 else None)
+    after_each_step(
+        room, lambda state: state.logits[1, 6, code].add_(value) if int(state.delay.num_generated[1]) == 10 else None
+    )
     expected, rows = expected.run(20), room.run(20)
-    assert room.state.finite.tolist() == [True, False, True]
+    assert room.state.sampler.finite.tolist() == [True, False, True]
     assert torch.equal(rows[[0, 2]], expected[[0, 2]])
     assert ((rows >= 0) & (rows <= EOC)).all()
     room.start(params)
-    assert room.state.finite.all()
+    assert room.state.sampler.finite.all()
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_single_frame_between_two_looks_is_enough(bench, small, family):
     room = bench(family, batch=2)
-    after_each_step(room, lambda state: state.logits[1].fill_(NAN) if int(state.written[1]) == 13 else None)
+    after_each_step(room, lambda state: state.logits[1].fill_(NAN) if int(state.delay.num_generated[1]) == 13 else None)
     with pytest.raises(HiggsError, match=SENTENCE):
         said(small, room, 2)
 
@@ -90,10 +92,10 @@ def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, fami
     """Neither its logits nor what it leaves in the cache."""
 
     def spoil(state):
-        for b in state.done.nonzero()[:, 0].tolist():
+        for b in state.delay.done.nonzero()[:, 0].tolist():
             state.logits[b] = NAN
-            state.keys[:, b, :, state.position[b] :] = NAN
-            state.values[:, b, :, state.position[b] :] = NAN
+            state.cache.keys[:, b, :, state.cache.position[b] :] = NAN
+            state.cache.values[:, b, :, state.cache.position[b] :] = NAN
 
     expected = said(small, bench(family, batch=2), 6)
     room = bench(family, batch=2)
@@ -118,7 +120,7 @@ def test_the_engine_can_be_used_afterwards(folders, family, executor, value, tex
     engine = Engine(EngineConfig(model=str(folders[family]), device="cpu", context=512, runner=executor))
     with engine:
         expected = engine.speak(text, voice, params)
-        weight = engine._loaded.talker.layers[0].text.down[0, :1]
+        weight = engine._loaded.talker.layers[0].text.down.data[0, :1]
         kept = weight.clone()
         weight.fill_(value)
         engine._loaded.prefixes.clear()

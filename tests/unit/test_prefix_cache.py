@@ -45,7 +45,7 @@ def voice(seed, frames=30, transcript="A reference."):
 
 
 def row(state):
-    return state.keys[:, 0], state.values[:, 0]
+    return state.cache.keys[:, 0], state.cache.values[:, 0]
 
 
 def cache(most=4):
@@ -84,7 +84,7 @@ def test_a_hit_is_a_miss_bit_for_bit_and_both_say_what_the_whole_prompt_says(ben
         prompt = whole(prompt) if name == "whole" else prompt
         prompt.params = GREEDY
         prefill(room.talker, room.state, 0, prompt, prefixes if name in ("miss", "hit") else None)
-        said[name] = (room.state.logits.clone(), room.state.keys.clone(), room.run(50))
+        said[name] = (room.state.logits.clone(), room.state.cache.keys.clone(), room.run(50))
     for name in ("unkept", "hit"):
         assert all(torch.equal(a, b) for a, b in zip(said[name], said["miss"], strict=True)), name
     assert torch.equal(said["hit"][2], said["whole"][2])

@@ -221,7 +221,7 @@ def commands(prompt, tokenizer, allowed=()):
 def test_no_command_out_of_text(v3, v2, seed):
     rng = random.Random(seed)
     for (builder, tokenizer), structure in ((v3, V3_STRUCTURE), (v2, V2_STRUCTURE)):
-        is_v2 = builder.config.is_v2
+        is_v2 = builder.config.family == "v2"
         turns = [("x", CODES)] if is_v2 else []
         plain = builder.build("x", Voice(CODES, "x"), scene="x", turns=turns)
         for _ in range(60):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.decode import philox
-from higgs_tts.engine.decode.sampling import sample
 from higgs_tts.engine.errors import HiggsError
 
 # Philox 4x32-10 known answers from Random123's kat_vectors: counter, key, result.
@@ -60,29 +59,29 @@ def test_truncation_keeps_what_the_plain_chain_keeps(bench, params):
     room = bench("v3")
     room.start(params)
     state = room.state
-    state.ban.fill_(False)
+    state.sampler.suppress_specials.fill_(False)
     state.logits.normal_(generator=torch.Generator().manual_seed(3)).mul_(3)
     logits = state.logits.clone()
-    sample(state)
+    state.sampler.sample(state.logits, state.delay)
     for book in range(8):
-        kept = (state.adjusted[0, book] > -torch.inf).nonzero()[:, 0].tolist()
+        kept = (state.sampler.adjusted[0, book] > -torch.inf).nonzero()[:, 0].tolist()
         assert set(kept) == kept_by_reference(logits[0, book], params)
 
 
-def test_draws_follow_the_softmax(bench):
-    """4,000 draws over four codes: chi-square against the exact distribution stays under the 0.1 % point."""
+def test_samples_follow_the_softmax(bench):
+    """4,000 samples of four codes: chi-square against the exact distribution stays under the 0.1 % point."""
     room = bench("v3")
     room.start(SamplingParams(top_k=0, top_p=1.0, temperature=2.0))
     state = room.state
-    state.ban.fill_(False)
+    state.sampler.suppress_specials.fill_(False)
     state.logits.fill_(-1e9)
     logits = torch.tensor([1.0, 0.0, 2.0, -1.0])
     state.logits[..., :4] = logits
     counts = torch.zeros(4)
     for frame in range(500):
-        state.written.fill_(frame)
-        sample(state)
-        counts += torch.bincount(state.row.flatten(), minlength=4)[:4]
+        state.delay.num_generated.fill_(frame)
+        state.sampler.sample(state.logits, state.delay)
+        counts += torch.bincount(state.delay.output.flatten(), minlength=4)[:4]
     expected = (logits / 2.0).softmax(0) * 4000
     assert ((counts - expected) ** 2 / expected).sum() < 16.3
 
@@ -92,9 +91,9 @@ def test_noise_depends_on_seed_line_frame_and_codebook(bench):
         room = bench("v3")
         room.start(SamplingParams(seed=seed, top_k=0, top_p=1.0), lines=[line])
         room.state.logits.zero_()
-        room.state.written.fill_(frame)
-        sample(room.state)
-        return room.state.row[0].tolist()
+        room.state.delay.num_generated.fill_(frame)
+        room.state.sampler.sample(room.state.logits, room.state.delay)
+        return room.state.delay.output[0].tolist()
 
     base = drawn()
     assert base == drawn()
@@ -108,18 +107,18 @@ def test_next_to_no_temperature_is_none(bench):
         room = bench("v3")
         room.start(SamplingParams(temperature=temperature))
         room.state.logits.normal_(generator=torch.Generator().manual_seed(3))
-        sample(room.state)
-        drawn.append(room.state.row[0].tolist())
+        room.state.sampler.sample(room.state.logits, room.state.delay)
+        drawn.append(room.state.delay.output[0].tolist())
     assert drawn[0] == drawn[1] == drawn[2]
 
 
-def test_specials_inside_speech_are_banned_by_default_and_allowed_by_the_switch(bench):
+def test_specials_inside_speech_are_suppressed_by_default_and_allowed_by_the_switch(bench):
     for ban in (True, False):
         room = bench("v3")
         room.start(SamplingParams(ban_specials=ban, temperature=0))
         room.state.logits[..., 1024:] = 100.0
         room.executor.step()
-        assert (room.state.rows[0, 0, 0] >= 1024) == (not ban)
+        assert (room.state.delay.outputs[0, 0, 0] >= 1024) == (not ban)
 
 
 @pytest.mark.parametrize("field, value", [("temperature", -1), ("top_p", 0), ("top_k", 2000), ("seed", -1)])

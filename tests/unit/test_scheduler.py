@@ -32,7 +32,7 @@ def scheduled(bench, small, family):
 
         def ending(state):
             decode(state)
-            state.logits[:, 0, EOC].add_((state.written >= after[state.line] + 1) * 1e4)
+            state.logits[:, 0, EOC].add_((state.delay.num_generated >= after[state.sampler.sequence_index] + 1) * 1e4)
 
         if ends:
             room.talker.decode = ending

@@ -1,10 +1,10 @@
-"""The end machines in tensors against plain Python, one row at a time, as sections C1 and C3 of the references say."""
+"""The end machines in tensors against plain Python, one row at a time, as SGLang and Boson have them."""
 
 import pytest
 import torch
 from higgs_tts.engine.codes import BOC, EOC, frames_ready
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.decode.step import decode_step
+from higgs_tts.engine.decode.backend import Backend
 
 N = 8
 
@@ -49,6 +49,12 @@ def plain_v2(drawn, limit):
     return out, False
 
 
+def ready(state, ended):
+    """Frames of row 0 once it is finished."""
+    closing = state.family.closing_columns
+    return frames_ready(int(state.delay.num_generated[0]), state.config.codebooks, closing, ended, True)
+
+
 PLAIN = {"v3": plain_v3, "v2": plain_v2}
 
 
@@ -58,7 +64,7 @@ class Script:
     def __init__(self, drawn):
         self.drawn, self.steps = drawn, 0
 
-    def embed_row(self, state):
+    def embed(self, output, work):
         """Codes are not read."""
 
     def decode(self, state):
@@ -72,11 +78,12 @@ def run_script(room, drawn, limits, ban=False):
     params = SamplingParams(temperature=0, ban_specials=ban)
     room.start(params)
     state, script = room.state, Script(drawn)
-    state.row_limit.copy_(torch.tensor(limits))
+    backend = Backend(script, state)
+    state.delay.max_generated.copy_(torch.tensor(limits))
     script.steps = -1
     script.decode(state)
     for _ in range(drawn.shape[1]):
-        decode_step(script, state)
+        backend.step()
     return state
 
 
@@ -95,9 +102,9 @@ def test_machine_equals_plain_python_row_by_row(bench, family, seed):
     state = run_script(bench(family, batch=batch), drawn, limits)
     for b in range(batch):
         rows, ended = PLAIN[family](drawn[b].tolist(), limits[b])
-        assert state.rows[b, : int(state.written[b])].tolist() == rows
-        assert bool(state.ended[b]) == ended
-        assert bool(state.done[b]) == (ended or len(rows) == limits[b])
+        assert state.delay.outputs[b, : int(state.delay.num_generated[b])].tolist() == rows
+        assert bool(state.delay.ended[b]) == ended
+        assert bool(state.delay.done[b]) == (ended or len(rows) == limits[b])
 
 
 @pytest.mark.parametrize("family, extra", [("v3", N - 1), ("v2", N)])
@@ -106,8 +113,8 @@ def test_a_clean_end_gives_exactly_the_frames_before_it(bench, family, extra):
     drawn = torch.randint(0, 1024, (1, 60, N))
     drawn[0, frames, 0] = EOC
     state = run_script(bench(family), drawn, [60], ban=True)
-    assert int(state.written[0]) == frames + extra
-    assert frames_ready(state.config, int(state.written[0]), True, True) == frames
+    assert int(state.delay.num_generated[0]) == frames + extra
+    assert ready(state, ended=True) == frames
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -117,25 +124,25 @@ def test_the_limit_gives_exactly_that_many_frames(bench, family):
     for _ in range(30):
         room.executor.step()
     state = room.state
-    assert bool(state.done[0]) and not bool(state.ended[0])
-    assert frames_ready(state.config, int(state.written[0]), False, True) == 13
+    assert bool(state.delay.done[0]) and not bool(state.delay.ended[0])
+    assert ready(state, ended=False) == 13
 
 
 def test_v3_ignores_an_end_before_row_n(bench):
     drawn = torch.randint(0, 1024, (1, 40, N))
     drawn[0, 3, 0] = EOC
     state = run_script(bench("v3"), drawn, [40])
-    assert not bool(state.ended[0]) and int(state.written[0]) == 40
+    assert not bool(state.delay.ended[0]) and int(state.delay.num_generated[0]) == 40
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_the_cache_s_last_slot_is_used_and_no_later_one(bench, family):
     room = bench(family, context=64)
     room.start(SamplingParams(max_frames=4000))
-    length = int(room.state.prompt_length[0])
+    length = int(room.state.cache.prompt_length[0])
     room.run(64)
-    assert int(room.state.written[0]) == 64 - length
-    assert int(room.state.position.max()) == 63 and bool(room.state.done[0])
+    assert int(room.state.delay.num_generated[0]) == 64 - length
+    assert int(room.state.cache.position.max()) == 63 and bool(room.state.delay.done[0])
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
@@ -147,7 +154,7 @@ def test_idle_rows_leave_live_rows_alone(bench, family):
     expected = alone.run(60)[0]
     room = bench(family, batch=4)
     room.start(params)
-    room.state.done[[0, 1, 3]] = True
+    room.state.delay.done[[0, 1, 3]] = True
     rows = room.run(60)
     assert torch.equal(rows[2], expected)
-    assert room.state.written.tolist() == [0, 0, 60, 0]
+    assert room.state.delay.num_generated.tolist() == [0, 0, 60, 0]

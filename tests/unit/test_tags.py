@@ -6,9 +6,9 @@ from higgs_tts.engine.prompt.tags import TAGS, TextGuard, canonical_tag, deliver
 RESERVED = ["<|tts|>", "<|text|>", "<|audio|>", "<|eoc|>", "<think>", "<thinking>", "[PAD]"]
 
 
-def clean(text, reserved=(*RESERVED, *TAGS), is_v2=False):
+def clean(text, reserved=(*RESERVED, *TAGS), without_tags=False):
     warnings = []
-    return TextGuard(reserved, is_v2, "x/tokenizer.json").clean(text, warnings.append), warnings
+    return TextGuard(reserved, without_tags, "x/tokenizer.json").clean(text, warnings.append), warnings
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_tag_that_the_tokenizer_lacks():
 
 
 def test_v2_has_no_tags():
-    cleaned, warnings = clean("<emotion:awe>Hi <|foo|>", is_v2=True)
+    cleaned, warnings = clean("<emotion:awe>Hi <|foo|>", without_tags=True)
     assert cleaned == "Hi"
     assert warnings[0] == "<emotion:awe> was left out: Higgs Audio v2 has no control tags, only Higgs TTS 3 does."
     assert warnings[1] == "Unknown tag <|foo|> was left out."

@@ -141,7 +141,7 @@ def test_v3_logits_equal_qwen3_through_prefill_and_decode(bench, small):
     assert close(room.state.logits[0], reference.prefill(prompt))
     for _ in range(32):
         room.executor.step()
-        assert close(room.state.logits[0], reference.feed(room.state.row[0]))
+        assert close(room.state.logits[0], reference.feed(room.state.delay.output[0]))
 
 
 @needs_v3
@@ -173,7 +173,7 @@ def test_v2_logits_equal_transformers_through_prefill_and_decode(bench, small):
     assert close(room.state.logits[0].flatten(), out.logits[0, -1])
     for _ in range(32):
         room.executor.step()
-        row = room.state.row[None]
+        row = room.state.delay.output[None]
         out = model(audio_input_ids=row, past_key_values=out.past_key_values, use_cache=True)
         assert close(room.state.logits[0].flatten(), out.logits[0, -1])
 
@@ -205,24 +205,23 @@ def test_v2_repeats_are_drawn_again_by_transformers_rule(bench, small):
     params = SamplingParams(seed=2, top_k=1, ras_window=4, ras_repeats=2)
     room.start(params, [small.prompt(room.config, frames=3)])
     state = room.state
-    history = state.history[0].clone()
+    history = state.sampler.history[0].clone()
     loud = torch.arange(8) + 5
     redrawn = 0
-    from higgs_tts.engine.decode import step
-
     for _ in range(30):
         state.logits.zero_()
         state.logits[0, torch.arange(8), loud] = 3.0
-        written = int(state.written[0])
-        step._bans(state)
-        step.sample(state)
+        written = int(state.delay.num_generated[0])
+        state.delay.suppress(state.sampler.suppress_specials, state.sampler.suppressed, ends_early=True)
+        state.sampler.sample(state.logits, state.delay)
         expected = plain_ras(history, loud, 4, 2)
-        changed = state.row[0] != loud
+        changed = state.delay.output[0] != loud
         assert not (changed & ~expected).any()
         redrawn += int((changed & expected).sum())
-        step._v2_machine(state)
-        step._emit(state)
-        history = torch.cat([history, state.row])
-        assert int(state.written[0]) == written + 1
-        assert torch.equal(state.history[0], history[-7:])
+        state.delay.end_on_any_codebook()
+        state.sampler.remember(state.delay.output)
+        state.delay.emit()
+        history = torch.cat([history, state.delay.output])
+        assert int(state.delay.num_generated[0]) == written + 1
+        assert torch.equal(state.sampler.history[0], history[-7:])
     assert redrawn > 50

@@ -1,20 +1,20 @@
-"""Executors: the same step, run in different ways. `make_executor` is the only place that picks one."""
+"""Executors: the same step, run in different ways, each with step() and close()."""
 
 from .eager import EagerExecutor
 from .graph import GraphError, GraphExecutor
-from .traced import TracedExecutor
+
+EXECUTORS = {"eager": EagerExecutor, "graph": GraphExecutor}  # (backend, capture stream); a test adds one
 
 
-def make_executor(name: str, talker, state, pool):
-    """A executor with step() and close() over a talker and its state; `name` as in EngineConfig.
+def make_executor(name: str, backend, pool):
+    """The executor of that name, as in EngineConfig; captures on the pool's stream.
 
     Raises GraphError for a capture that failed.
     """
-    if name == "traced":
-        return TracedExecutor(talker, state)
-    if name == "graph" or (name == "auto" and state.device.type == "cuda"):
-        return GraphExecutor(talker, state, pool.capture_stream())
-    return EagerExecutor(talker, state)
+    is_cuda = backend.state.device.type == "cuda"
+    if name == "auto":
+        name = "graph" if is_cuda else "eager"
+    return EXECUTORS[name](backend, pool.capture_stream() if is_cuda and name == "graph" else None)
 
 
-__all__ = ["EagerExecutor", "GraphError", "GraphExecutor", "TracedExecutor", "make_executor"]
+__all__ = ["EXECUTORS", "EagerExecutor", "GraphError", "GraphExecutor", "make_executor"]

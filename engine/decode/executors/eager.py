@@ -1,18 +1,16 @@
 """Runs the step op by op, as Python says."""
 
-from ..step import decode_step
-
 
 class EagerExecutor:
-    """Calls `decode_step` each time."""
+    """Calls the backend's step each time."""
 
     name = "eager"
 
-    def __init__(self, talker, state):
-        self._talker, self._state = talker, state
+    def __init__(self, backend, stream=None):
+        self._backend = backend
 
     def step(self):
-        decode_step(self._talker, self._state)
+        self._backend.step()
 
     def close(self):
-        self._talker = self._state = None
+        self._backend = None

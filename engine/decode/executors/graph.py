@@ -7,8 +7,6 @@ import gc
 
 import torch
 
-from ..step import decode_step
-
 HEADROOM = 64 << 20  # bytes the driver may need for a graph; an instantiation that runs out can end the process
 WARM_UPS = 2  # eager steps before the capture: libraries set themselves up on their first use
 
@@ -25,7 +23,8 @@ class GraphExecutor:
 
     name = "graph"
 
-    def __init__(self, talker, state, stream):
+    def __init__(self, backend, stream):
+        state = backend.state
         self._graph = None
         free = torch.cuda.mem_get_info(state.device)[0]
         if free < HEADROOM:
@@ -35,8 +34,8 @@ class GraphExecutor:
         collects = gc.isenabled()
         gc.disable()  # collecting another engine here would wait for the device, which a capture forbids
         try:
-            self._capture(talker, state, stream)
-            self._prove(talker, state, stream, before)
+            self._capture(backend, stream)
+            self._prove(backend, stream, before)
         except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
             self.close()
             raise GraphError(str(error)) from error
@@ -46,21 +45,22 @@ class GraphExecutor:
             torch.cuda.current_stream(state.device).wait_stream(stream)
             _restore(before)
 
-    def _capture(self, talker, state, stream):
-        stream.wait_stream(torch.cuda.current_stream(state.device))
+    def _capture(self, backend, stream):
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                decode_step(talker, state)
+                backend.step()
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            decode_step(talker, state)
+            backend.step()
 
-    def _prove(self, talker, state, stream, before):
+    def _prove(self, backend, stream, before):
+        state = backend.state
         with torch.cuda.stream(stream):
             _restore(before)
             _pose(state)
             posed = _snapshot(state)
-            decode_step(talker, state)
-            decode_step(talker, state)
+            backend.step()
+            backend.step()
             eager = _results(state)
             _restore(posed)
             self._graph.replay()
@@ -82,7 +82,7 @@ class GraphExecutor:
 
 def _snapshot(state) -> list:
     """(buffer, copy) of every buffer but the cache, which holds nothing yet."""
-    cache = {state.keys.untyped_storage().data_ptr(), state.values.untyped_storage().data_ptr()}
+    cache = {state.cache.keys.untyped_storage().data_ptr(), state.cache.values.untyped_storage().data_ptr()}
     return [(t, t.clone()) for t in state.tensors() if t.untyped_storage().data_ptr() not in cache]
 
 
@@ -95,19 +95,20 @@ def _pose(state):
     """Every row live at the cache's first slots, with logits and noise that tell rows and codes apart."""
     ramp = torch.arange(state.logits.numel(), device=state.device, dtype=torch.float32).view_as(state.logits)
     state.logits.copy_((ramp * 0.618).frac_().mul_(8.0))
-    state.noise_scale.fill_(1.0)
-    state.line.copy_(torch.arange(state.batch, device=state.device))
-    state.row_limit.fill_(state.context)
-    state.done.fill_(False)
+    state.sampler.noise_scale.fill_(1.0)
+    state.sampler.sequence_index.copy_(torch.arange(state.batch, device=state.device))
+    state.delay.max_generated.fill_(state.max_seq_len)
+    state.delay.done.fill_(False)
 
 
 def _results(state) -> dict:
     """Copies of what two steps from the pose write."""
+    cache, delay = state.cache, state.delay
     return {
         "logits": state.logits.clone(),
-        "codes": state.rows[:, :2].clone(),
-        "counters": torch.stack([state.written, state.position, state.countdown, state.finite.long()]),
-        "cache": torch.stack([state.keys[:, :, :, :2], state.values[:, :, :, :2]]),
+        "codes": delay.outputs[:, :2].clone(),
+        "counters": torch.stack([delay.num_generated, cache.position, delay.countdown, state.sampler.finite.long()]),
+        "cache": torch.stack([cache.keys[:, :, :, :2], cache.values[:, :, :, :2]]),
     }
 
 

@@ -13,7 +13,8 @@ import pathlib
 import torch
 
 from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
-from ...talker.ops.linear import linear, linear_in_shares
+from ...talker import FAMILIES
+from ...talker.ops.linear import linear, split_linear
 from .single import unfit
 
 MAX_ROWS = 64
@@ -58,7 +59,7 @@ def defines(config) -> tuple[str, ...]:
         "KV_HEADS": config.kv_heads,
         "INTER": config.intermediate,
         "EPS": f"{config.norm_eps}f",
-        "HAS_QK_NORM": int(not config.is_v2),
+        "HAS_QK_NORM": int(FAMILIES[config.family].qk_norm),
         "PADDED_ROWS": MAX_ROWS,
         "SPLIT_K": SPLIT_K,
         "MIN_SPLIT": MIN_SPLIT,
@@ -88,19 +89,21 @@ class BatchKernel:
             reason = f"it serves 2 to {MAX_ROWS} rows"
         if reason:
             raise KernelUnavailable(reason)
+        self.scratch = self.make_scratch(config, state.batch, state.max_seq_len, device)
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config)))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
         self._talker, self._state, self._rows = talker, state, state.batch
         self._norm_threads = config.hidden // 8
         self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * _SWIGLU_THREADS))
-        self._max_splits = max_splits(state.context)
+        self._max_splits = max_splits(state.max_seq_len)
         self._attend_blocks = torch.cuda.get_device_properties(device).multi_processor_count * BLOCKS_PER_SM
-        self.scratch = self._make_scratch(config, device)
         self._make_arguments()
 
-    def _make_scratch(self, config, device) -> dict[str, torch.Tensor]:
-        rows, dim, heads, kv_heads = self._rows, config.head_dim, config.heads, config.kv_heads
+    @staticmethod
+    def make_scratch(config, batch: int, max_seq_len: int, device) -> dict[str, torch.Tensor]:
+        """What the kernels and the products between them hand to each other."""
+        dim, heads, kv_heads, splits = config.head_dim, config.heads, config.kv_heads, max_splits(max_seq_len)
         widths = {
             "h": config.hidden,
             "qkv": (heads + 2 * kv_heads) * dim,
@@ -112,10 +115,10 @@ class BatchKernel:
         new = {name: (MAX_ROWS, width) for name, width in widths.items()}
         new = {name: torch.zeros(shape, device=device, dtype=torch.bfloat16) for name, shape in new.items()}
         new["delta"] = torch.zeros(SPLIT_K, MAX_ROWS, config.hidden, device=device, dtype=torch.bfloat16)
-        new["x"] = torch.zeros(rows, config.hidden, device=device)
-        new["partial_o"] = torch.zeros(rows * heads * self._max_splits * dim, device=device)
-        new["partial_ml"] = torch.zeros(rows * heads * MAX_SPLITS * 2, device=device)
-        new["arrived"] = torch.zeros(rows * kv_heads, device=device, dtype=torch.int32)
+        new["x"] = torch.zeros(batch, config.hidden, device=device)
+        new["partial_o"] = torch.zeros(batch * heads * splits * dim, device=device)
+        new["partial_ml"] = torch.zeros(batch * heads * MAX_SPLITS * 2, device=device)
+        new["arrived"] = torch.zeros(batch * kv_heads, device=device, dtype=torch.int32)
         return new
 
     def _make_arguments(self):
@@ -125,7 +128,7 @@ class BatchKernel:
         self._norms = [self._norm(layers[0].code.attn_norm, state.work.x)]
         self._attends = []
         for index, layer in enumerate(layers):
-            self._attends.append(self._attend(layer, state.keys[index], state.values[index]))
+            self._attends.append(self._attend(layer, state.cache.keys[index], state.cache.values[index]))
             following = layers[index + 1].code.attn_norm if index + 1 < len(layers) else self._talker.norm
             self._norms += [self._norm(layer.code.mlp_norm), self._norm(following)]
 
@@ -142,9 +145,9 @@ class BatchKernel:
             sin=self._talker.sin.data_ptr(),
             keys=keys.data_ptr(),
             values=values.data_ptr(),
-            position=self._state.position.data_ptr(),
+            position=self._state.cache.position.data_ptr(),
             rows=self._rows,
-            max_seq_len=self._state.context,
+            max_seq_len=self._state.max_seq_len,
             max_splits=self._max_splits,
         )
 
@@ -154,11 +157,11 @@ class BatchKernel:
         for index, layer in enumerate(talker.layers):
             linear(s["h"], layer.qkv, s["qkv"])
             launch(self._kernels["attend"], self._attend_blocks, _ATTEND_THREADS, self._attends[index])
-            linear_in_shares(s["attended"], layer.out, s["delta"])
+            split_linear(s["attended"], layer.out, s["delta"])
             launch_norm(self._norms[2 * index + 1])
             linear(s["h"], layer.code.gate_up, s["gate_up"])
             launch(self._kernels["swiglu"], self._swiglu_blocks, _SWIGLU_THREADS, self._swiglu)
-            linear_in_shares(s["act"], layer.code.down, s["delta"])
+            split_linear(s["act"], layer.code.down, s["delta"])
             launch_norm(self._norms[2 * index + 2])
         linear(s["h"], talker.head_codes, s["head"])
         self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])
@@ -166,7 +169,11 @@ class BatchKernel:
     def _launch_norm(self, norm: _AddNormArgs):
         launch(self._kernels["add_norm"], self._rows, self._norm_threads, norm)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """What they have on the device of their own."""
+        return list(self.scratch.values())
+
     def close(self):
-        """Unloads the code and drops the state, which refers back to this object."""
+        """Unloads the code and drops the state."""
         self._module.close()
         self._talker = self._state = None

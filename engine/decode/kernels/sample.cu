@@ -2,7 +2,8 @@
 // countdown, counters, and the sum of the codes' embeddings. One block a row, one warp a codebook. A live row whose
 // logits hold NaN or an infinity loses its flag `finite`.
 //
-// Compile-time: CODEBOOKS, VOCAB, BOC, EOC, HIDDEN, WINDOW (v2's repeat window), IS_V2, BF16 (else weights are fp32).
+// Compile-time: CODEBOOKS, VOCAB, BOC, EOC, HIDDEN, WINDOW (v2's repeat window), ENDS_ON_ANY_CODEBOOK
+// and RESAMPLES_REPEATS (v2's rules), BF16 (else weights are fp32).
 
 #include "sampling.cuh"
 
@@ -13,7 +14,7 @@ __device__ __forceinline__ int delay_machine(int& code, const Row& row) {
   const bool ramp = row.countdown >= 0;
   if (lane > (int)row.num_generated) code = BOC;
   const u32 ends = __ballot_sync(ALL, lane < CODEBOOKS && code == EOC);
-#if IS_V2
+#if ENDS_ON_ANY_CODEBOOK
   const int first = ends ? __ffs(ends) - 1 : CODEBOOKS;
   if (lane < (ramp ? CODEBOOKS - row.countdown : ends ? first : 0)) code = EOC;
   const bool found = ends != 0;
@@ -29,15 +30,15 @@ __device__ __forceinline__ int delay_machine(int& code, const Row& row) {
 __device__ __forceinline__ void emit(const SampleArgs& s, const Row& row, int b, int code, int countdown) {
   const int lane = lane_id();
   if (lane < CODEBOOKS) {
-    const i64 at = min((int)row.num_generated, s.context);
-    s.row[b * CODEBOOKS + lane] = code;
-    s.rows[((i64)b * (s.context + 1) + at) * CODEBOOKS + lane] = code;
+    const i64 at = min((int)row.num_generated, s.max_seq_len);
+    s.output[b * CODEBOOKS + lane] = code;
+    s.outputs[((i64)b * (s.max_seq_len + 1) + at) * CODEBOOKS + lane] = code;
   }
   if (lane == 0) {
     const bool last = row.live && countdown == 0;
     const int generated = (int)row.num_generated + row.live;
-    s.position[b] = min(row.prompt_length + (int)row.num_generated, s.context - 1);
-    s.written[b] = generated;
+    s.position[b] = min(row.prompt_length + (int)row.num_generated, s.max_seq_len - 1);
+    s.num_generated[b] = generated;
     s.countdown[b] = countdown;
     if (last) s.ended[b] = 1;
     s.done[b] = !row.live || last || generated >= row.limit;
@@ -79,15 +80,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleAr
   __shared__ Candidates lists[CODEBOOKS];
   __shared__ int codes[CODEBOOKS];
   const int b = blockIdx.x, codebook = threadIdx.x >> 5, lane = lane_id();
-  const i64* const seed = s.keys_philox + (i64)b * 20;  // the keys of ten rounds; the first gives the others
-  const Row row = {(u32)s.written[b],   (u32)s.line[b],          (u32)seed[0],          (u32)seed[1],
-                   (int)s.countdown[b], (int)s.prompt_length[b], (int)s.row_limit[b], s.ban[b] != 0, !s.done[b]};
+  const i64* const seed = s.round_keys + (i64)b * 20;  // the keys of ten rounds; the first gives the others
+  const Row row = {(u32)s.num_generated[b], (u32)s.sequence_index[b], (u32)seed[0],
+                   (u32)seed[1],            (int)s.countdown[b],      (int)s.prompt_length[b],
+                   (int)s.max_generated[b], s.suppress_specials[b] != 0, !s.done[b]};
   // During speech EOC is allowed on codebook 0 only, and with v3 not before its rule would act on it.
   const bool suppress_eoc =
-      row.suppress && row.countdown < 0 && (codebook > 0 || (!IS_V2 && row.num_generated < CODEBOOKS));
+      row.suppress && row.countdown < 0 && (codebook > 0 || (!ENDS_ON_ANY_CODEBOOK && row.num_generated < CODEBOOKS));
   Logits logits = {s.logits + (i64)(b * CODEBOOKS + codebook) * VOCAB, s.inverse_temperature[b], row.suppress,
                    suppress_eoc};
-#if IS_V2
+#if RESAMPLES_REPEATS
   const int place = min(lane, WINDOW - 1);  // lane w holds code w of the window, oldest first
   i64* const window = s.history + ((i64)b * WINDOW + place) * CODEBOOKS + codebook;
   const int seen = (int)*window;
@@ -95,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleAr
   const float limit = s.repeat_limit[b];
 #endif
   int code = sample_code(s, row, b, codebook, logits, lists[codebook]);
-#if IS_V2
+#if RESAMPLES_REPEATS
   if ((float)__popc(__ballot_sync(ALL, counts && seen == code)) >= limit) {
     logits.scale = 1.f;  // repeated too often: resampled without temperature, top-k and top-p
     code = sample_wide(logits, 1, row, codebook, RESAMPLE, 1.f);
@@ -106,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleAr
   code = codes[min(lane, CODEBOOKS - 1)];
   const int countdown = delay_machine(code, row);
   if (codebook == 0) emit(s, row, b, code, countdown);
-#if IS_V2
+#if RESAMPLES_REPEATS
   const int newest = __shfl_sync(ALL, code, codebook), next = __shfl_down_sync(ALL, seen, 1);
   if (lane < WINDOW) *window = lane == WINDOW - 1 ? newest : next;
 #endif

@@ -1,4 +1,4 @@
-"""Sampling, delay pattern, embedding: one CUDA kernel (sample.cu). Its torch twin is decode_step's other branch."""
+"""Sampling, delay pattern, embedding: one CUDA kernel (sample.cu). Its torch twin is step.sample and Talker.embed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import pathlib
 import torch
 
 from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
+from ...talker import FAMILIES
 
-_OF_STATE = (
-    "logits inverse_temperature noise_scale top_p repeat_limit top_k_index line keys_philox prompt_length row_limit "
-    "ban window_mask embed x row rows history written position countdown done ended finite"
+_POINTERS = (
+    "logits inverse_temperature noise_scale top_p repeat_limit top_k_index sequence_index round_keys prompt_length "
+    "max_generated suppress_specials window_mask embed x output outputs history num_generated position countdown done "
+    "ended finite"
 ).split()
-_OF_V2 = {"repeat_limit", "window_mask", "history"}
+_OF_REPEATS = {"repeat_limit", "window_mask", "history"}
 
 
 class _SampleArgs(ctypes.Structure):
     """`SampleArgs` of sampling.cuh."""
 
-    _fields_ = [*((name, ctypes.c_void_p) for name in _OF_STATE), ("context", ctypes.c_int)]
+    _fields_ = [*((name, ctypes.c_void_p) for name in _POINTERS), ("max_seq_len", ctypes.c_int)]
 
 
 def source() -> str:
@@ -28,6 +30,7 @@ def source() -> str:
 
 def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
     """Compiler options; window: how many frames v2's repetition rule looks back."""
+    family = FAMILIES[config.family]
     values = {
         "CODEBOOKS": config.codebooks,
         "VOCAB": config.code_vocab,
@@ -35,7 +38,8 @@ def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
         "EOC": config.code_vocab - 1,
         "HIDDEN": config.hidden,
         "WINDOW": window,
-        "IS_V2": int(config.is_v2),
+        "ENDS_ON_ANY_CODEBOOK": int(family.ends_on_any_codebook),
+        "RESAMPLES_REPEATS": int(family.resamples_repeats),
         "BF16": int(dtype == torch.bfloat16),
     }
     return tuple(f"-D{name}={value}" for name, value in values.items())
@@ -57,8 +61,8 @@ def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
 class SampleKernel:
     """state.logits -> the next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
 
-    Does not update state.slots and state.unfilled, which Talker.decode reads when torch's ops decode, so it serves only
-    beside a state.fused. Allocates nothing on the device; `run` may be captured.
+    Does not update the cache's slot and empty, which torch's attention reads, so it serves only beside a kernel that
+    decodes. Allocates nothing on the device; `run` may be captured.
     """
 
     def __init__(self, talker, state):
@@ -66,7 +70,7 @@ class SampleKernel:
         reason = unfit(config, device, talker.dtype)
         if reason:
             raise KernelUnavailable(reason)
-        window = state.history.shape[1] if config.is_v2 else 1
+        window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
         major, minor = torch.cuda.get_device_capability(device)
         self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, talker.dtype, window)))
         self._function = self._module.function("sample_step")
@@ -83,10 +87,11 @@ class SampleKernel:
 
 def arguments(talker, state) -> ctypes.Structure:
     """The kernel's argument: addresses of buffers that must outlive it, 0 for those that only v2 has."""
-    buffers = {"embed": talker.embed_codes, "x": state.work.x}
-    for name in _OF_STATE:
-        if name not in buffers and (talker.config.is_v2 or name not in _OF_V2):
-            buffers[name] = getattr(state, name)
+    buffers = {"embed": talker.embed_codes, "x": state.work.x, "logits": state.logits}
+    for part in (state.cache, state.delay, state.sampler):
+        buffers |= {name: getattr(part, name) for name in _POINTERS if hasattr(part, name)}
+    missing = set(_POINTERS) - set(buffers)
+    assert missing == (set() if talker.family.resamples_repeats else _OF_REPEATS)
     assert all(buffer.is_contiguous() for buffer in buffers.values())
-    pointers = {name: buffers[name].data_ptr() if name in buffers else 0 for name in _OF_STATE}
-    return _SampleArgs(**pointers, context=state.context)
+    pointers = {name: buffers[name].data_ptr() if name in buffers else 0 for name in _POINTERS}
+    return _SampleArgs(**pointers, max_seq_len=state.max_seq_len)

@@ -24,13 +24,13 @@ typedef float4 Four;
 
 struct SampleArgs {
   const float *logits, *inverse_temperature, *noise_scale, *top_p, *repeat_limit;
-  const i64 *top_k_index, *line, *keys_philox, *prompt_length, *row_limit;
-  const u8 *ban, *window_mask;
+  const i64 *top_k_index, *sequence_index, *round_keys, *prompt_length, *max_generated;
+  const u8 *suppress_specials, *window_mask;
   const Weight* embed;
   Weight* x;
-  i64 *row, *rows, *history, *written, *position, *countdown;
+  i64 *output, *outputs, *history, *num_generated, *position, *countdown;
   u8 *done, *ended, *finite;
-  int context;
+  int max_seq_len;
 };
 
 struct Row {  // a row of the batch, as it was before this frame

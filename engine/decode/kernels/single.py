@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import itertools
 import pathlib
 
 import torch
 
 from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source, shared_limit
+from ...talker import FAMILIES
+from ...talker.weight import FORMATS
 
 THREADS = 512
 WARPS = THREADS // 32
@@ -20,20 +21,6 @@ MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fi
 _POINTERS = (
     "layers x_in head norm cos sin keys values position logits x qkv partial attended act epoch arrivals"
 ).split()
-
-
-@dataclasses.dataclass(frozen=True)
-class Format:
-    """How a matrix is stored: its struct in weight_format.cuh, and bits a weight, with everything stored beside it."""
-
-    cuda: str
-    bits: int
-
-    def bytes(self, weights: int) -> int:
-        return weights * self.bits // 8
-
-
-FORMATS = {"bf16": Format("Bf16", 16)}
 
 
 class _SingleArgs(ctypes.Structure):
@@ -89,7 +76,7 @@ def defines(config, blocks: int, shared: int, weights: str = "bf16") -> tuple[st
         "INTER": config.intermediate,
         "CODES": config.codebooks * config.code_vocab,
         "EPS": f"{config.norm_eps}f",
-        "HAS_QK_NORM": int(not config.is_v2),
+        "HAS_QK_NORM": int(FAMILIES[config.family].qk_norm),
     }
     return tuple(f"-D{name}={value}" for name, value in values.items())
 
@@ -122,12 +109,13 @@ class SingleKernel:
         if reason or state.batch != 1:
             raise KernelUnavailable(reason or "it serves one row")
         major, minor = torch.cuda.get_device_capability(device)
+        self.scratch = self.make_scratch(config, 1, state.max_seq_len, device)
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        limit = shared_limit()
-        self._shared = pipeline_bytes(config, limit)
-        self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, self._blocks, limit)))
+        limit, weights = shared_limit(), talker.layers[0].qkv.format
+        self._shared = pipeline_bytes(config, limit, weights)
+        options = defines(config, self._blocks, limit, weights)
+        self._module = Module(compile_cubin(source(), f"{major}{minor}", options))
         self._function = self._module.function("single_step", self._shared)
-        self.scratch = self.make_scratch(config, device)
         self._layers = layer_table(talker, device)
         self._argument = arguments(talker, state, self.scratch, self._layers)
         self._try(state)
@@ -142,7 +130,7 @@ class SingleKernel:
             raise
 
     @staticmethod
-    def make_scratch(config, device) -> dict[str, torch.Tensor]:
+    def make_scratch(config, batch: int, max_seq_len: int, device) -> dict[str, torch.Tensor]:
         """The buffers through which blocks exchange values (exchange.cuh), zeroed: no epoch has been published yet."""
         words = {
             "x": config.hidden,
@@ -158,6 +146,10 @@ class SingleKernel:
     def run(self):
         launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """What it has on the device of its own, its table of addresses aside."""
+        return list(self.scratch.values())
+
     def close(self):
         """Unloads the code; the scratch is freed with the object."""
         self._module.close()
@@ -168,7 +160,9 @@ def layer_table(talker, device) -> torch.Tensor:
     table = []
     for layer in talker.layers:
         expert = layer.code
-        tensors = (expert.attn_norm, layer.qkv, layer.qk_norm, layer.out, expert.mlp_norm, expert.gate_up, expert.down)
+        weights = layer.qkv, layer.out, expert.gate_up, expert.down
+        qkv, out, gate_up, down = (weight.data for weight in weights)
+        tensors = (expert.attn_norm, qkv, layer.qk_norm, out, expert.mlp_norm, gate_up, down)
         table.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
     return torch.tensor(table, dtype=torch.int64, device=device)
 
@@ -179,15 +173,15 @@ def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Stru
         **{name: tensor.data_ptr() for name, tensor in scratch.items()},
         layers=layers.data_ptr(),
         x_in=state.work.x.data_ptr(),
-        head=talker.head_codes.data_ptr(),
+        head=talker.head_codes.data.data_ptr(),
         norm=talker.norm.data_ptr(),
         cos=talker.cos.data_ptr(),
         sin=talker.sin.data_ptr(),
-        keys=state.keys.data_ptr(),
-        values=state.values.data_ptr(),
-        position=state.position.data_ptr(),
+        keys=state.cache.keys.data_ptr(),
+        values=state.cache.values.data_ptr(),
+        position=state.cache.position.data_ptr(),
         logits=state.logits.data_ptr(),
-        layer_stride=state.keys.stride(0),
+        layer_stride=state.cache.keys.stride(0),
         layer_count=talker.config.layers,
-        max_seq_len=state.context,
+        max_seq_len=state.max_seq_len,
     )

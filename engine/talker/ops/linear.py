@@ -1,20 +1,27 @@
-"""Matrix products into a given buffer."""
+"""Products with a weight matrix, whatever its format."""
 
 import torch
 
-
-def linear(x, weight, out):
-    """out = x @ weight.T with x [R, in], weight [out, in], out [R, out]."""
-    torch.mm(x, weight.t(), out=out)
+from ..weight import Weight
 
 
-def add_linear(x, weight, out):
-    """out += x @ weight.T, with shapes as for `linear`."""
-    out.addmm_(x, weight.t())
+def linear(x, weight: Weight, out):
+    """out = x @ W.T with x [R, in], W [out, in], out [R, out]."""
+    torch.mm(x, weight.dense().t(), out=out)
 
 
-def linear_in_shares(x, weight, out):
-    """The P products whose sum is x @ weight.T, each over a share of the inputs, with out [P, R, out]."""
-    shares, inner = len(out), x.shape[1]
-    x = x.view(-1, shares, inner // shares).transpose(0, 1)
-    torch.bmm(x, weight.view(-1, shares, inner // shares).permute(1, 2, 0), out=out)
+def add_linear(x, weight: Weight, out):
+    """out += x @ W.T, with shapes as for `linear`."""
+    out.addmm_(x, weight.dense().t())
+
+
+def split_linear(x, weight: Weight, out):
+    """Split-K: the n products whose sum is x @ W.T, each over a part of the inputs, with out [n, R, out]."""
+    parts, inner = len(out), x.shape[1]
+    x = x.view(-1, parts, inner // parts).transpose(0, 1)
+    torch.bmm(x, weight.dense().view(-1, parts, inner // parts).permute(1, 2, 0), out=out)
+
+
+def project(x, weight: Weight) -> torch.Tensor:
+    """x @ W.T as a new tensor, for passes that are not captured."""
+    return x @ weight.dense().t()

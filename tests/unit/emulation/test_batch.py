@@ -72,23 +72,23 @@ def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape):
     talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
-    for cache in ("keys", "values"):
-        getattr(twin, cache).normal_(generator=g)
-        getattr(ours, cache).copy_(getattr(twin, cache))
+    for name in ("keys", "values"):
+        getattr(twin.cache, name).normal_(generator=g)
+        getattr(ours.cache, name).copy_(getattr(twin.cache, name))
     kernels = batch_kernel(talker, ours)
     for _ in range(2):  # what the first leaves behind must not disturb the second
         x = torch.randn(batch, talker.config.hidden, generator=g)
         for state in (twin, ours):
             state.work.x.copy_(x)
-            state.position.copy_(torch.tensor(POSITIONS))
-        torch.add(twin.slot_base, twin.position.unsqueeze(1), out=twin.slots)
-        torch.gt(twin.cache_index, twin.position.view(-1, 1, 1), out=twin.unfilled)
+            state.cache.prompt_length.copy_(torch.tensor(POSITIONS))
+            state.cache.seek(torch.zeros(batch, dtype=torch.int64))
         talker.decode(twin)
         ours.logits.fill_(float("nan"))
         kernels.run()
         for row in range(batch):
             assert relative(ours.logits[row], twin.logits[row]) < 3e-2, row
-        assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
+        assert relative(ours.cache.keys, twin.cache.keys) < 1e-3
+        assert relative(ours.cache.values, twin.cache.values) < 1e-3
     kernels.close()
 
 
@@ -103,7 +103,7 @@ def test_cuda_s_nan_comes_through_every_kernel(batch_kernel, narrow, monkeypatch
     talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
     state = DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
-    state.position.copy_(torch.tensor(POSITIONS))
+    state.cache.position.copy_(torch.tensor(POSITIONS))
     kernels = batch_kernel(talker, state)
     kernels.run()
     assert state.logits.isnan().all()

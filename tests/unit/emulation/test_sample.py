@@ -24,7 +24,7 @@ def gpu_test(emulate, monkeypatch):
 
 class Emulated:
     def __init__(self, emulate, talker, state):
-        window = state.history.shape[1] if talker.config.is_v2 else 1
+        window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
         options = sample.defines(talker.config, talker.dtype, window)
         self._run = emulate(sample.source(), "sample_step", "SampleArgs", 32 * talker.config.codebooks, options)
         self._argument, self._rows = sample.arguments(talker, state), state.batch
@@ -61,8 +61,8 @@ def test_every_buffer_is_the_twin_s(room, family, dtype):
     room, ended = room(family, 4, dtype, 5), 0
     for frame in range(160):
         if frame % 8 == 0:
-            ended += int(room.twin.ended.sum())
-            for b in room.twin.done.nonzero()[:, 0].tolist():
+            ended += int(room.twin.delay.ended.sum())
+            for b in room.twin.delay.done.nonzero()[:, 0].tolist():
                 room.start(b)
         room.plant(ends=0.1)
         assert room.step() == [], frame

@@ -42,10 +42,10 @@ def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
     run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, options(talker.config), IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
-    for cache in ("keys", "values"):
-        getattr(twin, cache).normal_(generator=g)
-        getattr(ours, cache).copy_(getattr(twin, cache))
-    scratch = single.SingleKernel.make_scratch(talker.config, CPU)
+    for name in ("keys", "values"):
+        getattr(twin.cache, name).normal_(generator=g)
+        getattr(ours.cache, name).copy_(getattr(twin.cache, name))
+    scratch = single.SingleKernel.make_scratch(talker.config, 1, CONTEXT, CPU)
     layers = single.layer_table(talker, CPU)
     step = single.arguments(talker, ours, scratch, layers)
     for seed, at in enumerate(
@@ -54,14 +54,14 @@ def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
         x = torch.randn(1, talker.config.hidden, generator=g)
         for state in (twin, ours):
             state.work.x.copy_(x)
-            state.position.fill_(at)
-        torch.add(twin.slot_base, twin.position.unsqueeze(1), out=twin.slots)
-        torch.gt(twin.cache_index, twin.position.view(-1, 1, 1), out=twin.unfilled)
+            state.cache.prompt_length.fill_(at)
+            state.cache.seek(torch.zeros(1, dtype=torch.int64))
         talker.decode(twin)
         ours.logits.fill_(float("nan"))
         run(step, BLOCKS, seed)
         assert relative(ours.logits, twin.logits) < 2e-2, at
-        assert relative(ours.keys, twin.keys) < 1e-3 and relative(ours.values, twin.values) < 1e-3
+        assert relative(ours.cache.keys, twin.cache.keys) < 1e-3
+        assert relative(ours.cache.values, twin.cache.values) < 1e-3
     assert int(scratch["epoch"]) == 2 * talker.config.layers * 5
 
 
@@ -74,10 +74,11 @@ def test_cuda_s_nan_comes_through_every_exchange(emulate, narrow, shape):
     run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, planted, IN_PLACE_OF)
     state = DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
-    state.position.fill_(200)
-    scratch, layers = single.SingleKernel.make_scratch(talker.config, CPU), single.layer_table(talker, CPU)
+    state.cache.position.fill_(200)
+    scratch = single.SingleKernel.make_scratch(talker.config, 1, CONTEXT, CPU)
+    layers = single.layer_table(talker, CPU)
     run(single.arguments(talker, state, scratch, layers), BLOCKS)
     assert state.logits.isnan().all()
-    assert state.keys[..., 200, :].isnan().all() and state.values[..., 200, :].isnan().all()
+    assert state.cache.keys[..., 200, :].isnan().all() and state.cache.values[..., 200, :].isnan().all()
     for name in ("x", "qkv", "attended", "act"):
         assert (scratch[name] & ~0xFF).view(torch.float32).isnan().all(), name

@@ -1,14 +1,12 @@
-"""Runs the step's Python once and replays its ops on the same buffers ever after: a CUDA graph's rules, on any device.
+"""An executor for tests: runs the step's Python once and replays its ops on the same buffers ever after.
 
-What a graph cannot hold, the tape refuses while it records, so a machine without a GPU can prove that a step may be
-captured.
+Those are a CUDA graph's rules on any device. What a graph cannot hold, the tape refuses while it records, so a machine
+without a GPU can prove that a step may be captured.
 """
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from ..step import decode_step
 
 _SYNCS = {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "unique", "_unique2"}
 
@@ -51,18 +49,18 @@ class TracedExecutor:
 
     name = "traced"
 
-    def __init__(self, talker, state):
-        self._talker, self._state = talker, state
+    def __init__(self, backend, stream=None):
+        self._backend = backend
         self._calls = None
 
     def step(self):
         if self._calls is None:
-            with Tape(self._talker.tensors() + self._state.tensors()) as tape:
-                decode_step(self._talker, self._state)
+            with Tape(self._backend.tensors()) as tape:
+                self._backend.step()
             self._calls = tape.calls
             return
         for func, args, kwargs in self._calls:
             func(*args, **kwargs)
 
     def close(self):
-        self._talker = self._state = self._calls = None
+        self._backend = self._calls = None

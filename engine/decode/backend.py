@@ -1,0 +1,89 @@
+"""How a step runs: by our CUDA kernels where they can, else by torch's ops. The one place that decides it."""
+
+from __future__ import annotations
+
+import torch
+
+from ..cuda.nvrtc import KernelUnavailable
+from .kernels.batch import BatchKernel
+from .kernels.sample import SampleKernel
+from .kernels.single import SingleKernel
+from .kernels.single import unfit as decode_unfit
+from .step import sample
+
+
+def scratch_bytes(config, batch: int, max_seq_len: int, device, dtype, kernels: str) -> int:
+    """Bytes that the kernels of a backend have of their own, where they can serve."""
+    if kernels == "torch" or decode_unfit(config, device, dtype):
+        return 0
+    kind = SingleKernel if batch == 1 else BatchKernel
+    scratch = kind.make_scratch(config, batch, max_seq_len, torch.device("meta"))
+    return sum(tensor.nbytes for tensor in scratch.values())
+
+
+def choose_backend(talker, state, kernels: str) -> Backend:
+    """The backend of a state, with the scratch of its kernels; `kernels` as in EngineConfig."""
+    if kernels == "torch" or talker.device.type != "cuda":
+        return Backend(talker, state)
+    decode = None
+    try:
+        decode = (SingleKernel if state.batch == 1 else BatchKernel)(talker, state)
+        return Backend(talker, state, decode, SampleKernel(talker, state))
+    except KernelUnavailable as error:
+        return Backend(talker, state, decode, reason=str(error))
+    except BaseException:
+        if decode is not None:
+            decode.close()
+        raise
+
+
+class Backend:
+    """One step over a state: logits -> codes -> delay and end -> embedding -> talker -> the next logits.
+
+    `step` allocates nothing and never waits, so it may be captured. Without kernels torch's ops do it; the sample
+    kernel serves only beside a decode kernel. reason: why there is no kernel where one was wanted.
+    """
+
+    def __init__(self, talker, state, decode_kernel=None, sample_kernel=None, reason: str = ""):
+        self.talker, self.state = talker, state
+        self._decode_kernel, self._sample_kernel, self._reason = decode_kernel, sample_kernel, reason
+        state.cache.zero_empty = decode_kernel is None
+
+    @property
+    def uses_cublas(self) -> bool:
+        """Whether a capture of the step has matrix products of cuBLAS inside, which need its workspaces."""
+        return not isinstance(self._decode_kernel, SingleKernel)
+
+    def step(self):
+        """One frame for every row."""
+        if self._sample_kernel is not None:
+            self._sample_kernel.run()
+        else:
+            sample(self.state)
+            self.talker.embed(self.state.delay.output, self.state.work)
+        if self._decode_kernel is not None:
+            self._decode_kernel.run()
+        else:
+            self.talker.decode(self.state)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Everything that a step reads or writes: weights, state, and the kernels' scratch."""
+        return [*self.talker.tensors(), *self.state.tensors(), *self.scratch()]
+
+    def scratch(self) -> list[torch.Tensor]:
+        """What the kernels have of their own."""
+        return [] if self._decode_kernel is None else self._decode_kernel.tensors()
+
+    def describe(self) -> str:
+        """In plain words, what decodes."""
+        ops = self._decode_kernel.name if self._decode_kernel else "torch ops"
+        if self._decode_kernel and not self._sample_kernel:
+            ops += ", torch ops to sample"
+        return f"{ops} ({self._reason})" if self._reason else ops
+
+    def close(self):
+        """Unloads the kernels and lets go of everything; no step may be under way on the device."""
+        for kernel in (self._sample_kernel, self._decode_kernel):
+            if kernel is not None:
+                kernel.close()
+        self._sample_kernel = self._decode_kernel = self.talker = self.state = None

@@ -1,0 +1,45 @@
+"""The static KV cache: keys and values of every position, and the slots that a step writes and may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..buffers import Buffers, buffer
+
+
+@dataclass(eq=False)
+class KVCache(Buffers):
+    """B rows of S slots each. A row's prompt is in its first slots; each step takes the next one."""
+
+    keys: torch.Tensor = buffer("layers", "B", "kv_heads", "S", "D", dtype=None)
+    values: torch.Tensor = buffer("layers", "B", "kv_heads", "S", "D", dtype=None)
+    prompt_length: torch.Tensor = buffer("B")
+    position: torch.Tensor = buffer("B")  # the slot of the current step
+    # For torch's attention alone:
+    slot_base: torch.Tensor = buffer("B", "kv_heads")  # a head's first slot in the flat cache [B * kv_heads * S, D]
+    slot: torch.Tensor = buffer("B", "kv_heads")  # that of the current step in the flat cache
+    slot_index: torch.Tensor = buffer("S")  # 0..S-1
+    empty: torch.Tensor = buffer("B", 1, "S", dtype=torch.bool)  # slots behind the position
+
+    zero_empty = True  # torch's attention weighs empty slots with 0, but 0 times NaN is NaN; CUDA kernels skip them
+
+    def __post_init__(self):
+        super().__post_init__()
+        heads = torch.arange(self.slot_base.numel(), dtype=torch.int64).view(self.slot_base.shape)
+        self.slot_base.copy_(heads * self.sizes["S"])
+        self.slot_index.copy_(self.count("S"))
+
+    def start(self, row: int, prompt_length: int):
+        """A row's first slots hold a prompt now."""
+        self.prompt_length[row] = self.position[row] = prompt_length
+        if self.zero_empty:
+            self.values[:, row, :, prompt_length:].zero_()
+
+    def seek(self, num_generated: torch.Tensor):
+        """The current step is the one after `num_generated` [B]; past the end it stays in the last slot."""
+        torch.add(self.prompt_length, num_generated, out=self.position)
+        self.position.clamp_(max=self.sizes["S"] - 1)
+        torch.add(self.slot_base, self.position.unsqueeze(1), out=self.slot)
+        torch.gt(self.slot_index, self.position.view(-1, 1, 1), out=self.empty)

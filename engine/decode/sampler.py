@@ -1,0 +1,179 @@
+"""Logits to codes: temperature, top-k and top-p per codebook in fp32, and a sample by the Gumbel-max rule. No sync.
+
+Per codebook, never over the fused vocabulary, where whole codebooks could vanish.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ..buffers import Buffers, buffer
+from ..codes import BOC, CODE_VOCAB, EOC
+from ..config import RAS_WINDOW, SamplingParams
+from ..memory import to_device
+from .philox import ROUNDS, gumbel, multipliers, philox, round_keys
+
+FP32, BOOL = torch.float32, torch.bool
+SAMPLE, RESAMPLE = 0, 1  # streams of the noise: the sample, and v2's second sample of repeated codes
+KEEP_ALL = 2.0  # a top-p above any cumulative probability, rounding included
+_STREAM = 1 << 16
+
+
+@dataclass(eq=False)
+class Sampler(Buffers):
+    """Sampling parameters of B rows, and what sampling them computes with."""
+
+    inverse_temperature: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=1)
+    noise_scale: torch.Tensor = buffer("B", 1, 1, dtype=FP32)  # 0: greedy
+    top_p: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=KEEP_ALL)
+    top_k_index: torch.Tensor = buffer("B", "K", 1, fill=CODE_VOCAB - 1)  # of the last code that top-k keeps
+    suppress_specials: torch.Tensor = buffer("B", dtype=BOOL)
+    sequence_index: torch.Tensor = buffer("B")  # part of the noise's counter
+    round_keys: torch.Tensor = buffer("B", ROUNDS, 2)  # Philox's, made of the seed
+    suppressed: torch.Tensor = buffer("B", "K", dtype=BOOL)  # where EOC may not be sampled
+    finite: torch.Tensor = buffer("B", dtype=BOOL, fill=1)  # every logit the row was sampled from is a number
+    # Scratch
+    largest: torch.Tensor = buffer("B", dtype=FP32)  # magnitude among a row's logits
+    is_finite: torch.Tensor = buffer("B", dtype=BOOL)
+    adjusted: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # logits as they are sampled
+    ordered: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # the same, largest first
+    order: torch.Tensor = buffer("B", "K", "V")
+    dropped: torch.Tensor = buffer("B", "K", "V", dtype=BOOL)
+    probabilities: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # of the ordered
+    mass_above: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # of all codes likelier than this one
+    last_kept: torch.Tensor = buffer("B", "K", 1)  # by top-p, in the order
+    threshold_k: torch.Tensor = buffer("B", "K", 1, dtype=FP32)
+    threshold_p: torch.Tensor = buffer("B", "K", 1, dtype=FP32)
+    noise: torch.Tensor = buffer("B", "K", "V4", dtype=FP32)
+    words: torch.Tensor = buffer("B", "K", 4, "Q")  # Philox's counters, then its random words; V4 = 4 * Q >= V
+    product: torch.Tensor = buffer("B", "K", 2, "Q")
+    high: torch.Tensor = buffer("B", "K", 2, "Q")
+    quad: torch.Tensor = buffer("Q")  # 0..Q-1
+    codebook: torch.Tensor = buffer("K")  # 0..K-1
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.quad.copy_(self.count("Q"))
+        self.codebook.copy_(self.count("K"))
+        self.factors = multipliers(self.device)
+
+    def start(self, row: int, params: SamplingParams, index: int):
+        """A row samples with these parameters from now on; `index` tells sequences of one seed apart."""
+        self.inverse_temperature[row] = 1.0 if params.greedy else 1.0 / params.temperature
+        self.noise_scale[row] = 0.0 if params.greedy else 1.0
+        self.top_p[row] = KEEP_ALL if params.top_p >= 1 else params.top_p
+        self.top_k_index[row] = min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1
+        self.suppress_specials[row] = params.ban_specials
+        self.sequence_index[row] = index
+        self.round_keys[row] = to_device(round_keys(params.seed), self.device)
+        self.finite[row] = True
+
+    def sample(self, logits: torch.Tensor, delay):
+        """logits [B, K, V] fp32 -> delay.output [B, K], where `suppressed` holds for this step."""
+        self._check(logits, delay.done)
+        torch.mul(logits, self.inverse_temperature, out=self.adjusted)
+        self._suppress(self.adjusted)
+        self._truncate()
+        self._choose(SAMPLE, delay.num_generated, delay.output)
+
+    def _check(self, logits: torch.Tensor, done: torch.Tensor):
+        """`finite` is cleared where a live row's logits hold NaN or an infinity, and never set here."""
+        torch.linalg.vector_norm(logits.view(len(logits), -1), math.inf, -1, out=self.largest)
+        torch.lt(self.largest, math.inf, out=self.is_finite)  # NaN is not less either
+        self.finite.logical_and_(self.is_finite.logical_or_(done))
+
+    def _suppress(self, logits: torch.Tensor):
+        """Takes the specials that may not be sampled out of logits [B, K, V], in place."""
+        logits[..., BOC].masked_fill_(self.suppress_specials.unsqueeze(1), float("-inf"))
+        logits[..., EOC].masked_fill_(self.suppressed, float("-inf"))
+
+    def _truncate(self):
+        """Top-k, then top-p over what top-k left; ties with the last kept logit stay. In place on `adjusted`."""
+        ordered = self.ordered
+        torch.topk(self.adjusted, ordered.shape[-1], dim=-1, out=(ordered, self.order))
+        torch.gather(ordered, -1, self.top_k_index, out=self.threshold_k)
+        torch.lt(ordered, self.threshold_k, out=self.dropped)
+        ordered.masked_fill_(self.dropped, float("-inf"))
+        torch.softmax(ordered, dim=-1, out=self.probabilities)
+        torch.cumsum(self.probabilities, dim=-1, out=self.mass_above)
+        self.mass_above.sub_(self.probabilities)  # the code that crosses top-p is kept
+        torch.lt(self.mass_above, self.top_p, out=self.dropped)
+        self.probabilities.copy_(self.dropped)  # those kept, as numbers: sums of bool allocate on CUDA
+        torch.sum(self.probabilities, -1, keepdim=True, out=self.threshold_p)
+        self.last_kept.copy_(self.threshold_p.sub_(1).clamp_(min=0))
+        torch.gather(ordered, -1, self.last_kept, out=self.threshold_p)
+        torch.maximum(self.threshold_p, self.threshold_k, out=self.threshold_p)
+        torch.lt(self.adjusted, self.threshold_p, out=self.dropped)
+        self.adjusted.masked_fill_(self.dropped, float("-inf"))
+
+    def _choose(self, stream: int, num_generated: torch.Tensor, out: torch.Tensor):
+        """out [B, K] = argmax(adjusted + Gumbel noise), a sample of softmax(adjusted). Adds the noise to it.
+
+        Counters: (code within a word, codebook and stream, step, sequence); a counter's four words serve four codes.
+        """
+        words = self.words
+        words[:, :, 0].copy_(self.quad)
+        words[:, :, 1].copy_(self.codebook.view(1, -1, 1))
+        words[:, :, 1].add_(stream * _STREAM)
+        words[:, :, 2].copy_(num_generated.view(-1, 1, 1))
+        words[:, :, 3].copy_(self.sequence_index.view(-1, 1, 1))
+        philox(words, self.round_keys, self.factors, self.product, self.high)
+        gumbel(words.view(self.noise.shape), self.noise)
+        if stream == SAMPLE:
+            self.noise.mul_(self.noise_scale)
+        self.adjusted.add_(self.noise[..., : self.adjusted.shape[-1]])
+        torch.argmax(self.adjusted, dim=-1, out=out)
+
+
+@dataclass(eq=False)
+class RepetitionAwareSampler(Sampler):
+    """With v2's repetition rule as transformers has it: a code seen too often in the last frames is sampled again.
+
+    Counted per codebook; begin and end codes do not count. The second sample ignores temperature, top-k and top-p.
+    """
+
+    history: torch.Tensor = buffer("B", "W", "K", fill=BOC)  # finished outputs, oldest first
+    window_mask: torch.Tensor = buffer("B", "W", 1, dtype=BOOL)  # how far a row looks back
+    repeat_limit: torch.Tensor = buffer("B", 1, dtype=FP32, fill=RAS_WINDOW + 1)
+    # Scratch
+    resampled: torch.Tensor = buffer("B", "K")
+    is_repeat: torch.Tensor = buffer("B", "W", "K", dtype=BOOL)
+    is_code: torch.Tensor = buffer("B", "W", "K", dtype=BOOL)
+    repeats: torch.Tensor = buffer("B", "W", "K", dtype=FP32)
+    num_repeats: torch.Tensor = buffer("B", "K", dtype=FP32)
+    too_often: torch.Tensor = buffer("B", "K", dtype=BOOL)
+    next_history: torch.Tensor = buffer("B", "W", "K", fill=BOC)
+
+    def start_window(self, row: int, params: SamplingParams, columns: torch.Tensor):
+        """A row's window as the delayed codes [n, K] at the end of its prompt leave it."""
+        window = self.sizes["W"]
+        looked_back = min(params.ras_window, window)
+        active = looked_back > 0 and not params.greedy
+        self.repeat_limit[row] = params.ras_repeats if active else window + 1
+        self.window_mask[row, :, 0] = torch.arange(window, device=self.device) >= window - looked_back
+        self.history[row] = BOC
+        tail = columns[-window:]
+        if len(tail):
+            self.history[row, window - len(tail) :] = to_device(tail, self.device)
+
+    def sample(self, logits: torch.Tensor, delay):
+        super().sample(logits, delay)
+        torch.eq(self.history, delay.output.unsqueeze(1), out=self.is_repeat)
+        torch.lt(self.history, BOC, out=self.is_code)
+        self.is_repeat.logical_and_(self.is_code).logical_and_(self.window_mask)
+        self.repeats.copy_(self.is_repeat)
+        torch.sum(self.repeats, 1, out=self.num_repeats)
+        torch.ge(self.num_repeats, self.repeat_limit, out=self.too_often)
+        self.adjusted.copy_(logits)
+        self._suppress(self.adjusted)
+        self._choose(RESAMPLE, delay.num_generated, self.resampled)
+        torch.where(self.too_often, self.resampled, delay.output, out=delay.output)
+
+    def remember(self, output: torch.Tensor):
+        """Shifts the finished output [B, K] into the window."""
+        self.next_history[:, :-1].copy_(self.history[:, 1:])
+        self.next_history[:, -1].copy_(output)
+        self.history.copy_(self.next_history)
