@@ -12,7 +12,7 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
-    {"codes", "cuda", "errors", "memory", "threads"},
+    {"buffers", "codes", "cuda", "errors", "memory", "threads"},
     {"config", "json_file", "optional", "resample"},
     {"codec", "result", "sequence", "talker", "voice"},
     {"checkpoint", "decode", "ending", "prompt"},
@@ -158,3 +158,53 @@ def test_requirements_name_what_is_imported_and_pin_nothing():
     import sys
 
     assert used - set(sys.stdlib_module_names) == listed
+
+
+FAMILY_FILES = ("talker/family.py", "talker/v2.py", "talker/v3.py", "checkpoint/talker_layout.py")
+
+
+def test_few_places_name_a_family():
+    """A new family is a record, its layers and its layout. Tools, which write and measure checkpoints, do not count."""
+    named = []
+    for path in SOURCES:
+        inside = path.relative_to(ROOT).as_posix().removeprefix("engine/")
+        if inside in FAMILY_FILES or inside.startswith("tools/"):
+            continue
+        for node in ast.walk(tree_of(path)):
+            word = getattr(node, "id", getattr(node, "attr", getattr(node, "value", None)))
+            if isinstance(word, str) and re.fullmatch(r"v[23](-\w+)?|_?is_v[23]", word):
+                named.append(f"{inside}:{node.lineno}")
+    for path in [*ENGINE.rglob("*.cu"), *ENGINE.rglob("*.cuh")]:
+        named += [path.name for _ in re.findall(r"\bIS_V\d|V2_|V3_", path.read_text(encoding="utf-8"))]
+    assert len(named) <= 12, named
+
+
+# What must not come back: a word that has a name in the field, and the folders where it would be about that thing.
+EVERYWHERE = ("engine", "nodes", "tests", "benchmarks")
+DECODE = ("engine/decode", "engine/request.py", "engine/sequence.py", "engine/loaded_model.py", "engine/engine.py")
+PRIVATE_WORDS = [
+    (r"\b[Rr]esiden(cy|cies)\b", EVERYWHERE),
+    (r"\bLane\(|class Lane\b", EVERYWHERE),
+    (r"\blanes?\b", ("engine/decode/scheduler.py", "engine/decode/model_runner.py", "engine/loaded_model.py", "nodes")),
+    (r"\b[Uu]tterances?\b", ("engine", "nodes", "tests/gpu", "benchmarks")),
+    (r"\b_?Line\b|\blines? that decode\b|\bfirst_line\b", ("engine", "tests/unit", "tests/gpu")),
+    (r"\bDecoding\b", ("engine",)),
+    (r"\bhurry\b", ("engine", "nodes", "tests/unit", "tests/gpu")),
+    (r"\banchor(s|ed)?\b", DECODE),
+    (r"\bborrow(s|ed)?\b", EVERYWHERE),
+    (r"\bban(ned|s)?\b(?!_specials)", DECODE),
+    (r"\b(FusedDecode|RowsDecode|FrontStep|NoCompiler)\b|\bfused kernel\b", EVERYWHERE),
+    (r"\b(stretch|crew|parked|meeting)\b", ("engine/decode/kernels", "engine/cuda")),
+    (r"\b(ring|pieces?|stock)\b", ("engine/decode/kernels",)),
+    (r"\b(told_by|make_room|quicken\w*|unfilled|row_base|row_limit|keys_philox)\b", EVERYWHERE),
+    (r"\[(B, )?[LT], N\]|\[B, N(, V)?\]", EVERYWHERE),
+]
+
+
+@pytest.mark.parametrize(("pattern", "folders"), PRIVATE_WORDS, ids=[pattern for pattern, _ in PRIVATE_WORDS])
+def test_private_words_do_not_come_back(pattern, folders):
+    for place in (ROOT / folder for folder in folders):
+        for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
+            if path.suffix in (".py", ".cu", ".cuh", ".md") and path != pathlib.Path(__file__):
+                for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                    assert not re.search(pattern, line), f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
