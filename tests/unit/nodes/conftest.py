@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pathlib
 import sys
@@ -169,6 +170,13 @@ def comfy(monkeypatch, tmp_path):
 def room(comfy):
     """room("speak") -> nodes/speak.py"""
     return lambda name: importlib.import_module(f"higgs_tts.nodes.{name}")
+
+
+@pytest.fixture
+def schemas(comfy):
+    """{node id: schema} of every node, as ComfyUI asks for them."""
+    nodes = asyncio.run(importlib.import_module("higgs_tts.nodes").make_extension().get_node_list())
+    return {schema.node_id: schema for schema in (node.define_schema() for node in nodes)}
 
 
 @pytest.fixture
