@@ -8,7 +8,7 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
-from . import folders, patcher, types
+from . import folders, patcher, types, widgets
 
 NAME = "Higgs Load Model"
 LICENCE = (
@@ -124,13 +124,9 @@ def _advanced_inputs() -> list[io.Input]:
             advanced=True,
             tooltip="Precision of the weights. auto: bf16 on a GPU, fp32 on a CPU. fp32 takes twice the memory.",
         ),
-        io.Int.Input(
+        widgets.number(
+            EngineConfig,
             "context",
-            default=EngineConfig.context,
-            min=512,
-            max=8192,
-            step=256,
-            optional=True,
             advanced=True,
             tooltip="Maximum length of text, reference clip and speech together, in tokens (25 per second of audio). "
             "Lower values use less memory.",

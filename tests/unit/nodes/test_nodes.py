@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, Speech, Voice
+from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, Speech, Voice, range_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
@@ -39,28 +39,22 @@ def test_ids_are_the_ones_that_shared_workflows_carry(comfy):
         assert all(f"`{socket.args[0]}`" in page for socket in schema.inputs), schema.node_id
 
 
-def test_defaults_are_the_engine_s_and_fit_the_widgets(comfy):
-    settings = {**vars(SamplingParams()), **vars(EngineConfig("x"))}
+def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
+    settings = {"HiggsTTSSpeak": SamplingParams, "HiggsTTSLoadModel": EngineConfig}
     seen = set()
-    for node in node_list():
-        for socket in node.define_schema().inputs:
+    for node_id, cls in settings.items():
+        for socket in schemas[node_id].inputs:
             name = socket.args[0]
-            if name in settings and name != "model":
-                assert socket.default == settings[name] and socket.optional, name
-                assert not hasattr(socket, "min") or socket.min <= socket.default <= socket.max
-                assert not hasattr(socket, "options") or socket.default in socket.options
-                seen.add(name)
-    assert {"seed", "temperature", "max_frames", "device", "dtype", "context"} <= seen
-
-
-def test_every_value_a_widget_allows_is_legal(comfy):
-    for node in node_list():
-        for socket in node.define_schema().inputs:
-            name = socket.args[0]
-            for value in (getattr(socket, "min", None), getattr(socket, "max", None)):
-                if value is not None:
-                    kind = SamplingParams if hasattr(SamplingParams, name) else EngineConfig
-                    kind(**{"model": "x"} if kind is EngineConfig else {}, **{name: value})
+            if name == "model" or not hasattr(cls, name):
+                continue
+            assert socket.optional and socket.default == getattr(cls, name), name
+            if hasattr(socket, "options"):
+                assert socket.default in socket.options
+            else:
+                assert (socket.min, socket.max, socket.step) == range_of(cls, name), name
+            seen.add(name)
+    numbers = {"seed", "temperature", "top_p", "top_k", "max_frames", "chunk_seconds", "context"}
+    assert seen == numbers | {"device", "dtype"}
 
 
 def test_the_licence_stands_where_a_checkpoint_is_chosen(room):
