@@ -6,7 +6,9 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import Engine, HiggsError, SamplingParams, Speech
-from . import audio, patcher, types, widgets
+from . import audio, types, widgets
+from .memory import load_engine
+from .node_errors import check_interrupt, node_errors
 
 NAME = "Higgs Speak"
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
@@ -50,12 +52,12 @@ class HiggsTTSSpeak(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, text: str, voice=None, scene: str = "", **settings) -> io.NodeOutput:
-        with patcher.told_by(NAME):
+        with node_errors(NAME):
             params = SamplingParams(**settings)
             if not text.strip():
                 raise HiggsError("the text is empty. Enter the text to speak.")
-            speech = speak(patcher.load(model), text, voice, params, scene.strip() or None)
-        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.notes))
+            speech = speak(load_engine(model), text, voice, params, scene.strip() or None)
+        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.warnings))
 
 
 def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str | None) -> Speech:
@@ -63,23 +65,23 @@ def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str |
     bar = comfy.utils.ProgressBar(1)
 
     def on_frame(done: int, expected: int) -> None:
-        patcher.check_interrupt()  # the bar asks too, but only when it redraws
+        check_interrupt()  # the bar asks too, but only when it redraws
         bar.update_absolute(done, expected)
 
-    patcher.check_interrupt()
+    check_interrupt()
     speech = engine.speak(text, voice, params, scene=scene, on_frame=on_frame)
     bar.update_absolute(speech.frames, speech.frames)  # what was expected is an estimate: end with a full bar
     return speech
 
 
-def describe(speech: Speech, model: str, notes: tuple[str, ...] = ()) -> str:
+def describe(speech: Speech, model: str, warnings: tuple[str, ...] = ()) -> str:
     """The info output: what came of it, warnings, the model, and a line for engineers."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     return "\n".join(
         [
             f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
-            *(f"Warning: {warning}" for warning in (*notes, *speech.warnings)),
+            *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
             f"Model: {model}",
             f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}",
         ]
