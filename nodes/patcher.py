@@ -65,7 +65,7 @@ class HiggsPatcher(ModelPatcher):
         """Close the engine, but only for True: a model that is already loaded gets False at the start of every load."""
         if unpatch_all:
             close_quietly(self.engine)
-        with _logged("Higgs TTS was unloaded, but a callback of another node pack failed."):
+        with _logged("Higgs TTS: a callback of another node pack failed while the model was unloaded."):
             super().detach(unpatch_all, *args, **kwargs)
         return self.model
 
