@@ -4,7 +4,7 @@ from .checkpoint.catalog import DOWNLOADS
 from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache
 from .checkpoint.download import download_checkpoint
 from .checkpoint.embedded import EMBEDDED, EMBEDDED_NAME
-from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, RANGES, SAMPLE_RATE, EngineConfig, SamplingParams
+from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, EngineConfig, SamplingParams, range_of
 from .engine import Engine
 from .errors import HiggsError
 from .result import SpeechResult
@@ -19,7 +19,6 @@ __all__ = [
     "EMBEDDED_NAME",
     "FRAME_RATE",
     "GRAPHS",
-    "RANGES",
     "SAMPLE_RATE",
     "Engine",
     "EngineConfig",
@@ -31,5 +30,6 @@ __all__ = [
     "download_checkpoint",
     "find_checkpoints",
     "find_in_hf_cache",
+    "range_of",
     "read_clip",
 ]

@@ -11,7 +11,18 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from . import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice, read_clip
+from . import (
+    EMBEDDED,
+    SAMPLE_RATE,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    SamplingParams,
+    SpeechResult,
+    Voice,
+    range_of,
+    read_clip,
+)
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
 from .optional import import_optional
 from .tools.bench import as_text
@@ -192,26 +203,30 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _say_parser(commands):
-    defaults = SamplingParams()
     command = commands.add_parser("say", help="speak text into a WAV file")
     command.add_argument("text")
     command.add_argument("--out", required=True, metavar="FILE.wav")
     command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
     command.add_argument("--transcript", help="what the clip says")
     command.add_argument("--scene", help="v2 only: description of the recording")
-    command.add_argument("--seed", type=int, default=defaults.seed)
-    command.add_argument("--temperature", type=float, default=defaults.temperature)
-    command.add_argument("--top-p", type=float, default=defaults.top_p)
-    command.add_argument("--top-k", type=int, default=defaults.top_k)
+    _sampling_argument(command, "seed")
+    _sampling_argument(command, "temperature")
+    _sampling_argument(command, "top_p")
+    _sampling_argument(command, "top_k")
     command.add_argument("--greedy", action="store_true", help="always take the most likely code")
-    command.add_argument(
-        "--max-frames", type=int, default=defaults.max_frames, help="limit a chunk of text; 25 a second"
-    )
+    _sampling_argument(command, "max_frames", "limit a chunk of text; 25 a second")
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _way_arguments(command)
     _model_arguments(command)
     command.set_defaults(run=say)
+
+
+def _sampling_argument(command, name, *words):
+    """The option of a number in SamplingParams, with that field's default and range."""
+    default, (low, high, _) = getattr(SamplingParams, name), range_of(SamplingParams, name)
+    text = "; ".join([*words, f"{low} to {high}, default {default}"])
+    command.add_argument("--" + name.replace("_", "-"), type=type(default), default=default, help=text)
 
 
 def _voice_parser(commands):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from .codes import CODE_VOCAB
 from .errors import HiggsError
@@ -16,15 +17,31 @@ DTYPES = ("auto", "bf16", "fp32")
 KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the executor behind it
 RUNNERS = ("auto", "graph", "eager")
-# The smallest and largest value of each sampling setting, for the widgets too.
-RANGES = {
-    "seed": (0, 2**64 - 1),
-    "temperature": (0.0, 2.0),
-    "top_p": (0.01, 1.0),
-    "top_k": (0, CODE_VOCAB),
-    "max_frames": (1, 8192),
-    "chunk_seconds": (0.0, 120.0),
-}
+
+
+class Range(NamedTuple):
+    """The values of a setting to offer a user; a widget goes up and down by `step`."""
+
+    low: float
+    high: float
+    step: float | None = None
+
+
+def range_of(settings: type, name: str) -> Range:
+    """The range of a number in SamplingParams or EngineConfig, for widgets and the terminal."""
+    return next(entry.metadata["offered"] for entry in fields(settings) if entry.name == name)
+
+
+def _number(default: float, low: float, high: float, step: float | None = None, offered: tuple | None = None):
+    """A field with a range. `offered` is narrower, where some legal values are of use to tests alone."""
+    offered = offered or (low, high)
+    return field(default=default, metadata={"range": (low, high), "offered": Range(*offered, step)})
+
+
+def _check_ranges(settings):
+    for entry in fields(settings):
+        if "range" in entry.metadata:
+            _within(entry.name, getattr(settings, entry.name), *entry.metadata["range"])
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]):
@@ -45,19 +62,18 @@ class EngineConfig:
     codec: str | None = None  # folder of the codec where the checkpoint holds none
     device: str = "auto"  # "auto", "cpu", "cuda:0", ...
     dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
-    context: int = 4096  # positions in the cache: prompt, reference and frames together
-    batch: int = 0  # sequences of a long text that decode together at most; 0: as many as fit, up to MAX_BATCH
+    # Positions in the cache: prompt, reference and frames together.
+    context: int = _number(4096, 64, 32768, step=256, offered=(512, 8192))
+    batch: int = _number(0, 0, MAX_BATCH)  # sequences that decode together at most; 0: as many as fit
     runner: str = "auto"  # "graph", "eager", or "auto": graph on a GPU, eager elsewhere
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
-    prefixes: int = 4  # beginnings of prompts (voice, scene) whose keys and values are kept between calls
+    prefixes: int = _number(4, 0, 64)  # beginnings of prompts (voice, scene) whose keys and values are kept
 
     def __post_init__(self):
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("runner", self.runner, RUNNERS)
-        _within("context", self.context, 64, 32768)
-        _within("batch", self.batch, 0, MAX_BATCH)
-        _within("prefixes", self.prefixes, 0, 64)
+        _check_ranges(self)
 
 
 DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor == EngineConfig.runner)
@@ -67,16 +83,17 @@ DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor 
 class SamplingParams:
     """What may change from call to call."""
 
-    seed: int = 0
+    seed: int = _number(0, 0, 2**64 - 1)
     # Steady: what SGLang-Omni and audio.cpp use for v3. Lively, as in Boson's first model card: 1.0, 0.95, 50.
-    temperature: float = 0.8  # 0 is greedy
-    top_p: float = 0.8  # 1 keeps all
-    top_k: int = 30  # 0 keeps all
-    max_frames: int = 2048  # 81.9 s; the limit for one chunk of text
+    temperature: float = _number(0.8, 0.0, 2.0, step=0.05)  # 0 is greedy
+    top_p: float = _number(0.8, 0.01, 1.0, step=0.01)  # 1 keeps all
+    top_k: int = _number(30, 0, CODE_VOCAB)  # 0 keeps all
+    max_frames: int = _number(2048, 1, 8192)  # 81.9 s; the limit for one chunk of text
     ban_specials: bool = True  # no stray begin/end codes inside speech
-    ras_window: int = RAS_WINDOW  # v2 only: frames looked back on for repeats; 0 switches it off
-    ras_repeats: int = 2  # v2 only: repeats in the window that make a code be drawn again
-    chunk_seconds: float = 30.0  # longer text is split at sentence ends into chunks about this long; 0 never splits
+    ras_window: int = _number(RAS_WINDOW, 0, RAS_WINDOW)  # v2 only: frames searched for repeats; 0 disables it
+    ras_repeats: int = _number(2, 1, RAS_WINDOW + 1)  # v2 only: repeats in the window that make a code be sampled again
+    # Longer text is split at sentence ends into chunks about this long; 0 never splits.
+    chunk_seconds: float = _number(30.0, 0.0, 120.0, step=5.0)
 
     @property
     def greedy(self) -> bool:
@@ -84,7 +101,4 @@ class SamplingParams:
         return self.temperature < 1e-6
 
     def __post_init__(self):
-        for name, (low, high) in RANGES.items():
-            _within(name, getattr(self, name), low, high)
-        _within("ras_window", self.ras_window, 0, RAS_WINDOW)
-        _within("ras_repeats", self.ras_repeats, 1, RAS_WINDOW + 1)
+        _check_ranges(self)

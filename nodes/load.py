@@ -8,14 +8,18 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
-from . import folders, patcher, types
+from . import types, widgets
+from .checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
+from .devices import device_names, resolve_device, resolve_runner
+from .node_errors import check_interrupt, is_interrupted, node_errors
+from .sharing import share_patcher
 
 NAME = "Higgs Load Model"
 LICENCE = (
     "Licence: the weights of Higgs TTS 3 are for research and non-commercial use; their licence lets creators use what "
     "they generate, within limits. Read the LICENSE file next to the weights before you publish."
 )
-STEPS = 1000  # of the download's progress bar
+BAR_STEPS = 1000  # of a download's progress bar
 
 
 class HiggsTTSLoadModel(io.ComfyNode):
@@ -31,11 +35,11 @@ class HiggsTTSLoadModel(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "model",
-                    options=folders.choices(),
-                    default=folders.AUTO,
+                    options=choices(),
+                    default=AUTO,
                     tooltip="The checkpoint to use, from models/higgs_tts or the other folders listed under ?. auto "
                     "takes Higgs TTS 3 if it is there, else Higgs Audio v2, else the small embedded one. A "
-                    f"'{folders.DOWNLOAD}' entry is downloaded into models/higgs_tts when it runs. {LICENCE}",
+                    f"'{DOWNLOAD}' entry is downloaded into models/higgs_tts when it runs. {LICENCE}",
                 ),
                 *_advanced_inputs(),
             ],
@@ -50,10 +54,10 @@ class HiggsTTSLoadModel(io.ComfyNode):
             return True
         if not isinstance(model, str):
             return f"{NAME}: model is {model!r}. Choose a name from the list."
-        if model.startswith(folders.DOWNLOAD):
-            return True if model in folders.choices() else f"{NAME}: {model!r} is not in the list of downloads."
+        if model.startswith(DOWNLOAD):
+            return True if model in choices() else f"{NAME}: {model!r} is not in the list of downloads."
         try:
-            folders.find(model)
+            find_checkpoint(model)
         except HiggsError as error:
             return f"{NAME}: {error}"
         return True
@@ -61,47 +65,47 @@ class HiggsTTSLoadModel(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, model: str | None, **settings) -> list:
         """What it takes, and the files' sizes and times. A download is pinned, so its name is enough."""
-        if model is None or model.startswith(folders.DOWNLOAD):  # a linked name is None here
+        if model is None or model.startswith(DOWNLOAD):  # a linked name is None here
             return [model]
-        found = folders.find(model)
-        return [found.name, *folders.stamp(found.path)]
+        found = find_checkpoint(model)
+        return [found.name, *fingerprint(found.path)]
 
     @classmethod
     def execute(
         cls, model: str, device: str = EngineConfig.device, graphs: str = DEFAULT_GRAPHS, **settings
     ) -> io.NodeOutput:
-        with patcher.told_by(NAME):
-            folder, name = _folder_of(model, cls.hidden.unique_id)
-            stamp = folders.stamp(folder)  # before the files are looked at: a later change then counts as one
-            device, note = patcher.device_of(device)
-            settings |= {"device": device, "runner": patcher.runner_of(graphs)}
+        with node_errors(NAME):
+            folder, name = _resolve_model(model, cls.hidden.unique_id)
+            files = fingerprint(folder)  # before they are read: a later change then counts as one
+            device, warning = resolve_device(device)
+            settings |= {"device": device, "runner": resolve_runner(graphs)}
             engine = Engine(EngineConfig(model=str(folder), **settings))
-            stamp += folders.stamp(engine.checkpoint.codec_folder)
-        return io.NodeOutput(patcher.share_patcher(engine, stamp, name, note))
+            files += fingerprint(engine.checkpoint.codec_folder)
+        return io.NodeOutput(share_patcher(engine, files, name, warning))
 
 
-def _folder_of(model: str, node_id: str) -> tuple[Path, str]:
+def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:
     """The folder of a choice, downloaded if need be, and what the checkpoint in it is called."""
-    if model.startswith(folders.DOWNLOAD):
-        folder = fetch(model, node_id)
+    if model.startswith(DOWNLOAD):
+        folder = download(model, node_id)
         return folder, folder.name
-    found = folders.find(model)
+    found = find_checkpoint(model)
     return found.path, found.name
 
 
-def fetch(choice: str, node_id: str) -> Path:
-    """The folder of a download entry, fetched if it is not there. Raises HiggsError, or ComfyUI's interrupt."""
-    bar = comfy.utils.ProgressBar(STEPS, node_id=node_id)  # threads fetch, and they know no current node
+def download(choice: str, node_id: str) -> Path:
+    """The folder of a download entry, downloaded if it is not there. Raises HiggsError, or ComfyUI's interrupt."""
+    bar = comfy.utils.ProgressBar(BAR_STEPS, node_id=node_id)  # downloading threads have no current node
 
     def on_progress(fraction: float, text: str) -> None:
-        if patcher.is_interrupted():  # left standing, so that it ends every thread
+        if is_interrupted():  # the request stays, so it ends every thread
             raise InterruptedError("stopped by the user")
-        bar.update_absolute(round(fraction * STEPS))
+        bar.update_absolute(round(fraction * BAR_STEPS))
 
     try:
-        return download_checkpoint(choice.removeprefix(folders.DOWNLOAD), folders.download_root(), on_progress)
+        return download_checkpoint(choice.removeprefix(DOWNLOAD), download_root(), on_progress)
     except HiggsError:
-        patcher.check_interrupt()
+        check_interrupt()
         raise
 
 
@@ -109,7 +113,7 @@ def _advanced_inputs() -> list[io.Input]:
     return [
         io.Combo.Input(
             "device",
-            options=patcher.device_names(),
+            options=device_names(),
             default=EngineConfig.device,
             optional=True,
             advanced=True,
@@ -124,13 +128,9 @@ def _advanced_inputs() -> list[io.Input]:
             advanced=True,
             tooltip="Precision of the weights. auto: bf16 on a GPU, fp32 on a CPU. fp32 takes twice the memory.",
         ),
-        io.Int.Input(
+        widgets.number(
+            EngineConfig,
             "context",
-            default=EngineConfig.context,
-            min=512,
-            max=8192,
-            step=256,
-            optional=True,
             advanced=True,
             tooltip="Maximum length of text, reference clip and speech together, in tokens (25 per second of audio). "
             "Lower values use less memory.",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import RANGES, Engine, HiggsError, SamplingParams, SpeechResult
-from . import audio, patcher, types
+from ..engine import Engine, HiggsError, SamplingParams, SpeechResult
+from . import audio, types, widgets
+from .memory import load_engine
+from .node_errors import check_interrupt, node_errors
 
 NAME = "Higgs Speak"
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
@@ -50,12 +52,12 @@ class HiggsTTSSpeak(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, text: str, voice=None, scene: str = "", **settings) -> io.NodeOutput:
-        with patcher.told_by(NAME):
+        with node_errors(NAME):
             params = SamplingParams(**settings)
             if not text.strip():
                 raise HiggsError("the text is empty. Enter the text to speak.")
-            speech = speak(patcher.load(model), text, voice, params, scene.strip() or None)
-        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.notes))
+            speech = speak(load_engine(model), text, voice, params, scene.strip() or None)
+        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.warnings))
 
 
 def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str | None) -> SpeechResult:
@@ -63,23 +65,23 @@ def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str |
     bar = comfy.utils.ProgressBar(1)
 
     def on_frame(done: int, expected: int) -> None:
-        patcher.check_interrupt()  # the bar asks too, but only when it redraws
+        check_interrupt()  # the bar asks too, but only when it redraws
         bar.update_absolute(done, expected)
 
-    patcher.check_interrupt()
+    check_interrupt()
     speech = engine.speak(text, voice, params, scene=scene, on_frame=on_frame)
     bar.update_absolute(speech.frames, speech.frames)  # what was expected is an estimate: end with a full bar
     return speech
 
 
-def describe(speech: SpeechResult, model: str, notes: tuple[str, ...] = ()) -> str:
+def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = ()) -> str:
     """The info output: what came of it, warnings, the model, and a line for engineers."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     return "\n".join(
         [
             f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
-            *(f"Warning: {warning}" for warning in (*notes, *speech.warnings)),
+            *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
             f"Model: {model}",
             f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}",
         ]
@@ -93,49 +95,34 @@ def _pace(speech: SpeechResult) -> str:
 
 
 def _sampling_inputs() -> list[io.Input]:
-    usual = SamplingParams()
+    steady = f"{SamplingParams.temperature}, {SamplingParams.top_p}, {SamplingParams.top_k}"
     return [
-        io.Int.Input(
+        widgets.number(
+            SamplingParams,
             "seed",
-            default=usual.seed,
-            min=RANGES["seed"][0],
-            max=RANGES["seed"][1],
             control_after_generate=True,
-            optional=True,
             tooltip="The same seed and inputs give the same speech on the same kind of device.",
         ),
-        io.Float.Input(
+        widgets.number(
+            SamplingParams,
             "temperature",
-            default=usual.temperature,
-            min=RANGES["temperature"][0],
-            max=RANGES["temperature"][1],
-            step=0.05,
-            optional=True,
             tooltip="Randomness. Lower is steadier and flatter; 0 always picks the most likely code. Temperature, "
-            f"top_p and top_k: steady {usual.temperature}, {usual.top_p}, {usual.top_k}; lively 1.0, 0.95, 50.",
+            f"top_p and top_k: steady {steady}; lively 1.0, 0.95, 50.",
         ),
-        io.Float.Input(
+        widgets.number(
+            SamplingParams,
             "top_p",
-            default=usual.top_p,
-            min=RANGES["top_p"][0],
-            max=RANGES["top_p"][1],
-            step=0.01,
-            optional=True,
             tooltip="Samples only from the most likely codes whose probabilities add up to this. 1 turns it off.",
         ),
-        io.Int.Input(
+        widgets.number(
+            SamplingParams,
             "top_k",
-            default=usual.top_k,
-            min=RANGES["top_k"][0],
-            max=RANGES["top_k"][1],
-            optional=True,
             tooltip="Samples only from this many of the most likely codes. 0 turns it off.",
         ),
     ]
 
 
 def _advanced_inputs() -> list[io.Input]:
-    usual = SamplingParams()
     return [
         io.String.Input(
             "scene",
@@ -146,22 +133,15 @@ def _advanced_inputs() -> list[io.Input]:
             tooltip="v2 only: where the recording takes place and how the speaker sounds, for example 'Audio is "
             "recorded from a quiet room.'",
         ),
-        io.Int.Input(
+        widgets.number(
+            SamplingParams,
             "max_frames",
-            default=usual.max_frames,
-            min=RANGES["max_frames"][0],
-            max=RANGES["max_frames"][1],
-            optional=True,
             advanced=True,
             tooltip="Longest a chunk may get, in frames (25 per second). Stops speech that does not end by itself.",
         ),
-        io.Float.Input(
+        widgets.number(
+            SamplingParams,
             "chunk_seconds",
-            default=usual.chunk_seconds,
-            min=RANGES["chunk_seconds"][0],
-            max=RANGES["chunk_seconds"][1],
-            step=5.0,
-            optional=True,
             advanced=True,
             tooltip="Longer texts are split at sentence ends into chunks of about this many seconds. 0 never splits.",
         ),

@@ -6,7 +6,10 @@ from comfy_api.latest import io
 
 from ..engine import Voice
 from . import audio as clips
-from . import patcher, types
+from . import types
+from .memory import free_memory
+from .node_errors import check_interrupt, node_errors
+from .patcher import HiggsPatcher
 
 NAME = "Higgs Voice"
 TRANSCRIPT_TIP = "What is said in the clip, word for word. Without it the voice is cloned less well."
@@ -46,16 +49,16 @@ class HiggsTTSVoice(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, audio, transcript: str = "") -> io.NodeOutput:
-        with patcher.told_by(NAME):
+        with node_errors(NAME):
             made = encode(model, *clips.to_clip(audio), transcript=transcript)
         return io.NodeOutput(made, describe(made, "Enter what is said in the clip into transcript."))
 
 
-def encode(model: patcher.HiggsPatcher, wav, rate: int, transcript: str, name: str = "") -> Voice:
+def encode(model: HiggsPatcher, wav, rate: int, transcript: str, name: str = "") -> Voice:
     """The voice of a clip [C, S]. The encoder is on the device for this call only; the talker need not be."""
     engine = model.engine
-    patcher.make_room(engine.encoder_bytes, engine.device)
-    patcher.check_interrupt()
+    free_memory(engine.encoder_bytes, engine.device)
+    check_interrupt()
     return engine.encode_voice(wav, rate, transcript=transcript.strip() or None, name=name)
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 from comfy_api.latest import io, ui
 
 from ..engine import HiggsError, Voice, read_clip
-from . import folders, patcher, types, voice
+from . import types, voice
+from .node_errors import node_errors
+from .transcripts import transcript_of
+from .voice_folders import SAVED, find_voice, numbered, voice_target, voices
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
-_saved: dict[Path, tuple] = {}  # by the name asked for: the file that Save Voice left, as the disk had it then
-_lost: Counter = Counter()  # how often it was found gone or changed
+_saved: dict[Path, tuple] = {}  # by the name asked for: the file that Save Voice wrote, and its fingerprint
+_lost: Counter = Counter()  # by the name asked for: how often that file was gone or changed
 
 
 class HiggsTTSSaveVoice(io.ComfyNode):
@@ -44,29 +47,29 @@ class HiggsTTSSaveVoice(io.ComfyNode):
         """Saves again when the file has gone or changed since, and only then. A linked name is None here."""
         if name is None:
             return []
-        wanted = folders.voice_target(name)
+        wanted = voice_target(name)
         if wanted in _saved:
-            path, stamp = _saved[wanted]
-            if stamp != _stamp(path):
+            path, fingerprint = _saved[wanted]
+            if fingerprint != _fingerprint(path):
                 del _saved[wanted]
                 _lost[wanted] += 1
         return [_lost[wanted]]
 
     @classmethod
     def execute(cls, voice: Voice, name: str, overwrite: bool = False) -> io.NodeOutput:
-        with patcher.told_by(SAVE_NAME):
-            wanted = folders.voice_target(name)
-            path = wanted if overwrite else _free(wanted, voice)
-            if not _holds(path, voice):  # else it keeps its time, so that Load Voice need not read it again
+        with node_errors(SAVE_NAME):
+            wanted = voice_target(name)
+            path = wanted if overwrite else _free_name(wanted, voice)
+            if not _is_saved_in(path, voice):  # else it keeps its time, so that Load Voice need not read it again
                 voice.save(path)
-            _saved[wanted] = (path, _stamp(path))
+            _saved[wanted] = (path, _fingerprint(path))
         return io.NodeOutput(voice, ui=ui.PreviewText(_where(path, wanted)))
 
 
-def _free(path: Path, voice: Voice) -> Path:
+def _free_name(path: Path, voice: Voice) -> Path:
     """`path`, or the first numbered name beside it that is free or is this voice already. Nothing is overwritten."""
-    names = (folders.numbered(path, number) for number in count(1))
-    return next(name for name in names if not name.exists() or _holds(name, voice))
+    names = (numbered(path, number) for number in count(1))
+    return next(name for name in names if not name.exists() or _is_saved_in(name, voice))
 
 
 def _where(path: Path, wanted: Path) -> str:
@@ -86,7 +89,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "voice",
-                    options=list(folders.voices()),
+                    options=list(voices()),
                     tooltip="Saved voices (.safetensors) and clips (.wav, .flac, .mp3, .ogg) in models/voices, and the "
                     "built-in clips. Put the transcript of name.wav into name.txt or name.reference.txt next to it. "
                     "Clips without one work too, but clone less well.",
@@ -107,7 +110,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
         if voice is None:
             return True
         try:
-            folders.find_voice(voice)
+            find_voice(voice)
         except HiggsError as error:
             return f"{LOAD_NAME}: {error}"
         return True
@@ -116,35 +119,35 @@ class HiggsTTSLoadVoice(io.ComfyNode):
     def fingerprint_inputs(cls, voice: str | None, **others) -> list:
         if voice is None:
             return []
-        path = folders.find_voice(voice)
-        return [*_stamp(path), *folders.transcript_of(path)]
+        path = find_voice(voice)
+        return [*_fingerprint(path), *transcript_of(path)]
 
     @classmethod
     def execute(cls, voice: str, model=None) -> io.NodeOutput:
-        with patcher.told_by(LOAD_NAME):
-            path = folders.find_voice(voice)
-            loaded = Voice.load(path) if path.suffix.lower() == folders.SAVED else _from_clip(path, model)
+        with node_errors(LOAD_NAME):
+            path = find_voice(voice)
+            loaded = Voice.load(path) if path.suffix.lower() == SAVED else _from_clip(path, model)
         return io.NodeOutput(loaded, _describe(path, loaded))
 
 
 def _from_clip(path: Path, model) -> Voice:
     if model is None:
         raise HiggsError(f"{path.name} is an audio clip; making a voice of it needs a model. Connect Higgs Load Model.")
-    transcript, _ = folders.transcript_of(path)
+    transcript, _ = transcript_of(path)
     return voice.encode(model, *read_clip(path), transcript=transcript, name=path.stem)
 
 
 def _describe(path: Path, loaded: Voice) -> str:
-    remedy = "" if path.suffix.lower() == folders.SAVED else f"Put it into {path.stem}.txt next to the clip."
+    remedy = "" if path.suffix.lower() == SAVED else f"Put it into {path.stem}.txt next to the clip."
     return f"{path.name}: {voice.describe(loaded, remedy)}"
 
 
-def _stamp(path: Path) -> tuple:
+def _fingerprint(path: Path) -> tuple:
     """(bytes, time of the last change), or nothing where there is no such file."""
     return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else ()
 
 
-def _holds(path: Path, voice: Voice) -> bool:
+def _is_saved_in(path: Path, voice: Voice) -> bool:
     """Whether the file is this voice already. One that cannot be read is another."""
     try:
         held = Voice.load(path)

@@ -237,6 +237,7 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
 
 
 def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
-    talker = wide("v3", torch.float16, 1, CONTEXT)
+    talker = wide("v3", torch.bfloat16, 1, CONTEXT)
+    talker.dtype = torch.float16
     with pytest.raises(KernelUnavailable, match="bf16 or fp32"):
         SampleKernel(talker, state_of(talker, 1, CONTEXT))

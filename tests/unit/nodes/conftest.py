@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pathlib
 import sys
@@ -33,11 +34,15 @@ def socket_type(name):
 
 
 class FakePatcher:
-    """The parts of ModelPatcher that ours builds on."""
+    """The parts of ModelPatcher that ours builds on, as ComfyUI 0.18 and 0.33 have them."""
 
     def __init__(self, model, load_device, offload_device, size=0, weight_inplace_update=False):
         self.model, self.size = model, size
         self.load_device, self.offload_device, self.parent = load_device, offload_device, None
+        self.on_detach, self.model.device = [], offload_device
+
+    def is_dynamic(self):
+        return False
 
     def model_size(self):
         return self.size
@@ -46,6 +51,20 @@ class FakePatcher:
         clone = type(self)(self.model, self.load_device, self.offload_device, self.model_size())
         clone.parent = self
         return clone
+
+    def patch_model(self, device_to=None, load_weights=True):
+        self.model.to(device_to).device = device_to
+        return self.model
+
+    def unpatch_model(self, device_to=None, unpatch_weights=True):
+        self.model.to(device_to).device = device_to
+
+    def detach(self, unpatch_all=True):
+        if unpatch_all:
+            self.unpatch_model(self.offload_device, unpatch_weights=unpatch_all)
+        for callback in self.on_detach:
+            callback(self, unpatch_all)
+        return self.model
 
     def __del__(self):
         self.detach(unpatch_all=False)
@@ -166,9 +185,16 @@ def comfy(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def room(comfy):
-    """room("speak") -> nodes/speak.py"""
+def load_module(comfy):
+    """load_module("speak") -> nodes/speak.py"""
     return lambda name: importlib.import_module(f"higgs_tts.nodes.{name}")
+
+
+@pytest.fixture
+def schemas(comfy):
+    """{node id: schema} of every node, as ComfyUI asks for them."""
+    nodes = asyncio.run(importlib.import_module("higgs_tts.nodes").make_extension().get_node_list())
+    return {schema.node_id: schema for schema in (node.define_schema() for node in nodes)}
 
 
 @pytest.fixture
@@ -179,3 +205,13 @@ def make_engine():
 @pytest.fixture
 def interrupted():
     return Interrupted
+
+
+@pytest.fixture
+def library(tmp_path):
+    """models/voices with clips, transcripts, a saved voice and a file that is none of these."""
+    root = tmp_path / "models" / "voices"
+    (root / "team").mkdir(parents=True)
+    for name in ("b.wav", "a.mp3", "team/c.flac", "d.safetensors", "b.txt", "a.txt", "a.reference.txt", "notes.md"):
+        (root / name).write_text(f"said in {name}")
+    return root

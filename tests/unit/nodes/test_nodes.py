@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice
+from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice, range_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
@@ -28,43 +28,37 @@ def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
     assert "higgs_tts.nodes.load" not in sys.modules
 
 
-def test_ids_are_the_ones_that_shared_workflows_carry(comfy):
-    names = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
-    schemas = [node.define_schema() for node in node_list()]
-    assert [schema.node_id for schema in schemas] == names
-    for schema in schemas:
+def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
+    assert list(schemas) == [
+        "HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak",
+    ]  # fmt: skip
+    for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
         assert all(socket.tooltip for socket in [*schema.inputs, *schema.outputs])
         page = (ROOT / "web" / "docs" / f"{schema.node_id}.md").read_text(encoding="utf-8")
         assert all(f"`{socket.args[0]}`" in page for socket in schema.inputs), schema.node_id
 
 
-def test_defaults_are_the_engine_s_and_fit_the_widgets(comfy):
-    settings = {**vars(SamplingParams()), **vars(EngineConfig("x"))}
+def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
+    settings = {"HiggsTTSSpeak": SamplingParams, "HiggsTTSLoadModel": EngineConfig}
     seen = set()
-    for node in node_list():
-        for socket in node.define_schema().inputs:
+    for node_id, cls in settings.items():
+        for socket in schemas[node_id].inputs:
             name = socket.args[0]
-            if name in settings and name != "model":
-                assert socket.default == settings[name] and socket.optional, name
-                assert not hasattr(socket, "min") or socket.min <= socket.default <= socket.max
-                assert not hasattr(socket, "options") or socket.default in socket.options
-                seen.add(name)
-    assert {"seed", "temperature", "max_frames", "device", "dtype", "context"} <= seen
+            if name == "model" or not hasattr(cls, name):
+                continue
+            assert socket.optional and socket.default == getattr(cls, name), name
+            if hasattr(socket, "options"):
+                assert socket.default in socket.options
+            else:
+                assert (socket.min, socket.max, socket.step) == range_of(cls, name), name
+            seen.add(name)
+    numbers = {"seed", "temperature", "top_p", "top_k", "max_frames", "chunk_seconds", "context"}
+    assert seen == numbers | {"device", "dtype"}
 
 
-def test_every_value_a_widget_allows_is_legal(comfy):
-    for node in node_list():
-        for socket in node.define_schema().inputs:
-            name = socket.args[0]
-            for value in (getattr(socket, "min", None), getattr(socket, "max", None)):
-                if value is not None:
-                    kind = SamplingParams if hasattr(SamplingParams, name) else EngineConfig
-                    kind(**{"model": "x"} if kind is EngineConfig else {}, **{name: value})
-
-
-def test_the_licence_stands_where_a_checkpoint_is_chosen(room):
-    tip = room("load").HiggsTTSLoadModel.define_schema().inputs[0].tooltip
+def test_the_licence_stands_where_a_checkpoint_is_chosen(load_module):
+    tip = load_module("load").HiggsTTSLoadModel.define_schema().inputs[0].tooltip
     assert "research and non-commercial" in tip and "creators" in tip
 
 
@@ -77,24 +71,26 @@ def test_linked_names_are_unknown_before_the_run(comfy):
 
 class TestSpeak:
     @pytest.fixture
-    def patcher(self, room, make_engine):
-        made = room("patcher").make_patcher(make_engine())
-        made.model.label, made.model.notes = "higgs", ("a note",)
+    def patcher(self, load_module, make_engine):
+        made = load_module("patcher").make_patcher(make_engine())
+        made.model.label, made.model.warnings = "higgs", ("a warning of the loader",)
         return made
 
-    def test_cut_speech_does_not_look_like_success(self, room):
+    def test_cut_speech_does_not_look_like_success(self, load_module):
         speech = SpeechResult(torch.zeros(960), torch.zeros(1, 8, dtype=torch.int64), 0.0, 3, "frame limit (1 frames)")
-        info = room("speak").describe(speech, "higgs").splitlines()
+        info = load_module("speak").describe(speech, "higgs").splitlines()
         assert info[0] == "0.0 s of speech in 0.0 s. Stopped at: frame limit (1 frames)."
         assert info[-1].startswith("Details: 1 frames, 3 chunks, ")
 
-    def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, room, comfy, patcher):
-        audio, info = room("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice="v", scene=" a room ", seed=5).args
+    def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, load_module, comfy, patcher):
+        audio, info = (
+            load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice="v", scene=" a room ", seed=5).args
+        )
         assert patcher.engine.calls == ["open", ("Hi", "v", SamplingParams(seed=5), "a room")]
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
         assert info.splitlines() == [
             "0.1 s of speech in 0.0 s, 4.0 times real time. Complete.",
-            "Warning: a note",
+            "Warning: a warning of the loader",
             "Warning: a warning",
             "Model: higgs",
             "Details: 2 frames, 100 frames/s. Backend: by hand",
@@ -103,17 +99,17 @@ class TestSpeak:
         assert len(comfy["comfy.model_management"].loads) == 1
 
     @pytest.mark.parametrize("text", ["", " \n\t"])
-    def test_empty_text_loads_nothing(self, room, patcher, text):
+    def test_empty_text_loads_nothing(self, load_module, patcher, text):
         with pytest.raises(HiggsError, match=r"^Higgs Speak: the text is empty"):
-            room("speak").HiggsTTSSpeak.execute(patcher, text)
+            load_module("speak").HiggsTTSSpeak.execute(patcher, text)
         assert patcher.engine.calls == []
 
-    def test_a_bad_setting_is_told_before_anything_is_loaded(self, room, patcher):
+    def test_a_bad_setting_is_refused_before_anything_is_loaded(self, load_module, patcher):
         with pytest.raises(HiggsError, match=r"^Higgs Speak: .*temperature"):
-            room("speak").HiggsTTSSpeak.execute(patcher, "Hi", temperature=-1.0)
+            load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", temperature=-1.0)
         assert patcher.engine.calls == []
 
-    def test_every_frame_asks_whether_to_stop(self, room, comfy, patcher, interrupted):
+    def test_every_frame_asks_whether_to_stop(self, load_module, comfy, patcher, interrupted):
         mm = comfy["comfy.model_management"]
         speak = patcher.engine.speak
 
@@ -123,37 +119,37 @@ class TestSpeak:
 
         patcher.engine.speak = stopped_in_the_middle
         with pytest.raises(interrupted):
-            room("speak").HiggsTTSSpeak.execute(patcher, "Hi")
+            load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi")
         assert comfy["comfy.utils"].bars == [] and patcher.engine.opened
 
 
 class TestVoice:
-    def test_a_clip_goes_as_it_is_with_its_transcript(self, room, make_engine):
-        patcher = room("patcher").make_patcher(make_engine())
+    def test_a_clip_goes_as_it_is_with_its_transcript(self, load_module, make_engine):
+        patcher = load_module("patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
-        voice, info = room("voice").HiggsTTSVoice.execute(patcher, audio, " Hello. ").args
+        voice, info = load_module("voice").HiggsTTSVoice.execute(patcher, audio, " Hello. ").args
         assert patcher.engine.calls == [((2, 800), 44100, "Hello.", "")] and voice.transcript == "Hello."
         assert info == "0.2 s, 'Hello.'"
 
-    def test_a_missing_transcript_is_told(self, room, make_engine):
-        patcher = room("patcher").make_patcher(make_engine())
+    def test_a_missing_transcript_is_a_warning(self, load_module, make_engine):
+        patcher = load_module("patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
-        _, info = room("voice").HiggsTTSVoice.execute(patcher, audio, " ").args
+        _, info = load_module("voice").HiggsTTSVoice.execute(patcher, audio, " ").args
         assert info.startswith("0.2 s\nWarning: without a transcript") and "Enter what is said" in info
 
     @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
-    def test_no_clip_or_several(self, room, make_engine, audio):
-        patcher = room("patcher").make_patcher(make_engine())
+    def test_no_clip_or_several(self, load_module, make_engine, audio):
+        patcher = load_module("patcher").make_patcher(make_engine())
         with pytest.raises(HiggsError, match=r"^Higgs Voice: the audio input"):
-            room("voice").HiggsTTSVoice.execute(patcher, audio)
+            load_module("voice").HiggsTTSVoice.execute(patcher, audio)
         assert patcher.engine.calls == []
 
 
 class TestDownload:
     LABEL = next(iter(DOWNLOADS))
 
-    def test_goes_into_our_folder_with_a_bar(self, room, comfy, monkeypatch, tmp_path):
-        load, seen = room("load"), []
+    def test_goes_into_our_folder_with_a_bar(self, load_module, comfy, monkeypatch, tmp_path):
+        load, seen = load_module("load"), []
 
         def fetch(label, root, on_progress):
             seen.append((label, root))
@@ -161,35 +157,35 @@ class TestDownload:
             return root / "got"
 
         monkeypatch.setattr(load, "download_checkpoint", fetch)
-        assert load.fetch(f"download: {self.LABEL}", "7") == tmp_path / "disk" / "got"
+        assert load.download(f"download: {self.LABEL}", "7") == tmp_path / "disk" / "got"
         assert seen == [(self.LABEL, tmp_path / "disk")] and comfy["comfy.utils"].bars == [(250, 1000)]
 
-    def test_stop_ends_every_thread_and_then_the_node(self, room, comfy, monkeypatch, interrupted):
-        load, told = room("load"), []
+    def test_stop_ends_every_thread_and_then_the_node(self, load_module, comfy, monkeypatch, interrupted):
+        load, refused = load_module("load"), []
 
         def fetch(label, root, on_progress):
             comfy["comfy.model_management"].stop = True
             for _thread in range(2):
                 with pytest.raises(OSError):
                     on_progress(0.5, "half")
-                told.append(True)
+                refused.append(True)
             raise HiggsError("could not be downloaded")
 
         monkeypatch.setattr(load, "download_checkpoint", fetch)
         with pytest.raises(interrupted):
-            load.fetch(f"download: {self.LABEL}", "7")
-        assert told == [True, True]
+            load.download(f"download: {self.LABEL}", "7")
+        assert refused == [True, True]
 
-    def test_a_download_that_is_not_listed_is_refused(self, room):
-        answer = room("load").HiggsTTSLoadModel.validate_inputs("download: Something else")
+    def test_a_download_that_is_not_listed_is_refused(self, load_module):
+        answer = load_module("load").HiggsTTSLoadModel.validate_inputs("download: Something else")
         assert answer.startswith("Higgs Load Model: ")
-        assert room("load").HiggsTTSLoadModel.validate_inputs(f"download: {self.LABEL}") is True
+        assert load_module("load").HiggsTTSLoadModel.validate_inputs(f"download: {self.LABEL}") is True
 
 
 class TestSaveVoice:
     @pytest.fixture
-    def save(self, room):
-        return room("voice_files").HiggsTTSSaveVoice
+    def save(self, load_module):
+        return load_module("voice_files").HiggsTTSSaveVoice
 
     @pytest.fixture
     def path(self, tmp_path):
@@ -197,12 +193,12 @@ class TestSaveVoice:
 
     def test_runs_again_only_when_its_file_is_not_what_it_left(self, save, path):
         """ComfyUI runs a node again, and all behind it, when what `fingerprint_inputs` returns is another."""
-        told = [save.fingerprint_inputs("anna")]
+        fingerprints = [save.fingerprint_inputs("anna")]
         save.execute(VOICE, "anna")
-        told.append(save.fingerprint_inputs("anna"))
-        assert told[0] == told[1]
+        fingerprints.append(save.fingerprint_inputs("anna"))
+        assert fingerprints[0] == fingerprints[1]
         path.unlink()
-        assert save.fingerprint_inputs("anna") == save.fingerprint_inputs("anna") != told[1]
+        assert save.fingerprint_inputs("anna") == save.fingerprint_inputs("anna") != fingerprints[1]
         save.execute(VOICE, "anna")
         again = save.fingerprint_inputs("anna")
         OTHER.save(path)
@@ -237,6 +233,6 @@ class TestSaveVoice:
         path.parent.mkdir(parents=True, exist_ok=True)
         OTHER.save(path)
         save.execute(VOICE, "anna")
-        told = save.fingerprint_inputs("anna")
+        before = save.fingerprint_inputs("anna")
         path.with_name("anna 2.safetensors").unlink()
-        assert save.fingerprint_inputs("anna") != told
+        assert save.fingerprint_inputs("anna") != before

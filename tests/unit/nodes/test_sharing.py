@@ -17,11 +17,11 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def load(room, model):
+def load(load_module, model):
     """load(model="one", **settings) -> what the loader puts out."""
 
     def run(model="one", **settings):
-        return room("load").HiggsTTSLoadModel.execute(model, **settings).args[0]
+        return load_module("load").HiggsTTSLoadModel.execute(model, **settings).args[0]
 
     return run
 
@@ -66,6 +66,6 @@ def test_nothing_outlives_the_last_output(load):
     assert gone() is None and not load().engine.opened
 
 
-def test_graphs_without_a_gpu_are_told_on_the_node(load, room):
+def test_graphs_without_a_gpu_are_an_error_on_the_node(load, load_module):
     with pytest.raises(HiggsError, match=r"^Higgs \w+.*: CUDA graphs are on, but the device is cpu\. Set graphs to"):
-        room("speak").HiggsTTSSpeak.execute(load(graphs="on"), "Hi")
+        load_module("speak").HiggsTTSSpeak.execute(load(graphs="on"), "Hi")

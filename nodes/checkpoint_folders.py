@@ -1,0 +1,88 @@
+"""The checkpoints in ComfyUI's folders, and the names under which workflows keep them. Opens no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ..engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, Found, HiggsError, find_checkpoints, find_in_hf_cache
+from . import folders
+from .saved_names import closest, parts_of
+
+FOLDER = "higgs_tts"  # below models/, and our key in extra_model_paths.yaml
+OTHER_FOLDERS = ("TTS", "tts", "higgsv3tts", "higgs_audio")  # where other packs keep the same checkpoints
+AUTO = "auto"  # the best checkpoint that is here
+DOWNLOAD = "download: "  # a choice that begins so is downloaded when it runs
+
+folders.register(FOLDER, {".safetensors", ".pth"})
+
+
+def model_roots() -> list[Path]:
+    """Folders that are searched for checkpoints: ours first; each once, also where TTS and tts are one folder."""
+    candidates = folders.registered(FOLDER)
+    for name in OTHER_FOLDERS:
+        candidates += [*folders.registered(name), folders.below_models(name)]
+    roots: list[Path] = []
+    for folder in candidates:
+        if folder.is_dir() and not any(folder.samefile(root) for root in roots):
+            roots.append(folder)
+    return roots
+
+
+def checkpoints() -> dict[str, Found]:
+    """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, Hugging Face's cache, ours.
+
+    Complete ones come first, and have a name before an unfinished download of the same name.
+    """
+    embedded = [replace(found, name=EMBEDDED_NAME) for found in find_checkpoints([EMBEDDED])]
+    found = [*find_checkpoints(model_roots()), *find_in_hf_cache(), *embedded]
+    named: dict[str, Found] = {}
+    for checkpoint in sorted(found, key=lambda checkpoint: not checkpoint.complete):
+        named.setdefault(checkpoint.name, checkpoint)
+    return named
+
+
+def choices() -> list[str]:
+    """The loader's list: the best that is here, each that is here, then what can be downloaded."""
+    return [AUTO, *checkpoints(), *(DOWNLOAD + label for label in DOWNLOADS)]
+
+
+def find_checkpoint(name: str) -> Found:
+    """The checkpoint that a workflow calls `name`, which may have been in another folder when it was saved.
+
+    "auto" is Higgs TTS 3 where there is one, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError where
+    nothing has that name, or files are missing in it.
+    """
+    found = checkpoints()
+    if name == AUTO:
+        return min((checkpoint for checkpoint in found.values() if checkpoint.complete), key=_preference)
+    matches = closest(found, name)
+    if not matches:
+        raise HiggsError(
+            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
+            f"'{AUTO}', which takes the best one that is there, or '{EMBEDDED_NAME}', which always is. Or put its "
+            f"folder into models/{FOLDER}, or choose a '{DOWNLOAD}' entry; press R to refresh the list."
+        )
+    match = found[matches[0]]
+    if not match.complete:
+        raise HiggsError(
+            f"{match.path} is not complete. {match.note} Download it again, or choose another checkpoint from the list."
+        )
+    return match
+
+
+def _preference(found: Found) -> tuple:
+    """Order among checkpoints for "auto": v3 before v2 before the embedded one, published names first, then by name."""
+    published = {name.lower() for download in DOWNLOADS.values() for name in download.names}
+    is_published = parts_of(found.name)[-1] in published
+    return found.name == EMBEDDED_NAME, found.family != "v3", not is_published, found.name.lower()
+
+
+def download_root() -> Path:
+    return folders.registered(FOLDER)[0]
+
+
+def fingerprint(folder: Path) -> list[list]:
+    """[name, bytes, time] of each file of a checkpoint: when it differs, the checkpoint must be loaded again."""
+    files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
+    return [[path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns] for path in files]

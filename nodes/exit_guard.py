@@ -1,0 +1,56 @@
+"""Keeps the process from exiting in the middle of a node's work. Knows ComfyUI's server, and no engine.
+
+ComfyUI exits while its daemon worker still computes. Python then freezes that thread wherever it is, and inside torch
+this aborts the process. So the exit waits for the node at work, and that node stops for good at its next check.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from contextlib import contextmanager
+
+from server import PromptServer
+
+EXIT_SECONDS = 10  # how long the exit waits for a node
+
+_work = threading.Lock()  # held by the node at work, at last by the exit
+_exiting = threading.Event()
+_server_was_running = False  # when the node at work began: scripts run nodes without a server
+
+
+def _is_server_running() -> bool:
+    server = getattr(PromptServer, "instance", None)
+    return server is not None and server.loop.is_running()
+
+
+def is_exiting() -> bool:
+    """Whether the process exits, or ComfyUI's server has stopped since the node at work began."""
+    return _exiting.is_set() or (_server_was_running and not _is_server_running())
+
+
+@contextmanager
+def node_work():
+    """A node does its work inside; when the process exits, it never leaves."""
+    global _server_was_running
+    _work.acquire()
+    _server_was_running = _is_server_running()
+    try:
+        yield
+    finally:
+        stop_if_exiting()
+        _work.release()
+
+
+def stop_if_exiting() -> None:
+    """For the node at work: return, or let the process exit and never return."""
+    if is_exiting():
+        _work.release()
+        threading.Event().wait()
+
+
+@atexit.register
+def wait_for_node() -> None:
+    """Make the node at work stop, and all that follow, and wait until it has."""
+    _exiting.set()
+    _work.acquire(timeout=EXIT_SECONDS)

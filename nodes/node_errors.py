@@ -1,0 +1,43 @@
+"""How a node ends early: by an error that begins with the node's name, or because the user pressed stop."""
+
+from __future__ import annotations
+
+import traceback
+from contextlib import contextmanager
+
+import comfy.model_management as mm
+import torch
+
+from ..engine import HiggsError
+from . import exit_guard
+
+
+@contextmanager
+def node_errors(node: str):
+    """Every node does its work inside: errors begin with its name, and the process does not exit meanwhile.
+
+    Out of memory keeps its type, upon which ComfyUI unloads all models.
+    """
+    with exit_guard.node_work():
+        try:
+            yield
+        except HiggsError as error:
+            raise HiggsError(f"{node}: {error}") from error
+        except torch.cuda.OutOfMemoryError as error:
+            traceback.clear_frames(error.__traceback__)  # their tensors would outlive the unloading that follows
+            reason = str(error).partition("\n")[0]
+            raise torch.cuda.OutOfMemoryError(
+                f"{node}: the device is out of memory. Choose a smaller context in Higgs Load Model, or close other "
+                f"programs that use the device. ({reason})"
+            ) from error
+
+
+def check_interrupt() -> None:
+    """Raise ComfyUI's own exception if the user pressed stop. If the process exits, the node stops here for good."""
+    exit_guard.stop_if_exiting()
+    mm.throw_exception_if_processing_interrupted()
+
+
+def is_interrupted() -> bool:
+    """Whether the user pressed stop or the process exits. Leaves the request standing, so every thread sees it."""
+    return mm.processing_interrupted() or exit_guard.is_exiting()

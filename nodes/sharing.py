@@ -1,0 +1,24 @@
+"""Loaders that ask for the same share one patcher, and so one engine. Holds none alive."""
+
+from __future__ import annotations
+
+import weakref
+
+from ..engine import Engine
+from .patcher import HiggsPatcher, make_patcher
+
+_patchers: weakref.WeakValueDictionary[tuple, HiggsPatcher] = weakref.WeakValueDictionary()
+
+
+def share_patcher(engine: Engine, fingerprint: list[list], label: str = "", warning: str = "") -> HiggsPatcher:
+    """The patcher of an equal engine over the same files, if one is alive; else one for `engine`, not yet open.
+
+    label, warning: for the info output of the nodes that use it.
+    """
+    files = tuple(map(tuple, fingerprint))
+    key = (engine.checkpoint.folder.resolve(), files, engine.device, engine.dtype, engine.context, engine.config.runner)
+    patcher = _patchers.get(key)
+    if patcher is None:
+        patcher = _patchers[key] = make_patcher(engine)
+    patcher.model.label, patcher.model.warnings = label, (warning,) if warning else ()
+    return patcher

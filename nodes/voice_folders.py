@@ -1,0 +1,76 @@
+"""The voices in models/voices and in the pack: which there are, and where one is saved. Opens none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engine import HiggsError
+from . import folders
+from .saved_names import closest, parts_of
+
+FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
+SAVED = ".safetensors"  # a saved voice
+CLIPS = (".wav", ".flac", ".mp3", ".ogg")
+BUILT_IN = "built-in"  # what the names of the pack's clips begin with
+BUILT_IN_CLIPS = Path(__file__).parent / "voices"
+MAX_NAME_BYTES = 200  # file systems take 255, and a suffix is added, and another while the file is written
+RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
+
+folders.register(FOLDER, {SAVED, *CLIPS})
+
+
+def voices() -> dict[str, Path]:
+    """Name -> file of every saved voice and every clip in the voice folders, then of the clips in the pack."""
+    files: dict[str, Path] = {}
+    for root in folders.registered(FOLDER):
+        for path in sorted(root.rglob("*")):
+            if path.suffix.lower() in (SAVED, *CLIPS) and path.is_file():
+                files.setdefault(path.relative_to(root).as_posix(), path)
+    built_in = {f"{BUILT_IN}/{path.name}": path for path in sorted(BUILT_IN_CLIPS.glob("*.flac"))}
+    return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **built_in}
+
+
+def find_voice(name: str) -> Path:
+    """The file of the voice a workflow calls `name`, found by its last parts when folders differ.
+
+    Raises HiggsError if there is none, or several that it could be: it is somebody's voice.
+    """
+    known = voices()
+    # A missing voice of the user's must not become one of the pack's.
+    same_origin = [other for other in known if _is_built_in(other) == _is_built_in(name)]
+    matches = closest(same_origin, name)
+    if not matches:
+        raise HiggsError(
+            f"there is no voice {name!r} in models/{FOLDER} (found: {', '.join(known)}). Put a clip there or save a "
+            "voice with Higgs Save Voice, then press R to refresh the list."
+        )
+    if len(matches) > 1:
+        raise HiggsError(f"there is no voice {name!r}; it could be {' or '.join(matches)}. Choose one from the list.")
+    return known[matches[0]]
+
+
+def _is_built_in(name: str) -> bool:
+    return parts_of(name)[0] == BUILT_IN
+
+
+def voice_target(name: str) -> Path:
+    """Where a voice of this name is saved. Raises HiggsError for a name that leaves the folder or is not portable."""
+    plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
+    parts = plain.split("/")
+    if not plain or not all(map(_is_portable, parts)):
+        raise HiggsError(f"{name!r} is not a valid voice name. Use letters and digits, with / for a folder.")
+    return folders.registered(FOLDER)[0].joinpath(*parts[:-1], parts[-1] + SAVED)
+
+
+def numbered(path: Path, number: int) -> Path:
+    """`path` for 1, then "name 2", "name 3", ... beside it."""
+    return path if number == 1 else path.with_name(f"{path.name.removesuffix(SAVED)} {number}{SAVED}")
+
+
+def _is_portable(part: str) -> bool:
+    """Whether every system takes `part` as the name of a file or folder."""
+    if part.strip(" .") != part or not 0 < len(part.encode()) <= MAX_NAME_BYTES:
+        return False
+    if part.split(".")[0].upper() in RESERVED:
+        return False
+    return all(character.isprintable() and character not in '<>:"|?*' for character in part)

@@ -1,0 +1,82 @@
+"""Which voices there are, that a name saved on one machine is found on another, and where a voice is saved."""
+
+from __future__ import annotations
+
+import pytest
+from higgs_tts.engine import HiggsError
+
+
+@pytest.fixture
+def folders(load_module):
+    return load_module("voice_folders")
+
+
+@pytest.fixture
+def transcript_of(load_module):
+    return load_module("transcripts").transcript_of
+
+
+def test_voices_with_and_without_a_transcript_are_listed(folders, transcript_of, library):
+    names = list(folders.voices())
+    assert names[:4] == ["a.mp3", "b.wav", "d.safetensors", "team/c.flac"]
+    assert names[4:] and all(name.startswith("built-in/") and name.endswith(".flac") for name in names[4:])
+    assert folders.find_voice("other\\C.flac") == library / "team" / "c.flac"
+    assert transcript_of(library / "a.mp3") == ("said in a.reference.txt", "a.reference.txt")
+    assert transcript_of(library / "b.wav") == ("said in b.txt", "b.txt")
+    assert transcript_of(library / "team" / "c.flac") == ("", "")
+    with pytest.raises(HiggsError, match=r"'e'.*found: a\.mp3, b\.wav"):
+        folders.find_voice("e")
+
+
+def test_no_voice_is_taken_for_another(folders, library):
+    for name in ("cast", "team"):
+        (library / name).mkdir(exist_ok=True)
+        (library / name / "anna.wav").write_text(name)
+    assert folders.find_voice("team\\anna.wav") == library / "team" / "anna.wav"
+    assert folders.find_voice("elsewhere/Cast/Anna.wav") == library / "cast" / "anna.wav"
+    (library / "eve@home.wav").write_text("eve")
+    with pytest.raises(HiggsError, match=r"no voice 'eve@work\.wav'"):
+        folders.find_voice("eve@work.wav")
+    with pytest.raises(HiggsError, match=r"could be cast/anna\.wav or team/anna\.wav"):
+        folders.find_voice("other/anna.wav")
+
+
+def test_built_in_voices_have_transcripts_and_stand_in_for_nobody(folders, transcript_of, library):
+    built_in = [name for name in folders.voices() if name.startswith("built-in/")]
+    for name in built_in:
+        path = folders.find_voice(name)
+        assert folders.find_voice(name.replace("/", "\\")) == path
+        assert len(transcript_of(path)[0].split()) > 8 and path.stat().st_size <= 250_000
+        with pytest.raises(HiggsError, match="there is no voice"):
+            folders.find_voice(path.name)  # somebody's own of that name, which is not here
+
+
+def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
+    root = tmp_path / "models" / "voices"
+    assert folders.voice_target(" anna ") == root / "anna.safetensors"
+    assert folders.voice_target("team\\anna.safetensors") == root / "team" / "anna.safetensors"
+    assert folders.voice_target("v1.5") == root / "v1.5.safetensors"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ",
+        "/",
+        "../x",
+        "a/../b",
+        "a//b",
+        "C:/x",
+        "a\0b",
+        ".safetensors",
+        "a\tb",
+        "con",
+        "team/NUL.x",
+        "a.",
+        "x" * 300,
+    ],
+)
+def test_names_that_lead_elsewhere_are_refused(folders, name):
+    with pytest.raises(HiggsError, match=r"is not a valid voice name"):
+        folders.voice_target(name)

@@ -1,0 +1,41 @@
+"""A number in SamplingParams or EngineConfig has one range: the engine, the widgets and the terminal use it."""
+
+import dataclasses
+
+import pytest
+from higgs_tts.engine import EngineConfig, HiggsError, SamplingParams, range_of
+from higgs_tts.engine.__main__ import _parser
+
+NUMBERS = [
+    (settings, field)
+    for settings in (SamplingParams, EngineConfig)
+    for field in dataclasses.fields(settings)
+    if field.type in ("int", "float")
+]
+GIVEN = {SamplingParams: {}, EngineConfig: {"model": "x"}}
+every_number = pytest.mark.parametrize("settings, field", NUMBERS, ids=lambda value: getattr(value, "name", ""))
+
+
+@every_number
+def test_values_at_the_edges_are_legal_and_those_beyond_are_refused(settings, field):
+    low, high = field.metadata["range"]
+    for value in (low, high, field.default):
+        settings(**GIVEN[settings], **{field.name: value})
+    for value in (low - 1, high + 1, float("nan")):
+        with pytest.raises(HiggsError, match=rf"^{field.name} is {value}\. It must be between {low} and {high}\."):
+            settings(**GIVEN[settings], **{field.name: value})
+
+
+@every_number
+def test_what_is_offered_is_legal(settings, field):
+    low, high, _ = range_of(settings, field.name)
+    assert field.metadata["range"][0] <= low <= field.default <= high <= field.metadata["range"][1]
+
+
+def test_the_terminal_takes_defaults_and_ranges_from_the_fields(capsys):
+    args = vars(_parser().parse_args(["say", "Hi", "--out", "a.wav"]))
+    for name in ("seed", "temperature", "top_p", "top_k", "max_frames"):
+        assert args[name] == getattr(SamplingParams, name)
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["say", "--help"])
+    assert "0.01 to 1.0, default 0.8" in " ".join(capsys.readouterr().out.split())
