@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
-from .checkpoint.codec_layout import encoder_bytes
-from .checkpoint.load import inspect, require_whole, talker_bytes
+from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
+from .checkpoint.load import inspect, require_whole, talker_sizes
 from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
 from .decode.model_runner import ModelRunner
 from .errors import HiggsError
 from .loaded_model import LoadedModel
+from .memory import device_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .request import SpeechRequest
@@ -66,12 +67,13 @@ class Engine:
     @functools.cached_property
     def _runner_bytes(self) -> int:
         model, kernels = self.checkpoint.config, self.config.kernels
-        return ModelRunner.planned_bytes(model, 1, self.context, self.device, self.dtype, kernels)
+        sizes = ModelRunner.planned_sizes(model, 1, self.context, self.device, self.dtype, kernels)
+        return device_bytes(sizes, self.device)
 
     @property
     def encoder_bytes(self) -> int:
         """Bytes that `encode_voice` takes on the device while it runs."""
-        return encoder_bytes(self.checkpoint.codec.config)
+        return device_bytes(fp32_sizes(encoder_shapes(self.checkpoint.codec.config)), self.device)
 
     @torch.inference_mode()
     def open(self):
@@ -130,7 +132,7 @@ class Engine:
 
     def _few_threads(self):
         """One CPU thread for a model so small that more only wait for each other."""
-        is_small = self.device.type == "cpu" and talker_bytes(self.checkpoint, self.dtype) <= SMALL_BYTES
+        is_small = self.device.type == "cpu" and sum(talker_sizes(self.checkpoint, self.dtype)) <= SMALL_BYTES
         return one_thread() if is_small else contextlib.nullcontext()
 
     def _on_device(self):

@@ -9,8 +9,8 @@ import traceback
 
 import torch
 
-from .checkpoint.codec_layout import decoder_bytes
-from .checkpoint.load import Checkpoint, load_talker, talker_bytes
+from .checkpoint.codec_layout import decoder_shapes, fp32_sizes
+from .checkpoint.load import Checkpoint, load_talker, talker_sizes
 from .codec.model import build_decoder
 from .codec.snake import SnakeKernel
 from .codec.stream import make_windows
@@ -18,9 +18,9 @@ from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import KernelUnavailable
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
-from .memory import PrivatePool, release_pinned
+from .memory import PrivatePool, device_bytes, release_pinned, workspace_bytes
 from .talker import build_talker
-from .talker.rope import rope_bytes
+from .talker.rope import rope_sizes
 
 CPU_BATCH = 4  # rows at most on a CPU, where memory is not asked and one more row saves less
 RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
@@ -91,16 +91,20 @@ class LoadedModel:
 
     @staticmethod
     def planned_bytes(checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype) -> int:
-        """Bytes that opening takes on `device`, captures aside; reads headers only."""
+        """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
         model = checkpoint.config
-        runner = ModelRunner.planned_bytes(model, 1, context, device, dtype, config.kernels)
-        codec = decoder_bytes(checkpoint.codec.config)
-        return talker_bytes(checkpoint, dtype) + rope_bytes(model, context, dtype) + runner + codec
+        sizes = talker_sizes(checkpoint, dtype) + rope_sizes(model, context, dtype)
+        sizes += ModelRunner.planned_sizes(model, 1, context, device, dtype, config.kernels)
+        sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
+        return device_bytes(sizes, device) + workspace_bytes(device)
 
     @property
     def spare_bytes(self) -> int:
         """Bytes on the device that `trim` gives up, captures aside."""
-        return self.prefixes.nbytes() + (self._runner.nbytes() if self._runner is not None else 0)
+        return self.prefixes.nbytes() + self._runner_held()
+
+    def _runner_held(self) -> int:
+        return device_bytes(self._runner.sizes(), self.pool.device) if self._runner is not None else 0
 
     def runner(self) -> ModelRunner:
         """One row of the whole context, made anew after `trim`."""
@@ -157,7 +161,8 @@ class LoadedModel:
 
     def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
         talker, kernels = self.talker, self._config.kernels
-        return ModelRunner.planned_bytes(talker.config, batch, max_seq_len, talker.device, talker.dtype, kernels)
+        sizes = ModelRunner.planned_sizes(talker.config, batch, max_seq_len, talker.device, talker.dtype, kernels)
+        return sum(sizes)
 
     def _synchronize(self):
         if self.pool.device.type == "cuda":

@@ -11,10 +11,13 @@ import contextlib
 import logging
 import threading
 import weakref
+from collections.abc import Iterable
 
 import torch
 
 log = logging.getLogger("higgs_tts")
+
+_LARGE, _SEGMENT = 10 << 20, 2 << 20  # the allocator gives what is as large a segment of its own, in multiples
 
 
 class PrivatePool:
@@ -94,6 +97,21 @@ class PrivatePool:
         self._adopted.clear()
         self._pool = None
         self.trim()
+
+
+def device_bytes(sizes: Iterable[int], device: torch.device) -> int:
+    """Bytes that allocations of these sizes take on a device, as torch's caching allocator rounds them."""
+    if device.type != "cuda":
+        return sum(sizes)
+    return sum(-(-size // _SEGMENT) * _SEGMENT if size >= _LARGE else size for size in sizes)
+
+
+def workspace_bytes(device: torch.device) -> int:
+    """cuBLAS's workspace for one stream, as torch allocates it (getChosenWorkspaceSize in its CUDABlas.cpp)."""
+    if device.type != "cuda":
+        return 0
+    is_hopper_or_later = torch.cuda.get_device_capability(device) >= (9, 0)
+    return 32 << 20 if is_hopper_or_later else (8 << 20) + (128 << 10)
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -109,18 +109,9 @@ def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
     return MappingProxyType({**acoustic, **semantic, **ours})
 
 
-def decoder_bytes(config: CodecConfig) -> int:
-    """Bytes that the decoder takes, in fp32."""
-    return _fp32_bytes(decoder_shapes(config))
-
-
-def encoder_bytes(config: CodecConfig) -> int:
-    """Bytes that the encoder takes, in fp32."""
-    return _fp32_bytes(encoder_shapes(config))
-
-
-def _fp32_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return 4 * sum(math.prod(shape) for shape in shapes.values())
+def fp32_sizes(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
+    """Bytes of each tensor of these shapes, as the codec has them."""
+    return [4 * math.prod(shape) for shape in shapes.values()]
 
 
 def unused_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:

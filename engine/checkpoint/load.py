@@ -172,7 +172,7 @@ def require_whole(checkpoint: Checkpoint):
     )
 
 
-def talker_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Bytes that `load_talker` takes on the device."""
+def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype) -> list[int]:
+    """Bytes of each tensor that `load_talker` puts on the device."""
     names = (name for name in checkpoint.plan.parts if name != _HOST)
-    return sum(math.prod(checkpoint.plan.shape(name)) for name in names) * dtype.itemsize
+    return [math.prod(checkpoint.plan.shape(name)) * dtype.itemsize for name in names]

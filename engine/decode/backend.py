@@ -12,13 +12,13 @@ from .kernels.single import unfit as decode_unfit
 from .step import sample
 
 
-def scratch_bytes(config, batch: int, max_seq_len: int, device, dtype, kernels: str) -> int:
-    """Bytes that the kernels of a backend have of their own, where they can serve."""
+def planned_scratch(config, batch: int, max_seq_len: int, device, dtype, kernels: str) -> list[int]:
+    """Bytes of each tensor that the kernels of a backend have of their own, where they can serve."""
     if kernels == "torch" or decode_unfit(config, device, dtype):
-        return 0
+        return []
     kind = SingleKernel if batch == 1 else BatchKernel
     scratch = kind.make_scratch(config, batch, max_seq_len, torch.device("meta"))
-    return sum(tensor.nbytes for tensor in scratch.values())
+    return [tensor.nbytes for tensor in scratch.values()]
 
 
 def choose_backend(talker, state, kernels: str) -> Backend:

@@ -7,7 +7,7 @@ import traceback
 import torch
 
 from ..sequence import Sequence
-from .backend import choose_backend, scratch_bytes
+from .backend import choose_backend, planned_scratch
 from .executors import GraphError, make_executor
 from .prefix_cache import PrefixCache
 from .state import DecodeState
@@ -39,14 +39,14 @@ class ModelRunner:
             raise
 
     @staticmethod
-    def planned_bytes(config, batch: int, max_seq_len: int, device, dtype, kernels: str = "torch") -> int:
-        """Bytes that such a runner takes on `device`, captures aside; allocates nothing."""
+    def planned_sizes(config, batch: int, max_seq_len: int, device, dtype, kernels: str) -> list[int]:
+        """Bytes of each tensor that such a runner has on `device`; allocates nothing."""
         state = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype)
-        return state.nbytes() + scratch_bytes(config, batch, max_seq_len, device, dtype, kernels)
+        return state.sizes() + planned_scratch(config, batch, max_seq_len, device, dtype, kernels)
 
-    def nbytes(self) -> int:
-        """Bytes of state and scratch."""
-        return self.state.nbytes() + sum(tensor.nbytes for tensor in self.backend.scratch())
+    def sizes(self) -> list[int]:
+        """Bytes of each tensor of state and scratch."""
+        return self.state.sizes() + [tensor.nbytes for tensor in self.backend.scratch()]
 
     def _executor(self, name: str, streams):
         """The configured executor. A step that cannot be captured runs eagerly, and the notes say why."""

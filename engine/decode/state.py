@@ -60,10 +60,10 @@ class DecodeState:
         """Every tensor of the state."""
         return [tensor for part in vars(self).values() if isinstance(part, Buffers) for tensor in part.tensors()]
 
-    def nbytes(self) -> int:
-        """Bytes of all buffers; shared ones counted once."""
+    def sizes(self) -> list[int]:
+        """Bytes of each buffer; shared ones are counted once."""
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in self.tensors()}
-        return sum(storages.values())
+        return list(storages.values())
 
     def start_row(self, row: int, sequence: Sequence):
         """Makes a row ready for a sequence's first step, its prompt in the cache."""

@@ -24,9 +24,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
     return (1 - smooth) * plain / rope.factor + smooth * plain
 
 
-def rope_bytes(config, context: int, dtype) -> int:
-    """Bytes of `rope_tables` for a talker of that ModelConfig."""
-    return 2 * context * config.head_dim * dtype.itemsize
+def rope_sizes(config, context: int, dtype) -> list[int]:
+    """Bytes of each of `rope_tables` for a talker of that ModelConfig."""
+    return 2 * [context * config.head_dim * dtype.itemsize]
 
 
 def rope_tables(rope: RopeConfig, head_dim: int, context: int, device, dtype) -> tuple[torch.Tensor, torch.Tensor]:

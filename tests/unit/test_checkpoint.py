@@ -8,7 +8,7 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams
 from higgs_tts.engine.checkpoint.discover import constants
-from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_bytes
+from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_sizes
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
@@ -91,7 +91,7 @@ def test_a_checkpoint_is_recognised_and_placed(written, family):
     assert all(tensor.dtype == torch.float32 for name, tensor in tensors.items() if name != "embed_text")
     assert (tensors["head_codes"] is tensors["embed_codes"]) == (family == "v3")
     on_device = {id(tensor): tensor for name, tensor in tensors.items() if name != "embed_text"}.values()
-    assert talker_bytes(checkpoint, torch.float32) == sum(t.numel() * 4 for t in on_device)
+    assert sum(talker_sizes(checkpoint, torch.float32)) == sum(t.numel() * 4 for t in on_device)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_head_of_its_own_is_used_when_the_config_unties_it(copy):
     checkpoint = inspect(folder)
     tensors = load_talker(checkpoint, CPU, torch.float32)
     assert not torch.equal(tensors["head_codes"], tensors["embed_codes"])
-    assert talker_bytes(checkpoint, torch.float32) == sum(
+    assert sum(talker_sizes(checkpoint, torch.float32)) == sum(
         t.numel() * 4 for n, t in tensors.items() if n != "embed_text"
     )
 

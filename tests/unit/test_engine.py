@@ -217,11 +217,8 @@ def test_cancel_leaves_the_engine_usable(engine):
 
 
 def test_speech_that_ends_by_itself_says_so(engine):
-    """Heads that love the end code: the line ends as soon as it may."""
-    book = engine._loaded.talker.head_codes.view(8, 1026, -1)
-    if engine.family == "v3":
-        engine._loaded.talker.head_codes = book.clone().view(-1, book.shape[-1])
-    state = engine._loaded.state
+    """A head that loves the end code after a while."""
+    state = engine._loaded.runner().state
     decode = engine._loaded.talker.decode
 
     def ending(state):
@@ -270,7 +267,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_remedy(folders, family)
 def test_planned_bytes_are_what_open_takes(engine):
     tensors = [
         *engine._loaded.talker.tensors(),
-        *engine._loaded.state.tensors(),
+        *engine._loaded.runner().state.tensors(),
         *engine._loaded.decoder.state_dict().values(),
     ]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
