@@ -1,4 +1,4 @@
-"""The engine's door. `nodes/` and the terminal import from here and from nowhere deeper."""
+"""The engine's door: `nodes/` imports from here and from nowhere deeper. The terminal also runs the tools."""
 
 from .checkpoint.catalog import DOWNLOADS
 from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache

@@ -13,7 +13,7 @@ from .checkpoint.codec_layout import decoder_shapes, fp32_sizes
 from .checkpoint.load import Checkpoint, load_talker, talker_sizes
 from .codec.model import build_decoder
 from .codec.snake import SnakeKernel
-from .codec.stream import make_windows
+from .codec.waveform import Waveform
 from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import KernelUnavailable
 from .decode.model_runner import ModelRunner
@@ -81,9 +81,9 @@ class LoadedModel:
         with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
             cache = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
             self.talker.prefill([0] * length, (), *cache)
-            windows = make_windows(self.decoder, self.pool)
-            windows.submit(torch.zeros(1, config.codebooks, dtype=torch.int64), 0, 1)
-            windows.finish()
+            waveform = Waveform(self.decoder, self.pool, streamed=False)
+            list(waveform.push(torch.zeros(1, config.codebooks, dtype=torch.int64), True))
+            waveform.finish()
 
     def describe(self, runner: ModelRunner) -> str:
         """In plain words, what decodes and, where the codec's kernel is missing, why."""

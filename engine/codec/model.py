@@ -1,4 +1,4 @@
-"""Waveform to codes and back, whole or in a stream. Knows no file format and nothing of who makes the codes.
+"""Waveform to codes and back. Knows no file format and nothing of who makes the codes.
 
 Always in fp32: lower precision changes which code is nearest, and the transposed convolutions are unstable in it.
 """
@@ -18,9 +18,6 @@ from .modules import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encod
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
-EMIT_FRAMES = 25  # frames a stream waits for before it decodes a window
-STEADY_FRAMES = 100  # frames a window on a GPU while somebody listens: four times as many cost it little more
-LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (EMIT_FRAMES, STEADY_FRAMES, WINDOW_FRAMES))  # of windows
 _SEMANTIC_PAD = 160  # samples HuBERT's input gets on each side
 _SEMANTIC_STEP = 2  # HuBERT states a codec frame
 

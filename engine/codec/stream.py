@@ -7,7 +7,7 @@ from collections import deque
 import torch
 
 from ..memory import to_device
-from .model import LENGTHS, CodecDecoder
+from .model import CodecDecoder
 
 
 class InlineWindows:
@@ -45,8 +45,8 @@ class SideStreamWindows:
 
     serialize = True
 
-    def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream):
-        self._decoder, self._stream = decoder, stream
+    def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
+        self._decoder, self._stream, self._lengths = decoder, stream, lengths
         self._windows: deque = deque()  # (event, wav that is there once the event is)
         stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
 
@@ -77,7 +77,7 @@ class SideStreamWindows:
             self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             codes = to_device(codes, self._stream.device)
-            wav = self._decoder.decode_span(codes.T[None], start, stop, lengths=LENGTHS)[0]
+            wav = self._decoder.decode_span(codes.T[None], start, stop, lengths=self._lengths)[0]
             host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
             host.copy_(wav, non_blocking=True)
             event = torch.cuda.Event()
@@ -87,8 +87,11 @@ class SideStreamWindows:
         return event, host
 
 
-def make_windows(decoder: CodecDecoder, pool):
-    """Windows of one request: on the pool's side stream on a GPU, at once elsewhere."""
+def make_windows(decoder: CodecDecoder, pool, lengths: tuple[int, ...]):
+    """Windows of one request: on the pool's side stream on a GPU, at once elsewhere.
+
+    lengths: what a GPU pads windows to, because libraries prepare themselves for every new length.
+    """
     if pool.device.type != "cuda":
         return InlineWindows(decoder)
-    return SideStreamWindows(decoder, pool.side_stream())
+    return SideStreamWindows(decoder, pool.side_stream(), lengths)

@@ -8,10 +8,14 @@ from collections.abc import Iterator
 import torch
 
 from ..errors import HiggsError
-from .model import CONTEXT_FRAMES, EMIT_FRAMES, STEADY_FRAMES, WINDOW_FRAMES
+from .model import CONTEXT_FRAMES, WINDOW_FRAMES
 from .stream import make_windows
 
-_FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # frames of the first windows where somebody listens
+# Frames a window.
+_FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # where somebody listens
+_STREAMED_WINDOW = 100  # then, on a GPU: more would be heard late, fewer cost it nearly as much
+_CPU_WINDOW = 25
+LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # as padded
 
 
 class Waveform:
@@ -22,9 +26,9 @@ class Waveform:
     """
 
     def __init__(self, decoder, pool, streamed: bool):
-        self.windows = make_windows(decoder, pool)
-        self._later = WINDOW_FRAMES if pool.device.type == "cuda" else EMIT_FRAMES
-        self._steady = min(self._later, STEADY_FRAMES) if streamed else self._later
+        self.windows = make_windows(decoder, pool, LENGTHS)
+        self._later = WINDOW_FRAMES if pool.device.type == "cuda" else _CPU_WINDOW
+        self._steady = min(self._later, _STREAMED_WINDOW) if streamed else self._later
         self._streamed = streamed
         self._sizes = deque(_FIRST_WINDOWS if streamed else (self._steady,))
         self._codes: torch.Tensor | None = None  # [kept + waiting, K]

@@ -5,10 +5,10 @@ import gc
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
-from higgs_tts.engine.codec.model import LENGTHS, build_decoder
+from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.codec.snake import SnakeKernel, snake
 from higgs_tts.engine.codec.stream import SideStreamWindows
-from higgs_tts.engine.codec.waveform import Waveform
+from higgs_tts.engine.codec.waveform import LENGTHS, Waveform
 from higgs_tts.engine.memory import PrivatePool
 
 CUDA = torch.device("cuda", 0)

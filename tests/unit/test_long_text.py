@@ -153,7 +153,7 @@ class Late(InlineWindows):
 def test_the_first_sound_is_waited_for_and_no_other(opened, monkeypatch):
     engine, heard, done = opened(), [], []
     plain = engine.speak(TEXT, params=PARAMS)
-    monkeypatch.setattr(waveform, "make_windows", lambda decoder, pool: Late(decoder))
+    monkeypatch.setattr(waveform, "make_windows", lambda decoder, *_: Late(decoder))
     speech = engine.speak(
         TEXT,
         params=PARAMS,

@@ -124,7 +124,7 @@ def test_one_window_is_kept_and_no_history():
 
 def test_windows_that_become_ready_late_come_in_order_and_finish_waits_for_the_rest(decoder, monkeypatch):
     windows = Held(decoder)
-    monkeypatch.setattr(waveform_module, "make_windows", lambda decoder, pool: windows)
+    monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
     waveform, codes, out = made(decoder, streamed=True), draw_codes(60), []
     assert waveform.low_latency_frames == 11
     (first,) = waveform.push(codes[:11], True)  # waited for
