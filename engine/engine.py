@@ -16,7 +16,7 @@ from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
 from .decode.model_runner import ModelRunner
 from .errors import HiggsError
-from .loaded_model import LoadedModel
+from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
@@ -62,7 +62,7 @@ class Engine:
     @functools.cached_property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""
-        return LoadedModel.planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
+        return planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
     @functools.cached_property
     def _runner_bytes(self) -> int:

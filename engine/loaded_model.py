@@ -27,6 +27,15 @@ RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures
 SLOT_BLOCK = 64  # slots of a batch's cache come in multiples of this
 
 
+def planned_bytes(checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype) -> int:
+    """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
+    model = checkpoint.config
+    sizes = talker_sizes(checkpoint, dtype) + rope_sizes(model, context, dtype)
+    sizes += ModelRunner.planned_sizes(model, 1, context, device, dtype, config.kernels)
+    sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
+    return device_bytes(sizes, device) + workspace_bytes(device)
+
+
 class LoadedModel:
     """Weights, codec, the runner of one row that is always there, and the pool they live in.
 
@@ -88,15 +97,6 @@ class LoadedModel:
     def describe(self, runner: ModelRunner) -> str:
         """In plain words, what decodes and, where the codec's kernel is missing, why."""
         return runner.describe() + self._codec_backend
-
-    @staticmethod
-    def planned_bytes(checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype) -> int:
-        """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
-        model = checkpoint.config
-        sizes = talker_sizes(checkpoint, dtype) + rope_sizes(model, context, dtype)
-        sizes += ModelRunner.planned_sizes(model, 1, context, device, dtype, config.kernels)
-        sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
-        return device_bytes(sizes, device) + workspace_bytes(device)
 
     @property
     def spare_bytes(self) -> int:
