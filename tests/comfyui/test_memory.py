@@ -187,7 +187,8 @@ def test_ctrl_c_ends_the_server_as_if_we_were_not_there(start_comfy, workflow):
 
     assert not rested.run(workflow("speak")).error
     with pytest.raises((AssertionError, OSError)):  # the connection ends with the server
-        busy.run(workflow("speak", HiggsTTSSpeak={"max_frames": 3000}), interrupt)
+        long = {"text": "One more sentence. " * 100, "max_frames": 3000}  # outlasts the signal on a busy machine
+        busy.run(workflow("speak", HiggsTTSSpeak=long), interrupt)
     for comfy in (untouched, rested):
         comfy.process.send_signal(signal.SIGINT)
     assert busy.process.wait(60) == rested.process.wait(60) == untouched.process.wait(60)
