@@ -68,12 +68,12 @@ class Scheduler:
 
     def __iter__(self) -> Iterator[Outputs]:
         self._state.delay.done.fill_(True)
-        yield from self._admit()
-        while self.is_busy:
-            self._runner.step()
-            self.num_steps += 1
-            yield self._collect() if self._is_time() else []
+        while self.waiting or self.is_busy:
             yield from self._admit()
+            if self.is_busy:  # else all that were admitted have been dropped since
+                self._runner.step()
+                self.num_steps += 1
+                yield self._collect() if self._is_time() else []
 
     def _is_time(self) -> bool:
         fresh = self.num_steps - self._copied

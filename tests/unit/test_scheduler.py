@@ -1,6 +1,7 @@
 """Sequences through few rows: who says what, in which row, and when."""
 
 import dataclasses
+import random
 
 import pytest
 import torch
@@ -157,6 +158,26 @@ def test_dropping_all_ends_the_run(scheduled):
             for sequence in run.sequences:
                 run.drop(sequence)
     assert not run.waiting and not run.is_busy
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sequences_that_come_and_go_at_any_time_say_what_they_say_alone(scheduled, seed):
+    roll, expected = random.Random(seed), said(scheduled(2))
+    run = scheduled(roll.choice((1, 2, 4)), low_latency_frames=roll.choice((0, 0, 11)))
+    later, dropped = [run.waiting.pop() for _ in range(roll.randrange(7))], []
+    run._unread = roll.choice((0, 1, 3))
+    for outputs in run:
+        assert not any(sequence in dropped for sequence, _ in outputs)
+        unfinished = [sequence for sequence in run.sequences if not (sequence.finished or sequence in later)]
+        if unfinished and roll.random() < 0.02:
+            dropped.append(roll.choice(unfinished))
+            run.drop(dropped[-1])
+        if later and (roll.random() < 0.1 or not (run.waiting or run.is_busy)):
+            run.add(later.pop(roll.randrange(len(later))))
+    assert not later and not run.waiting and all(sequence.finished for sequence in run.sequences)
+    for sequence, other in zip(run.sequences, expected, strict=True):
+        codes = torch.cat([other[:0], *sequence.codes])
+        assert torch.equal(codes, other[: len(codes)]) and (sequence in dropped or len(codes) == len(other))
 
 
 def test_each_sequence_has_its_own_parameters(scheduled):
