@@ -59,7 +59,7 @@ class Example:
 
 
 def delayed(codes: np.ndarray) -> np.ndarray:
-    """codes [T, K] -> rows [T + K - 1, K], as engine.delay.apply_v3."""
+    """codes [T, K] -> rows [T + K - 1, K], as engine.codes.apply_v3."""
     frames, books = codes.shape
     rows = np.full((frames + books - 1, books), BOC, np.int16)
     for book in range(books):

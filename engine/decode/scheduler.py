@@ -76,10 +76,9 @@ class Scheduler:
                 yield self._collect() if self._is_time() else []
 
     def _is_time(self) -> bool:
-        fresh = self.num_steps - self._copied
         if self.low_latency_frames:  # none can be there sooner
             return self._ready(self.num_steps, False, False) >= self.low_latency_frames
-        return fresh >= CHECK_EVERY
+        return self.num_steps - self._copied >= CHECK_EVERY
 
     def _admit(self) -> Iterator[Outputs]:
         """Prefills waiting sequences into free rows."""
