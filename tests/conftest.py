@@ -5,6 +5,7 @@ import importlib.util
 import pathlib
 import sys
 
+import pytest
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -23,10 +24,21 @@ if "higgs_tts" not in sys.modules:
     _import_pack()
 
 from higgs_tts.engine import config  # noqa: E402
+from higgs_tts.engine.cuda import cubin_cache  # noqa: E402
 from higgs_tts.engine.decode.executors import EXECUTORS  # noqa: E402
 from higgs_tts.tests.traced import TracedExecutor  # noqa: E402
 
 EXECUTORS["traced"] = TracedExecutor
 config.RUNNERS += ("traced",)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cubins(tmp_path_factory):
+    """Compiled kernels are kept in the session's folder, not in the user's."""
+    place = tmp_path_factory.mktemp("cubins")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cubin_cache, "folder", lambda: place)
+        yield
+
 
 torch.set_num_threads(1)  # the models are tiny: more threads only wait for each other

@@ -14,6 +14,8 @@ import sys
 
 import torch
 
+from . import cubin_cache
+
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
@@ -61,7 +63,26 @@ def read_source(path: pathlib.Path) -> str:
 
 @functools.lru_cache(maxsize=8)
 def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> bytes:
-    """The cubin of `source` for a compute capability such as "90". Raises KernelUnavailable with the compiler's log."""
+    """The cubin of `source` for a compute capability such as "90", compiled once a machine (cubin_cache.py).
+
+    Raises KernelUnavailable with the compiler's log.
+    """
+    key = cubin_cache.key_of(source, capability, *options, _compiler())
+    cubin = cubin_cache.load(key)
+    if cubin is None:
+        cubin = _compile(source, capability, options)
+        cubin_cache.save(key, cubin)
+    return cubin
+
+
+def _compiler() -> str:
+    """What compiles, told from any other: its version, and the torch that it came with."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"NVRTC {major.value}.{minor.value} torch {torch.__version__}"
+
+
+def _compile(source: str, capability: str, options: tuple[str, ...]) -> bytes:
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"higgs.cu", 0, None, None)

@@ -1,0 +1,100 @@
+"""Compiled kernels on disk: found by what they were compiled from, and nothing else; never in the way."""
+
+import importlib.util
+import os
+import sys
+
+import pytest
+from higgs_tts.engine.cuda import cubin_cache, nvrtc
+
+SOURCE = 'extern "C" __global__ void nothing() {}'
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr(cubin_cache, "folder", lambda: tmp_path / "cubins")
+    return tmp_path / "cubins"
+
+
+@pytest.fixture
+def process(place, monkeypatch):
+    """process() -> (compile, compiled): as a new process has it, and what it had to compile."""
+    try:
+        nvrtc._nvrtc()
+    except nvrtc.KernelUnavailable as error:
+        pytest.skip(str(error))
+    real, compiled = nvrtc._compile, []
+    monkeypatch.setattr(nvrtc, "_compile", lambda *args: compiled.append(args) or real(*args))
+
+    def start():
+        nvrtc.compile_cubin.cache_clear()
+        compiled.clear()
+        return nvrtc.compile_cubin, compiled
+
+    yield start
+    nvrtc.compile_cubin.cache_clear()
+
+
+def test_a_second_process_compiles_nothing(process):
+    build, compiled = process()
+    cubin = build(SOURCE, "80", ("-DA=1",))
+    assert len(compiled) == 1 and cubin
+    build, compiled = process()
+    assert build(SOURCE, "80", ("-DA=1",)) == cubin and not compiled
+
+
+def test_another_source_card_option_or_compiler_is_another_entry(process, monkeypatch, place):
+    build, compiled = process()
+    build(SOURCE, "80", ("-DA=1",))
+    build(SOURCE + " ", "80", ("-DA=1",))
+    build(SOURCE, "90", ("-DA=1",))
+    build(SOURCE, "80", ("-DA=2",))
+    monkeypatch.setattr(nvrtc, "_compiler", lambda: "NVRTC 1.0")
+    nvrtc.compile_cubin.cache_clear()
+    build(SOURCE, "80", ("-DA=1",))
+    assert len(compiled) == 5 == len(list(place.iterdir()))
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", None], ids=["empty", "short", "one bit"])
+def test_a_damaged_entry_is_compiled_anew(process, place, damage):
+    build, _ = process()
+    cubin = build(SOURCE, "80", ())
+    (entry,) = place.iterdir()
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(data if damage is None else damage)
+    build, compiled = process()
+    assert build(SOURCE, "80", ()) == cubin and len(compiled) == 1
+    build, compiled = process()
+    assert build(SOURCE, "80", ()) == cubin and not compiled
+
+
+def test_a_folder_that_cannot_be_written_is_no_hindrance(process, place, caplog):
+    caplog.set_level("DEBUG", "higgs_tts")
+    place.write_text("a file in its place")
+    build, compiled = process()
+    assert build(SOURCE, "80", ()) and len(compiled) == 1
+    assert "are not kept in" in caplog.text
+
+
+def test_no_home_folder_is_no_hindrance(monkeypatch):
+    monkeypatch.setattr(cubin_cache, "folder", lambda: None)
+    cubin_cache.save("key", b"cubin")
+    assert cubin_cache.load("key") is None
+
+
+def test_the_newest_entries_are_kept(place, monkeypatch):
+    monkeypatch.setattr(cubin_cache, "_MOST", 3)
+    for number in range(5):
+        cubin_cache.save(f"key{number}", b"cubin")
+        os.utime(place / f"key{number}.cubin", (number, number))
+    cubin_cache.save("last", b"cubin")
+    assert sorted(path.stem for path in place.iterdir()) == ["key3", "key4", "last"]
+
+
+def test_the_user_s_cache_folder_is_taken(monkeypatch, tmp_path):
+    name = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
+    monkeypatch.setenv(name, str(tmp_path))
+    plain = importlib.util.module_from_spec(cubin_cache.__spec__)  # the tests' own has another folder
+    cubin_cache.__spec__.loader.exec_module(plain)
+    assert plain.folder() == tmp_path / "higgs_tts" / "cubins"
