@@ -18,9 +18,10 @@ from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import KernelUnavailable
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
-from .memory import PrivatePool, device_bytes, release_pinned, workspace_bytes
+from .memory import PrivatePool, device_bytes, workspace_bytes
 from .talker import build_talker
 from .talker.rope import rope_sizes
+from .torch_names import release_pinned_memory
 
 CPU_BATCH = 4  # rows at most on a CPU, where memory is not asked and one more row saves less
 RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
@@ -187,7 +188,7 @@ class LoadedModel:
         self.decoder = self.talker = self._snake = None
         self.pool.close()
         if self.pool.device.type == "cuda":
-            release_pinned()
+            release_pinned_memory()
 
     def __del__(self):
         if not sys.is_finalizing():

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 
 import torch
 
+from .torch_names import clear_cublas_workspaces
+
 log = logging.getLogger("higgs_tts")
 
 _LARGE, _SEGMENT = 10 << 20, 2 << 20  # the allocator gives what is as large a segment of its own, in multiples
@@ -121,12 +123,6 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def release_pinned():
-    """Gives pinned host memory that is not in use back: it is dear, and torch would keep it."""
-    if hasattr(torch._C, "_host_emptyCache"):
-        torch._C._host_emptyCache()
-
-
 def _mem_pool(device: torch.device):
     """A pool of one's own, or None where there is none to be had.
 
@@ -147,4 +143,4 @@ def _release_workspaces(pool: PrivatePool):
     with _holders_lock:
         _holders.discard(id(pool))
         if not _holders:
-            torch._C._cuda_clearCublasWorkspaces()
+            clear_cublas_workspaces()

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ..errors import HiggsError
-from ..memory import release_pinned
+from ..torch_names import release_pinned_memory
 
 CHUNK = 32 << 20  # bytes of a pinned buffer
 READERS = 4
@@ -53,7 +53,7 @@ def upload(jobs: list[Job], device: torch.device):
             _copy(*reads.popleft(), busy)
     torch.cuda.synchronize(device)
     slots.clear()
-    release_pinned()
+    release_pinned_memory()
 
 
 def _pieces(job: Job):

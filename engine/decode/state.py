@@ -10,6 +10,7 @@ from ..sequence import Sequence
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig
 from ..talker.layers import Work
+from ..torch_names import storage_id
 from .delay_machine import DelayMachine
 from .kv_cache import KVCache
 from .sampler import RepetitionAwareSampler, Sampler
@@ -62,7 +63,7 @@ class DecodeState:
 
     def sizes(self) -> list[int]:
         """Bytes of each buffer; shared ones are counted once."""
-        storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in self.tensors()}
+        storages = {storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in self.tensors()}
         return list(storages.values())
 
     def start_row(self, row: int, sequence: Sequence):

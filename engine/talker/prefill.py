@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 
 from ..memory import to_device
+from ..torch_names import flash_attention
 from .config import ModelConfig
 from .layers import Layer
 from .ops.linear import add_linear, project
 from .ops.swiglu import swiglu
 
-_FLASH = torch.ops.aten._scaled_dot_product_flash_attention
 _ALIGNED = 16  # attention kernels read masks in whole rows of this
 
 
@@ -55,9 +55,11 @@ class Span:
 
 @functools.cache
 def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether FlashAttention serves here. It is called by name: torch's own choice on new GPUs is cuDNN's attention,
-    which compiles a plan for every new length of a prompt. A torch for AMD has an op of that name whose causal mask
-    begins at the other corner; torch 2.4 cannot say whether it has one."""
+    """Whether FlashAttention serves here.
+
+    A torch for AMD has an op of that name whose causal mask begins at the other corner; torch 2.4 cannot say whether it
+    has one.
+    """
     available = getattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
     if device.type != "cuda" or torch.version.hip or dtype == torch.float32 or not available():
         return False
@@ -65,10 +67,10 @@ def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
         return False
     probe = torch.zeros(1, 1, 1, 64, device=device, dtype=dtype)
     try:
-        _FLASH(probe, probe, probe, 0.0, True, False)
+        flash_attention(probe, probe, probe)
     except torch.cuda.OutOfMemoryError:
         raise
-    except RuntimeError:  # a GPU newer than this torch
+    except (AttributeError, RuntimeError):  # a torch without it, a GPU newer than this torch
         return False
     return True
 
@@ -102,7 +104,7 @@ def _attend(config: ModelConfig, span: Span, q, keys, values) -> torch.Tensor:
     """q [n, heads, D] to keys, values [kv_heads, stop, D], causally from the last position back -> [n, heads * D]."""
     q = q.transpose(0, 1)[None]
     if span.flash:
-        out = _FLASH(q, keys[None], values[None], 0.0, True, False)[0]
+        out = flash_attention(q, keys[None], values[None])
     else:
         groups = config.heads // config.kv_heads
         keys, values = (

@@ -12,7 +12,8 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
-    {"buffers", "codes", "cuda", "errors", "memory", "threads"},
+    {"buffers", "codes", "cuda", "errors", "threads", "torch_names"},
+    {"memory"},
     {"config", "json_file", "optional", "resample"},
     {"codec", "result", "sequence", "talker", "voice"},
     {"checkpoint", "decode", "ending", "prompt"},
@@ -109,6 +110,7 @@ def test_only_their_owners_name_risky_things():
     owners = {
         r"\btriton\b|_compile_kernel|libnvrtc|nvrtc[A-Z]": lambda p: p.parent == ENGINE / "cuda",
         r"\bCUDAGraph\b|\bMemPool\b|graph_pool_handle": lambda p: p.name in ("memory.py", "graph.py"),
+        r"torch\._C|ops\.aten|\._cdata": lambda p: p == ENGINE / "torch_names.py",
         r"from tokenizers|import tokenizers": lambda p: p.name == "tokenizer.py" or p.parent == ENGINE / "tools",
         r"[\"']waveform[\"']": lambda p: p.name == "audio.py",
     }
