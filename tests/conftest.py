@@ -32,6 +32,26 @@ EXECUTORS["traced"] = TracedExecutor
 config.RUNNERS += ("traced",)
 
 
+# Minutes rather than seconds, and seldom what a change breaks: `make fast` leaves them out, `make test` does not.
+SLOW = tuple(
+    f"tests/unit/{name}"
+    for name in (
+        "emulation/",
+        "test_decode_benchmark",
+        "test_embedded",
+        "test_environment",
+        "test_kernels",
+        "test_training",
+    )
+)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.relative_to(ROOT).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cubins(tmp_path_factory):
     """Compiled kernels are kept in the session's folder, not in the user's."""
