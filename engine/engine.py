@@ -14,7 +14,6 @@ from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from .checkpoint.load import inspect, require_whole, talker_sizes
 from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
-from .decode.model_runner import ModelRunner
 from .errors import HiggsError
 from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes
@@ -64,12 +63,6 @@ class Engine:
         """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""
         return planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
-    @functools.cached_property
-    def _runner_bytes(self) -> int:
-        model, kernels = self.checkpoint.config, self.config.kernels
-        sizes = ModelRunner.planned_sizes(model, 1, self.context, self.device, self.dtype, kernels)
-        return device_bytes(sizes, self.device)
-
     @property
     def encoder_bytes(self) -> int:
         """Bytes that `encode_voice` takes on the device while it runs."""
@@ -109,10 +102,8 @@ class Engine:
     @property
     def held_bytes(self) -> int:
         """Bytes on the device between calls: `planned_bytes`, kept prefixes; less after `trim`, none when closed."""
-        loaded = self._loaded
-        if loaded is None:
-            return 0
-        return self.planned_bytes - self._runner_bytes + loaded.spare_bytes
+        loaded = self._loaded  # another thread may close it meanwhile
+        return loaded.held_bytes if loaded is not None else 0
 
     def close(self):
         """Gives everything back. Speech in another thread stops at its next frame, and is waited for.

@@ -30,9 +30,13 @@ SLOT_BLOCK = 64  # slots of a batch's cache come in multiples of this
 
 def planned_bytes(checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype) -> int:
     """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
-    model = checkpoint.config
-    sizes = talker_sizes(checkpoint, dtype) + rope_sizes(model, context, dtype)
-    sizes += ModelRunner.planned_sizes(model, 1, context, device, dtype, config.kernels)
+    runner = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
+    return _lasting_bytes(checkpoint, context, device, dtype) + device_bytes(runner, device)
+
+
+def _lasting_bytes(checkpoint: Checkpoint, context: int, device, dtype) -> int:
+    """Bytes of what `trim` leaves: weights, rotary tables, codec and cuBLAS's workspace."""
+    sizes = talker_sizes(checkpoint, dtype) + rope_sizes(checkpoint.config, context, dtype)
     sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
     return device_bytes(sizes, device) + workspace_bytes(device)
 
@@ -49,6 +53,7 @@ class LoadedModel:
         self._runner: ModelRunner | None = None
         self._snake: SnakeKernel | None = None
         self._codec_backend = ""
+        self._lasting_bytes = _lasting_bytes(checkpoint, context, device, dtype)
         self.talker = self.decoder = None
         self.pool = PrivatePool(device)
         self._make_spare(device)
@@ -100,12 +105,15 @@ class LoadedModel:
         return runner.describe() + self._codec_backend
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes on the device between calls, captures aside."""
+        return self._lasting_bytes + self.spare_bytes
+
+    @property
     def spare_bytes(self) -> int:
         """Bytes on the device that `trim` gives up, captures aside."""
-        return self.prefixes.nbytes() + self._runner_held()
-
-    def _runner_held(self) -> int:
-        return device_bytes(self._runner.sizes(), self.pool.device) if self._runner is not None else 0
+        runner = self._runner.sizes() if self._runner is not None else []
+        return self.prefixes.nbytes() + device_bytes(runner, self.pool.device)
 
     def runner(self) -> ModelRunner:
         """One row of the whole context, made anew after `trim`."""

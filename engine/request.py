@@ -122,6 +122,7 @@ class SpeechRequest:
             for outputs in scheduler:
                 for sequence, frames in outputs:
                     self._count(sequence, len(frames))
+                if outputs:
                     self._speak()
                 self._hear(self._waveform.poll())
                 self._tick()

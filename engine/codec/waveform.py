@@ -73,11 +73,12 @@ class Waveform:
         return self._take(self.windows.poll() if self._streamed else [])
 
     def _take(self, wavs: list[torch.Tensor]) -> torch.Tensor:
-        wav = torch.cat([torch.empty(0), *wavs])
+        if not wavs:  # as after most steps
+            return torch.empty(0)
+        wav = torch.cat(wavs)
         if not wav.isfinite().all():
             raise HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
-        if len(wav):
-            self._wavs.append(wav.clamp_(-1.0, 1.0))
+        self._wavs.append(wav.clamp_(-1.0, 1.0))
         return wav
 
     def finish(self) -> torch.Tensor:

@@ -10,7 +10,7 @@ MIN_PREFIX = 16  # shorter ones cost nothing beside the rest of the prompt
 
 
 class PrefixCache:
-    """The last `most` beginnings in use, each found again by exactly the ids and code rows that made it.
+    """The last `most` beginnings in use, each found again by exactly the ids and codes that made it.
 
     It belongs to one set of weights. Tensors come out of `pool`; where memory runs out, nothing new is kept.
     """

@@ -82,13 +82,11 @@ class Scheduler:
 
     def _admit(self) -> Iterator[Outputs]:
         """Prefills waiting sequences into free rows."""
-        for row, sequence in enumerate(self.running):
-            if not self.waiting or (self.low_latency_frames and self.is_busy):
-                return
-            if sequence is None:
-                self.running[row] = self.waiting.popleft()
-                self._runner.prefill(row, self.running[row], self._prefixes)
-                yield []
+        while self.waiting and None in self.running and not (self.low_latency_frames and self.is_busy):
+            row = self.running.index(None)
+            self.running[row] = self.waiting.popleft()
+            self._runner.prefill(row, self.running[row], self._prefixes)
+            yield []
 
     def _collect(self) -> Outputs:
         """Starts a copy of what the steps since the last one wrote, and reads those that are due."""

@@ -224,6 +224,7 @@ PRIVATE_WORDS = [
 @pytest.mark.parametrize(("pattern", "folders"), PRIVATE_WORDS, ids=[pattern for pattern, _ in PRIVATE_WORDS])
 def test_private_words_do_not_come_back(pattern, folders):
     for place in (ROOT / folder for folder in folders):
+        assert place.exists(), f"{place} has moved, and nothing is looked at"
         for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
             if path.suffix in (".py", ".cu", ".cuh", ".md") and path != pathlib.Path(__file__):
                 for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
