@@ -27,6 +27,11 @@ class Buffers:
         for declared in fields(self):
             if "shape" in declared.metadata:
                 setattr(self, declared.name, self._make(**declared.metadata))
+        if self.device.type != "meta":  # there, arithmetic imports torch's compiler, which takes seconds
+            self.initialize()
+
+    def initialize(self):
+        """Gives buffers what one fill value cannot say."""
 
     def _make(self, shape, dtype, fill) -> torch.Tensor:
         shape = [size if isinstance(size, int) else self.sizes[size] for size in shape]

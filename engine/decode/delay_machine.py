@@ -52,8 +52,7 @@ class DelayMachine(Buffers):
     all_codebooks: torch.Tensor = buffer()  # K
     last_codebook: torch.Tensor = buffer()  # K - 1
 
-    def __post_init__(self):
-        super().__post_init__()
+    def initialize(self):
         self.output_base.copy_(self.count("B") * self.sizes["N"])
         self.codebook.copy_(self.count("K"))
         self.all_codebooks.fill_(self.sizes["K"])

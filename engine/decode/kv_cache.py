@@ -25,8 +25,7 @@ class KVCache(Buffers):
 
     zero_empty = True  # torch's attention weighs empty slots with 0, but 0 times NaN is NaN; CUDA kernels skip them
 
-    def __post_init__(self):
-        super().__post_init__()
+    def initialize(self):
         heads = torch.arange(self.slot_base.numel(), dtype=torch.int64).view(self.slot_base.shape)
         self.slot_base.copy_(heads * self.sizes["S"])
         self.slot_index.copy_(self.count("S"))

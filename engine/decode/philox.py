@@ -12,9 +12,9 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 
 
-def multipliers(device) -> torch.Tensor:
+def multipliers() -> torch.Tensor:
     """The two round constants, [2, 1]."""
-    return torch.tensor(_MULTIPLIERS, dtype=torch.int64, device=device).view(2, 1)
+    return torch.tensor(_MULTIPLIERS, dtype=torch.int64).view(2, 1)
 
 
 def round_keys(seed: int) -> torch.Tensor:

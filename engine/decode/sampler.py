@@ -53,12 +53,12 @@ class Sampler(Buffers):
     high: torch.Tensor = buffer("B", "K", 2, "Q")
     quad: torch.Tensor = buffer("Q")  # 0..Q-1
     codebook: torch.Tensor = buffer("K")  # 0..K-1
+    factors: torch.Tensor = buffer(2, 1)  # Philox's round constants
 
-    def __post_init__(self):
-        super().__post_init__()
+    def initialize(self):
         self.quad.copy_(self.count("Q"))
         self.codebook.copy_(self.count("K"))
-        self.factors = multipliers(self.device)
+        self.factors.copy_(multipliers())
 
     def start(self, row: int, params: SamplingParams, index: int):
         """A row samples with these parameters from now on; `index` tells sequences of one seed apart."""

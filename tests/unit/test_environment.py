@@ -43,6 +43,13 @@ def test_speaking_needs_no_transformers_and_no_torchaudio(tmp_path):
     assert (tmp_path / "hello.wav").stat().st_size > 10_000
 
 
+def test_opening_an_engine_does_not_import_torchs_compiler():
+    """Arithmetic on the meta device would: seconds before a model is even priced, on every start."""
+    code = "import sys; from engine import Engine, EngineConfig; engine = Engine(EngineConfig(model='engine/embedded'))"
+    code += "; engine.planned_bytes; engine.open(); engine.close(); print('torch._dynamo' in sys.modules)"
+    assert imported_by(code) == {"False"}
+
+
 def test_a_torchaudio_that_does_not_fit_costs_voices_from_clips_alone(tmp_path):
     """Whatever torchaudio is here: speech works, and a voice is made or the reason is told in one sentence."""
     imported_by(SPEAK, tmp_path / "clip.wav")
