@@ -1,7 +1,7 @@
 // The codec's activation: out = x + sin(alpha * x)^2 / (alpha + 1e-9), alpha per channel, and 0 from sample `valid` on.
 // Each block takes every blocks_per_row-th chunk of blockDim.x samples of one row.
 
-struct Snake {
+struct SnakeArgs {
   const float* x;      // [rows, length], a row per clip and channel
   const float* alpha;  // [channels]
   float* out;          // [rows, length]
@@ -9,8 +9,9 @@ struct Snake {
   int length, valid;
   int blocks_per_row;
 };
+static_assert(sizeof(SnakeArgs) == SIZEOF_SnakeArgs, "snake.py fills another structure");
 
-extern "C" __global__ void snake(Snake s) {
+extern "C" __global__ void snake(const SnakeArgs s) {
   const int row = blockIdx.x / s.blocks_per_row, block = blockIdx.x % s.blocks_per_row;
   const float alpha = s.alpha[row % s.channels], scale = 1.0f / (alpha + 1e-9f);
   const float* x = s.x + (long long)row * s.length;

@@ -7,8 +7,10 @@ import pathlib
 
 import torch
 
-from ..cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
+from ..cuda.kernel import CudaKernel, Limits, first_reason, options, structure
+from ..cuda.nvrtc import KernelUnavailable, launch
 
+SOURCE = pathlib.Path(__file__).with_name("snake.cu")
 THREADS = 256
 SAMPLES = 4  # per thread
 
@@ -22,41 +24,37 @@ def snake(x, alpha, valid: int):
     return out
 
 
-class _Snake(ctypes.Structure):
-    """`Snake` of snake.cu."""
+SnakeArgs = structure(
+    "SnakeArgs",
+    x=torch.float32,
+    alpha=torch.float32,
+    out=torch.float32,
+    channels=ctypes.c_int,
+    length=ctypes.c_int,
+    valid=ctypes.c_int,
+    blocks_per_row=ctypes.c_int,
+)
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("x", "alpha", "out")),
-        *((name, ctypes.c_int) for name in ("channels", "length", "valid", "blocks_per_row")),
-    ]
 
-
-class SnakeKernel:
-    """`snake` in one launch instead of five. Raises KernelUnavailable if it cannot be compiled or launched."""
+class SnakeKernel(CudaKernel):
+    """`snake` in one launch instead of five. Raises KernelUnavailable."""
 
     def __init__(self, device: torch.device):
-        if device.type != "cuda" or torch.version.hip:
-            raise KernelUnavailable("it needs an NVIDIA GPU")
-        major, minor = torch.cuda.get_device_capability(device)
-        self._module = Module(
-            compile_cubin(read_source(pathlib.Path(__file__).with_name("snake.cu")), f"{major}{minor}", ())
-        )
+        reason = first_reason(device, {})
+        if reason:
+            raise KernelUnavailable(reason)
+        super().__init__(SOURCE, Limits.of(device).capability, options({}, SnakeArgs))
         self._function = self._module.function("snake")
-        try:
+        with self._first_launch():
             self(torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device), 1)
-        except KernelUnavailable:
-            self.close()
-            raise
 
     def __call__(self, x, alpha, valid: int):
         """As `snake`."""
         batch, channels, length = x.shape
         x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
         blocks = -(-length // (THREADS * SAMPLES))
-        argument = _Snake(x.data_ptr(), alpha.data_ptr(), out.data_ptr(), channels, length, valid, blocks)
+        argument = SnakeArgs.of(
+            x=x, alpha=alpha, out=out, channels=channels, length=length, valid=valid, blocks_per_row=blocks
+        )
         launch(self._function, batch * channels * blocks, THREADS, argument)
         return out
-
-    def close(self):
-        """Unloads the kernel, which must not be running."""
-        self._module.close()

@@ -25,3 +25,5 @@ __device__ __forceinline__ u32 to_bf16(float v) {
 }
 __device__ __forceinline__ u32 pack(float a, float b) { return to_bf16(a) | to_bf16(b) << 16; }
 #endif
+__device__ __forceinline__ float4 unpack4(uint2 v) { return make_float4(low(v.x), high(v.x), low(v.y), high(v.y)); }
+__device__ __forceinline__ uint2 pack4(float4 v) { return make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }

@@ -21,7 +21,11 @@ _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 class KernelUnavailable(RuntimeError):
-    """Why a kernel cannot be compiled, loaded or launched here."""
+    """Why a kernel cannot serve here: it is not meant for the model or the GPU, or cannot be compiled or loaded."""
+
+
+class LaunchFailed(RuntimeError):
+    """The driver refused a launch; or work before it on the device had failed, which a launch is the first to hear."""
 
 
 def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
@@ -141,7 +145,7 @@ def shared_limit() -> int:
 def launch(function, grid: int, block: int, argument: ctypes.Structure, cooperative: bool = False, shared: int = 0):
     """Launches on the current stream with one structure as the argument.
 
-    Raises KernelUnavailable if the driver refuses.
+    Raises LaunchFailed.
     """
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -149,11 +153,11 @@ def launch(function, grid: int, block: int, argument: ctypes.Structure, cooperat
         error = _driver().cuLaunchCooperativeKernel(function, grid, 1, 1, block, 1, 1, shared, stream, arguments)
     else:
         error = _driver().cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, arguments, None)
-    _check(error, "launch")
+    _check(error, "launch", LaunchFailed)
 
 
-def _check(error: int, what: str):
+def _check(error: int, what: str, kind: type[RuntimeError] = KernelUnavailable):
     if error:
         text = ctypes.c_char_p()
         _driver().cuGetErrorString(error, ctypes.byref(text))
-        raise KernelUnavailable(f"the driver could not {what} a kernel: {(text.value or b'unknown error').decode()}")
+        raise kind(f"the driver could not {what} a kernel: {(text.value or b'unknown error').decode()}")

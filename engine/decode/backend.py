@@ -66,6 +66,11 @@ class Backend:
         else:
             self.talker.decode(self.state)
 
+    def reset(self):
+        """Makes kernels usable again after a step that stalled. No step may be under way on the device."""
+        if self._decode_kernel is not None:
+            self._decode_kernel.reset()
+
     def tensors(self) -> list[torch.Tensor]:
         """Everything that a step reads or writes: weights, state, and the kernels' scratch."""
         return [*self.talker.tensors(), *self.state.tensors(), *self.scratch()]

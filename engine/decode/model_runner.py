@@ -65,6 +65,12 @@ class ModelRunner:
         """One frame for every row."""
         self.executor.step()
 
+    def reset(self):
+        """Makes the runner usable again after a step that stalled."""
+        if self.state.device.type == "cuda":
+            torch.cuda.synchronize(self.state.device)
+        self.backend.reset()
+
     def describe(self) -> str:
         """In plain words, what decodes."""
         return f"{self.backend.describe()}, {'CUDA graph' if self.executor.name == 'graph' else self.executor.name}"

@@ -19,7 +19,7 @@ from .philox import ROUNDS, gumbel, multipliers, philox, round_keys
 FP32, BOOL = torch.float32, torch.bool
 SAMPLE, RESAMPLE = 0, 1  # streams of the noise: the sample, and v2's second sample of repeated codes
 KEEP_ALL = 2.0  # a top-p above any cumulative probability, rounding included
-_STREAM = 1 << 16
+NOISE_STREAM = 1 << 16  # what a stream's number is multiplied by in the counter
 
 
 @dataclass(eq=False)
@@ -117,7 +117,7 @@ class Sampler(Buffers):
         words = self.words
         words[:, :, 0].copy_(self.quad)
         words[:, :, 1].copy_(self.codebook.view(1, -1, 1))
-        words[:, :, 1].add_(stream * _STREAM)
+        words[:, :, 1].add_(stream * NOISE_STREAM)
         words[:, :, 2].copy_(num_generated.view(-1, 1, 1))
         words[:, :, 3].copy_(self.sequence_index.view(-1, 1, 1))
         philox(words, self.round_keys, self.factors, self.product, self.high)

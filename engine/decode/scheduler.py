@@ -27,7 +27,8 @@ class Scheduler:
     has ended may therefore step on for a few frames; they are not counted.
 
     low_latency_frames: decode the first sequence alone, and read as soon as it can have that many frames, until it has
-    them. prefixes: a PrefixCache. Raises HiggsError when a sequence's logits hold NaN or an infinity.
+    them. prefixes: a PrefixCache. Raises HiggsError when a sequence's logits hold NaN or an infinity, and when the
+    blocks of a kernel waited for each other in vain.
     """
 
     def __init__(self, runner, sequences=(), prefixes=None, low_latency_frames: int = 0):
@@ -103,7 +104,7 @@ class Scheduler:
         ages = torch.arange(steps, device=state.device)
         index = (delay.num_generated - steps).clamp_(min=0).add_(delay.output_base).unsqueeze(1) + ages
         fresh = delay.outputs.flatten(0, 1).index_select(0, index.flatten()).view(state.batch, steps, -1)
-        flags = (delay.done, delay.ended, state.sampler.finite)
+        flags = (delay.done, delay.ended, state.sampler.finite, state.work.stalled.expand(state.batch))
         counters = torch.stack([delay.num_generated, *(flag.long() for flag in flags)])
         event = None
         if state.device.type == "cuda":
@@ -121,8 +122,10 @@ class Scheduler:
         if event is not None:
             event.synchronize()
         outputs: Outputs = []
-        for row, (num_generated, done, ended, finite) in enumerate(counters.t().tolist()):
+        for row, (num_generated, done, ended, finite, stalled) in enumerate(counters.t().tolist()):
             sequence = owners[row]
+            if stalled:
+                raise self._stalled()
             if sequence is None or sequence.finished:
                 continue
             if not finite:
@@ -151,6 +154,14 @@ class Scheduler:
             )
         return HiggsError(
             f"The model produced values that are not numbers (NaN or infinity), so speech was stopped. {remedy}"
+        )
+
+    def _stalled(self) -> HiggsError:
+        """Why speech stops at a kernel whose blocks did not hear of each other; the next speech may be luckier."""
+        self._runner.reset()
+        return HiggsError(
+            "The GPU stopped in the middle of a step: parts of it waited for each other for over a second, so speech "
+            "was stopped. Try again; if it happens again, please report it with what `python -m engine doctor` prints."
         )
 
     def _ready(self, num_generated: int, ended: bool, finished: bool) -> int:

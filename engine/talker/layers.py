@@ -61,6 +61,7 @@ class Work(Buffers):
     embedded: torch.Tensor = buffer("BK", "H", dtype=None)  # BK = B * K
     head: torch.Tensor = buffer("B", "KV", dtype=None)  # KV = K * V
     logits: torch.Tensor = buffer("B", "K", "V", dtype=torch.float32)
+    stalled: torch.Tensor = buffer(1, dtype=torch.int32)  # not 0: a kernel's blocks waited for each other in vain
 
     def __post_init__(self):
         sizes = self.sizes

@@ -4,13 +4,18 @@ import ctypes
 import pathlib
 
 import torch
+from higgs_tts.engine.cuda.kernel import options
 from higgs_tts.engine.cuda.nvrtc import Module, compile_cubin, launch, read_source
+from higgs_tts.engine.decode.kernels import single
 
 ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 
 THREADS = 256
 EPOCH = 0x12345678
-OPTIONS = ("-DHEADS=8", "-DKV_HEADS=2", "-DBLOCKS=1")  # widths that the sources need; nothing here depends on them
+OPTIONS = (  # what the sources need; nothing here depends on it
+    *("-DHEADS=8", "-DKV_HEADS=2", "-DBLOCKS=1", "-DWARPS=16", "-DPOLLS_PER_CHECK=1024", "-DTIMEOUT_MS=1000"),
+    *options({}, single.LayerWeights, single.SingleArgs),
+)
 PROBE = """
 struct Probe { const u32* bits; u32 *packed, *words, *bf16_words; int count; u32 epoch; };
 extern "C" __global__ void probe(const Probe p) {

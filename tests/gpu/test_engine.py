@@ -7,7 +7,8 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine.codec import snake
-from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
+from higgs_tts.engine.cuda import kernel
+from higgs_tts.engine.cuda.nvrtc import LaunchFailed, read_source
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels import single
@@ -135,7 +136,7 @@ def test_a_failed_capture_leaves_the_engine_eager_and_says_why(folder, monkeypat
 
 def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
     def refuse(*args, **kwargs):
-        raise KernelUnavailable("the driver could not launch a kernel: not supported")
+        raise LaunchFailed("the driver could not launch a kernel: not supported")
 
     monkeypatch.setattr(single, "launch", refuse)
     with Engine(config(folder, kernels="torch")) as engine:
@@ -148,9 +149,27 @@ def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder
     assert free_bytes() == before
 
 
+def test_a_step_that_stalls_is_said_and_the_engine_can_be_used_and_closed(folder, monkeypatch):
+    """A block of the kernel withholds a value from position 100 on; what is said before that is as ever."""
+    short = SamplingParams(max_frames=10, seed=3)
+    with Engine(config(folder)) as engine:
+        expected = engine.speak(TEXT, params=short)
+    found = "publish(s.act + ranges[2].first + j,"
+    planted = f"if (!(blockIdx.x == 3 && *s.position >= 100)) {found}"
+    monkeypatch.setattr(kernel, "read_source", lambda path: read_source(path).replace(found, planted))
+    before = free_bytes()
+    with Engine(config(folder)) as engine:
+        for _ in range(2):
+            assert torch.equal(engine.speak(TEXT, params=short).codes, expected.codes)
+            with pytest.raises(HiggsError, match="waited for each other"):
+                engine.speak(TEXT, params=SamplingParams(max_frames=400, seed=3))
+        assert torch.equal(engine.speak(TEXT, params=short).codes, expected.codes)
+    assert free_bytes() == before
+
+
 def test_a_driver_that_refuses_the_codec_s_kernel_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
     def refuse(*args, **kwargs):
-        raise KernelUnavailable("the driver could not launch a kernel: not supported")
+        raise LaunchFailed("the driver could not launch a kernel: not supported")
 
     with Engine(config(folder)) as engine:
         expected = engine.speak(TEXT, params=PARAMS)

@@ -5,12 +5,28 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
-from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
+from higgs_tts.engine.cuda import kernel
+from higgs_tts.engine.cuda.nvrtc import KernelUnavailable, read_source
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.step import prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
+PUBLICATIONS = {  # of a kind of value, as the source has it
+    "qkv": "publish(s.qkv + ranges[0].first + j,",
+    "partial": "publish(partial + d,",
+    "attended": "publish(to,",
+    "act": "publish(s.act + ranges[2].first + j,",
+    "x": "publish(s.x + base + r,",
+    "arrivals": 'if (threadIdx.x == 0) asm volatile("red',
+}
+
+
+def withheld(source: str, missing: str, when: str) -> str:
+    """The kernel's source with one publication left out in some blocks where the condition `when` holds."""
+    publication = PUBLICATIONS[missing]
+    assert source.count(publication) == 1, publication
+    return source.replace(publication, f"if (!(blockIdx.x % 8 == 1 && {when})) {publication}")
 
 
 def relative(ours, theirs):
@@ -122,3 +138,34 @@ def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
     talker = wide("v3", torch.bfloat16, 1, 64)
     with pytest.raises(KernelUnavailable, match="one row"):
         SingleKernel(talker, state_of(talker, 2, 64))
+
+
+@pytest.mark.parametrize("missing", PUBLICATIONS)
+def test_a_value_that_never_comes_ends_the_launch(wide, state_of, monkeypatch, missing):
+    """What is missing is missing from position 300 on only, so that the kernel can be made and used before."""
+    talker = wide("v3", torch.bfloat16, 3, 512)
+    healthy, state = state_of(talker, 1, 512), state_of(talker, 1, 512)
+    twin = SingleKernel(talker, healthy)
+    monkeypatch.setattr(kernel, "read_source", lambda path: withheld(read_source(path), missing, "*s.position >= 300"))
+    planted = SingleKernel(talker, state)
+
+    def step(kernel, state, position):
+        state.cache.position.fill_(position)
+        state.work.x.fill_(0.25)
+        kernel.run()
+        torch.cuda.synchronize()
+
+    for position in (100, 101):
+        step(twin, healthy, position)
+        step(planted, state, position)
+        assert torch.equal(state.logits, healthy.logits)
+    step(planted, state, 400)
+    assert int(state.work.stalled) != 0
+    state.logits.fill_(7.0)
+    step(planted, state, 102)  # one that was queued behind it returns at once
+    assert bool((state.logits == 7.0).all())
+    planted.reset()
+    step(twin, healthy, 102)
+    step(planted, state, 102)
+    assert torch.equal(state.logits, healthy.logits)
+    close((twin, planted))

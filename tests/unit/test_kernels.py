@@ -9,11 +9,11 @@ from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.kernels import batch, sample
 from higgs_tts.engine.decode.kernels.single import (
     MAX_STAGES,
+    SOURCE,
     STATIC_SHARED,
     defines,
     pipeline,
     pipeline_bytes,
-    source,
     unfit,
 )
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
@@ -35,6 +35,10 @@ def has_nvrtc():
     return True
 
 
+def assert_compiles(source, capability, options):
+    assert nvrtc.compile_cubin(nvrtc.read_source(source), capability, options).startswith(b"\x7fELF")
+
+
 needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="this torch has no NVRTC")
 
 
@@ -43,7 +47,11 @@ needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="this torch has no NVRT
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_sources_compile(config, capability):
     assert (
-        len(nvrtc.compile_cubin(source(), capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10)))
+        len(
+            nvrtc.compile_cubin(
+                nvrtc.read_source(SOURCE), capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10)
+            )
+        )
         > 10_000
     )
 
@@ -67,14 +75,17 @@ def test_a_block_with_too_little_shared_memory_is_refused():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_sample_kernel_compiles(config, dtype, capability):
-    assert len(nvrtc.compile_cubin(sample.source(), capability, sample.defines(config, dtype, 7))) > 10_000
+    assert (
+        len(nvrtc.compile_cubin(nvrtc.read_source(sample.SOURCE), capability, sample.defines(config, dtype, 7)))
+        > 10_000
+    )
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_batch_kernels_compile(config, capability):
-    assert len(nvrtc.compile_cubin(batch.source(), capability, batch.defines(config))) > 10_000
+    assert_compiles(batch.SOURCE, capability, batch.defines(config))
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])

@@ -1,22 +1,21 @@
 """Codes to sound in windows: exact seams, one schedule, and order when windows become ready late."""
 
-import pathlib
 from collections import deque
 
 import pytest
 import torch
 from higgs_tts.engine.checkpoint.codec_layout import CodecWeights
+from higgs_tts.engine.codec import snake as snake_module
 from higgs_tts.engine.codec import waveform as waveform_module
 from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.codec.snake import SnakeKernel, snake
 from higgs_tts.engine.codec.stream import InlineWindows, SideStreamWindows
 from higgs_tts.engine.codec.waveform import Waveform
 from higgs_tts.engine.cuda import nvrtc
+from higgs_tts.engine.cuda.kernel import options
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.memory import PrivatePool
 from higgs_tts.engine.tools.tiny_codec import tiny_codec
-
-ENGINE = pathlib.Path(__file__).resolve().parents[2] / "engine"
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +170,7 @@ def test_the_activation_s_kernel_compiles(capability):
         nvrtc._nvrtc()
     except nvrtc.KernelUnavailable as error:
         pytest.skip(str(error))
-    assert nvrtc.compile_cubin(nvrtc.read_source(ENGINE / "codec" / "snake.cu"), capability, ())
+    assert nvrtc.compile_cubin(nvrtc.read_source(snake_module.SOURCE), capability, options({}, snake_module.SnakeArgs))
 
 
 def test_the_activation_s_kernel_is_refused_without_a_gpu():

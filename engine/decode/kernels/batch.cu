@@ -3,16 +3,20 @@
 // "Row" is a row of the batch. Each is computed on its own, in an order that depends on its own position only, so its
 // result does not depend on the other rows or their number. Residual stream and sums are fp32; products read bf16.
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; SPLIT_K, products
-// that sum to a delta; MIN_SPLIT, positions of a KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`.
+// that sum to a delta; MIN_SPLIT, positions of a KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`;
+// NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS of a block.
 
 #include "load.cuh"
 #include "mma_tile.cuh"
+#include "attention_prologue.cuh"
 #include "batch_attention.cuh"
 
 struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null but in the first layer
+static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "batch.py fills another structure");
+static_assert(NORM_THREADS * 8 == HIDDEN && PADDED_ROWS <= 64, "a row has a block; rows have two places a lane");
 
 // x = x_in, or x += delta, the sum of SPLIT_K products; h = RMSNorm(x) * weight. One block a row, 8 values a thread.
-extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const AddNormArgs s) {
+extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNormArgs s) {
   __shared__ float squares[HIDDEN / 256];
   const int t = threadIdx.x;
   const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
@@ -51,11 +55,12 @@ extern "C" __global__ void __launch_bounds__(HIDDEN / 8) add_norm(const AddNormA
 }
 
 struct SwigluArgs { const u16* gate_up; u16* act; int rows; };
+static_assert(sizeof(SwigluArgs) == SIZEOF_SwigluArgs, "batch.py fills another structure");
 
 // act = silu(gate) * up. 8 values a thread.
-extern "C" __global__ void __launch_bounds__(256) swiglu(const SwigluArgs s) {
+extern "C" __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu(const SwigluArgs s) {
   constexpr int WIDE = INTER / 8;
-  const int i = blockIdx.x * 256 + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
+  const int i = blockIdx.x * SWIGLU_THREADS + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
   if (row >= s.rows) return;
   const u16* from = s.gate_up + (long long)row * (2 * INTER) + at;
   float gate[8], up[8];
@@ -77,9 +82,10 @@ struct AttendArgs {
   u32* arrived;               // zero between launches
   int rows, max_seq_len, max_splits;
 };
+static_assert(sizeof(AttendArgs) == SIZEOF_AttendArgs, "batch.py fills another structure");
 
 // Flash-decoding. Work items are (row, split, KV head); a block derives an item's row from the lengths of all rows.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS_PER_SM) attend(const AttendArgs s) {
+extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) attend(const AttendArgs s) {
   __shared__ Shared sh;
   const SplitCounts splits = count_splits(s.position, s.rows);
   clear_queries(sh);

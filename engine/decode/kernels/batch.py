@@ -12,43 +12,39 @@ import pathlib
 
 import torch
 
-from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
+from ...cuda.kernel import CudaKernel, Limits, options, structure
+from ...cuda.nvrtc import KernelUnavailable, launch
 from ...talker import FAMILIES
 from ...talker.ops.linear import linear, split_linear
-from .single import unfit
+from .single import BF16, FP32, INT32, INT64, unfit
 
+SOURCE = pathlib.Path(__file__).with_name("batch.cu")
 MAX_ROWS = 64
 SPLIT_K = 4  # products that one with few outputs is split into
 MIN_SPLIT, MAX_SPLITS = 512, 32  # positions of a KV split, at least; splits of a row
 BLOCKS_PER_SM = 3  # of `attend`
 _ATTEND_THREADS = 128
 _SWIGLU_THREADS = 256
-_ATTEND = "qkv qk_norm cos sin keys values position attended partial_o partial_ml arrived"
 
-
-class _AddNormArgs(ctypes.Structure):
-    """`AddNormArgs` of batch.cu."""
-
-    _fields_ = [(name, ctypes.c_void_p) for name in "x_in delta weight x h".split()]
-
-
-class _SwigluArgs(ctypes.Structure):
-    """`SwigluArgs` of batch.cu."""
-
-    _fields_ = [("gate_up", ctypes.c_void_p), ("act", ctypes.c_void_p), ("rows", ctypes.c_int)]
-
-
-class _AttendArgs(ctypes.Structure):
-    """`AttendArgs` of batch.cu."""
-
-    _fields_ = [
-        *((n, ctypes.c_void_p) for n in _ATTEND.split()),
-        *((name, ctypes.c_int) for name in ("rows", "max_seq_len", "max_splits")),
-    ]
-
-
-def source() -> str:
-    return read_source(pathlib.Path(__file__).with_name("batch.cu"))
+AddNormArgs = structure("AddNormArgs", x_in=BF16, delta=BF16, weight=BF16, x=FP32, h=BF16)
+SwigluArgs = structure("SwigluArgs", gate_up=BF16, act=BF16, rows=ctypes.c_int)
+AttendArgs = structure(
+    "AttendArgs",
+    qkv=BF16,
+    qk_norm=BF16,
+    cos=BF16,
+    sin=BF16,
+    keys=BF16,
+    values=BF16,
+    position=INT64,
+    attended=BF16,
+    partial_o=FP32,
+    partial_ml=FP32,
+    arrived=INT32,
+    rows=ctypes.c_int,
+    max_seq_len=ctypes.c_int,
+    max_splits=ctypes.c_int,
+)
 
 
 def defines(config) -> tuple[str, ...]:
@@ -57,6 +53,7 @@ def defines(config) -> tuple[str, ...]:
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
         "KV_HEADS": config.kv_heads,
+        "HEAD_DIM": config.head_dim,
         "INTER": config.intermediate,
         "EPS": f"{config.norm_eps}f",
         "HAS_QK_NORM": int(FAMILIES[config.family].qk_norm),
@@ -65,8 +62,16 @@ def defines(config) -> tuple[str, ...]:
         "MIN_SPLIT": MIN_SPLIT,
         "MAX_SPLITS": MAX_SPLITS,
         "BLOCKS_PER_SM": BLOCKS_PER_SM,
+        "NORM_THREADS": norm_threads(config),
+        "SWIGLU_THREADS": _SWIGLU_THREADS,
+        "ATTEND_THREADS": _ATTEND_THREADS,
     }
-    return tuple(f"-D{name}={value}" for name, value in values.items())
+    return options(values, AddNormArgs, SwigluArgs, AttendArgs)
+
+
+def norm_threads(config) -> int:
+    """Threads of a block of `add_norm`, each with eight values of a row."""
+    return config.hidden // 8
 
 
 def max_splits(max_seq_len: int) -> int:
@@ -74,8 +79,8 @@ def max_splits(max_seq_len: int) -> int:
     return min(MAX_SPLITS, -(-max_seq_len // MIN_SPLIT))
 
 
-class BatchKernel:
-    """state.work.x -> cache and state.logits, 2 to 64 rows. Raises KernelUnavailable if they cannot be compiled.
+class BatchKernel(CudaKernel):
+    """state.work.x -> cache and state.logits, 2 to 64 rows. Raises KernelUnavailable.
 
     Allocates its scratch when constructed; `run` allocates nothing and may be captured.
     """
@@ -89,16 +94,20 @@ class BatchKernel:
             reason = f"it serves 2 to {MAX_ROWS} rows"
         if reason:
             raise KernelUnavailable(reason)
+        limits = Limits.of(device)
         self.scratch = self.make_scratch(config, state.batch, state.max_seq_len, device)
-        major, minor = torch.cuda.get_device_capability(device)
-        self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config)))
-        self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
         self._talker, self._state, self._rows = talker, state, state.batch
-        self._norm_threads = config.hidden // 8
+        self._norm_threads = norm_threads(config)
         self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * _SWIGLU_THREADS))
-        self._max_splits = max_splits(state.max_seq_len)
-        self._attend_blocks = torch.cuda.get_device_properties(device).multi_processor_count * BLOCKS_PER_SM
+        self._attend_blocks = limits.multiprocessors * BLOCKS_PER_SM
         self._make_arguments()
+        super().__init__(SOURCE, limits.capability, defines(config))
+        self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
+        with self._first_launch():
+            state.work.x.zero_()
+            self._add_norm(self._norms[0])
+            self._attend(self._attends[0])
+            self._swiglu()
 
     @staticmethod
     def make_scratch(config, batch: int, max_seq_len: int, device) -> dict[str, torch.Tensor]:
@@ -123,51 +132,60 @@ class BatchKernel:
 
     def _make_arguments(self):
         """The arguments of every launch, in order."""
-        s, layers, state = self.scratch, self._talker.layers, self._state
-        self._swiglu = _SwigluArgs(gate_up=s["gate_up"].data_ptr(), act=s["act"].data_ptr(), rows=self._rows)
-        self._norms = [self._norm(layers[0].code.attn_norm, state.work.x)]
+        s, layers, cache = self.scratch, self._talker.layers, self._state.cache
+        self._swiglu_args = SwigluArgs.of(gate_up=s["gate_up"], act=s["act"], rows=self._rows)
+        self._norms = [self._norm_args(layers[0].code.attn_norm, self._state.work.x)]
         self._attends = []
         for index, layer in enumerate(layers):
-            self._attends.append(self._attend(layer, state.cache.keys[index], state.cache.values[index]))
+            self._attends.append(self._attend_args(layer, cache.keys[index], cache.values[index]))
             following = layers[index + 1].code.attn_norm if index + 1 < len(layers) else self._talker.norm
-            self._norms += [self._norm(layer.code.mlp_norm), self._norm(following)]
+            self._norms += [self._norm_args(layer.code.mlp_norm), self._norm_args(following)]
 
-    def _norm(self, weight, x_in=None) -> _AddNormArgs:
-        s = {name: self.scratch[name].data_ptr() for name in ("delta", "x", "h")}
-        return _AddNormArgs(**s, x_in=None if x_in is None else x_in.data_ptr(), weight=weight.data_ptr())
+    def _norm_args(self, weight, x_in=None) -> ctypes.Structure:
+        s = {name: self.scratch[name] for name in ("delta", "x", "h")}
+        return AddNormArgs.of(**s, x_in=x_in, weight=weight)
 
-    def _attend(self, layer, keys, values) -> _AttendArgs:
-        s = {name: self.scratch[name].data_ptr() for name in ("qkv", "attended", "partial_o", "partial_ml", "arrived")}
-        return _AttendArgs(
-            **s,
-            qk_norm=None if layer.qk_norm is None else layer.qk_norm.data_ptr(),
-            cos=self._talker.cos.data_ptr(),
-            sin=self._talker.sin.data_ptr(),
-            keys=keys.data_ptr(),
-            values=values.data_ptr(),
-            position=self._state.cache.position.data_ptr(),
+    def _attend_args(self, layer, keys, values) -> ctypes.Structure:
+        names = ("qkv", "attended", "partial_o", "partial_ml", "arrived")
+        return AttendArgs.of(
+            **{name: self.scratch[name] for name in names},
+            qk_norm=layer.qk_norm,
+            cos=self._talker.cos,
+            sin=self._talker.sin,
+            keys=keys,
+            values=values,
+            position=self._state.cache.position,
             rows=self._rows,
             max_seq_len=self._state.max_seq_len,
-            max_splits=self._max_splits,
+            max_splits=max_splits(self._state.max_seq_len),
         )
 
     def run(self):
-        s, talker, launch_norm = self.scratch, self._talker, self._launch_norm
-        launch_norm(self._norms[0])
+        s, talker = self.scratch, self._talker
+        self._add_norm(self._norms[0])
         for index, layer in enumerate(talker.layers):
             linear(s["h"], layer.qkv, s["qkv"])
-            launch(self._kernels["attend"], self._attend_blocks, _ATTEND_THREADS, self._attends[index])
+            self._attend(self._attends[index])
             split_linear(s["attended"], layer.out, s["delta"])
-            launch_norm(self._norms[2 * index + 1])
+            self._add_norm(self._norms[2 * index + 1])
             linear(s["h"], layer.code.gate_up, s["gate_up"])
-            launch(self._kernels["swiglu"], self._swiglu_blocks, _SWIGLU_THREADS, self._swiglu)
+            self._swiglu()
             split_linear(s["act"], layer.code.down, s["delta"])
-            launch_norm(self._norms[2 * index + 2])
+            self._add_norm(self._norms[2 * index + 2])
         linear(s["h"], talker.head_codes, s["head"])
         self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])
 
-    def _launch_norm(self, norm: _AddNormArgs):
-        launch(self._kernels["add_norm"], self._rows, self._norm_threads, norm)
+    def _add_norm(self, argument):
+        launch(self._kernels["add_norm"], self._rows, self._norm_threads, argument)
+
+    def _attend(self, argument):
+        launch(self._kernels["attend"], self._attend_blocks, _ATTEND_THREADS, argument)
+
+    def _swiglu(self):
+        launch(self._kernels["swiglu"], self._swiglu_blocks, _SWIGLU_THREADS, self._swiglu_args)
+
+    def reset(self):
+        """Nothing to do: its blocks do not wait for each other."""
 
     def tensors(self) -> list[torch.Tensor]:
         """What they have on the device of their own."""
@@ -175,5 +193,5 @@ class BatchKernel:
 
     def close(self):
         """Unloads the code and drops the state."""
-        self._module.close()
+        super().close()
         self._talker = self._state = None

@@ -53,45 +53,29 @@ __device__ __forceinline__ void clear_queries(Shared& sh) {
   for (int i = threadIdx.x; i < MAX_GROUP * Q_PITCH; i += WARPS * 32) sh.q[i / Q_PITCH][i % Q_PITCH] = 0;
 }
 
-// Per-head RMSNorm and RoPE of one vector of 128, four values a lane, rounded to bf16.
-__device__ __forceinline__ uint2 norm_rope(uint2 raw, uint2 w, uint2 cos, uint2 sin) {
-  const int lane = threadIdx.x & 31;
-  float4 v = make_float4(low(raw.x), high(raw.x), low(raw.y), high(raw.y));
-#if HAS_QK_NORM
-  const float scale = rsqrtf(warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w) * (1.f / DIM) + EPS);
-  v = make_float4(v.x * scale * low(w.x), v.y * scale * high(w.x), v.z * scale * low(w.y), v.w * scale * high(w.y));
-#endif
-  const float sign = lane < 16 ? -1.f : 1.f;
-  const float4 o = make_float4(sign * __shfl_xor_sync(~0u, v.x, 16), sign * __shfl_xor_sync(~0u, v.y, 16),
-                               sign * __shfl_xor_sync(~0u, v.z, 16), sign * __shfl_xor_sync(~0u, v.w, 16));
-  return make_uint2(pack(v.x * low(cos.x) + o.x * low(sin.x), v.y * high(cos.x) + o.y * high(sin.x)),
-                    pack(v.z * low(cos.y) + o.z * low(sin.y), v.w * high(cos.y) + o.w * high(sin.y)));
-}
-
 // The KV head's queries, normed and rotated, go to shared memory. In the last split the new key and value go there too,
 // and to the cache. A warp takes one or two of these vectors.
 __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const u16* norm, const u16* cos,
                                           const u16* sin, u16* keys, u16* values, Shared& sh) {
   constexpr int VECTORS = GROUP + 2, PASSES = (VECTORS + WARPS - 1) / WARPS;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, count = a.to > a.at ? VECTORS : GROUP;
-  const long long rotary = (long long)a.at * DIM + lane * 4;
-  const uint2 c = *(const uint2*)(cos + rotary), s = *(const uint2*)(sin + rotary);
+  const int warp = threadIdx.x >> 5, count = a.to > a.at ? VECTORS : GROUP;
+  const Rope rope = load_rope(cos, sin, a.at);
   uint2 raw[PASSES], weight[PASSES];
 #pragma unroll
   for (int j = 0; j < PASSES; ++j) {
     const int i = min(warp + j * WARPS, VECTORS - 1);
-    const int at = (i < GROUP ? a.kv * GROUP + i : HEADS + (i - GROUP) * KV_HEADS + a.kv) * DIM + lane * 4;
-    raw[j] = *(const uint2*)(qkv + at);
-    weight[j] = HAS_QK_NORM && i <= GROUP ? *(const uint2*)(norm + at) : make_uint2(0, 0);
+    const int head = i < GROUP ? a.kv * GROUP + i : HEADS + (i - GROUP) * KV_HEADS + a.kv;
+    raw[j] = load4(qkv + head * DIM);
+    weight[j] = i <= GROUP ? load_norm(norm, head) : make_uint2(0, 0);
   }
   __syncthreads();  // all warps are done with the previous item's
 #pragma unroll
   for (int j = 0; j < PASSES; ++j) {
     const int i = warp + j * WARPS;
     if (i >= count) continue;
-    const uint2 v = i <= GROUP ? norm_rope(raw[j], weight[j], c, s) : raw[j];
-    *(uint2*)((i < GROUP ? sh.q[i] : i == GROUP ? sh.key : sh.value) + lane * 4) = v;
-    if (i >= GROUP) *(uint2*)((i == GROUP ? keys : values) + rotary) = v;
+    const uint2 v = i <= GROUP ? pack4(norm_rope(unpack4(raw[j]), weight[j], rope)) : raw[j];
+    if (i < GROUP) store4(sh.q[i], v);
+    else place_new(v, i == GROUP ? sh.key : sh.value, i == GROUP ? keys : values, a.at, true);
   }
   __syncthreads();
 }

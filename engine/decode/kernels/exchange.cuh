@@ -19,7 +19,11 @@
 // 2 to 5 epochs later, so 8 bits tell new from old. Which words of partial are in use depends on the context's length:
 // they carry the whole epoch beside the value.
 
-constexpr int WARPS = 16, THREADS = WARPS * 32;
+// No wait is endless. Who still polls TIMEOUT_MS after the launch began, by the device's clock, sets `stalled` and goes on
+// with what it has; the others see that and go on too. So the launch ends, its results are worthless, and the next ones
+// return at once, until the host has cleared the flag.
+
+constexpr int THREADS = WARPS * 32;
 
 struct LayerWeights {  // norms are bf16, matrices as their format stores them
   const u16* attn_norm;
@@ -42,9 +46,12 @@ struct SingleArgs {
   u64* partial;
   u32 *attended, *act;
   u32 *epoch, *arrivals;  // last epoch of the previous launch; arrivals of blocks, counted through all launches
+  u32* stalled;
   long long layer_stride;
   int layer_count, max_seq_len;
 };
+static_assert(sizeof(SingleArgs) == SIZEOF_SingleArgs && sizeof(LayerWeights) == SIZEOF_LayerWeights,
+              "single.py fills other structures");
 
 __device__ __forceinline__ u32 ll_word(float v, u32 epoch) {  // rounds to nearest; NaN stays NaN
   return ((v != v ? ~0u : __float_as_uint(v) + 0x80u) & ~0xffu) | (epoch & 0xffu);
@@ -58,6 +65,34 @@ __device__ __forceinline__ void publish(u64* to, float v, u32 epoch) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"((u64)epoch << 32 | __float_as_uint(v)) : "memory");
 }
 
+__device__ __forceinline__ u32 load_relaxed(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ u32 clock_ms() {  // in steps of 2^20 ns; wraps around
+  u64 ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return (u32)(ns >> 20);
+}
+
+__device__ __forceinline__ u32& launch_began() {
+  __shared__ u32 ms;
+  return ms;
+}
+
+// One thread's wait, as one register. Below MIN_POLLS it is never given up, so that a GPU that was suspended in the
+// middle of a launch, its clock running on, is not blamed.
+constexpr u32 MIN_POLLS = POLLS_PER_CHECK * 64;
+struct Wait { u32 polls = 0; };
+__device__ __forceinline__ bool give_up(const SingleArgs& s, Wait& wait) {
+  if (++wait.polls % POLLS_PER_CHECK) return false;
+  const bool late = wait.polls >= MIN_POLLS && clock_ms() - launch_began() >= TIMEOUT_MS;
+  if (!late && !load_relaxed(s.stalled)) return false;
+  publish(s.stalled, 1);
+  return true;
+}
+
 // Counting arrivals only delays polling, which would slow down the producers: it orders nothing, and does not wait for
 // the last STRAGGLERS blocks, whose values come while the others' are already being read.
 constexpr int STRAGGLERS = 8;
@@ -67,9 +102,7 @@ __device__ __forceinline__ void arrive(const SingleArgs& s) {
 }
 __device__ __forceinline__ void wait_arrivals(const SingleArgs& s, u32 epoch) {
   if (threadIdx.x == 0) {
-    u32 now;
-    do asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(s.arrivals) : "memory");
-    while ((int)(now + STRAGGLERS - epoch * BLOCKS) < 0);
+    for (Wait w; (int)(load_relaxed(s.arrivals) + STRAGGLERS - epoch * BLOCKS) < 0 && !give_up(s, w);) {}
   }
   __syncthreads();
 }
@@ -84,12 +117,18 @@ __device__ __forceinline__ uint4 poll(const void* p) {
 __device__ __forceinline__ u32 stale(uint4 w, u32 epoch) {
   return ((w.x ^ epoch) | (w.y ^ epoch) | (w.z ^ epoch) | (w.w ^ epoch)) & 0xffu;
 }
-// The values of four words, of which `w` was polled before.
-__device__ __forceinline__ float4 receive(uint4 w, const u32* from, u32 epoch) {
-  while (stale(w, epoch)) w = poll(from);
-  return make_float4(ll_value(w.x), ll_value(w.y), ll_value(w.z), ll_value(w.w));
+// Four words of `epoch`, or their values; `words` were polled before.
+__device__ __forceinline__ uint4 receive_words(const SingleArgs& s, uint4 words, const u32* from, u32 epoch) {
+  for (Wait w; stale(words, epoch) && !give_up(s, w);) words = poll(from);
+  return words;
 }
-__device__ __forceinline__ float4 receive(const u32* from, u32 epoch) { return receive(poll(from), from, epoch); }
+__device__ __forceinline__ float4 receive(const SingleArgs& s, uint4 words, const u32* from, u32 epoch) {
+  words = receive_words(s, words, from, epoch);
+  return make_float4(ll_value(words.x), ll_value(words.y), ll_value(words.z), ll_value(words.w));
+}
+__device__ __forceinline__ float4 receive(const SingleArgs& s, const u32* from, u32 epoch) {
+  return receive(s, poll(from), from, epoch);
+}
 // The thread's index as a value opaque to the compiler, which would otherwise keep addresses derived from it in
 // registers from layer to layer.
 __device__ __forceinline__ int opaque_thread() { int t = threadIdx.x; asm volatile("" : "+r"(t)); return t; }

@@ -28,7 +28,7 @@ struct Shared {
   __align__(16) float square[WARPS];  // the warps' sums of its squares
   float gate[WARPS][MAX_WARP_ROWS];
   __align__(16) float q[GROUP][DIM];
-  __align__(16) u32 key[DIM / 2], value[DIM / 2];  // of the new position, packed bf16
+  __align__(16) u16 key[DIM], value[DIM];  // of the new position
   float m[WARPS][GROUP], l[WARPS][GROUP];
   union {
     float o[WARPS][GROUP][DIM];
@@ -59,12 +59,8 @@ __device__ __forceinline__ void norm_input(const SingleArgs& s, const NormWeight
     const int i = j * THREADS + t;
     if (i >= HIDDEN / 4) continue;
     float4 v;
-    if (first) {
-      const uint2 x = ((const uint2*)s.x_in)[i];
-      v = make_float4(low(x.x), high(x.x), low(x.y), high(x.y));
-    } else {
-      v = receive(words[j], s.x + i * 4, epoch);
-    }
+    if (first) v = unpack4(((const uint2*)s.x_in)[i]);
+    else v = receive(s, words[j], s.x + i * 4, epoch);
     square = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, square))));
     ((uint2*)sh.x)[i] = make_uint2(pack(v.x * low(w.of[j].x), v.y * high(w.of[j].x)),
                                    pack(v.z * low(w.of[j].y), v.w * high(w.of[j].y)));
@@ -112,7 +108,7 @@ __device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, in
 
 // K bf16 values of other blocks into shared memory, packed.
 template <int K>
-__device__ __forceinline__ void projection_input(const u32* from, u32 epoch, Shared& sh) {
+__device__ __forceinline__ void projection_input(const SingleArgs& s, const u32* from, u32 epoch, Shared& sh) {
   constexpr int LOADS = ceil_div(K / 4, THREADS);
   uint4 words[LOADS];
   poll_all(words, from, K / 4);
@@ -121,9 +117,8 @@ __device__ __forceinline__ void projection_input(const u32* from, u32 epoch, Sha
   for (int j = 0; j < LOADS; ++j) {
     const int i = j * THREADS + t;
     if (i >= K / 4) continue;
-    while (stale(words[j], epoch)) words[j] = poll(from + i * 4);
-    ((uint2*)sh.project.input)[i] =
-        make_uint2(__byte_perm(words[j].x, words[j].y, 0x7632), __byte_perm(words[j].z, words[j].w, 0x7632));
+    const uint4 w = receive_words(s, words[j], from + i * 4, epoch);
+    ((uint2*)sh.project.input)[i] = make_uint2(__byte_perm(w.x, w.y, 0x7632), __byte_perm(w.z, w.w, 0x7632));
   }
   __syncthreads();
 }
@@ -136,7 +131,7 @@ __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const 
   constexpr int TILES = tiles_of<F>(K), N = K / TILES;
   const int lane = threadIdx.x & 31, base = range_start(HIDDEN, blockIdx.x, BLOCKS);
   const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - base;
-  projection_input<K>(input, epoch - 1, sh);
+  projection_input<K>(s, input, epoch - 1, sh);
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
     float sum = dot_tile<F, N>(wait(p), sh.project.input + i % TILES * (N / VEC));

@@ -3,7 +3,7 @@
 // A warp loads the operands of m16n8k16 straight from global memory: the order of dimensions within a product is free,
 // so each lane loads 16 contiguous bytes. The queries are the product's columns.
 
-constexpr int WARPS = 4, TILE = 16, MAX_GROUP = 8, Q_PITCH = DIM + 8;
+constexpr int WARPS = ATTEND_THREADS / 32, TILE = 16, MAX_GROUP = 8, Q_PITCH = DIM + 8;
 static_assert(GROUP <= MAX_GROUP && MIN_SPLIT % (WARPS * TILE) == 0, "a tile holds all queries, a split whole tiles");
 static_assert(GROUP <= WARPS && MAX_SPLITS <= 32, "to combine, a query has a warp and a split a lane");
 

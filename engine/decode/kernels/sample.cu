@@ -3,7 +3,7 @@
 // logits hold NaN or an infinity loses its flag `finite`.
 //
 // Compile-time: CODEBOOKS, VOCAB, BOC, EOC, HIDDEN, WINDOW (v2's repeat window), ENDS_ON_ANY_CODEBOOK
-// and RESAMPLES_REPEATS (v2's rules), BF16 (else weights are fp32).
+// and RESAMPLES_REPEATS (v2's rules), BF16 (else weights are fp32), THREADS of a block; ROUNDS and NOISE_STREAM of Philox.
 
 #include "sampling.cuh"
 
@@ -46,8 +46,8 @@ __device__ __forceinline__ void emit(const SampleArgs& s, const Row& row, int b,
 }
 
 #if BF16
-__device__ __forceinline__ float4 widen(uint2 v) { return make_float4(low(v.x), high(v.x), low(v.y), high(v.y)); }
-__device__ __forceinline__ uint2 narrowed(float4 v) { return make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
+__device__ __forceinline__ float4 widen(uint2 v) { return unpack4(v); }
+__device__ __forceinline__ uint2 narrowed(float4 v) { return pack4(v); }
 #else
 __device__ __forceinline__ float4 widen(float4 v) { return v; }
 __device__ __forceinline__ float4 narrowed(float4 v) { return v; }
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleAr
   __shared__ Candidates lists[CODEBOOKS];
   __shared__ int codes[CODEBOOKS];
   const int b = blockIdx.x, codebook = threadIdx.x >> 5, lane = lane_id();
-  const i64* const seed = s.round_keys + (i64)b * 20;  // the keys of ten rounds; the first gives the others
+  const i64* const seed = s.round_keys + (i64)b * (ROUNDS * 2);  // every round's keys; the first gives the others
   const Row row = {(u32)s.num_generated[b], (u32)s.sequence_index[b], (u32)seed[0],
                    (u32)seed[1],            (int)s.countdown[b],      (int)s.prompt_length[b],
                    (int)s.max_generated[b], s.suppress_specials[b] != 0, !s.done[b]};

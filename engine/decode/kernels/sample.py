@@ -7,25 +7,44 @@ import pathlib
 
 import torch
 
-from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source
+from ...codes import BOC, EOC
+from ...cuda.kernel import ANY, CudaKernel, Limits, first_reason, options, structure
+from ...cuda.nvrtc import KernelUnavailable, launch
 from ...talker import FAMILIES
+from ..philox import ROUNDS
+from ..sampler import NOISE_STREAM
 
-_POINTERS = (
-    "logits inverse_temperature noise_scale top_p repeat_limit top_k_index sequence_index round_keys prompt_length "
-    "max_generated suppress_specials window_mask embed x output outputs history num_generated position countdown done "
-    "ended finite"
-).split()
+SOURCE = pathlib.Path(__file__).with_name("sample.cu")
+BOOL, FP32, INT64 = torch.bool, torch.float32, torch.int64
+
+SampleArgs = structure(
+    "SampleArgs",
+    logits=FP32,
+    inverse_temperature=FP32,
+    noise_scale=FP32,
+    top_p=FP32,
+    repeat_limit=FP32,
+    top_k_index=INT64,
+    sequence_index=INT64,
+    round_keys=INT64,
+    prompt_length=INT64,
+    max_generated=INT64,
+    suppress_specials=BOOL,
+    window_mask=BOOL,
+    embed=ANY,
+    x=ANY,
+    output=INT64,
+    outputs=INT64,
+    history=INT64,
+    num_generated=INT64,
+    position=INT64,
+    countdown=INT64,
+    done=BOOL,
+    ended=BOOL,
+    finite=BOOL,
+    max_seq_len=ctypes.c_int,
+)
 _OF_REPEATS = {"repeat_limit", "window_mask", "history"}
-
-
-class _SampleArgs(ctypes.Structure):
-    """`SampleArgs` of sampling.cuh."""
-
-    _fields_ = [*((name, ctypes.c_void_p) for name in _POINTERS), ("max_seq_len", ctypes.c_int)]
-
-
-def source() -> str:
-    return read_source(pathlib.Path(__file__).with_name("sample.cu"))
 
 
 def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
@@ -34,31 +53,35 @@ def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
     values = {
         "CODEBOOKS": config.codebooks,
         "VOCAB": config.code_vocab,
-        "BOC": config.code_vocab - 2,
-        "EOC": config.code_vocab - 1,
+        "BOC": BOC,
+        "EOC": EOC,
         "HIDDEN": config.hidden,
         "WINDOW": window,
+        "THREADS": threads(config),
+        "ROUNDS": ROUNDS,
+        "NOISE_STREAM": NOISE_STREAM,
         "ENDS_ON_ANY_CODEBOOK": int(family.ends_on_any_codebook),
         "RESAMPLES_REPEATS": int(family.resamples_repeats),
         "BF16": int(dtype == torch.bfloat16),
     }
-    return tuple(f"-D{name}={value}" for name, value in values.items())
+    return options(values, SampleArgs)
+
+
+def threads(config) -> int:
+    """Of a block: a warp for each codebook."""
+    return 32 * config.codebooks
 
 
 def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernel cannot serve this model here, or None."""
-    if device.type != "cuda" or torch.version.hip:
-        return "it needs an NVIDIA GPU"
-    if dtype not in (torch.bfloat16, torch.float32):
-        return "it reads bf16 or fp32 weights only"
-    if config.hidden % 4 or config.codebooks > 32:
-        return "the model's widths are not those of the published models"
-    if torch.cuda.get_device_capability(device) < (7, 5):
-        return "the GPU is older than compute capability 7.5"
-    return None
+    own = {
+        "it reads bf16 or fp32 weights only": dtype not in (torch.bfloat16, torch.float32),
+        "the model's widths are not those of the published models": config.hidden % 4 != 0 or config.codebooks > 32,
+    }
+    return first_reason(device, own)
 
 
-class SampleKernel:
+class SampleKernel(CudaKernel):
     """state.logits -> the next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
 
     Does not update the cache's slot and empty, which torch's attention reads, so it serves only beside a kernel that
@@ -71,27 +94,21 @@ class SampleKernel:
         if reason:
             raise KernelUnavailable(reason)
         window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
-        major, minor = torch.cuda.get_device_capability(device)
-        self._module = Module(compile_cubin(source(), f"{major}{minor}", defines(config, talker.dtype, window)))
+        self._grid, self._block, self._argument = state.batch, threads(config), arguments(talker, state)
+        super().__init__(SOURCE, Limits.of(device).capability, defines(config, talker.dtype, window))
         self._function = self._module.function("sample_step")
-        self._grid, self._block = state.batch, 32 * config.codebooks
-        self._argument = arguments(talker, state)
+        with self._first_launch():
+            self.run()
 
     def run(self):
         launch(self._function, self._grid, self._block, self._argument)
 
-    def close(self):
-        """Unloads the code."""
-        self._module.close()
-
 
 def arguments(talker, state) -> ctypes.Structure:
-    """The kernel's argument: addresses of buffers that must outlive it, 0 for those that only v2 has."""
-    buffers = {"embed": talker.embed_codes, "x": state.work.x, "logits": state.logits}
+    """The kernel's argument: buffers that must outlive it, null for those that only v2 has."""
+    held = {"embed": talker.embed_codes, "x": state.work.x, "logits": state.logits, "max_seq_len": state.max_seq_len}
     for part in (state.cache, state.delay, state.sampler):
-        buffers |= {name: getattr(part, name) for name in _POINTERS if hasattr(part, name)}
-    missing = set(_POINTERS) - set(buffers)
-    assert missing == (set() if talker.family.resamples_repeats else _OF_REPEATS)
-    assert all(buffer.is_contiguous() for buffer in buffers.values())
-    pointers = {name: buffers[name].data_ptr() if name in buffers else 0 for name in _POINTERS}
-    return _SampleArgs(**pointers, max_seq_len=state.max_seq_len)
+        held |= {name: getattr(part, name) for name in SampleArgs.kinds if hasattr(part, name)}
+    if not talker.family.resamples_repeats:
+        held |= dict.fromkeys(_OF_REPEATS)
+    return SampleArgs.of(**held)

@@ -7,12 +7,12 @@
 #include "bf16.cuh"
 
 constexpr u32 ALL = ~0u;
-constexpr int THREADS = CODEBOOKS * 32;
+static_assert(THREADS == CODEBOOKS * 32, "a codebook has a warp");
 constexpr int QUADS = (VOCAB + 3) / 4;         // the four words of a Philox counter serve codes q, q + QUADS, ...
 constexpr int GROUPS = (QUADS + 31) / 32;      // quads of a lane: lane, lane + 32, ...
 constexpr int WIDE = GROUPS * 4;               // keys of a lane; entry 4 * group + word
 constexpr int MAX_BRACKET = 32, MAX_CANDIDATES = 128;            // codes in a closed bracket; codes of `Candidates`
-constexpr u32 SAMPLE = 0, RESAMPLE = 1 << 16;      // Philox streams: of the sample, and of v2's resample
+constexpr u32 SAMPLE = 0, RESAMPLE = NOISE_STREAM;  // Philox streams: of the sample, and of v2's resample
 
 #if BF16
 typedef u16 Weight;
@@ -32,6 +32,7 @@ struct SampleArgs {
   u8 *done, *ended, *finite;
   int max_seq_len;
 };
+static_assert(sizeof(SampleArgs) == SIZEOF_SampleArgs, "sample.py fills another structure");
 
 struct Row {  // a row of the batch, as it was before this frame
   u32 num_generated, sequence, key0, key1;
@@ -187,7 +188,7 @@ __device__ __forceinline__ u32 resolve(const Bracket& b, const u32 (&key)[WIDE],
 __device__ __forceinline__ void philox(u32 (&word)[4], const Row& row, u32 quad, u32 codebook, u32 stream) {
   u32 a = quad, b = codebook + stream, c = row.num_generated, d = row.sequence, key0 = row.key0, key1 = row.key1;
 #pragma unroll
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < ROUNDS; ++round) {
     const u32 high0 = __umulhi(0xD2511F53u, a), low0 = 0xD2511F53u * a;
     const u32 high1 = __umulhi(0xCD9E8D57u, c), low1 = 0xCD9E8D57u * c;
     a = high1 ^ b ^ key0, b = low1, c = high0 ^ d ^ key1, d = low0;

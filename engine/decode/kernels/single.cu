@@ -4,7 +4,7 @@
 // blocks that need it by flag-in-word signalling (exchange.cuh), while the weights of the next phases stream into
 // shared memory (weight_pipeline.cuh).
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS, the grid;
-// MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers' matrices and of the head;
+// WARPS of a block; MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers' matrices and of the head;
 // TILE_BYTES, PREFETCH and STAGES of the pipeline; STATIC_SHARED, the most bytes of shared memory besides its stages.
 // Norms, embeddings and cache are bf16; the residual stream and all sums are fp32.
 
@@ -13,6 +13,7 @@
 #include "weight_pipeline.cuh"
 #include "weight_format.cuh"
 #include "gemv.cuh"
+#include "attention_prologue.cuh"
 #include "single_attention.cuh"
 
 // The warp's rows of a matrix that is split by rows over all warps of the grid.
@@ -55,6 +56,8 @@ __device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const SingleArgs s) {
   __shared__ Shared sh;
+  if (*s.stalled) return;
+  if (threadIdx.x == 0) launch_began() = clock_ms();
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   Range* const ranges = sh.ranges[warp];
   if (lane == 0) {

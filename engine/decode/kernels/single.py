@@ -8,34 +8,56 @@ import pathlib
 
 import torch
 
-from ...cuda.nvrtc import KernelUnavailable, Module, compile_cubin, launch, read_source, shared_limit
+from ...cuda.kernel import ANY, CudaKernel, Limits, first_reason, options, structure
+from ...cuda.nvrtc import KernelUnavailable, launch
 from ...talker import FAMILIES
 from ...talker.weight import FORMATS
 
+SOURCE = pathlib.Path(__file__).with_name("single.cu")
+BF16, FP32, INT32, INT64 = torch.bfloat16, torch.float32, torch.int32, torch.int64
 THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32  # of the KV cache
 STATIC_SHARED = 44 << 10  # bytes of shared memory besides the pipeline's; the kernel asserts that it fits
 PREFETCH = 2  # tiles in flight per warp; more would delay the exchange between blocks behind weight loads
 MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
-_POINTERS = (
-    "layers x_in head norm cos sin keys values position logits x qkv partial attended act epoch arrivals"
-).split()
+POLLS_PER_CHECK = 1024  # of another block's value, before a thread looks at the clock
+TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not answer for two seconds
 
-
-class _SingleArgs(ctypes.Structure):
-    """`SingleArgs` of exchange.cuh."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("layer_stride", ctypes.c_longlong),
-        ("layer_count", ctypes.c_int),
-        ("max_seq_len", ctypes.c_int),
-    ]
-
-
-def source() -> str:
-    return read_source(pathlib.Path(__file__).with_name("single.cu"))
+LayerWeights = structure(
+    "LayerWeights",
+    attn_norm=BF16,
+    qkv=ANY,
+    qk_norm=BF16,
+    out=ANY,
+    mlp_norm=BF16,
+    gate_up=ANY,
+    down=ANY,
+)
+SingleArgs = structure(
+    "SingleArgs",
+    layers=INT64,  # [layers, 7], the addresses in LayerWeights
+    x_in=BF16,
+    head=BF16,
+    norm=BF16,
+    cos=BF16,
+    sin=BF16,
+    keys=BF16,
+    values=BF16,
+    position=INT64,
+    logits=FP32,
+    x=INT32,
+    qkv=INT32,
+    partial=INT32,
+    attended=INT32,
+    act=INT32,
+    epoch=INT32,
+    arrivals=INT32,
+    stalled=INT32,
+    layer_stride=ctypes.c_longlong,
+    layer_count=ctypes.c_int,
+    max_seq_len=ctypes.c_int,
+)
 
 
 def pipeline(config, shared: int, weights: str = "bf16") -> tuple[int, int, int]:
@@ -68,37 +90,39 @@ def defines(config, blocks: int, shared: int, weights: str = "bf16") -> tuple[st
         "TILE_BYTES": tile,
         "PREFETCH": prefetch,
         "STAGES": stages,
+        "WARPS": WARPS,
+        "POLLS_PER_CHECK": POLLS_PER_CHECK,
+        "TIMEOUT_MS": TIMEOUT_MS,
         "STATIC_SHARED": STATIC_SHARED,
         "MAX_SPLITS": MAX_SPLITS,
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
         "KV_HEADS": config.kv_heads,
+        "HEAD_DIM": config.head_dim,
         "INTER": config.intermediate,
         "CODES": config.codebooks * config.code_vocab,
         "EPS": f"{config.norm_eps}f",
         "HAS_QK_NORM": int(FAMILIES[config.family].qk_norm),
     }
-    return tuple(f"-D{name}={value}" for name, value in values.items())
+    return options(values, LayerWeights, SingleArgs)
 
 
 def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernel cannot serve this model here, or None."""
-    if device.type != "cuda" or torch.version.hip:
-        return "it needs an NVIDIA GPU"
-    if dtype != torch.bfloat16:
-        return "it computes in bf16 only"
     widths = (config.hidden, config.intermediate, config.heads * config.head_dim)
-    if config.head_dim != 128 or any(width % 512 for width in widths) or config.heads // config.kv_heads > 4:
-        return "the model's widths are not those of the published models"
-    if torch.cuda.get_device_capability(device) < (7, 5):
-        return "the GPU is older than compute capability 7.5"
-    return None
+    strange = config.head_dim != 128 or any(width % 512 for width in widths) or config.heads // config.kv_heads > 4
+    own = {
+        "it computes in bf16 only": dtype != BF16,
+        "the model's widths are not those of the published models": strange,
+    }
+    return first_reason(device, own)
 
 
-class SingleKernel:
-    """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable if it cannot be compiled or launched.
+class SingleKernel(CudaKernel):
+    """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable.
 
-    Allocates its scratch when constructed; `run` allocates nothing and may be captured.
+    Allocates its scratch when constructed; `run` allocates nothing and may be captured. A launch whose blocks wait for
+    each other in vain ends after TIMEOUT_MS and sets state.work.stalled; `reset` makes the kernel usable again.
     """
 
     name = "CUDA kernel for one row"
@@ -108,26 +132,19 @@ class SingleKernel:
         reason = unfit(config, device, talker.dtype)
         if reason or state.batch != 1:
             raise KernelUnavailable(reason or "it serves one row")
-        major, minor = torch.cuda.get_device_capability(device)
+        limits, weights = Limits.of(device), talker.layers[0].qkv.format
+        self._blocks, self._shared = limits.multiprocessors, pipeline_bytes(config, limits.shared, weights)
         self.scratch = self.make_scratch(config, 1, state.max_seq_len, device)
-        self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        limit, weights = shared_limit(), talker.layers[0].qkv.format
-        self._shared = pipeline_bytes(config, limit, weights)
-        options = defines(config, self._blocks, limit, weights)
-        self._module = Module(compile_cubin(source(), f"{major}{minor}", options))
-        self._function = self._module.function("single_step", self._shared)
         self._layers = layer_table(talker, device)
         self._argument = arguments(talker, state, self.scratch, self._layers)
-        self._try(state)
-
-    def _try(self, state):
-        """A first launch, on a state without a sequence: a driver that refuses it does so here, not in a step."""
-        state.work.x.zero_()
-        try:
+        self._stalled = state.work.stalled
+        super().__init__(SOURCE, limits.capability, defines(config, self._blocks, limits.shared, weights))
+        self._function = self._module.function("single_step", self._shared)
+        with self._first_launch():
+            state.work.x.zero_()
             self.run()
-        except KernelUnavailable:
-            self.close()
-            raise
+            if self._stalled.item():
+                raise KernelUnavailable("its blocks do not see each other's values on this GPU")
 
     @staticmethod
     def make_scratch(config, batch: int, max_seq_len: int, device) -> dict[str, torch.Tensor]:
@@ -150,9 +167,10 @@ class SingleKernel:
         """What it has on the device of its own, its table of addresses aside."""
         return list(self.scratch.values())
 
-    def close(self):
-        """Unloads the code; the scratch is freed with the object."""
-        self._module.close()
+    def reset(self):
+        """As new, after a launch that stalled: no epoch has been published yet."""
+        for tensor in (*self.scratch.values(), self._stalled):
+            tensor.zero_()
 
 
 def layer_table(talker, device) -> torch.Tensor:
@@ -160,27 +178,34 @@ def layer_table(talker, device) -> torch.Tensor:
     table = []
     for layer in talker.layers:
         expert = layer.code
-        weights = layer.qkv, layer.out, expert.gate_up, expert.down
-        qkv, out, gate_up, down = (weight.data for weight in weights)
-        tensors = (expert.attn_norm, qkv, layer.qk_norm, out, expert.mlp_norm, gate_up, down)
-        table.append([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
-    return torch.tensor(table, dtype=torch.int64, device=device)
+        addresses = LayerWeights.of(
+            attn_norm=expert.attn_norm,
+            qkv=layer.qkv.data,
+            qk_norm=layer.qk_norm,
+            out=layer.out.data,
+            mlp_norm=expert.mlp_norm,
+            gate_up=expert.gate_up.data,
+            down=expert.down.data,
+        )
+        table.append([getattr(addresses, name) or 0 for name in LayerWeights.kinds])
+    return torch.tensor(table, dtype=INT64, device=device)
 
 
 def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Structure:
     """The kernel's argument; all these tensors must outlive it."""
-    return _SingleArgs(
-        **{name: tensor.data_ptr() for name, tensor in scratch.items()},
-        layers=layers.data_ptr(),
-        x_in=state.work.x.data_ptr(),
-        head=talker.head_codes.data.data_ptr(),
-        norm=talker.norm.data_ptr(),
-        cos=talker.cos.data_ptr(),
-        sin=talker.sin.data_ptr(),
-        keys=state.cache.keys.data_ptr(),
-        values=state.cache.values.data_ptr(),
-        position=state.cache.position.data_ptr(),
-        logits=state.logits.data_ptr(),
+    return SingleArgs.of(
+        **scratch,
+        layers=layers,
+        x_in=state.work.x,
+        head=talker.head_codes.data,
+        norm=talker.norm,
+        cos=talker.cos,
+        sin=talker.sin,
+        keys=state.cache.keys,
+        values=state.cache.values,
+        position=state.cache.position,
+        logits=state.logits,
+        stalled=state.work.stalled,
         layer_stride=state.cache.keys.stride(0),
         layer_count=talker.config.layers,
         max_seq_len=state.max_seq_len,

@@ -10,9 +10,14 @@ constexpr int SHORT_CONTEXT = BLOCKS / HEADS * chunk<1>();  // below it Q = 1
 
 // A block's work item, the same in each layer: Q heads from `head` on and positions [from, to); `at` is the new one.
 struct Split { int head, index, count, from, to, at; };
+template <int Q> __host__ __device__ constexpr int max_splits() {
+  return BLOCKS / (HEADS / Q) < 1 ? 1 : BLOCKS / (HEADS / Q) < MAX_SPLITS ? BLOCKS / (HEADS / Q) : MAX_SPLITS;
+}
 template <int Q>
 __device__ __forceinline__ int splits_of(int at) {
-  return max(1, min(min(MAX_SPLITS, BLOCKS / (HEADS / Q)), ceil_div(at + 1, chunk<Q>())));
+  // A head's split 0 waits for its others, so each must have a block of its own.
+  static_assert(max_splits<Q>() == 1 || HEADS / Q * max_splits<Q>() <= BLOCKS, "a block would wait for itself");
+  return min(max_splits<Q>(), ceil_div(at + 1, chunk<Q>()));
 }
 template <int Q>
 __device__ __forceinline__ Split split_of(int item, int splits, int at) {
@@ -20,22 +25,16 @@ __device__ __forceinline__ Split split_of(int item, int splits, int at) {
   return {item % (HEADS / Q) * Q, split, splits, length * split / splits, length * (split + 1) / splits, at};
 }
 
-// What can be loaded before the query arrives: the norm's weights and the RoPE cos and sin of dimensions 4 * lane to
-// 4 * lane + 3, and the first positions of the split.
+// What can be loaded before the query arrives: what the warp's vector is normed and rotated with, and the first positions
+// of the split.
 template <int Q> struct CachedKv { uint4 k[loads<Q>()], v[loads<Q>()]; };
-struct NormRope { uint2 norm, cos, sin; };
+struct Prologue { uint2 norm; Rope rope; };
 template <int Q>
-__device__ __forceinline__ NormRope load_norm_rope(const SingleArgs& s, const u16* norm, int head, int at) {
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  NormRope r = {};
-  if (warp <= Q) {
-#if HAS_QK_NORM
-    r.norm = *(const uint2*)(norm + (warp < Q ? head + warp : HEADS + head / GROUP) * DIM + lane * 4);
-#endif
-    r.cos = *(const uint2*)(s.cos + (long long)at * DIM + lane * 4);
-    r.sin = *(const uint2*)(s.sin + (long long)at * DIM + lane * 4);
-  }
-  return r;
+__device__ __forceinline__ Prologue load_prologue(const SingleArgs& s, const u16* norm, int head, int at) {
+  const int warp = threadIdx.x >> 5;
+  Prologue p = {};
+  if (warp <= Q) p = {load_norm(norm, warp < Q ? head + warp : HEADS + head / GROUP), load_rope(s.cos, s.sin, at)};
+  return p;
 }
 __device__ __forceinline__ int position_of(int base, int i) {
   return base + (i * WARPS + (threadIdx.x >> 5)) * 2 + (threadIdx.x >> 4 & 1);
@@ -52,38 +51,21 @@ __device__ __forceinline__ void load_kv(CachedKv<Q>& c, const u16* keys, const u
   }
 }
 
-// Per-head RMSNorm and RoPE of one vector of 128, four values a lane.
-__device__ __forceinline__ float4 norm_rope(float4 v, const NormRope& r) {
-  const int lane = threadIdx.x & 31;
-#if HAS_QK_NORM
-  const float scale = rsqrtf(warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w) * (1.f / DIM) + EPS);
-  v = make_float4(v.x * scale * low(r.norm.x), v.y * scale * high(r.norm.x), v.z * scale * low(r.norm.y),
-                  v.w * scale * high(r.norm.y));
-#endif
-  const float sign = lane < 16 ? -1.f : 1.f;
-  const float4 o = make_float4(sign * __shfl_xor_sync(~0u, v.x, 16), sign * __shfl_xor_sync(~0u, v.y, 16),
-                               sign * __shfl_xor_sync(~0u, v.z, 16), sign * __shfl_xor_sync(~0u, v.w, 16));
-  return make_float4(v.x * low(r.cos.x) + o.x * low(r.sin.x), v.y * high(r.cos.x) + o.y * high(r.sin.x),
-                     v.z * low(r.cos.y) + o.z * low(r.sin.y), v.w * high(r.cos.y) + o.w * high(r.sin.y));
-}
-
 // Queries, rotated and scaled, go to shared memory. In the splits that hold the new position so do its key and value,
 // which the block with the group's first query head also writes to the cache.
 template <int Q>
-__device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, const NormRope& rope, u16* keys,
-                                          u16* values, u32 epoch, Shared& sh) {
+__device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, const Prologue& p, u16* keys, u16* values,
+                                          u32 epoch, Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   if (warp < Q) {
-    const float4 q = norm_rope(receive(s.qkv + (a.head + warp) * DIM + lane * 4, epoch), rope);
+    const float4 q = norm_rope(receive(s, s.qkv + (a.head + warp) * DIM + lane * 4, epoch), p.norm, p.rope);
     const float scale = 0.08838834764831845f;  // 128 ** -0.5
     *(float4*)(&sh.q[warp][lane * 4]) = make_float4(q.x * scale, q.y * scale, q.z * scale, q.w * scale);
   } else if (warp <= Q + 1 && a.to > a.at) {
     const bool is_key = warp == Q;
-    float4 v = receive(s.qkv + Q_SIZE + (is_key ? 0 : KV_SIZE) + a.head / GROUP * DIM + lane * 4, epoch);
-    if (is_key) v = norm_rope(v, rope);
-    const uint2 packed = make_uint2(pack(v.x, v.y), pack(v.z, v.w));
-    *(uint2*)((is_key ? sh.key : sh.value) + lane * 2) = packed;
-    if (a.head % GROUP == 0) *(uint2*)((is_key ? keys : values) + (long long)a.at * DIM + lane * 4) = packed;
+    float4 v = receive(s, s.qkv + Q_SIZE + (is_key ? 0 : KV_SIZE) + a.head / GROUP * DIM + lane * 4, epoch);
+    if (is_key) v = norm_rope(v, p.norm, p.rope);
+    place_new(pack4(v), is_key ? sh.key : sh.value, is_key ? keys : values, a.at, a.head % GROUP == 0);
   }
   __syncthreads();
 }
@@ -161,9 +143,10 @@ __device__ __forceinline__ void attend_split(const Split& a, CachedKv<Q>& next, 
 // O (dimensions d and d + 1) and (m, l) of N partial results from split k on, all loads in flight at once. Indices past
 // the last split are clamped.
 template <int N>
-__device__ __forceinline__ void receive_splits(const u64* partial, int d, int k, int splits, u32 epoch, float2* o,
-                                               float2* ml) {
+__device__ __forceinline__ void receive_splits(const SingleArgs& s, const u64* partial, int d, int k, int splits,
+                                               u32 epoch, float2* o, float2* ml) {
   uint4 a[N], b[N];
+  Wait w;
   bool all;
   do {
     all = true;
@@ -175,7 +158,7 @@ __device__ __forceinline__ void receive_splits(const u64* partial, int d, int k,
     }
 #pragma unroll
     for (int j = 0; j < N; ++j) all &= a[j].y == epoch && a[j].w == epoch && b[j].y == epoch && b[j].w == epoch;
-  } while (!all);
+  } while (!all && !give_up(s, w));
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     o[j] = make_float2(__uint_as_float(a[j].x), __uint_as_float(a[j].z));
@@ -210,7 +193,7 @@ __device__ __forceinline__ void combine(const SingleArgs& s, const Split& a, u32
 #pragma unroll 1
     for (int k = 1; k < a.count; k += AT_ONCE) {
       float2 others[AT_ONCE], ml[AT_ONCE];
-      receive_splits<AT_ONCE>(partial, d, k, a.count, epoch, others, ml);
+      receive_splits<AT_ONCE>(s, partial, d, k, a.count, epoch, others, ml);
 #pragma unroll
       for (int j = 0; j < AT_ONCE; ++j) {
         if (k + j >= a.count) continue;
@@ -227,8 +210,8 @@ __device__ __forceinline__ void combine(const SingleArgs& s, const Split& a, u32
   __syncthreads();
 }
 
-// Receives qkv of `epoch` and publishes the heads' outputs in the next one. Split 0 waits for the others of its heads,
-// so a block may take several items only if nothing is split: with fewer blocks than heads, `splits` is 1.
+// Receives qkv of `epoch` and publishes the heads' outputs in the next one. A block takes several items only where there
+// are fewer blocks than heads; then nothing is split (splits_of).
 template <int Q>
 __device__ __forceinline__ void attend_heads(const SingleArgs& s, const u16* norm, int at, u16* keys, u16* values,
                                              u32 epoch, Shared& sh) {
@@ -240,8 +223,8 @@ __device__ __forceinline__ void attend_heads(const SingleArgs& s, const u16* nor
     u16 *k = keys + start, *v = values + start;
     CachedKv<Q> first;
     load_kv<Q>(first, k, v, a.from, min(a.to, at));
-    const NormRope rope = load_norm_rope<Q>(s, norm, a.head, at);
-    place_qkv<Q>(s, a, rope, k, v, epoch, sh);
+    const Prologue prologue = load_prologue<Q>(s, norm, a.head, at);
+    place_qkv<Q>(s, a, prologue, k, v, epoch, sh);
     attend_split<Q>(a, first, k, v, sh);
     combine<Q>(s, a, epoch, sh);
   }

@@ -14,6 +14,7 @@ import sys
 import pytest
 import torch
 from higgs_tts.engine.checkpoint.talker_layout import make_plan
+from higgs_tts.engine.cuda.nvrtc import read_source
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 
@@ -85,10 +86,12 @@ def narrow():
 
 @pytest.fixture
 def emulate(tmp_path):
-    """A kernel's source -> run(argument structure, grid, seed), which asserts that its threads terminate."""
+    """A kernel's source, or its path -> run(argument, grid, seed), which asserts that its threads terminate."""
 
     def build(source, kernel: str, argument: str, threads: int, options, in_place_of=None):
         code, library = tmp_path / f"{kernel}.cpp", tmp_path / f"{kernel}.so"
+        if isinstance(source, pathlib.Path):
+            source = read_source(source)
         code.write_text(translated(source, in_place_of or {}) + (HERE / "run.h").read_text())
         command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
         command += [f"-DKERNEL={kernel}", f"-DARGUMENT={argument}", f"-DBLOCK_THREADS={threads}", *options]

@@ -4,6 +4,7 @@ import types
 
 import pytest
 import torch
+from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.decode.kernels import batch as batch_module
 from higgs_tts.engine.decode.state import DecodeState
 
@@ -38,7 +39,7 @@ def batch_kernel(emulate, monkeypatch):
             "swiglu": ("SwigluArgs", 256),
         }
         runs = {
-            name: emulate(batch_module.source(), name, argument, threads, options, IN_PLACE_OF)
+            name: emulate(batch_module.SOURCE, name, argument, threads, options, IN_PLACE_OF)
             for name, (argument, threads) in kinds.items()
         }
 
@@ -47,14 +48,14 @@ def batch_kernel(emulate, monkeypatch):
             runs[name](argument, grid)
 
         module = types.SimpleNamespace(function=lambda name: name, close=lambda: None)
-        gpu = types.SimpleNamespace(multi_processor_count=2)
+        stream = types.SimpleNamespace(synchronize=lambda: None)
         for owner, name, value in (
             (batch_module, "unfit", lambda *args: None),
-            (batch_module, "compile_cubin", lambda *args: b""),
-            (batch_module, "Module", lambda code: module),
+            (kernel.Limits, "of", lambda device: kernel.Limits("75", 2, 64 << 10)),
+            (kernel, "compile_cubin", lambda *args: b""),
+            (kernel, "Module", lambda code: module),
             (batch_module, "launch", launch),
-            (torch.cuda, "get_device_capability", lambda device: (7, 5)),
-            (torch.cuda, "get_device_properties", lambda device: gpu),
+            (torch.cuda, "current_stream", lambda: stream),
         ):
             monkeypatch.setattr(owner, name, value)
         return batch_module.BatchKernel(talker, state)
@@ -71,11 +72,10 @@ def relative(ours, theirs):
 def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape):
     talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
-    g = torch.Generator().manual_seed(1)
+    kernels, g = batch_kernel(talker, ours), torch.Generator().manual_seed(1)
     for name in ("keys", "values"):
         getattr(twin.cache, name).normal_(generator=g)
         getattr(ours.cache, name).copy_(getattr(twin.cache, name))
-    kernels = batch_kernel(talker, ours)
     for _ in range(2):  # what the first leaves behind must not disturb the second
         x = torch.randn(batch, talker.config.hidden, generator=g)
         for state in (twin, ours):

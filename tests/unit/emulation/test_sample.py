@@ -26,7 +26,7 @@ class Emulated:
     def __init__(self, emulate, talker, state):
         window = state.sampler.sizes["W"] if talker.family.resamples_repeats else 1
         options = sample.defines(talker.config, talker.dtype, window)
-        self._run = emulate(sample.source(), "sample_step", "SampleArgs", 32 * talker.config.codebooks, options)
+        self._run = emulate(sample.SOURCE, "sample_step", "SampleArgs", 32 * talker.config.codebooks, options)
         self._argument, self._rows = sample.arguments(talker, state), state.batch
 
     def run(self):

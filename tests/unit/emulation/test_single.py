@@ -1,10 +1,15 @@
 """The kernel for one row against its torch twin. Weights are copied as on GPUs without cp.async."""
 
+import importlib.util
+import pathlib
+
 import pytest
 import torch
+from higgs_tts.engine.cuda.nvrtc import read_source
 from higgs_tts.engine.decode.kernels import single
 from higgs_tts.engine.decode.state import DecodeState
 
+GPU_TEST = pathlib.Path(__file__).resolve().parents[2] / "gpu" / "test_single.py"
 CPU = torch.device("cpu")
 BLOCKS, CONTEXT = 20, 700  # two blocks a query head and ten a KV head, so that splits are combined
 IN_PLACE_OF = {  # functions with inline PTX
@@ -14,11 +19,9 @@ IN_PLACE_OF = {  # functions with inline PTX
     "uint4 load_cg16(const void* p)": "return *(const uint4*)p;",
     "void publish(u32* to, u32 word)": "*to = word;",
     "void publish(u64* to, float v, u32 epoch)": "*to = (u64)epoch << 32 | __float_as_uint(v);",
+    "u32 load_relaxed(const u32* p)": "emulation::yield(); return *p;",
+    "u32 clock_ms()": "static u32 now = 0; return now += 100;",
     "void arrive(const SingleArgs& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
-    "void wait_arrivals(const SingleArgs& s, u32 epoch)": """
-        if (threadIdx.x == 0)
-          while ((int)(*s.arrivals + STRAGGLERS - epoch * BLOCKS) < 0) emulation::yield();
-        __syncthreads();""",
     "uint4 poll(const void* p)": "emulation::yield(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
 }
@@ -39,7 +42,7 @@ def relative(ours, theirs):
 @torch.inference_mode()
 def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
     talker = narrow(shape, CONTEXT)
-    run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, options(talker.config), IN_PLACE_OF)
+    run = emulate(single.SOURCE, "single_step", "SingleArgs", single.THREADS, options(talker.config), IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for name in ("keys", "values"):
@@ -71,7 +74,7 @@ def test_cuda_s_nan_comes_through_every_exchange(emulate, narrow, shape):
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     talker = narrow(shape, CONTEXT)
     planted = [d for d in options(talker.config) if not d.startswith("-DEPS")] + ["-DEPS=__uint_as_float(0x7fffffffu)"]
-    run = emulate(single.source(), "single_step", "SingleArgs", single.THREADS, planted, IN_PLACE_OF)
+    run = emulate(single.SOURCE, "single_step", "SingleArgs", single.THREADS, planted, IN_PLACE_OF)
     state = DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16)
     state.work.x.normal_(generator=torch.Generator().manual_seed(1))
     state.cache.position.fill_(200)
@@ -82,3 +85,31 @@ def test_cuda_s_nan_comes_through_every_exchange(emulate, narrow, shape):
     assert state.cache.keys[..., 200, :].isnan().all() and state.cache.values[..., 200, :].isnan().all()
     for name in ("x", "qkv", "attended", "act"):
         assert (scratch[name] & ~0xFF).view(torch.float32).isnan().all(), name
+
+
+@pytest.mark.parametrize("missing", ["act", "partial"])
+@torch.inference_mode()
+def test_a_value_that_never_comes_ends_the_launch(emulate, narrow, missing):
+    """Some blocks publish nothing of a kind in the second layer, where epochs begin at 5."""
+    talker = narrow("v3", CONTEXT)
+    source = gpu_test().withheld(read_source(single.SOURCE), missing, "epoch >= 5")
+    impatient = [d for d in options(talker.config) if not d.startswith("-DPOLLS_PER_CHECK")] + ["-DPOLLS_PER_CHECK=2"]
+    run = emulate(source, "single_step", "SingleArgs", single.THREADS, impatient, IN_PLACE_OF)
+    state = DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16)
+    state.work.x.normal_(generator=torch.Generator().manual_seed(1))
+    state.cache.position.fill_(600)
+    scratch = single.SingleKernel.make_scratch(talker.config, 1, CONTEXT, CPU)
+    layers = single.layer_table(talker, CPU)
+    step = single.arguments(talker, state, scratch, layers)
+    run(step, BLOCKS)
+    assert int(state.work.stalled) != 0
+    state.logits.fill_(7.0)
+    run(step, BLOCKS)  # one that was queued behind it
+    assert bool((state.logits == 7.0).all())
+
+
+def gpu_test():
+    spec = importlib.util.spec_from_file_location("gpu_test_single", GPU_TEST)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,37 @@
+// What happens to a head's query, key and value between their product and attention: RMSNorm per head and RoPE, which
+// values pass by, and the new key and value's way into the cache. Part of single.cu and batch.cu.
+//
+// A warp takes one vector of DIM, four dimensions a lane: 4 * lane to 4 * lane + 3.
+static_assert(DIM == 32 * 4 && HEAD_DIM == DIM, "a warp holds a vector, four dimensions a lane");
+
+__device__ __forceinline__ uint2 load4(const u16* vector) { return *(const uint2*)(vector + (threadIdx.x & 31) * 4); }
+__device__ __forceinline__ void store4(u16* vector, uint2 v) { *(uint2*)(vector + (threadIdx.x & 31) * 4) = v; }
+
+struct Rope { uint2 cos, sin; };
+__device__ __forceinline__ Rope load_rope(const u16* cos, const u16* sin, int at) {
+  return {load4(cos + (long long)at * DIM), load4(sin + (long long)at * DIM)};
+}
+// The norm's weights of a head, counted through the queries' heads, then the keys'; unused without a norm.
+__device__ __forceinline__ uint2 load_norm(const u16* norm, int head) {
+  return HAS_QK_NORM ? load4(norm + head * DIM) : make_uint2(0, 0);
+}
+
+__device__ __forceinline__ float4 norm_rope(float4 v, uint2 norm, Rope rope) {
+#if HAS_QK_NORM
+  const float scale = rsqrtf(warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w) * (1.f / DIM) + EPS);
+  const float4 w = unpack4(norm);
+  v = make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
+#endif
+  const float sign = (threadIdx.x & 31) < 16 ? -1.f : 1.f;
+  const float4 o = make_float4(sign * __shfl_xor_sync(~0u, v.x, 16), sign * __shfl_xor_sync(~0u, v.y, 16),
+                               sign * __shfl_xor_sync(~0u, v.z, 16), sign * __shfl_xor_sync(~0u, v.w, 16));
+  const float4 cos = unpack4(rope.cos), sin = unpack4(rope.sin);
+  return make_float4(v.x * cos.x + o.x * sin.x, v.y * cos.y + o.y * sin.y, v.z * cos.z + o.z * sin.z,
+                     v.w * cos.w + o.w * sin.w);
+}
+
+// A new key or value, for the block in shared memory and for later steps in its slot of the cache.
+__device__ __forceinline__ void place_new(uint2 vector, u16* shared, u16* cache, int at, bool to_cache) {
+  store4(shared, vector);
+  if (to_cache) store4(cache + (long long)at * DIM, vector);
+}
