@@ -8,7 +8,7 @@ from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, Eng
 from .engine import Engine
 from .errors import HiggsError
 from .result import SpeechResult
-from .voice.clip import read_clip
+from .voice.clip import Wave, read_clip
 from .voice.voice import Voice
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "SamplingParams",
     "SpeechResult",
     "Voice",
+    "Wave",
     "download_checkpoint",
     "find_checkpoints",
     "find_in_hf_cache",

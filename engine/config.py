@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from .codes import CODE_VOCAB
 from .errors import HiggsError
@@ -19,6 +19,9 @@ GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> t
 RUNNERS = ("auto", "graph", "eager")
 
 
+Number = TypeVar("Number", int, float)
+
+
 class Range(NamedTuple):
     """The values of a setting to offer a user; a widget goes up and down by `step`."""
 
@@ -32,10 +35,15 @@ def range_of(settings: type, name: str) -> Range:
     return next(entry.metadata["offered"] for entry in fields(settings) if entry.name == name)
 
 
-def _number(default: float, low: float, high: float, step: float | None = None, offered: tuple | None = None):
-    """A field with a range. `offered` is narrower, where some legal values are of use to tests alone."""
-    offered = offered or (low, high)
-    return field(default=default, metadata={"range": (low, high), "offered": Range(*offered, step)})
+def _number(
+    default: Number, low: float, high: float, step: float | None = None, offered: tuple[float, float] | None = None
+) -> Number:
+    """A field with a range. `offered` is narrower, where some legal values are of use to tests alone.
+
+    Typed as what the field holds, as `dataclasses.field` is.
+    """
+    least, most = offered or (low, high)
+    return field(default=default, metadata={"range": (low, high), "offered": Range(least, most, step)})
 
 
 def _check_ranges(settings):
@@ -69,7 +77,7 @@ class EngineConfig:
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
     prefixes: int = _number(4, 0, 64)  # beginnings of prompts (voice, scene) whose keys and values are kept
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("runner", self.runner, RUNNERS)
@@ -100,5 +108,5 @@ class SamplingParams:
         """Whether the likeliest code is always taken: at 0, and where 1 / temperature would be no number."""
         return self.temperature < 1e-6
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_ranges(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .config import FRAME_RATE
 from .result import END_OF_SPEECH
+from .sequence import Sequence
 
 _QUOTED = 40  # characters of a chunk that a warning quotes
 _MORE = {
@@ -13,7 +14,7 @@ _MORE = {
 _RAN_ON = "There was time for all of the text, but speech did not end. Try another seed or a lower temperature."
 
 
-def stopped(sequences, limit: int, context: int) -> str:
+def stopped(sequences: list[Sequence], limit: int, context: int) -> str:
     """Why speech ended: by itself, at the limit of `limit` frames, or where the `context` was full."""
     reasons = []
     for kind in ("limit", "context"):
@@ -23,7 +24,7 @@ def stopped(sequences, limit: int, context: int) -> str:
     return ", ".join(reasons) or END_OF_SPEECH
 
 
-def warnings(sequences, limit: int, context: int) -> list[str]:
+def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
     """A sentence for each way in which chunks were cut: where, how much of the whole text is missing, what helps."""
     total = sum(sequence.expected for sequence in sequences) or 1
     told = []
@@ -41,7 +42,7 @@ def warnings(sequences, limit: int, context: int) -> list[str]:
     return told
 
 
-def _cut_by(sequence, limit: int) -> str:
+def _cut_by(sequence: Sequence, limit: int) -> str:
     """What cut a sequence: "limit", "context", or "" where it ended by itself."""
     if sequence.ended:
         return ""
@@ -62,7 +63,7 @@ def _in_chunks(numbers: list[int], count: int) -> str:
     return f" in chunk {', '.join(map(str, numbers))} of {count}"
 
 
-def _where(cut: list, count: int) -> str:
+def _where(cut: list[Sequence], count: int) -> str:
     """One chunk is quoted, several are counted."""
     if count == 1:
         return ""

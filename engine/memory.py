@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -37,7 +37,7 @@ class PrivatePool:
         self._side: torch.cuda.Stream | None = None
 
     @contextlib.contextmanager
-    def allocate(self):
+    def allocate(self) -> Iterator[None]:
         """Allocations of this thread on the pool's device go into the pool."""
         if self._pool is None:
             yield
@@ -45,7 +45,7 @@ class PrivatePool:
         with torch.cuda.use_mem_pool(self._pool, self.device):
             yield
 
-    def adopt(self, tensors):
+    def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
         """Counts these tensors as long as they live, and empties them when the pool closes."""
         alive = [ref for ref in self._adopted if ref() is not None]
         self._adopted = alive + [weakref.ref(tensor) for tensor in tensors]
@@ -70,13 +70,13 @@ class PrivatePool:
             self._side = torch.cuda.Stream(self.device)
         return self._side
 
-    def hold_workspaces(self):
+    def hold_workspaces(self) -> None:
         """Makes cuBLAS keep its workspaces until `trim`: for a capture with matrix products of cuBLAS inside."""
         if self.device.type == "cuda":
             with _holders_lock:
                 _holders.add(id(self))
 
-    def trim(self):
+    def trim(self) -> None:
         """Returns what is free to the device: after captures and their buffers are gone, weights still there."""
         if self.device.type != "cuda":
             return
@@ -85,7 +85,7 @@ class PrivatePool:
             _release_workspaces(self)
             torch.cuda.empty_cache()
 
-    def close(self):
+    def close(self) -> None:
         """Returns everything to the device. The owner has dropped its tensors and graphs before.
 
         An adopted tensor that somebody still refers to keeps no memory, it is empty from now on: an exception refers to

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import platform
+from typing import Any
 
 from .errors import HiggsError
 
@@ -14,7 +15,7 @@ _REPORTED = tuple("torch transformers tokenizers huggingface_hub safetensors num
 _BROKEN = (ImportError, AttributeError, RuntimeError, OSError)
 
 
-def import_optional(module: str, name: str):
+def import_optional(module: str, name: str) -> Any:
     """`name` from a library's module. Raises HiggsError with the cause where the library cannot be imported."""
     try:
         return getattr(importlib.import_module(module), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
 import torch
 
@@ -17,7 +18,7 @@ _usual = 0  # threads before the first of them
 
 
 @contextlib.contextmanager
-def one_thread():
+def one_thread() -> Iterator[None]:
     """torch computes with one thread inside. Calls may overlap, in any threads; afterwards all is as before the first.
 
     OpenMP keeps the number for each thread, and torch keeps one for threads to come. So every call sets its own and

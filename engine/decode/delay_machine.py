@@ -52,19 +52,19 @@ class DelayMachine(Buffers):
     all_codebooks: torch.Tensor = buffer()  # K
     last_codebook: torch.Tensor = buffer()  # K - 1
 
-    def initialize(self):
+    def initialize(self) -> None:
         self.output_base.copy_(self.count("B") * self.sizes["N"])
         self.codebook.copy_(self.count("K"))
         self.all_codebooks.fill_(self.sizes["K"])
         self.last_codebook.fill_(self.sizes["K"] - 1)
 
-    def start(self, row: int, max_generated: int):
+    def start(self, row: int, max_generated: int) -> None:
         """Makes a row ready for its first step."""
         self.num_generated[row], self.max_generated[row], self.countdown[row] = 0, max_generated, -1
         self.done[row], self.ended[row] = max_generated <= 0, False
         self.output[row] = BOC
 
-    def suppress(self, specials: torch.Tensor, suppressed: torch.Tensor, ends_early: bool):
+    def suppress(self, specials: torch.Tensor, suppressed: torch.Tensor, ends_early: bool) -> None:
         """suppressed [B, K] bool: where EOC may not be sampled, for rows whose `specials` [B] may not be.
 
         During speech an end is allowed on codebook 0 only; once the closing ramp has begun it is genuine on all of
@@ -85,7 +85,7 @@ class DelayMachine(Buffers):
         self.output.masked_fill_(self.is_outside, BOC)
         torch.ge(self.countdown, 0, out=self.in_ramp)
 
-    def end_on_codebook_0(self):
+    def end_on_codebook_0(self) -> None:
         """v3's end: EOC on codebook 0 once there is a whole frame, then K - 2 steps more (as SGLang counts)."""
         self._open()
         torch.eq(self.output[:, 0], EOC, out=self.found_end)
@@ -94,7 +94,7 @@ class DelayMachine(Buffers):
         self.ramp_length.fill_(self.sizes["K"] - 2)
         self._count_down()
 
-    def end_on_any_codebook(self):
+    def end_on_any_codebook(self) -> None:
         """v2's end: the first codebook with EOC ends those before it; the others follow, one a step."""
         self._open()
         torch.eq(self.output, EOC, out=self.is_eoc)
@@ -116,7 +116,7 @@ class DelayMachine(Buffers):
         torch.where(self.in_ramp, self.counted_down, self.begun, out=self.countdown)
         torch.eq(self.countdown, 0, out=self.is_last)
 
-    def emit(self):
+    def emit(self) -> None:
         """Keeps the output, counts it for every live row, and marks rows that are done."""
         torch.add(self.output_base, self.num_generated, out=self.output_index)
         self.outputs.view(-1, self.sizes["K"]).index_copy_(0, self.output_index, self.output)

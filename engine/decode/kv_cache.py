@@ -25,18 +25,18 @@ class KVCache(Buffers):
 
     zero_empty = True  # torch's attention weighs empty slots with 0, but 0 times NaN is NaN; CUDA kernels skip them
 
-    def initialize(self):
+    def initialize(self) -> None:
         heads = torch.arange(self.slot_base.numel(), dtype=torch.int64).view(self.slot_base.shape)
         self.slot_base.copy_(heads * self.sizes["S"])
         self.slot_index.copy_(self.count("S"))
 
-    def start(self, row: int, prompt_length: int):
+    def start(self, row: int, prompt_length: int) -> None:
         """A row's first slots hold a prompt now."""
         self.prompt_length[row] = self.position[row] = prompt_length
         if self.zero_empty:
             self.values[:, row, :, prompt_length:].zero_()
 
-    def seek(self, num_generated: torch.Tensor):
+    def seek(self, num_generated: torch.Tensor) -> None:
         """The current step is the one after `num_generated` [B]; past the end it stays in the last slot."""
         torch.add(self.prompt_length, num_generated, out=self.position)
         self.position.clamp_(max=self.sizes["S"] - 1)

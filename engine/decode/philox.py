@@ -24,7 +24,9 @@ def round_keys(seed: int) -> torch.Tensor:
     return torch.tensor(keys, dtype=torch.int64)
 
 
-def philox(words, keys, factors, product, high):
+def philox(
+    words: torch.Tensor, keys: torch.Tensor, factors: torch.Tensor, product: torch.Tensor, high: torch.Tensor
+) -> None:
     """Ten rounds in place.
 
     words: [B, K, 4, Q], the counters, overwritten by the random words; keys: [B, 10, 2]; factors: [2, 1];
@@ -42,7 +44,7 @@ def philox(words, keys, factors, product, high):
         torch.bitwise_and(product[:, :, 0], _MASK, out=odd[:, :, 1])
 
 
-def gumbel(words, out):
+def gumbel(words: torch.Tensor, out: torch.Tensor) -> None:
     """Standard Gumbel noise from random words; words [...] int64 (overwritten), out [...] fp32.
 
     23 bits a number, so that the half step that keeps it off 0 and 1 is exact in fp32.

@@ -6,6 +6,9 @@ from collections import OrderedDict
 
 import torch
 
+from ..memory import PrivatePool
+from ..sequence import Sequence
+
 MIN_PREFIX = 16  # shorter ones cost nothing beside the rest of the prompt
 
 
@@ -15,7 +18,7 @@ class PrefixCache:
     It belongs to one set of weights. Tensors come out of `pool`; where memory runs out, nothing new is kept.
     """
 
-    def __init__(self, pool, most: int):
+    def __init__(self, pool: PrivatePool, most: int):
         self._pool, self._most = pool, most
         self._kept: OrderedDict[tuple, torch.Tensor] = OrderedDict()  # [2, layers, kv_heads, n, D], newest last
 
@@ -26,7 +29,7 @@ class PrefixCache:
         """Bytes on the device."""
         return sum(kept.nbytes for kept in list(self._kept.values()))
 
-    def load(self, sequence, keys, values) -> bool:
+    def load(self, sequence: Sequence, keys: torch.Tensor, values: torch.Tensor) -> bool:
         """Copies a prompt's prefix into keys, values [layers, kv_heads, S, D]; false where it is not kept."""
         key = _key(sequence)
         if key not in self._kept:
@@ -36,7 +39,7 @@ class PrefixCache:
         values[:, :, : sequence.prefix].copy_(self._kept[key][1])
         return True
 
-    def keep(self, sequence, keys, values):
+    def keep(self, sequence: Sequence, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Keeps a copy of the prefix that keys and values hold, and drops the one that was used longest ago."""
         if not self._most:
             return
@@ -53,12 +56,12 @@ class PrefixCache:
         kept[1].copy_(values[:, :, : sequence.prefix])
         self._kept[_key(sequence)] = kept
 
-    def clear(self):
+    def clear(self) -> None:
         """Lets all of it go."""
         self._kept.clear()
 
 
-def _key(sequence) -> tuple:
+def _key(sequence: Sequence) -> tuple:
     """All that a prefix's keys and values depend on beside the weights."""
     spans = [(at, tuple(rows.flatten().tolist())) for at, rows in sequence.audio if at < sequence.prefix]
     return tuple(sequence.ids[: sequence.prefix]), *spans

@@ -14,6 +14,7 @@ from ..buffers import Buffers, buffer
 from ..codes import BOC, CODE_VOCAB, EOC
 from ..config import RAS_WINDOW, SamplingParams
 from ..memory import to_device
+from .delay_machine import DelayMachine
 from .philox import ROUNDS, gumbel, multipliers, philox, round_keys
 
 FP32, BOOL = torch.float32, torch.bool
@@ -55,12 +56,12 @@ class Sampler(Buffers):
     codebook: torch.Tensor = buffer("K")  # 0..K-1
     factors: torch.Tensor = buffer(2, 1)  # Philox's round constants
 
-    def initialize(self):
+    def initialize(self) -> None:
         self.quad.copy_(self.count("Q"))
         self.codebook.copy_(self.count("K"))
         self.factors.copy_(multipliers())
 
-    def start(self, row: int, params: SamplingParams, index: int):
+    def start(self, row: int, params: SamplingParams, index: int) -> None:
         """A row samples with these parameters from now on; `index` tells sequences of one seed apart."""
         self.inverse_temperature[row] = 1.0 if params.greedy else 1.0 / params.temperature
         self.noise_scale[row] = 0.0 if params.greedy else 1.0
@@ -71,7 +72,7 @@ class Sampler(Buffers):
         self.round_keys[row] = to_device(round_keys(params.seed), self.device)
         self.finite[row] = True
 
-    def sample(self, logits: torch.Tensor, delay):
+    def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:
         """logits [B, K, V] fp32 -> delay.output [B, K], where `suppressed` holds for this step."""
         self._check(logits, delay.done)
         torch.mul(logits, self.inverse_temperature, out=self.adjusted)
@@ -147,7 +148,7 @@ class RepetitionAwareSampler(Sampler):
     too_often: torch.Tensor = buffer("B", "K", dtype=BOOL)
     next_history: torch.Tensor = buffer("B", "W", "K", fill=BOC)
 
-    def start_window(self, row: int, params: SamplingParams, columns: torch.Tensor):
+    def start_window(self, row: int, params: SamplingParams, columns: torch.Tensor) -> None:
         """A row's window as the delayed codes [n, K] at the end of its prompt leave it."""
         window = self.sizes["W"]
         looked_back = min(params.ras_window, window)
@@ -159,7 +160,7 @@ class RepetitionAwareSampler(Sampler):
         if len(tail):
             self.history[row, window - len(tail) :] = to_device(tail, self.device)
 
-    def sample(self, logits: torch.Tensor, delay):
+    def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:
         super().sample(logits, delay)
         torch.eq(self.history, delay.output.unsqueeze(1), out=self.is_repeat)
         torch.lt(self.history, BOC, out=self.is_code)
@@ -172,7 +173,7 @@ class RepetitionAwareSampler(Sampler):
         self._choose(RESAMPLE, delay.num_generated, self.resampled)
         torch.where(self.too_often, self.resampled, delay.output, out=delay.output)
 
-    def remember(self, output: torch.Tensor):
+    def remember(self, output: torch.Tensor) -> None:
         """Shifts the finished output [B, K] into the window."""
         self.next_history[:, :-1].copy_(self.history[:, 1:])
         self.next_history[:, -1].copy_(output)

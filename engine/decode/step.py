@@ -5,11 +5,18 @@ Nothing here depends on data in Python: no sync, no allocation in a step, masks 
 
 from __future__ import annotations
 
+import torch
+
 from ..sequence import Sequence
+from ..talker import Talker
 from .prefix_cache import MIN_PREFIX, PrefixCache
+from .sampler import RepetitionAwareSampler
+from .state import DecodeState
 
 
-def prefill(talker, state, row: int, sequence: Sequence, prefixes: PrefixCache | None = None):
+def prefill(
+    talker: Talker, state: DecodeState, row: int, sequence: Sequence, prefixes: PrefixCache | None = None
+) -> None:
     """Puts a sequence into a row of the state: cache, counters, sampling parameters and the first logits."""
     keys, values = state.cache.keys[:, row], state.cache.values[:, row]
     start = _fill_prefix(talker, sequence, keys, values, prefixes)
@@ -18,7 +25,9 @@ def prefill(talker, state, row: int, sequence: Sequence, prefixes: PrefixCache |
     state.start_row(row, sequence)
 
 
-def _fill_prefix(talker, sequence: Sequence, keys, values, prefixes: PrefixCache | None) -> int:
+def _fill_prefix(
+    talker: Talker, sequence: Sequence, keys: torch.Tensor, values: torch.Tensor, prefixes: PrefixCache | None
+) -> int:
     """Puts a prompt's prefix into the cache, kept or computed, and returns its length; 0 where it is too short.
 
     It is always computed by itself: the same shapes round the same way, so speech does not depend on what was kept.
@@ -32,7 +41,7 @@ def _fill_prefix(talker, sequence: Sequence, keys, values, prefixes: PrefixCache
     return sequence.prefix
 
 
-def sample(state):
+def sample(state: DecodeState) -> None:
     """state.logits -> the step's output, counters, ends, and the slots of the position that it is decoded at."""
     family, cache, delay, sampler = state.family, state.cache, state.delay, state.sampler
     delay.suppress(sampler.suppress_specials, sampler.suppressed, ends_early=family.ends_on_any_codebook)
@@ -41,7 +50,7 @@ def sample(state):
         delay.end_on_any_codebook()
     else:
         delay.end_on_codebook_0()
-    if family.resamples_repeats:
+    if isinstance(sampler, RepetitionAwareSampler):
         sampler.remember(delay.output)
     cache.seek(delay.num_generated)
     delay.emit()

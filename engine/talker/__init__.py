@@ -1,12 +1,16 @@
 """The talker: a language model over codes. `FAMILIES` is the one table that tells v2 from v3."""
 
+from __future__ import annotations
+
+import torch
+
 from .config import ModelConfig
 from .family import FAMILIES, Family
 from .layers import Expert, Layer
 from .model import Talker
 
 
-def build_talker(config: ModelConfig, tensors: dict, context: int) -> Talker:
+def build_talker(config: ModelConfig, tensors: dict[str, torch.Tensor], context: int) -> Talker:
     """A talker over loaded tensors (canonical names), with rotary tables for `context` positions."""
     family = FAMILIES[config.family]
     layers = [family.layer(config, tensors, index) for index in range(config.layers)]

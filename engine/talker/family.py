@@ -9,7 +9,7 @@ import torch
 
 from ..codes import apply_v2, apply_v3
 from . import v2, v3
-from .config import RopeConfig
+from .config import ModelConfig, RopeConfig
 from .layers import Layer
 
 
@@ -31,7 +31,7 @@ class Family:
     tensor_prefix: str  # of the layers' tensors in a file
     nested_layout: str  # the layout whose config.json has a text_config, where there are two
     # talker/ and its kernels
-    layer: Callable[..., Layer]  # (config, tensors, index) -> Layer
+    layer: Callable[[ModelConfig, dict[str, torch.Tensor], int], Layer]  # of canonical tensors, by its index
     dual_ffn: bool  # text and code positions have norms and an MLP of their own
     qk_norm: bool  # queries and keys are normed per head
     # decode/ and its kernels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -63,7 +64,7 @@ class Work(Buffers):
     logits: torch.Tensor = buffer("B", "K", "V", dtype=torch.float32)
     stalled: torch.Tensor = buffer(1, dtype=torch.int32)  # not 0: a kernel's blocks waited for each other in vain
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         sizes = self.sizes
         heads = sizes["heads"] + sizes["kv_heads"]
         self.sizes = sizes | {
@@ -84,7 +85,26 @@ class Work(Buffers):
         return self.qk[:, :heads], self.qk[:, heads:], self.qkv[:, self.sizes["qk_heads"] :]
 
 
-def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work):
+class Cache(Protocol):
+    """What a decode pass knows of the KV cache, see decode/kv_cache.py."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    position: torch.Tensor
+    slot: torch.Tensor
+    empty: torch.Tensor
+
+
+class State(Protocol):
+    """What a decode pass knows of the state, see decode/state.py."""
+
+    work: Work
+
+    @property
+    def cache(self) -> Cache: ...
+
+
+def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work) -> None:
     """work.x -> normed, projected, per-head normed and rotated work.q, work.k, work.v."""
     total = config.heads + config.kv_heads
     rms_norm(work.x, expert.attn_norm, work.eps, work.h, work.scale)
@@ -98,12 +118,12 @@ def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work):
             whole.copy_(part)
 
 
-def project_out(layer: Layer, work: Work):
+def project_out(layer: Layer, work: Work) -> None:
     """Adds the attention's output projection to the residual stream."""
     add_linear(work.attended.flatten(1), layer.out, work.x)
 
 
-def mlp(config: ModelConfig, expert: Expert, work: Work):
+def mlp(config: ModelConfig, expert: Expert, work: Work) -> None:
     """Adds the gated MLP to the residual stream."""
     rms_norm(work.x, expert.mlp_norm, work.eps, work.h, work.scale)
     linear(work.h, expert.gate_up, work.gate_up.flatten(1))
@@ -111,7 +131,7 @@ def mlp(config: ModelConfig, expert: Expert, work: Work):
     add_linear(work.act, expert.down, work.x)
 
 
-def attend_cache(config: ModelConfig, work: Work, cache, index: int):
+def attend_cache(config: ModelConfig, work: Work, cache: Cache, index: int) -> None:
     """One position a row: writes work.k and work.v into layer `index` of the cache, then attends to all it holds."""
     dim, keys, values = config.head_dim, cache.keys[index], cache.values[index]
     keys.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.k.view(-1, dim))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 
 from .config import ModelConfig
-from .layers import Work, attend_cache, mlp, project_out, project_qkv
+from .family import Family
+from .layers import Layer, State, Work, attend_cache, mlp, project_out, project_qkv
 from .ops.linear import linear, project
 from .ops.norm import rms_norm
-from .prefill import Span, run_layer
+from .prefill import AudioSpans, Span, run_layer
 from .rope import rope_tables
 from .weight import Weight
 
@@ -17,7 +20,14 @@ from .weight import Weight
 class Talker:
     """Weights and tables on one device; the text embedding stays in host memory."""
 
-    def __init__(self, config: ModelConfig, family, tensors: dict, layers: list, context: int):
+    def __init__(
+        self,
+        config: ModelConfig,
+        family: Family,
+        tensors: dict[str, torch.Tensor],
+        layers: list[Layer],
+        context: int,
+    ):
         self.config, self.family = config, family
         self.layers = layers
         self.embed_text = tensors["embed_text"]  # [text_vocab, H], host
@@ -37,7 +47,9 @@ class Talker:
                 found += [expert.attn_norm, expert.mlp_norm, *expert.gate_up.tensors(), *expert.down.tensors()]
         return found
 
-    def prefill(self, ids, spans, keys, values, start: int = 0) -> torch.Tensor:
+    def prefill(
+        self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int = 0
+    ) -> torch.Tensor:
         """Runs a prompt of one row from position `start` on; returns the last position's logits [K * V] fp32.
 
         ids: P token ids; spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids;
@@ -47,20 +59,22 @@ class Talker:
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.norm_eps)
         return project(normed, self.head_codes).float()[0]
 
-    def fill(self, ids, spans, keys, values, start: int, stop: int) -> torch.Tensor:
+    def fill(
+        self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int, stop: int
+    ) -> torch.Tensor:
         """Positions start..stop of a prompt into the cache, as `prefill`; returns their last hidden states [n, H]."""
         span = Span(self, ids, spans, start, stop)
         for layer, layer_keys, layer_values in zip(self.layers, keys, values, strict=True):
             run_layer(self.config, layer, span, layer_keys, layer_values)
         return span.x
 
-    def embed(self, output: torch.Tensor, work: Work):
+    def embed(self, output: torch.Tensor, work: Work) -> None:
         """A step's output [B, K] as the talker's next input: work.x."""
         torch.add(output, self.offsets, out=work.embed_index)
         torch.index_select(self.embed_codes, 0, work.embed_index.view(-1), out=work.embedded)
         torch.sum(work.embedded.view(*output.shape, -1), 1, out=work.x)
 
-    def decode(self, state):
+    def decode(self, state: State) -> None:
         """One position a batch row: state.work.x -> state.cache and state.logits. Allocates nothing, syncs nothing."""
         config, work, cache = self.config, state.work, state.cache
         torch.index_select(self.cos, 0, cache.position, out=work.cos)

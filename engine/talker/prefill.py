@@ -7,6 +7,8 @@ waits for nothing on the device, where other rows may be decoding. Knows no samp
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +16,34 @@ import torch.nn.functional as F
 from ..memory import to_device
 from ..torch_names import flash_attention
 from .config import ModelConfig
-from .layers import Layer
+from .family import Family
+from .layers import Expert, Layer
 from .ops.linear import add_linear, project
 from .ops.swiglu import swiglu
 
 _ALIGNED = 16  # attention kernels read masks in whole rows of this
 
 
+AudioSpans = Sequence[tuple[int, torch.Tensor]]  # (start, delayed codes [n, K]) of each
+
+
+class Tables(Protocol):
+    """What of the talker a prompt's positions are looked up in, see model.py."""
+
+    family: Family
+    embed_text: torch.Tensor
+    embed_codes: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+    offsets: torch.Tensor
+    device: torch.device
+    dtype: torch.dtype
+
+
 class Span:
     """Positions start..stop of one row: their embeddings, rotary tables, kinds, and what they may attend to."""
 
-    def __init__(self, talker, ids, audio, start: int, stop: int):
+    def __init__(self, talker: Tables, ids: Sequence[int], audio: AudioSpans, start: int, stop: int):
         self.start, self.stop = start, stop
         cos, sin = talker.cos[start:stop, None], talker.sin[start:stop, None]
         half = cos.shape[-1] // 2
@@ -75,7 +94,7 @@ def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def run_layer(config: ModelConfig, layer: Layer, span: Span, keys, values):
+def run_layer(config: ModelConfig, layer: Layer, span: Span, keys: torch.Tensor, values: torch.Tensor) -> None:
     """Takes span.x through a layer; keys, values: [kv_heads, S, D], filled up to the span, and by this call with it."""
     heads, total = config.heads, config.heads + config.kv_heads
     h = _normed(config, layer, span, "attn_norm")
@@ -135,7 +154,7 @@ def _mlp(config: ModelConfig, layer: Layer, span: Span):
         span.x.index_add_(0, rows, project(_gated(expert, h[rows]), expert.down))
 
 
-def _gated(expert, h) -> torch.Tensor:
+def _gated(expert: Expert, h: torch.Tensor) -> torch.Tensor:
     gate_up = project(h, expert.gate_up)
     act = gate_up.new_empty(len(h), gate_up.shape[1] // 2)
     swiglu(gate_up, act)

@@ -1,10 +1,12 @@
 """Tables of the rotary embedding. Knows nothing of layers."""
 
+from __future__ import annotations
+
 import math
 
 import torch
 
-from .config import RopeConfig
+from .config import ModelConfig, RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
@@ -24,12 +26,14 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
     return (1 - smooth) * plain / rope.factor + smooth * plain
 
 
-def rope_sizes(config, context: int, dtype) -> list[int]:
-    """Bytes of each of `rope_tables` for a talker of that ModelConfig."""
+def rope_sizes(config: ModelConfig, context: int, dtype: torch.dtype) -> list[int]:
+    """Bytes of each of `rope_tables` for a talker of that config."""
     return 2 * [context * config.head_dim * dtype.itemsize]
 
 
-def rope_tables(rope: RopeConfig, head_dim: int, context: int, device, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_tables(
+    rope: RopeConfig, head_dim: int, context: int, device: torch.device, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin [context, head_dim], rounded to the model's dtype as in training."""
     positions = torch.arange(context, dtype=torch.float32)
     angles = torch.outer(positions, inverse_frequencies(rope, head_dim)).repeat(1, 2)

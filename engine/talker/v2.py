@@ -1,6 +1,11 @@
 """v2's layer: Llama with DualFFN. Text and code positions share attention and differ in norms and MLP."""
 
+from __future__ import annotations
+
+import torch
+
 from ..codes import CODE_VOCAB, CODEBOOK_SIZE
+from .config import ModelConfig
 from .layers import Expert, Layer
 from .weight import Weight
 
@@ -35,13 +40,13 @@ def recognises(config: dict) -> bool:
     return kind == "higgs_audio_v2" or (kind == "higgs_audio" and "audio_num_codebooks" in config)
 
 
-def layer(config, tensors: dict, index: int) -> Layer:
+def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> Layer:
     """Layer `index` from canonical tensors."""
 
-    def get(name):
+    def get(name: str) -> torch.Tensor:
         return tensors[f"layers.{index}.{name}"]
 
-    def weight(name):
+    def weight(name: str) -> Weight:
         return Weight.plain(get(name))
 
     text = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))

@@ -1,8 +1,11 @@
 """v3's layer: Qwen3, per-head norms on queries and keys, one expert for text and codes."""
 
+from __future__ import annotations
+
 import torch
 
 from ..codes import CODE_VOCAB
+from .config import ModelConfig
 from .layers import Expert, Layer
 from .weight import Weight
 
@@ -29,13 +32,13 @@ def recognises(config: dict) -> bool:
     return kind == "higgs_multimodal_qwen3"
 
 
-def layer(config, tensors: dict, index: int) -> Layer:
+def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> Layer:
     """Layer `index` from canonical tensors. The query and key norms become one [heads + kv_heads, D] weight."""
 
-    def get(name):
+    def get(name: str) -> torch.Tensor:
         return tensors[f"layers.{index}.{name}"]
 
-    def weight(name):
+    def weight(name: str) -> Weight:
         return Weight.plain(get(name))
 
     expert = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))

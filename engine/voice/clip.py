@@ -6,12 +6,15 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..config import SAMPLE_RATE
 from ..errors import HiggsError
 from ..optional import import_optional
 from ..resample import MAX_TAPS, resample, taps
+
+Wave = torch.Tensor | np.ndarray  # of a clip: [S] or [C, S]
 
 MIN_CLIP_SECONDS = 1.0
 
@@ -22,8 +25,8 @@ MAX_CLIP_SECONDS = 30.0  # longer references make cloning unstable, and each sec
 SILENCE_PEAK = 1e-4
 
 
-def _mono(wav) -> torch.Tensor:
-    # [S] or [C, S], tensor or array -> float32 [S] on the CPU
+def _mono(wav: Wave) -> torch.Tensor:
+    # float32 [S] on the CPU
     wav = torch.as_tensor(wav).detach().to("cpu", torch.float32)
     if wav.ndim not in (1, 2):
         raise HiggsError(
@@ -32,7 +35,7 @@ def _mono(wav) -> torch.Tensor:
     return wav.mean(dim=0) if wav.ndim == 2 and wav.shape[0] else wav.reshape(-1)
 
 
-def read_clip(path: str | os.PathLike) -> tuple:
+def read_clip(path: str | os.PathLike) -> tuple[np.ndarray, int]:
     """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read."""
     read = import_optional("soundfile", "read")  # here, so that without it the rest of the pack works
     if not Path(path).is_file():
@@ -44,10 +47,10 @@ def read_clip(path: str | os.PathLike) -> tuple:
     return samples.T, rate
 
 
-def check_clip(wav, sample_rate: int) -> None:
+def check_clip(wav: Wave, sample_rate: int) -> None:
     """Raises HiggsError when a reference clip cannot give a voice; says what it holds and what to do.
 
-    wav: [S] or [C, S], tensor or array; sample_rate: Hz.
+    sample_rate: Hz.
     """
     if sample_rate <= 0:
         raise HiggsError(f"The reference clip has a sample rate of {sample_rate}. Load the audio file again.")
@@ -76,7 +79,7 @@ def check_clip(wav, sample_rate: int) -> None:
         raise HiggsError("The reference clip is silent. Give a clip with audible speech.")
 
 
-def prepare_clip(wav, sample_rate: int) -> torch.Tensor:
+def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
     """What the codec hears: wav [C, S] or [S] at sample_rate Hz -> float32 [S'] mono at 24 kHz on the CPU.
 
     Raises HiggsError for a sample rate that cannot be resampled in reasonable memory.

@@ -32,7 +32,7 @@ class Voice:
     name: str = ""
     codec: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         codes = self.codes
         shape = tuple(codes.shape)
         if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:

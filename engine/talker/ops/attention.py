@@ -1,9 +1,19 @@
 """One query a row against the static cache."""
 
+from __future__ import annotations
+
 import torch
 
 
-def attend(q, keys, values, empty, scale: float, scores, out):
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    empty: torch.Tensor,
+    scale: float,
+    scores: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
     """Softmax attention of one position a row, grouped queries.
 
     q, out: [B * kv_heads, G, D]; keys, values: [B * kv_heads, S, D], the whole cache of one layer;

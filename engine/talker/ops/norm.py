@@ -1,9 +1,11 @@
 """RMSNorm into a given buffer."""
 
+from __future__ import annotations
+
 import torch
 
 
-def rms_norm(x, weight, eps, out, scale):
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor, out: torch.Tensor, scale: torch.Tensor) -> None:
     """out = x / rms(x) * weight, over the last dimension, in fp32 until the last multiplication.
 
     x, out: [..., H]; weight: [..., H] broadcast; eps: [1] fp32; scale: [..., 1] fp32 scratch. `out` may be `x`.

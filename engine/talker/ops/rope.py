@@ -1,9 +1,11 @@
 """Rotary position embedding into a given buffer, half-split (neox) rotation."""
 
+from __future__ import annotations
+
 import torch
 
 
-def rotate(x, cos, sin, out):
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
     """out = x * cos + rotate_half(x) * sin.
 
     x, out: [R, heads, D], not the same tensor; cos, sin: [R, D] of the rows' positions.
