@@ -6,11 +6,14 @@ Held equal to transformers' DacEncoder and DacDecoder in tests; ours, so that sp
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from .snake import snake
+
+SnakeOp = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # as `snake`
 
 
 class Snake(nn.Module):
@@ -23,7 +26,7 @@ class Snake(nn.Module):
     def __init__(self, width: int):
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(1, width, 1))
-        self.compute = snake
+        self.compute: SnakeOp = snake
         self.heard = self.frames = 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]

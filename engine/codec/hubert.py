@@ -8,11 +8,12 @@ from __future__ import annotations
 from torch import nn
 
 from ..optional import import_optional
+from .config import CodecConfig
 
 STRIDES = (5, 2, 2, 2, 2, 2, 2)  # of the feature convolutions; shapes do not tell strides
 
 
-def settings(config) -> dict:
+def settings(config: CodecConfig) -> dict[str, int | float | list[int]]:
     """What HubertConfig takes for a codec of these widths."""
     return {
         "hidden_size": config.semantic_hidden,
@@ -36,13 +37,13 @@ def hubert() -> tuple[type, type]:
     return import_optional("transformers", "HubertModel"), import_optional("transformers", "HubertConfig")
 
 
-def semantic_model(config) -> nn.Module:
+def semantic_model(config: CodecConfig) -> nn.Module:
     """HuBERT: 16 kHz wav [B, S] -> hidden states, 50 a second."""
     model, settle = hubert()
     return model(settle(**settings(config), attn_implementation="sdpa"))
 
 
-def semantic_shapes(config) -> dict[str, tuple[int, ...]]:
+def semantic_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
     """Tensor name -> shape of everything in `semantic_model`, as transformers names and orders it."""
     width, inner, dims = config.semantic_hidden, config.semantic_ffn, config.conv_dims
     shapes: dict[str, tuple[int, ...]] = {}

@@ -5,6 +5,8 @@ Always in fp32: lower precision changes which code is nearest, and the transpose
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -12,9 +14,17 @@ from torch import nn
 from ..config import FRAME_SAMPLES, SAMPLE_RATE
 from ..errors import HiggsError
 from ..resample import resample
-from .dac import Snake
+from .config import CodecConfig
+from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp
 from .hubert import hubert
-from .modules import CODEBOOKS, SEMANTIC_RATE, CodecConfig, decoder_parts, encoder_parts
+from .modules import (
+    CODEBOOKS,
+    SEMANTIC_RATE,
+    ResidualQuantizer,
+    SemanticEncoder,
+    decoder_parts,
+    encoder_parts,
+)
 
 CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
 WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
@@ -24,6 +34,10 @@ _SEMANTIC_STEP = 2  # HuBERT states a codec frame
 
 class CodecDecoder(nn.Module):
     """Codes to waveform. Holds the quantizer's way out, one projection and the DAC decoder, nothing else."""
+
+    quantizer: ResidualQuantizer
+    fc2: nn.Linear
+    acoustic_decoder: AcousticDecoder
 
     def __init__(self, config: CodecConfig):
         super().__init__()
@@ -43,14 +57,14 @@ class CodecDecoder(nn.Module):
         hidden[..., frames:] = 0.0
         return self.acoustic_decoder(hidden)[:, 0, : frames * FRAME_SAMPLES]
 
-    def use(self, snake):
+    def use(self, snake: SnakeOp) -> None:
         """Puts `snake` in the place of torch's ops (snake.py), or those back in its."""
         for module in self._snakes:
             module.compute = snake
 
     @torch.no_grad()
     def decode_span(
-        self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES, lengths: tuple = ()
+        self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES, lengths: tuple[int, ...] = ()
     ) -> torch.Tensor:
         """The waveform of frames `start` to `stop` of `codes`, as it is in the decode of all of them.
 
@@ -81,6 +95,12 @@ class CodecDecoder(nn.Module):
 class CodecEncoder(nn.Module):
     """Waveform to codes. Four times the decoder's size: built for a call, then dropped."""
 
+    acoustic_encoder: AcousticEncoder
+    semantic_model: nn.Module
+    encoder_semantic: SemanticEncoder
+    fc: nn.Linear
+    quantizer: ResidualQuantizer
+
     def __init__(self, config: CodecConfig):
         super().__init__()
         for name, part in encoder_parts(config).items():
@@ -108,6 +128,9 @@ class CodecEncoder(nn.Module):
         return torch.stack(states, dim=1).mean(dim=1)[:, ::_SEMANTIC_STEP]
 
 
+Half = TypeVar("Half", CodecDecoder, CodecEncoder)
+
+
 def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecDecoder:
     """The decoder over loaded tensors (canonical names, fp32), which it takes as they are, on their device."""
     return _place(_empty(CodecDecoder, config), tensors)
@@ -119,12 +142,12 @@ def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> Code
     return _place(_empty(CodecEncoder, config), tensors)
 
 
-def _empty(kind: type[nn.Module], config: CodecConfig) -> nn.Module:
+def _empty(kind: type[Half], config: CodecConfig) -> Half:
     with torch.device("meta"):
         return kind(config)
 
 
-def _place(module: nn.Module, tensors: dict[str, torch.Tensor]) -> nn.Module:
+def _place(module: Half, tensors: dict[str, torch.Tensor]) -> Half:
     module.load_state_dict(tensors, strict=True, assign=True)
     # A buffer that transformers keeps out of its files would still be empty here.
     assert not any(t.is_meta for t in (*module.parameters(), *module.buffers()))

@@ -5,12 +5,11 @@ The acoustic convolutions are in codec_dac.py, HuBERT in codec_hubert.py; the sm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder
 from .hubert import semantic_model
 
@@ -19,40 +18,6 @@ RATIOS = 5  # up- and downsampling blocks of the acoustic half
 SEMANTIC_BLOCKS = 2  # blocks of the semantic encoder
 SEMANTIC_UNITS = 2  # residual units a block
 SEMANTIC_RATE = 16_000  # Hz, what HuBERT hears
-
-
-@dataclass(frozen=True)
-class CodecConfig:
-    """Widths of the network. Everything else about it is fixed."""
-
-    codebook_size: int
-    codebook_dim: int
-    acoustic_hidden: int
-    encoder_hidden: int
-    decoder_hidden: int
-    semantic_hidden: int
-    semantic_ffn: int
-    semantic_layers: int
-    pos_kernel: int
-    pos_groups: int
-    ratios: tuple[int, ...]
-    conv_dims: tuple[int, ...]
-    conv_kernels: tuple[int, ...]
-
-    @property
-    def name(self) -> str:
-        """Tells codecs apart whose codes mean different things; the published v2 and v3 share one."""
-        return f"{self.acoustic_hidden}+{self.semantic_hidden}"
-
-    @property
-    def hidden(self) -> int:
-        """Channels the quantizer sees: acoustic and semantic side by side."""
-        return self.acoustic_hidden + self.semantic_hidden
-
-    @property
-    def semantic_heads(self) -> int:
-        """HuBERT's attention heads are 64 wide."""
-        return max(1, self.semantic_hidden // 64)
 
 
 def acoustic_encoder(config: CodecConfig) -> AcousticEncoder:
@@ -112,6 +77,7 @@ class Codebook(nn.Module):
 
     def __init__(self, config: CodecConfig):
         super().__init__()
+        self.embed: torch.Tensor
         self.register_buffer("embed", torch.zeros(config.codebook_size, config.codebook_dim))
 
     def nearest(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, D] -> codes [B, T]
@@ -144,17 +110,18 @@ class ResidualQuantizer(nn.Module):
 
     def __init__(self, config: CodecConfig, encodes: bool):
         super().__init__()
-        self.quantizers = nn.ModuleList(Quantizer(config, encodes) for _ in range(CODEBOOKS))
+        self._books = [Quantizer(config, encodes) for _ in range(CODEBOOKS)]
+        self.quantizers = nn.ModuleList(self._books)  # which gives them their names
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, hidden] -> codes [B, K, T]
         codes = []
-        for quantizer in self.quantizers:
+        for quantizer in self._books:
             codes.append(quantizer.encode(x))
             x = x - quantizer.decode(codes[-1])
         return torch.stack(codes, dim=1)
 
     def decode(self, codes: torch.Tensor) -> torch.Tensor:  # [B, K, T] -> [B, T, hidden]
-        first, *rest = self.quantizers
+        first, *rest = self._books
         total = first.decode(codes[:, 0])
         for book, quantizer in enumerate(rest, start=1):
             total = total + quantizer.decode(codes[:, book])

@@ -6,7 +6,7 @@ from collections import deque
 
 import torch
 
-from ..memory import to_device
+from ..memory import PrivatePool, to_device
 from .model import CodecDecoder
 
 
@@ -19,7 +19,7 @@ class InlineWindows:
         self._decoder = decoder
         self._ready: list[torch.Tensor] = []
 
-    def submit(self, codes: torch.Tensor, start: int, stop: int):
+    def submit(self, codes: torch.Tensor, start: int, stop: int) -> None:
         """Frames start..stop of codes [T, K] are to become sound."""
         self._ready.append(self._decoder.decode_span(codes.T[None], start, stop)[0].to(codes.device))
 
@@ -47,10 +47,11 @@ class SideStreamWindows:
 
     def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
         self._decoder, self._stream, self._lengths = decoder, stream, lengths
-        self._windows: deque = deque()  # (event, wav that is there once the event is)
+        # (event, wav that is there once the event is)
+        self._windows: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
         stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
 
-    def submit(self, codes: torch.Tensor, start: int, stop: int):
+    def submit(self, codes: torch.Tensor, start: int, stop: int) -> None:
         """As `InlineWindows.submit`, codes on the host."""
         self._windows.append(self._begin(codes, start, stop))
 
@@ -71,7 +72,7 @@ class SideStreamWindows:
         self._windows.clear()
         return rest
 
-    def _begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple:
+    def _begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple[torch.cuda.Event, torch.Tensor]:
         current = torch.cuda.current_stream(self._stream.device)
         if self.serialize:
             self._stream.wait_stream(current)
@@ -87,7 +88,9 @@ class SideStreamWindows:
         return event, host
 
 
-def make_windows(decoder: CodecDecoder, pool, lengths: tuple[int, ...]):
+def make_windows(
+    decoder: CodecDecoder, pool: PrivatePool, lengths: tuple[int, ...]
+) -> InlineWindows | SideStreamWindows:
     """Windows of one request: on the pool's side stream on a GPU, at once elsewhere.
 
     lengths: what a GPU pads windows to, because libraries prepare themselves for every new length.

@@ -1,0 +1,39 @@
+"""The widths of a codec. Knows no tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """Widths of the network. Everything else about it is fixed."""
+
+    codebook_size: int
+    codebook_dim: int
+    acoustic_hidden: int
+    encoder_hidden: int
+    decoder_hidden: int
+    semantic_hidden: int
+    semantic_ffn: int
+    semantic_layers: int
+    pos_kernel: int
+    pos_groups: int
+    ratios: tuple[int, ...]
+    conv_dims: tuple[int, ...]
+    conv_kernels: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Tells codecs apart whose codes mean different things; the published v2 and v3 share one."""
+        return f"{self.acoustic_hidden}+{self.semantic_hidden}"
+
+    @property
+    def hidden(self) -> int:
+        """Channels the quantizer sees: acoustic and semantic side by side."""
+        return self.acoustic_hidden + self.semantic_hidden
+
+    @property
+    def semantic_heads(self) -> int:
+        """HuBERT's attention heads are 64 wide."""
+        return max(1, self.semantic_hidden // 64)
