@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ _SMALL_VOICE = (
 )
 
 
-def main(argv=None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
     args = _parser().parse_args(argv)
     try:
@@ -55,7 +56,7 @@ def main(argv=None) -> int:
     return 2
 
 
-def say(args) -> int:
+def say(args: argparse.Namespace) -> int:
     """Text to a WAV file."""
     params = _sampling(args)
     if args.transcript and not args.voice:
@@ -79,7 +80,7 @@ def say(args) -> int:
     return 0
 
 
-def voice(args) -> int:
+def voice(args: argparse.Namespace) -> int:
     """A reference clip to a voice file."""
     out = _writable(args.out, ".safetensors")
     made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
@@ -90,14 +91,14 @@ def voice(args) -> int:
     return 0
 
 
-def doctor(args) -> int:
+def doctor(args: argparse.Namespace) -> int:
     """What a checkpoint folder holds; exit code 1 when something in it must be repaired."""
     report = examine(Path(args.folder))
     print(json.dumps(report.as_dict(), indent=2) if args.json else report.as_text())
     return 1 if report.problems else 0
 
 
-def bench(args) -> int:
+def bench(args: argparse.Namespace) -> int:
     """How fast a step is here, and how fast this device's memory would let it be."""
     result = time_steps(_settings(args, args.model or ""))
     print(as_text(result))
@@ -106,7 +107,7 @@ def bench(args) -> int:
     return 0
 
 
-def tiny(args) -> int:
+def tiny(args: argparse.Namespace) -> int:
     """A complete small checkpoint with random weights."""
     folder = Path(args.folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -119,13 +120,13 @@ def tiny(args) -> int:
     return 0
 
 
-def _engine_config(args) -> EngineConfig:
+def _engine_config(args: argparse.Namespace) -> EngineConfig:
     if args.model is None:
         print(_SMALL_VOICE, file=sys.stderr)
     return _settings(args, args.model or EMBEDDED)
 
 
-def _settings(args, model) -> EngineConfig:
+def _settings(args: argparse.Namespace, model: str | Path) -> EngineConfig:
     return EngineConfig(
         model=str(model),
         codec=args.codec,
@@ -136,7 +137,7 @@ def _settings(args, model) -> EngineConfig:
     )
 
 
-def _sampling(args) -> SamplingParams:
+def _sampling(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(
         seed=args.seed,
         temperature=0.0 if args.greedy else args.temperature,
@@ -156,10 +157,12 @@ def _voice(engine: Engine, path: str, transcript: str | None) -> Voice:
     return engine.encode_voice(*read_clip(path), transcript, Path(path).stem)
 
 
-def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -> SpeechResult:
+def _with_bar(
+    engine: Engine, text: str, voice: Voice | None, params: SamplingParams, scene: str | None
+) -> SpeechResult:
     with tqdm(desc="speaking", unit="frame", total=0) as bar:
 
-        def on_frame(done, expected):
+        def on_frame(done: int, expected: int) -> None:
             bar.total = expected
             bar.update(done - bar.n)
 
@@ -168,9 +171,9 @@ def _with_bar(engine: Engine, text: str, voice, params: SamplingParams, scene) -
     return speech
 
 
-def _writable(path: str, suffix: str) -> Path:
+def _writable(name: str, suffix: str) -> Path:
     """The path, its folder made. Tried before the work, so that none is lost."""
-    path = Path(path)
+    path = Path(name)
     if path.suffix.lower() != suffix:
         raise HiggsError(f"{path} does not end in {suffix}. Give a file name that does.")
     try:

@@ -19,7 +19,7 @@ GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> t
 RUNNERS = ("auto", "graph", "eager")
 
 
-Number = TypeVar("Number", int, float)
+_Number = TypeVar("_Number", int, float)
 
 
 class Range(NamedTuple):
@@ -36,8 +36,8 @@ def range_of(settings: type, name: str) -> Range:
 
 
 def _number(
-    default: Number, low: float, high: float, step: float | None = None, offered: tuple[float, float] | None = None
-) -> Number:
+    default: _Number, low: float, high: float, step: float | None = None, offered: tuple[float, float] | None = None
+) -> _Number:
     """A field with a range. `offered` is narrower, where some legal values are of use to tests alone.
 
     Typed as what the field holds, as `dataclasses.field` is.

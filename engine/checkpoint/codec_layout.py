@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from ..codec.config import CodecConfig
 from ..codec.hubert import STRIDES, semantic_shapes
 from ..codec.modules import (
     CODEBOOKS,
     RATIOS,
     SEMANTIC_BLOCKS,
     SEMANTIC_UNITS,
-    CodecConfig,
     decoder_parts,
     light_encoder_parts,
 )

@@ -61,15 +61,16 @@ def _is_whole(folder: Path, download: Download) -> bool:
 
 
 def _fetch(repo: Repo, folder: Path, report: _Reporter) -> None:
+    # huggingface_hub declares tqdm_class as tqdm.asyncio's, but any will do; its HTTPError is requests' or httpx's.
     try:
-        huggingface_hub.snapshot_download(
+        huggingface_hub.snapshot_download(  # pyright: ignore[reportCallIssue]
             repo.id,
             revision=repo.revision,
             local_dir=str(folder),
             allow_patterns=list(repo.patterns),
-            tqdm_class=report.bar_class(),
+            tqdm_class=report.bar_class(),  # pyright: ignore[reportArgumentType]
         )
-    except (OSError, ValueError, RuntimeError, errors.HTTPError) as error:
+    except (OSError, ValueError, RuntimeError, errors.HTTPError) as error:  # pyright: ignore[reportPrivateImportUsage]
         raise HiggsError(
             f"{repo.id} could not be downloaded into {folder} ({error}). "
             "Check the network and the free disk space, then start again: the download resumes where it stopped."
@@ -104,12 +105,13 @@ class _Reporter:
                         yield item
                         self.update()
 
-            def update(self, n=1):
+            def update(self, n: float | None = 1) -> bool | None:
+                done = int(n or 0)
                 shown = super().update(n)
                 if not self.counts_bytes:
-                    report.files_done += n
+                    report.files_done += done
                 elif not self.on_the_wire:
-                    report.bytes_done += int(n)
+                    report.bytes_done += done
                 report.tell()
                 return shown
 

@@ -18,7 +18,7 @@ from .codec_layout import CodecWeights, looks_like_codec
 from .discover import CONFIG, TOKENIZER
 from .find_codec import FEW, find_codec, first_problems
 from .hf_config import Settings, family_of, read_settings
-from .talker_layout import Plan, beginnings, family_of_layout, layout_of, make_plan, shape_problems, unwrapped
+from .talker_layout import Plan, beginnings, layout_of, make_plan, shape_problems, unwrapped
 from .tensor_file import TensorFile, open_folder
 from .upload import Job, upload
 
@@ -89,7 +89,7 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
     remedy = "Give the folder of Higgs TTS 3 or Higgs Audio v2."
     if looks_like_codec(names):
         return f"{folder} contains the audio codec, not the model itself. {remedy}"
-    meant = FAMILIES.get(family_of(config))
+    meant = FAMILIES.get(family_of(config) or "")
     wanted = " or ".join(f"{one.tensor_names} ({one.title})" for one in ([meant] if meant else FAMILIES.values()))
     return (
         f"{folder} does not contain a Higgs model: the names of its tensors begin with {beginnings(names)}; "
@@ -105,12 +105,11 @@ def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
         where = talker.file_of(quantised[0])
         return [f"{where}: tensor {quantised[0]} belongs to a quantised model, which is not supported."]
     problems, missing = [], []
-    body = family_of_layout(layout_of(talker.shapes)).tensor_prefix
     for name, what in shape_problems(plan, talker.shapes):
         if name in talker.shapes:
             problems.append(f"{talker.file_of(name)}: tensor {name} {what}.")
             continue
-        missing.append(name if name.startswith("tied.") else body + name)
+        missing.append(name if name.startswith("tied.") else plan.prefix + name)
         problems.append(f"the weights in {folder}: tensor {missing[-1]} {what}.")
     problems += [f"{talker.file_of(name)}: tensor {name} is not part of this model." for name in plan.unexpected]
     if min(len(missing), len(plan.unexpected)) > FEW:
@@ -159,7 +158,7 @@ def _place(file: TensorFile, key: str, target: torch.Tensor) -> list[Job]:
     return [Job(*span, file.dtypes[key], target)]
 
 
-def require_whole(checkpoint: Checkpoint):
+def require_whole(checkpoint: Checkpoint) -> None:
     """Raises HiggsError that names the first problems of a checkpoint that has any."""
     if not checkpoint.problems:
         return

@@ -103,6 +103,7 @@ class Plan:
     parts: dict[str, tuple[Source, ...]]  # canonical name -> sources, joined on dimension 0
     unexpected: tuple[str, ...]  # names in the files that mean nothing here
     tied: bool  # the head is the code embedding
+    prefix: str  # what the names of the layers' tensors begin with in the files
 
     def stored(self) -> list[str]:
         """Every name in the files that something is read from."""
@@ -174,7 +175,7 @@ def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> Plan:
     for name, stored in found.items():
         if name not in wanted:
             unexpected.extend(stored)
-    return Plan(parts, tuple(unexpected), tied)
+    return Plan(parts, tuple(unexpected), tied, FAMILIES[config.family].tensor_prefix)
 
 
 def shape_problems(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:

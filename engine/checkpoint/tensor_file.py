@@ -129,7 +129,9 @@ def weight_files(folder: Path) -> list[Path]:
         return [single]
     for name in present:
         shard = _SHARD.fullmatch(name)
-        for number in range(1, int(shard[3]) + 1 if shard else 0):
+        if shard is None:
+            continue
+        for number in range(1, int(shard[3]) + 1):
             wanted = f"{shard[1]}-{number:05d}-of-{shard[3]}.safetensors"
             if wanted not in present:
                 raise HiggsError(f"{folder / wanted} is missing: {name} is one of {int(shard[3])} files. {_HALF}")

@@ -7,7 +7,8 @@ offsets and destinations; knows nothing of models.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class Job:
     target: torch.Tensor
 
 
-def upload(jobs: list[Job], device: torch.device):
+def upload(jobs: list[Job], device: torch.device) -> None:
     """Copies every job's bytes into its target on a CUDA device, converting the dtype where it differs.
 
     Raises HiggsError for a file that ends early.
@@ -39,14 +40,14 @@ def upload(jobs: list[Job], device: torch.device):
     pieces = [piece for job in jobs for piece in _pieces(job)]
     slots = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(min(SLOTS, len(pieces)))]
     busy: list[torch.cuda.Event | None] = [None] * len(slots)
-    reads: deque = deque()
+    reads: deque[tuple[Future[torch.Tensor], int, torch.dtype, torch.Tensor]] = deque()
     with ThreadPoolExecutor(READERS) as readers:
         for index, (job, offset, target) in enumerate(pieces):
             slot = index % len(slots)
             if len(reads) == len(slots):
                 _copy(*reads.popleft(), busy)
-            if busy[slot] is not None:
-                busy[slot].synchronize()
+            if (copied := busy[slot]) is not None:
+                copied.synchronize()
             size = target.numel() * job.dtype.itemsize
             reads.append((readers.submit(_read, job.path, offset, slots[slot][:size]), slot, job.dtype, target))
         while reads:
@@ -56,7 +57,7 @@ def upload(jobs: list[Job], device: torch.device):
     release_pinned_memory()
 
 
-def _pieces(job: Job):
+def _pieces(job: Job) -> Iterator[tuple[Job, int, torch.Tensor]]:
     """(job, offset, part of the target) in pieces that fit a buffer."""
     flat, size = job.target.view(-1), CHUNK // job.dtype.itemsize
     for start in range(0, flat.numel(), size):
@@ -64,7 +65,7 @@ def _pieces(job: Job):
 
 
 def _read(path: Path, offset: int, buffer: torch.Tensor) -> torch.Tensor:
-    view = memoryview(buffer.numpy())
+    view = buffer.numpy().data
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
         done = 0
@@ -76,8 +77,14 @@ def _read(path: Path, offset: int, buffer: torch.Tensor) -> torch.Tensor:
     return buffer
 
 
-def _copy(read, slot: int, dtype: torch.dtype, target: torch.Tensor, busy: list):
+def _copy(
+    read: Future[torch.Tensor],
+    slot: int,
+    dtype: torch.dtype,
+    target: torch.Tensor,
+    busy: list[torch.cuda.Event | None],
+):
     """Starts the copy of a finished read and marks its buffer busy until it is done."""
     target.copy_(read.result().view(dtype), non_blocking=True)
-    busy[slot] = torch.cuda.Event()
-    busy[slot].record()
+    busy[slot] = copied = torch.cuda.Event()
+    copied.record()

@@ -133,7 +133,9 @@ class PromptBuilder:
         elif scene:
             out.text("\n\n").mark(SCENE_MARKS[0]).text(f"\n{scene}\n").mark(SCENE_MARKS[1])
         out.token("<|eot_id|>")
-        said = [(transcript, voice)] if transcript else []
+        said: list[tuple[str, Voice | torch.Tensor]] = []
+        if voice is not None and transcript:
+            said.append((transcript, voice))
         for number, (earlier, codes) in enumerate(turns, 1):
             said.append((out.clean(earlier), codes))
             if not said[-1][0]:

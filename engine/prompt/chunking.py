@@ -93,7 +93,7 @@ def _seconds_each(text: str, masked: str) -> list[float]:
     # seconds of each character; a pause tag's all lie on its first
     seconds = [_character_seconds(character) for character in masked]
     for match in TAG_LIKE.finditer(text):
-        seconds[match.start()] = PAUSE_SECONDS.get(canonical_tag(match[0]), 0.0)
+        seconds[match.start()] = PAUSE_SECONDS.get(canonical_tag(match[0]) or "", 0.0)
     return seconds
 
 
@@ -190,17 +190,22 @@ class _Cutter:
     def _may_cut(self, cut: int) -> bool:
         # A tag stays with what follows it, a pause with what comes before. This also keeps cuts out of tags.
         before = self._masked[max(0, self._end_before(cut) - 1)]
-        after = _NEXT.match(self._masked, cut)[1]
+        after = self._character(_NEXT, cut)
         if before == _TAG or after == _PAUSE:
             return False
         # A mark belongs to its letter, and joiners (emoji, Indic scripts) hold both sides.
         return unicodedata.category(self._masked[cut])[0] != "M" and "\u200d" not in self._masked[cut - 1 : cut + 1]
 
+    def _character(self, pattern: re.Pattern, position: int) -> str:
+        # the one that `pattern` finds from `position` on; none at the end of the text
+        match = pattern.match(self._masked, position)
+        return match[1] if match else ""
+
     def _goes_on(self, stop: re.Match) -> bool:
         # Whether the sentence goes on after its stop: before a small letter, after an abbreviation or a short number.
         if "\n" in stop[0]:
             return False
-        after = _NEXT_SAID.match(self._masked, stop.end())[1]
+        after = self._character(_NEXT_SAID, stop.end())
         if after.islower():
             return True
         word = _WORD_BEFORE.search(self._masked, max(0, stop.start() - 40), stop.start())

@@ -6,15 +6,19 @@ import contextlib
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from ..config import FRAME_RATE, EngineConfig, SamplingParams
+from ..decode.model_runner import ModelRunner
+from ..decode.state import DecodeState
 from ..engine import Engine
 from ..loaded_model import LoadedModel
 from ..sequence import Sequence
+from ..talker import Talker
 from .published import PUBLISHED, SIZES, fill, write_hollow
 
 _SLOTS = 1024  # of the cache
@@ -112,7 +116,7 @@ def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
 
 
 @contextlib.contextmanager
-def opened(engine: Engine, hollow: bool = False):
+def opened(engine: Engine, hollow: bool = False) -> Iterator[LoadedModel]:
     """What an open engine holds, freed after. `hollow`: a checkpoint from `write_hollow`, to be filled."""
     on_device = torch.cuda.device(engine.device) if engine.device.type == "cuda" else contextlib.nullcontext()
     with on_device:
@@ -139,7 +143,7 @@ def read_rate(device: torch.device) -> float:
     return (size // 4 * 4) / statistics.median(rounds[1:])
 
 
-def step_bytes(talker, filled: int, rows: int = 1) -> int:
+def step_bytes(talker: Talker, filled: int, rows: int = 1) -> int:
     """Bytes a step of `rows` rows must read: every weight on a code's way once, and each row's filled cache.
 
     Embeddings are not counted: eight rows of them are looked up.
@@ -154,7 +158,7 @@ def step_bytes(talker, filled: int, rows: int = 1) -> int:
     return sum(weight.nbytes for weight in weights) + cache * talker.dtype.itemsize
 
 
-def time_step(runner, context: int, steps: int | None = None) -> float:
+def time_step(runner: ModelRunner, context: int, steps: int | None = None) -> float:
     """Milliseconds a step, `context` positions filled in the mean over rows and steps: median of three rounds.
 
     The rows of a batch are spread from a fifth of `context` to nine fifths, as sequences under continuous batching are.
@@ -171,7 +175,7 @@ def time_step(runner, context: int, steps: int | None = None) -> float:
     return 1000 * statistics.median(rounds[1:])
 
 
-def place(state, context: int, steps: int):
+def place(state: DecodeState, context: int, steps: int) -> None:
     """Every row live behind a prompt of noise, so that in `steps` steps its mean context is the one of `time_step`."""
     for b in range(state.batch):
         share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
@@ -182,11 +186,11 @@ def place(state, context: int, steps: int):
         buffer.normal_()
 
 
-def _affordable(runner, device) -> int:
+def _affordable(runner: ModelRunner, device: torch.device) -> int:
     return max(3, min(_STEPS, int(_PATIENCE / _seconds(runner.step, 1, device))))
 
 
-def _seconds(run, times: int, device: torch.device) -> float:
+def _seconds(run: Callable[[], object], times: int, device: torch.device) -> float:
     """Seconds that the device takes for `times` calls."""
     if device.type != "cuda":
         began = time.perf_counter()

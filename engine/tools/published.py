@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 
 from ..checkpoint.hf_config import read_settings
-from ..checkpoint.talker_layout import V3_CODEC, make_plan
+from ..checkpoint.talker_layout import V3_CODEC, Plan, make_plan
 from ..checkpoint.tensor_file import INDEX, open_tensors
-from ..codec.modules import CodecConfig
+from ..codec.config import CodecConfig
 from ..codes import BOC
+from ..talker import Talker
 from .tiny import write_tiny
 
 PUBLISHED = {
@@ -52,7 +53,7 @@ PUBLISHED_CODEC = CodecConfig(
 SIZES = {"v3": "4B", "v2": "3B"}
 
 
-def published_config(folder: Path, family: str, layers: int | None = None):
+def published_config(folder: Path, family: str, layers: int | None = None) -> tuple[Plan, dict[str, torch.Tensor]]:
     """Makes `folder` a tiny checkpoint whose config.json is of the published width, and returns (plan, codec tensors).
 
     The tensors, a model.safetensors with them and the codec's, are the caller's to write. `layers`: fewer of them.
@@ -76,7 +77,7 @@ def published_config(folder: Path, family: str, layers: int | None = None):
     return plan, codec
 
 
-def write_hollow(folder: Path, family: str, layers: int | None = None):
+def write_hollow(folder: Path, family: str, layers: int | None = None) -> None:
     """A checkpoint of the published shapes that takes no room: a header, and a hole where the weights would be."""
     plan, codec = published_config(folder, family, layers)
     shapes = {name: tuple(tensor.shape) for name, tensor in codec.items()}
@@ -99,7 +100,7 @@ def stored_name(family: str, name: str) -> str:
     return f"body.{name}" if family == "v3" and not name.startswith("tied.") else name
 
 
-def fill(talker):
+def fill(talker: Talker) -> None:
     """Random weights in place, scaled so that what goes through a layer keeps its size. No end code comes by chance."""
     generator = torch.Generator(talker.device).manual_seed(0)
     matrices, ones = [talker.embed_codes, talker.head_codes.data], [talker.norm]

@@ -16,9 +16,10 @@ from ..checkpoint.codec_layout import (
     encoder_shapes,
     unused_shapes,
 )
+from ..codec.config import CodecConfig
 from ..codec.hubert import settings as hubert_settings
 from ..codec.model import build_decoder
-from ..codec.modules import CODEBOOKS, SEMANTIC_RATE, CodecConfig
+from ..codec.modules import CODEBOOKS, SEMANTIC_RATE
 from ..codes import CODEBOOK_SIZE
 from ..config import SAMPLE_RATE
 

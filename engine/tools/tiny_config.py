@@ -55,7 +55,7 @@ _MERGES = ["h e", "l l", "o r", "Ġ t", "Ġt he", "i n", "Ġ w", "e r", "he ll",
 def tiny_tokenizer(kind: str) -> Tokenizer:
     """A byte-level BPE tokenizer with the special tokens of `kind` ("v3" or "v2") after its few words."""
     words = sorted(pre_tokenizers.ByteLevel.alphabet())
-    merges = [tuple(merge.split(" ")) for merge in _MERGES]
+    merges = [(first, second) for first, _, second in (merge.partition(" ") for merge in _MERGES)]
     words += ["".join(merge) for merge in merges]
     tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
