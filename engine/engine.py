@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from .prompt.card import read_card
 from .request import SpeechRequest
 from .result import SpeechResult
 from .threads import SMALL_BYTES, one_thread
-from .voice.clip import check_clip, prepare_clip
+from .voice.clip import Wave, check_clip, prepare_clip
 from .voice.voice import Voice
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -69,7 +70,7 @@ class Engine:
         return device_bytes(fp32_sizes(encoder_shapes(self.checkpoint.codec.config)), self.device)
 
     @torch.inference_mode()
-    def open(self):
+    def open(self) -> None:
         """Puts everything that speaking needs on the device and captures the step. Frees what it took when it fails."""
         with self._lock, self._on_device():
             if self.opened:
@@ -86,8 +87,7 @@ class Engine:
         if not self._lock.acquire(blocking=False):
             return 0
         try:
-            size = self._loaded.spare_bytes if self.opened and not self._speaking else 0
-            if not size:
+            if self._loaded is None or self._speaking or not (size := self._loaded.spare_bytes):
                 return 0
             with self._on_device():
                 before = self._free_bytes()
@@ -105,7 +105,7 @@ class Engine:
         loaded = self._loaded  # another thread may close it meanwhile
         return loaded.held_bytes if loaded is not None else 0
 
-    def close(self):
+    def close(self) -> None:
         """Gives everything back. Speech in another thread stops at its next frame, and is waited for.
 
         From inside a callback of `speak` it takes effect once that speech has stopped, at its next frame.
@@ -129,15 +129,15 @@ class Engine:
     def _on_device(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
-    def __enter__(self):
+    def __enter__(self) -> Engine:
         self.open()
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     @torch.inference_mode()
-    def encode_voice(self, wav, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
+    def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
         """A reference clip [S] or [C, S] -> a voice. The encoder is on the device for this call only.
 
         Raises HiggsError for a clip that is silent, not finite, under 1 s or over 30 s.
@@ -160,8 +160,8 @@ class Engine:
         voice: Voice | None = None,
         params: SamplingParams | None = None,
         scene: str | None = None,
-        on_frame=None,
-        on_audio=None,
+        on_frame: Callable[[int, int], None] | None = None,
+        on_audio: Callable[[torch.Tensor], None] | None = None,
     ) -> SpeechResult:
         """Says `text`; the engine must be open.
 
@@ -178,7 +178,7 @@ class Engine:
                 "Create it again from its clip."
             )
         with self._lock, self._on_device():
-            if not self.opened:
+            if self._loaded is None:
                 raise HiggsError("The engine is not open. Open it before speaking.")
 
             def tick(done: int, expected: int):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 import traceback
+from collections.abc import Iterator
 
 import torch
 
@@ -28,13 +29,15 @@ RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures
 SLOT_BLOCK = 64  # slots of a batch's cache come in multiples of this
 
 
-def planned_bytes(checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype) -> int:
+def planned_bytes(
+    checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+) -> int:
     """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
     runner = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
     return _lasting_bytes(checkpoint, context, device, dtype) + device_bytes(runner, device)
 
 
-def _lasting_bytes(checkpoint: Checkpoint, context: int, device, dtype) -> int:
+def _lasting_bytes(checkpoint: Checkpoint, context: int, device: torch.device, dtype: torch.dtype) -> int:
     """Bytes of what `trim` leaves: weights, rotary tables, codec and cuBLAS's workspace."""
     sizes = talker_sizes(checkpoint, dtype) + rope_sizes(checkpoint.config, context, dtype)
     sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
@@ -47,14 +50,15 @@ class LoadedModel:
     When making it fails, nothing stays. Raises HiggsError for a bad checkpoint and torch.OutOfMemoryError.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: EngineConfig, context: int, device, dtype):
+    def __init__(
+        self, checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+    ):
         self.context = context
         self._config = config
         self._runner: ModelRunner | None = None
         self._snake: SnakeKernel | None = None
         self._codec_backend = ""
         self._lasting_bytes = _lasting_bytes(checkpoint, context, device, dtype)
-        self.talker = self.decoder = None
         self.pool = PrivatePool(device)
         self._make_spare(device)
         try:
@@ -72,7 +76,7 @@ class LoadedModel:
             self.close()
             raise
 
-    def _make_spare(self, device):
+    def _make_spare(self, device: torch.device):
         """A separate pool for everything `trim` frees: a pool returns its memory only when it is destroyed."""
         self.spare = PrivatePool(device)
         self.prefixes = PrefixCache(self.spare, self._config.prefixes)
@@ -94,8 +98,8 @@ class LoadedModel:
             return
         config, length = self.talker.config, 32
         with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
-            cache = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
-            self.talker.prefill([0] * length, (), *cache)
+            keys, values = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
+            self.talker.prefill([0] * length, (), keys, values)
             waveform = Waveform(self.decoder, self.pool, streamed=False)
             list(waveform.push(torch.zeros(1, config.codebooks, dtype=torch.int64), True))
             waveform.finish()
@@ -122,7 +126,7 @@ class LoadedModel:
         return self._runner
 
     @contextlib.contextmanager
-    def runner_for(self, count: int, max_seq_len: int):
+    def runner_for(self, count: int, max_seq_len: int) -> Iterator[ModelRunner]:
         """A runner for `count` sequences of up to `max_seq_len` positions, for the length of this `with`.
 
         It has as many rows as there are sequences, or as fit into free memory, or as the configuration allows; where
@@ -177,7 +181,7 @@ class LoadedModel:
         if self.pool.device.type == "cuda":
             torch.cuda.synchronize(self.pool.device)
 
-    def trim(self):
+    def trim(self) -> None:
         """Gives up cache, prefixes, buffers and captures; the weights stay. The next `runner` makes them anew."""
         self._synchronize()
         self.prefixes.clear()
@@ -188,16 +192,18 @@ class LoadedModel:
         self._make_spare(self.pool.device)
         self.pool.trim()
 
-    def close(self):
+    def close(self) -> None:
         """Frees everything; safe to call twice, and from any thread that the owner lets in."""
         self.trim()
         if self._snake is not None:
             self._snake.close()
-        self.decoder = self.talker = self._snake = None
+        self._snake = None
+        with contextlib.suppress(AttributeError):  # closed before, or never made
+            del self.talker, self.decoder
         self.pool.close()
         if self.pool.device.type == "cuda":
             release_pinned_memory()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if not sys.is_finalizing():
             self.close()

@@ -5,7 +5,9 @@ Knows neither layers nor kernels, and what decodes the sequences only as a model
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -13,9 +15,12 @@ from . import ending
 from .codec.waveform import Waveform
 from .codes import CODEBOOK_SIZE
 from .config import FRAME_RATE, SamplingParams
+from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
 from .decode.scheduler import Scheduler
 from .errors import HiggsError
+from .loaded_model import LoadedModel
+from .prompt.builder import PromptBuilder
 from .prompt.chunking import estimate_frames, estimate_seconds, split_text
 from .result import SpeechResult
 from .sequence import Sequence
@@ -30,7 +35,17 @@ _LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not senten
 class SpeechRequest:
     """Speaks one text. `on_frame(done, expected)` and `on_audio(wav)` are as for `Engine.speak`; both may raise."""
 
-    def __init__(self, loaded, builder, text: str, voice, params: SamplingParams, scene, on_frame, on_audio=None):
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        builder: PromptBuilder,
+        text: str,
+        voice: Voice | None,
+        params: SamplingParams,
+        scene: str | None,
+        on_frame: Callable[[int, int], None],
+        on_audio: Callable[[torch.Tensor], None] | None = None,
+    ):
         self._loaded, self._builder = loaded, builder
         self._text, self._params, self._scene = text, params, scene
         self._voice = self._given = voice
@@ -42,13 +57,14 @@ class SpeechRequest:
         self._done = self._remaining = 0  # frames, over the whole text
         self._how = ""
 
-    def __enter__(self):
+    def __enter__(self) -> SpeechRequest:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
         self._waveform.close()
-        self._loaded = self._on_frame = self._on_audio = None
+        with contextlib.suppress(AttributeError):  # closed before
+            del self._loaded, self._on_frame, self._on_audio
 
     def run(self) -> SpeechResult:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
@@ -111,7 +127,7 @@ class SpeechRequest:
             )
         return sequence
 
-    def _run(self, runner, sequences: list[Sequence]):
+    def _run(self, runner: ModelRunner, sequences: list[Sequence]):
         self._warnings += runner.notes
         rows = min(runner.state.batch, len(sequences))
         self._how = self._loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 
 import torch
 
 from ..errors import HiggsError
-from .model import CONTEXT_FRAMES, WINDOW_FRAMES
+from ..memory import PrivatePool
+from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
 from .stream import make_windows
 
 # Frames a window.
@@ -25,7 +27,7 @@ class Waveform:
     frames are kept. `streamed`: somebody listens, so the first windows are short and the first sound is waited for.
     """
 
-    def __init__(self, decoder, pool, streamed: bool):
+    def __init__(self, decoder: CodecDecoder, pool: PrivatePool, streamed: bool):
         self.windows = make_windows(decoder, pool, LENGTHS)
         self._later = WINDOW_FRAMES if pool.device.type == "cuda" else _CPU_WINDOW
         self._steady = min(self._later, _STREAMED_WINDOW) if streamed else self._later
@@ -54,7 +56,7 @@ class Waveform:
             self._codes = new.clone() if self._codes is None else torch.cat([self._codes, new])
             self._missing -= len(new)
             if not self._missing:
-                self._submit(self._size)
+                self._submit(self._codes, self._size)
                 yield self._take(self.windows.poll(wait=self.low_latency_frames > 0))
 
     def _begin(self, is_first: bool):
@@ -62,11 +64,11 @@ class Waveform:
         self._size = self._sizes.popleft() if self._sizes else self._steady if is_first else self._later
         self._missing = self._size + (CONTEXT_FRAMES if self._codes is None else 0)
 
-    def _submit(self, frames: int):
+    def _submit(self, codes: torch.Tensor, frames: int):
         stop = self._kept + frames
-        self.windows.submit(self._codes, self._kept, stop)
+        self.windows.submit(codes, self._kept, stop)
         self._kept = min(stop, CONTEXT_FRAMES)
-        self._codes = self._codes[stop - self._kept :].clone()
+        self._codes = codes[stop - self._kept :].clone()
 
     def poll(self) -> torch.Tensor:
         """wav [n] that has become final since, for whoever listens; nothing where nobody does."""
@@ -84,13 +86,14 @@ class Waveform:
     def finish(self) -> torch.Tensor:
         """The rest as one window -> wav [n] that had not been given yet."""
         if self._codes is not None and len(self._codes) > self._kept:
-            self._submit(len(self._codes) - self._kept)
+            self._submit(self._codes, len(self._codes) - self._kept)
         return self._take(self.windows.finish())
 
     def whole(self) -> torch.Tensor:
         """All of it so far, [T] fp32."""
         return torch.cat([torch.empty(0), *self._wavs])
 
-    def close(self):
-        """Lets go of the decoder."""
-        self.windows = None
+    def close(self) -> None:
+        """Lets go of the decoder; safe to call twice."""
+        with contextlib.suppress(AttributeError):  # closed before
+            del self.windows

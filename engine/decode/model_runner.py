@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 
 import torch
 
+from ..config import EngineConfig
+from ..memory import PrivatePool
 from ..sequence import Sequence
+from ..talker import Talker
+from ..talker.config import ModelConfig
 from .backend import choose_backend, planned_scratch
 from .executors import GraphError, make_executor
 from .prefix_cache import PrefixCache
@@ -21,25 +26,37 @@ class ModelRunner:
     When making it fails, nothing stays. Raises torch.OutOfMemoryError.
     """
 
-    def __init__(self, talker, config, batch: int, max_seq_len: int, pool, streams):
+    def __init__(
+        self,
+        talker: Talker,
+        config: EngineConfig,
+        batch: int,
+        max_seq_len: int,
+        pool: PrivatePool,
+        streams: PrivatePool,
+    ):
         self.notes: list[str] = []  # what the user should know: a capture that failed, and why
-        self.state = self.backend = self.executor = None
         self.talker, self.pool = talker, pool
+        self._parts = contextlib.ExitStack()  # closes what was made, the last part first
         try:
             with pool.allocate():
                 self.state = DecodeState(talker.config, batch, max_seq_len, talker.device, talker.dtype)
                 self.backend = choose_backend(talker, self.state, config.kernels)
+                self._parts.callback(self.backend.close)
             pool.adopt([*self.state.tensors(), *self.backend.scratch()])
             if self.backend.uses_cublas:
                 pool.hold_workspaces()  # before the capture, which has their addresses inside
             self.executor = self._executor(config.runner, streams)
+            self._parts.callback(self.executor.close)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
             self.close()
             raise
 
     @staticmethod
-    def planned_sizes(config, batch: int, max_seq_len: int, device, dtype, kernels: str) -> list[int]:
+    def planned_sizes(
+        config: ModelConfig, batch: int, max_seq_len: int, device: torch.device, dtype: torch.dtype, kernels: str
+    ) -> list[int]:
         """Bytes of each tensor that such a runner has on `device`; allocates nothing."""
         state = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype)
         return state.sizes() + planned_scratch(config, batch, max_seq_len, device, dtype, kernels)
@@ -48,7 +65,7 @@ class ModelRunner:
         """Bytes of each tensor of state and scratch."""
         return self.state.sizes() + [tensor.nbytes for tensor in self.backend.scratch()]
 
-    def _executor(self, name: str, streams):
+    def _executor(self, name: str, streams: PrivatePool):
         """The configured executor. A step that cannot be captured runs eagerly, and the notes say why."""
         try:
             return make_executor(name, self.backend, streams)
@@ -57,11 +74,11 @@ class ModelRunner:
             self.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
             return make_executor("eager", self.backend, streams)
 
-    def prefill(self, row: int, sequence: Sequence, prefixes: PrefixCache | None = None):
+    def prefill(self, row: int, sequence: Sequence, prefixes: PrefixCache | None = None) -> None:
         """Puts a sequence into a row, ready for its first step."""
         prefill(self.talker, self.state, row, sequence, prefixes)
 
-    def step(self):
+    def step(self) -> None:
         """One frame for every row."""
         self.executor.step()
 
@@ -75,10 +92,8 @@ class ModelRunner:
         """In plain words, what decodes."""
         return f"{self.backend.describe()}, {'CUDA graph' if self.executor.name == 'graph' else self.executor.name}"
 
-    def close(self):
+    def close(self) -> None:
         """Drops captures, kernels and buffers; safe to call twice. No step may be under way on the device."""
-        if self.executor is not None:
-            self.executor.close()
-        if self.backend is not None:
-            self.backend.close()
-        self.talker = self.state = self.backend = self.executor = None
+        self._parts.close()
+        with contextlib.suppress(AttributeError):  # closed before, or never made
+            del self.talker, self.state, self.backend, self.executor
