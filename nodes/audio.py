@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..engine import SAMPLE_RATE, HiggsError, SpeechResult
 
 
-def to_clip(audio: dict | None) -> tuple:
+def to_clip(audio: dict | None) -> tuple[torch.Tensor, int]:
     """(wave [C, S], Hz) of an AUDIO. Raises HiggsError where it does not hold exactly one clip."""
     if audio is None:
         raise HiggsError("the audio input is empty (a video without a sound track, perhaps). Connect a sound clip.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from server import PromptServer
@@ -30,7 +31,7 @@ def is_exiting() -> bool:
 
 
 @contextmanager
-def node_work():
+def node_work() -> Iterator[None]:
     """A node does its work inside; when the process exits, it never leaves."""
     global _server_was_running
     _work.acquire()

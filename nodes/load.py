@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import comfy.utils
@@ -63,7 +64,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, model: str | None, **settings) -> list:
+    def fingerprint_inputs(cls, model: str | None, **settings: object) -> list:
         """What it takes, and the files' sizes and times. A download is pinned, so its name is enough."""
         if model is None or model.startswith(DOWNLOAD):  # a linked name is None here
             return [model]
@@ -72,14 +73,14 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: str, device: str = EngineConfig.device, graphs: str = DEFAULT_GRAPHS, **settings
+        cls, model: str, device: str = EngineConfig.device, graphs: str = DEFAULT_GRAPHS, **settings: str | int
     ) -> io.NodeOutput:
         with node_errors(NAME):
             folder, name = _resolve_model(model, cls.hidden.unique_id)
             files = fingerprint(folder)  # before they are read: a later change then counts as one
             device, warning = resolve_device(device)
-            settings |= {"device": device, "runner": resolve_runner(graphs)}
-            engine = Engine(EngineConfig(model=str(folder), **settings))
+            config = EngineConfig(model=str(folder), device=device, runner=resolve_runner(graphs))
+            engine = Engine(replace(config, **settings))
             files += fingerprint(engine.checkpoint.codec_folder)
         return io.NodeOutput(share_patcher(engine, files, name, warning))
 

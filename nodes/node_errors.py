@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import comfy.model_management as mm
@@ -13,7 +14,7 @@ from . import exit_guard
 
 
 @contextmanager
-def node_errors(node: str):
+def node_errors(node: str) -> Iterator[None]:
     """Every node does its work inside: errors begin with its name, and the process does not exit meanwhile.
 
     Out of memory keeps its type, upon which ComfyUI unloads all models.

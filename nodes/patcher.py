@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -33,6 +34,8 @@ class HiggsPatcher(ModelPatcher):
     but `partially_load` from places where an exception ends its worker thread for good.
     """
 
+    model: HiggsModel
+
     @property
     def engine(self) -> Engine:
         return self.model.engine
@@ -43,7 +46,7 @@ class HiggsPatcher(ModelPatcher):
     def current_loaded_device(self) -> torch.device:
         return self.load_device if self.engine.opened else self.offload_device
 
-    def partially_load(self, *args, **kwargs) -> int:
+    def partially_load(self, *args: object, **kwargs: object) -> int:
         """Open the engine whatever the budget, and return the bytes newly taken. May raise: a node is running.
 
         What `partially_unload` freed comes back with the next speech. ComfyUI has freed memory for it by now, because
@@ -57,11 +60,11 @@ class HiggsPatcher(ModelPatcher):
                 close_quietly(self.engine)
         return self.engine.held_bytes - held
 
-    def partially_unload(self, *args, **kwargs) -> int:
+    def partially_unload(self, *args: object, **kwargs: object) -> int:
         """Free cache and graphs, and return the bytes. If ComfyUI needs more, it calls detach(True) next."""
         return trim_quietly(self.engine)
 
-    def detach(self, unpatch_all=True, *args, **kwargs):
+    def detach(self, unpatch_all: bool = True, *args: object, **kwargs: object) -> HiggsModel:
         """Close the engine, but only for True: a model that is already loaded gets False at the start of every load."""
         if unpatch_all:
             close_quietly(self.engine)
@@ -71,7 +74,7 @@ class HiggsPatcher(ModelPatcher):
 
 
 @contextmanager
-def _logged(message: str):
+def _logged(message: str) -> Iterator[None]:
     """Logs an exception instead of raising it: one that leaves the patcher would stop ComfyUI's worker for good."""
     try:
         yield

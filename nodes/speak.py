@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import Engine, HiggsError, SamplingParams, SpeechResult
+from ..engine import Engine, HiggsError, SamplingParams, SpeechResult, Voice
 from . import audio, types, widgets
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
+from .patcher import HiggsPatcher
 
 NAME = "Higgs Speak"
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
@@ -51,16 +54,18 @@ class HiggsTTSSpeak(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, model, text: str, voice=None, scene: str = "", **settings) -> io.NodeOutput:
+    def execute(
+        cls, model: HiggsPatcher, text: str, voice: Voice | None = None, scene: str = "", **settings: float
+    ) -> io.NodeOutput:
         with node_errors(NAME):
-            params = SamplingParams(**settings)
+            params = replace(SamplingParams(), **settings)
             if not text.strip():
                 raise HiggsError("the text is empty. Enter the text to speak.")
             speech = speak(load_engine(model), text, voice, params, scene.strip() or None)
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.warnings))
 
 
-def speak(engine: Engine, text: str, voice, params: SamplingParams, scene: str | None) -> SpeechResult:
+def speak(engine: Engine, text: str, voice: Voice | None, params: SamplingParams, scene: str | None) -> SpeechResult:
     """`engine.speak` with the node's progress bar; stops within a few frames when the user says so."""
     bar = comfy.utils.ProgressBar(1)
 

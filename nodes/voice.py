@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..engine import Voice
+from ..engine import Voice, Wave
 from . import audio as clips
 from . import types
 from .memory import free_memory
@@ -48,13 +48,13 @@ class HiggsTTSVoice(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, model, audio, transcript: str = "") -> io.NodeOutput:
+    def execute(cls, model: HiggsPatcher, audio: dict | None, transcript: str = "") -> io.NodeOutput:
         with node_errors(NAME):
             made = encode(model, *clips.to_clip(audio), transcript=transcript)
         return io.NodeOutput(made, describe(made, "Enter what is said in the clip into transcript."))
 
 
-def encode(model: HiggsPatcher, wav, rate: int, transcript: str, name: str = "") -> Voice:
+def encode(model: HiggsPatcher, wav: Wave, rate: int, transcript: str, name: str = "") -> Voice:
     """The voice of a clip [C, S]. The encoder is on the device for this call only; the talker need not be."""
     engine = model.engine
     free_memory(engine.encoder_bytes, engine.device)

@@ -11,6 +11,7 @@ from comfy_api.latest import io, ui
 from ..engine import HiggsError, Voice, read_clip
 from . import types, voice
 from .node_errors import node_errors
+from .patcher import HiggsPatcher
 from .transcripts import transcript_of
 from .voice_folders import SAVED, find_voice, numbered, voice_target, voices
 
@@ -43,7 +44,7 @@ class HiggsTTSSaveVoice(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, name: str | None, **others) -> list:
+    def fingerprint_inputs(cls, name: str | None, **others: object) -> list:
         """Saves again when the file has gone or changed since, and only then. A linked name is None here."""
         if name is None:
             return []
@@ -116,21 +117,21 @@ class HiggsTTSLoadVoice(io.ComfyNode):
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, voice: str | None, **others) -> list:
+    def fingerprint_inputs(cls, voice: str | None, **others: object) -> list:
         if voice is None:
             return []
         path = find_voice(voice)
         return [*_fingerprint(path), *transcript_of(path)]
 
     @classmethod
-    def execute(cls, voice: str, model=None) -> io.NodeOutput:
+    def execute(cls, voice: str, model: HiggsPatcher | None = None) -> io.NodeOutput:
         with node_errors(LOAD_NAME):
             path = find_voice(voice)
             loaded = Voice.load(path) if path.suffix.lower() == SAVED else _from_clip(path, model)
         return io.NodeOutput(loaded, _describe(path, loaded))
 
 
-def _from_clip(path: Path, model) -> Voice:
+def _from_clip(path: Path, model: HiggsPatcher | None) -> Voice:
     if model is None:
         raise HiggsError(f"{path.name} is an audio clip; making a voice of it needs a model. Connect Higgs Load Model.")
     transcript, _ = transcript_of(path)

@@ -7,7 +7,7 @@ from comfy_api.latest import io
 from ..engine import range_of
 
 
-def number(settings: type, name: str, **options) -> io.Input:
+def number(settings: type, name: str, **options: str | bool) -> io.Input:
     """The widget of a number in SamplingParams or EngineConfig, an optional input of that name."""
     default, (low, high, step) = getattr(settings, name), range_of(settings, name)
     kind = io.Int if isinstance(default, int) else io.Float
