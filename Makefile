@@ -33,10 +33,12 @@ matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
 lint: $(VENV)/.ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/basedpyright --pythonpath $(PY)
 
 $(VENV)/.ready: requirements.txt tests/constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=tests/constraints.txt $(PY) -m pip install --quiet -r requirements.txt pytest pytest-xdist ruff
+	PIP_CONSTRAINT=tests/constraints.txt $(PY) -m pip install --quiet -r requirements.txt pytest pytest-xdist ruff \
+		basedpyright
 	@touch $@
 
 # transformers 4.50.3 is the oldest that ComfyUI accepts; it lies ahead on the path, so one environment serves both.
