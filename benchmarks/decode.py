@@ -31,7 +31,7 @@ PEERS = {
 def main():
     """Runs the sections asked for and writes them into the result file."""
     args = _arguments()
-    result = _earlier(args.base if args.base.is_file() else args.out)
+    result = earlier(args.base if args.base.is_file() else args.out)
     for name in args.only.split(","):
         began = time.perf_counter()
         SECTIONS[name](args, result)
@@ -51,7 +51,7 @@ def _arguments():
     return parser.parse_args()
 
 
-def _earlier(path: pathlib.Path) -> dict:
+def earlier(path: pathlib.Path) -> dict:
     """Results to go on from; none of them when they are of another GPU or of other versions."""
     now = card()
     empty = {**now, "read_tb_s": None, "rows": [], "first_sound_ms": {}, "length": []}
@@ -62,7 +62,7 @@ def _earlier(path: pathlib.Path) -> dict:
     return result | now if same else empty
 
 
-def _put(result: dict, row: dict):
+def put(result: dict, row: dict):
     """A row in place of the one of the same measurement."""
     keys = ("who", "family", "dtype", "batch", "context", "slots")
     rows = [old for old in result["rows"] if any(old.get(key) != row.get(key) for key in keys)]
@@ -83,10 +83,10 @@ def steps(args, result: dict):
         for who, kernels, slots, contexts, batches in plans:
             with torch.inference_mode(), _hollow(family, args.layers, slots, kernels) as loaded:
                 for context in contexts:
-                    _put(result, _row(who, loaded, loaded.runner(), context, rates) | {"slots": slots})
+                    put(result, _row(who, loaded, loaded.runner(), context, rates) | {"slots": slots})
                 for batch in batches:
                     with loaded.runner_for(batch, 1024) as runner:
-                        _put(result, _row(who, loaded, runner, MEAN_CONTEXT, rates) | {"slots": 1024})
+                        put(result, _row(who, loaded, runner, MEAN_CONTEXT, rates) | {"slots": 1024})
 
 
 @contextlib.contextmanager
@@ -149,12 +149,12 @@ def peers(args, result: dict):
             arguments = [peer, family, "--context", str(MEAN_CONTEXT)]
             arguments += ["--layers", str(args.layers)] if args.layers else []
             done = in_process(str(ROOT / "benchmarks" / "peers.py"), arguments, "native", PEER_SECONDS)
-            row = _peer_row(names[family], family, 1e12 * ours["gb"] / read, done)
+            row = peer_row(names[family], family, 1e12 * ours["gb"] / read, done)
             print(row, flush=True)
-            _put(result, row | {"slots": 1024 if peer == "compiled" else None, "gb": ours["gb"]})
+            put(result, row | {"slots": 1024 if peer == "compiled" else None, "gb": ours["gb"]})
 
 
-def _peer_row(who: str, family: str, floor: float, done: dict) -> dict:
+def peer_row(who: str, family: str, floor: float, done: dict) -> dict:
     from engine.tools.bench import Row
 
     if done["crashes"]:

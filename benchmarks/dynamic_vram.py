@@ -52,7 +52,7 @@ def capture(folder: str, allocating: bool) -> dict:
     params = SamplingParams(max_frames=50, seed=2)
     engine.open()
     expected = engine.speak("Under pressure.", params=params)
-    loaded = engine._loaded
+    loaded = engine.loaded
     step = Backend.step
     if allocating:
 

@@ -92,10 +92,10 @@ def length(args, result: dict):
 
     params = SamplingParams(max_frames=25 * CHUNK_SECONDS, chunk_seconds=CHUNK_SECONDS)
     with _engine(args.layers) as engine:
-        engine.speak(_narration(4), params=SamplingParams(max_frames=50, chunk_seconds=CHUNK_SECONDS))  # warm-up
+        engine.speak(narration(4), params=SamplingParams(max_frames=50, chunk_seconds=CHUNK_SECONDS))  # warm-up
         result["length"] = []
         for minutes in map(int, args.minutes.split(",")):
-            text = _narration(minutes * 60 // CHUNK_SECONDS)
+            text = narration(minutes * 60 // CHUNK_SECONDS)
             torch.cuda.reset_peak_memory_stats()
             began = time.perf_counter()
             speech = engine.speak(text, params=params)
@@ -111,7 +111,7 @@ def length(args, result: dict):
             result["length"].append(row)
 
 
-def _narration(chunks: int) -> str:
+def narration(chunks: int) -> str:
     """A text that the engine splits into exactly so many chunks."""
     from engine.prompt.chunking import estimate_seconds, split_text
 

@@ -39,7 +39,7 @@ _SMALL_VOICE = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     try:
         return args.run(args) or 0
     except HiggsError as error:
@@ -187,7 +187,8 @@ def _writable(name: str, suffix: str) -> Path:
     return path
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The commands and their options, with the defaults and ranges of config.py."""
     parser = argparse.ArgumentParser(prog="python -m engine", description="Higgs Audio v2 and Higgs TTS 3.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _say_parser(commands)

@@ -59,6 +59,11 @@ class Engine:
     def opened(self) -> bool:
         return self._loaded is not None
 
+    @property
+    def loaded(self) -> LoadedModel | None:
+        """What is on the device, None when closed. For tests and benchmarks: speech is `speak`'s alone."""
+        return self._loaded
+
     @functools.cached_property
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""

@@ -46,7 +46,7 @@ class Line:
 
 def split_of(sentence: str) -> str:
     """Which split a sentence belongs to, whatever its capitals, marks and tags."""
-    letters = _letters(sentence)
+    letters = letters_of(sentence)
     if letters in _fixed_letters() or zlib.crc32(letters.encode()) % HELD_OUT_EACH == 0:
         return "heldout"
     return "train"
@@ -108,10 +108,11 @@ def _fixed() -> tuple[str, ...]:
 
 @cache
 def _fixed_letters() -> frozenset[str]:
-    return frozenset(_letters(text) for text in _fixed())
+    return frozenset(letters_of(text) for text in _fixed())
 
 
-def _letters(sentence: str) -> str:
+def letters_of(sentence: str) -> str:
+    """What two sentences that sound alike share: letters and digits, without case and tags."""
     return "".join(re.findall(r"[a-z0-9]", TAG.sub("", sentence).lower()))
 
 

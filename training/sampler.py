@@ -52,10 +52,10 @@ class Sampler:
     def draw(self) -> Example:
         """A random example. Only the home speaker speaks without a reference."""
         speaker, speed = self.keys[np.searchsorted(self.shares, self.rng.random(), side="right")]
-        said, reference = self._said(speaker, speed, MOST_FRAMES, _SPEECH_SHARES), None
+        said, reference = self.said(speaker, speed, MOST_FRAMES, _SPEECH_SHARES), None
         if speaker != self.home or self.rng.random() < _HOME_CLONED:
             usual = "" if (speaker, "") in self.groups else speed
-            reference = self._said(speaker, usual, MOST_REFERENCE, _REFERENCE_SHARES)
+            reference = self.said(speaker, usual, MOST_REFERENCE, _REFERENCE_SHARES)
             if self.rng.random() >= _TRANSCRIBED:
                 reference = Said("", reference.codes)
         one = example(self.words, said, reference)
@@ -65,7 +65,7 @@ class Sampler:
             one.rows[hit] = self.rng.integers(0, BOC, hit.sum())
         return one
 
-    def _said(self, speaker: str, speed: str, most: int, shares: tuple[float, ...]) -> Said:
+    def said(self, speaker: str, speed: str, most: int, shares: tuple[float, ...]) -> Said:
         """One clip or several joined into one."""
         found = self.groups[speaker, speed]
         wanted = self.rng.choice(_JOINED, p=shares)

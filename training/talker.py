@@ -133,14 +133,14 @@ class Talker(nn.Module):
         x = torch.where(batch.is_code.unsqueeze(1), x, self.text(batch.ids.int()))
         angles = (batch.place.unsqueeze(1) * self.frequencies).repeat(1, 2).unsqueeze(1)
         cos, sin = angles.cos(), angles.sin()
-        attend = _Attention(batch)
+        attend = Attention(batch)
         for number, block in enumerate(self.blocks):
             x = block(x, cos, sin, attend.guided if number in GUIDED_LAYERS else attend)
         logits = F.linear(self.norm(x[batch.learned]), self.codes.weight).view(-1, CODEBOOKS, CODE_VOCAB)
         return logits, torch.stack(attend.guides).mean()
 
 
-class _Attention:
+class Attention:
     """Causal attention inside each sequence of a batch: flash attention on a GPU, one by one elsewhere."""
 
     def __init__(self, batch: Batch):

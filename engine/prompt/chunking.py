@@ -76,7 +76,7 @@ def split_text(text: str, seconds_per_chunk: float) -> list[str]:
     """
     if seconds_per_chunk <= 0 or estimate_seconds(text) <= seconds_per_chunk:
         return [text.strip()]
-    cutter = _Cutter(text, seconds_per_chunk)
+    cutter = Cutter(text, seconds_per_chunk)
     chunks = cutter.chunks()
     carried = cutter.carried([start for start, _ in chunks])
     return [tags + text[start:end].strip() for tags, (start, end) in zip(carried, chunks, strict=True)]
@@ -107,7 +107,7 @@ def _character_seconds(character: str) -> float:
     return LETTER_SECONDS
 
 
-class _Cutter:
+class Cutter:
     """One text's cuts. Positions are indices into the text; a cut at p begins a chunk with text[p]."""
 
     def __init__(self, text: str, limit: float):
@@ -115,11 +115,11 @@ class _Cutter:
         self._masked = masked = _mask(text)
         self._time = [0.0, *accumulate(_seconds_each(text, masked))]  # seconds before each position
         self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
-        self._sentences = [0, *self._cuts(_SENTENCE, 0, len(text)), len(text)]
+        self.sentences = [0, *self._cuts(_SENTENCE, 0, len(text)), len(text)]  # where they begin, and the end
 
     def chunks(self) -> list[tuple[int, int]]:
         units = []
-        for start, end in pairwise(self._sentences):
+        for start, end in pairwise(self.sentences):
             units += self._refine(start, end, 0)
         packed = self._pack(units, self._limit)
         # A smaller limit that needs no more chunks spreads the text evenly: no chunk is left with a word or two.
@@ -136,7 +136,7 @@ class _Cutter:
     def carried(self, starts: list[int]) -> list[str]:
         """For each chunk the delivery tags that its paragraph set before it and that it does not set anew itself."""
         found, active, waiting = [], {}, list(reversed(starts))
-        for sentence, following in pairwise(self._sentences):
+        for sentence, following in pairwise(self.sentences):
             if self._opens_paragraph(sentence):
                 active = {}
             own = self._leading(sentence)

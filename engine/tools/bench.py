@@ -24,9 +24,9 @@ from .published import PUBLISHED, SIZES, fill, write_hollow
 _SLOTS = 1024  # of the cache
 CONTEXT = 500  # filled cache positions at which the short form times a step: 20 s of speech
 _STEPS = 100  # a round on a GPU
-_PATIENCE = 2.0  # seconds a round may take elsewhere
+PATIENCE = 2.0  # seconds a round may take elsewhere
 _ROUNDS = 3
-_READ_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
+READ_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
 _SPARE = 1 << 30  # bytes of device memory left for graphs, libraries and others
 
 
@@ -132,7 +132,7 @@ def opened(engine: Engine, hollow: bool = False) -> Iterator[LoadedModel]:
 
 def read_rate(device: torch.device) -> float:
     """Bytes a second that the device's memory gives to a reduction, which reads much and writes next to nothing."""
-    size = _READ_BYTES[device.type]
+    size = READ_BYTES[device.type]
     if device.type == "cuda":
         size = min(size, torch.cuda.mem_get_info(device)[0] // 3)
     buffer = torch.empty(size // 4, dtype=torch.int32, device=device).random_()  # zeros could flatter the memory
@@ -187,7 +187,7 @@ def place(state: DecodeState, context: int, steps: int) -> None:
 
 
 def _affordable(runner: ModelRunner, device: torch.device) -> int:
-    return max(3, min(_STEPS, int(_PATIENCE / _seconds(runner.step, 1, device))))
+    return max(3, min(_STEPS, int(PATIENCE / _seconds(runner.step, 1, device))))
 
 
 def _seconds(run: Callable[[], object], times: int, device: torch.device) -> float:

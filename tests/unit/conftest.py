@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.state import DecodeState
@@ -140,6 +141,15 @@ class Bench:
 def _inference():
     with torch.inference_mode():
         yield
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    """torch's NVRTC; compiling nothing fails only without it."""
+    try:
+        nvrtc.compile_cubin("", "80", ())
+    except nvrtc.KernelUnavailable as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

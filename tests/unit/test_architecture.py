@@ -267,3 +267,45 @@ def test_private_words_do_not_come_back(pattern, folders):
             if path.suffix in (".py", ".cu", ".cuh", ".md") and path != pathlib.Path(__file__):
                 for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                     assert not re.search(pattern, line), f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+
+
+# Private names that a test names all the same, by file.
+MAY_NAME = {
+    "tests/unit/test_torch_names.py": {"_C"},  # torch's, and what the test is about
+    "tests/unit/test_scheduler.py": {"_unread"},  # only a GPU leaves copies unread
+    "tests/unit/test_executors.py": {"_same_bits"},  # a whole capture, of which this is the last look, takes a GPU
+    "tests/unit/test_kernels.py": {"_nvrtc"},
+    "tests/gpu/test_batch.py": {"_decode_kernel"},
+    "tests/gpu/test_batches.py": {"_decode_kernel", "_loaded", "_runner_bytes"},
+    "tests/gpu/test_first_sound.py": {"_begin", "_decoder", "_loaded"},
+    "tests/gpu/test_not_finite.py": {"_loaded"},
+}
+
+
+def defined_in(path):
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
+            yield getattr(node, "id", getattr(node, "attr", ""))
+
+
+def reached_for(path):
+    """Attributes but those of `self`, what is imported, and strings, by which monkeypatch names things."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant):
+            yield node.value
+
+
+def test_tests_and_benchmarks_name_nothing_private():
+    """They ask what any caller could, so that what is inside may change under them; `Engine.loaded` is their door."""
+    ours = {name for folder in ("engine", "nodes", "training", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+            for name in defined_in(path) if re.fullmatch(r"_(?!_)\w+", name)}  # fmt: skip
+    for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        inside = path.relative_to(ROOT).as_posix()
+        found = set(reached_for(path)) & ours - MAY_NAME.get(inside, set())
+        assert path == pathlib.Path(__file__) or not found, f"{inside} names {found}"

@@ -70,8 +70,8 @@ def test_a_timed_state_is_live_and_filled_as_said(folders):
 
 
 def test_the_terminal_prints_a_table_and_json(folders, capsys, caplog, monkeypatch):
-    monkeypatch.setattr(bench, "_PATIENCE", 0.02)
-    monkeypatch.setattr(bench, "_READ_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(bench, "PATIENCE", 0.02)
+    monkeypatch.setattr(bench, "READ_BYTES", {"cpu": 1 << 20})
     assert main(["bench", "--model", folders["v2"], "--device", "cpu", "--json"]) == 0
     *table, last = capsys.readouterr().out.strip().splitlines()
     result = json.loads(last)
@@ -86,7 +86,7 @@ def test_the_terminal_prints_a_table_and_json(folders, capsys, caplog, monkeypat
 
 
 def test_published_shapes_are_not_timed_on_a_cpu(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "_READ_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(bench, "READ_BYTES", {"cpu": 1 << 20})
     assert main(["bench", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert "not timed: the v3 shape" in out and "not timed: the v2 shape" in out and "--model" in out

@@ -5,12 +5,12 @@ import re
 from itertools import pairwise
 
 import pytest
-from higgs_tts.engine.prompt.chunking import _Cutter, estimate_frames, estimate_seconds, split_text
+from higgs_tts.engine.prompt.chunking import Cutter, estimate_frames, estimate_seconds, split_text
 from higgs_tts.engine.prompt.tags import TAG_LIKE, TAGS, delivery_slot
 
 
 def sentences(text):
-    return [text[start:end].strip() for start, end in pairwise(_Cutter(text, 1)._sentences)]
+    return [text[start:end].strip() for start, end in pairwise(Cutter(text, 1).sentences)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from higgs_tts.engine import EngineConfig, HiggsError, SamplingParams, range_of
-from higgs_tts.engine.__main__ import _parser
+from higgs_tts.engine.__main__ import make_parser
 
 NUMBERS = [
     (settings, field)
@@ -33,9 +33,9 @@ def test_what_is_offered_is_legal(settings, field):
 
 
 def test_the_terminal_takes_defaults_and_ranges_from_the_fields(capsys):
-    args = vars(_parser().parse_args(["say", "Hi", "--out", "a.wav"]))
+    args = vars(make_parser().parse_args(["say", "Hi", "--out", "a.wav"]))
     for name in ("seed", "temperature", "top_p", "top_k", "max_frames"):
         assert args[name] == getattr(SamplingParams, name)
     with pytest.raises(SystemExit):
-        _parser().parse_args(["say", "--help"])
+        make_parser().parse_args(["say", "--help"])
     assert "0.01 to 1.0, default 0.8" in " ".join(capsys.readouterr().out.split())

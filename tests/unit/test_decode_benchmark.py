@@ -34,14 +34,14 @@ def row(who, ms, batch=1, context=500, slots=1024, floor=1.0, family="v3"):
 
 
 def test_a_later_part_replaces_its_own_rows_alone(decode, tmp_path):
-    result = decode._earlier(tmp_path / "none")
+    result = decode.earlier(tmp_path / "none")
     for ms in (3.0, 2.0):
-        decode._put(result, row("ours", ms))
-    decode._put(result, row("ours", 2.1, slots=8192))
+        decode.put(result, row("ours", ms))
+    decode.put(result, row("ours", 2.1, slots=8192))
     path = tmp_path / "decode.json"
     path.write_text(json.dumps(result | {"date": "yesterday", "first_sound_ms": {"clone": 50}}))
-    again = decode._earlier(path)
-    decode._put(again, row("torch ops", 5.0))
+    again = decode.earlier(path)
+    decode.put(again, row("torch ops", 5.0))
     assert [one["ms_per_step"] for one in again["rows"]] == [2.0, 2.1, 5.0]
     assert again["first_sound_ms"] == {"clone": 50} and again["date"] == "today"
 
@@ -51,15 +51,15 @@ def test_results_of_another_card_are_not_gone_on_from(decode, tmp_path):
     path.write_text(
         json.dumps(CARD | {"gpu": "another card", "rows": [row("ours", 2.0)], "length": [], "read_tb_s": 1})
     )
-    assert decode._earlier(path)["rows"] == []
+    assert decode.earlier(path)["rows"] == []
 
 
 def test_a_peer_that_fails_is_a_row_that_says_so(decode):
-    failed = decode._peer_row("them", "v3", 1.5, {"crashes": 1, "exit": 1, "error": ["ImportError: no such thing"]})
+    failed = decode.peer_row("them", "v3", 1.5, {"crashes": 1, "exit": 1, "error": ["ImportError: no such thing"]})
     assert failed["ms_per_step"] is None and "no such thing" in failed["error"] and failed["floor_ms"] == 1.5
-    late = decode._peer_row("them", "v3", 1.5, {"crashes": 1, "exit": None, "error": ["did not finish in 200 s"]})
+    late = decode.peer_row("them", "v3", 1.5, {"crashes": 1, "exit": None, "error": ["did not finish in 200 s"]})
     assert "did not finish" in late["error"]
-    sound = decode._peer_row("them", "v3", 1.5, {"crashes": 0, "ms_per_step": 6.0, "transformers": "5"})
+    sound = decode.peer_row("them", "v3", 1.5, {"crashes": 0, "ms_per_step": 6.0, "transformers": "5"})
     assert sound["percent_of_floor"] == 25 and sound["how"] == "transformers 5"
 
 
@@ -88,7 +88,7 @@ def test_a_narration_has_just_so_many_chunks(decode, chunks):
     from higgs_tts.engine.prompt.chunking import split_text
 
     speaking = sys.modules["speaking"]
-    assert len(split_text(speaking._narration(chunks), speaking.CHUNK_SECONDS)) == chunks
+    assert len(split_text(speaking.narration(chunks), speaking.CHUNK_SECONDS)) == chunks
 
 
 @pytest.mark.parametrize("hollow", [False, True])

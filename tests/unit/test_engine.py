@@ -12,6 +12,7 @@ import transformers
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.codes import BOC, revert
+from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.tools.tiny import write_tiny
 
 FAMILIES = ("v3", "v2", "v2-boson")
@@ -120,7 +121,7 @@ def test_the_terminal_s_greedy_codes_are_the_reference_s(engine, folders, family
         voice = engine.encode_voice(clip(), 24000, "A reference.")
         extra = ["--voice", str(voice.save(tmp_path / "v.safetensors"))]
     ours = say(folders[family], tmp_path, *extra)
-    prompt = engine._builder.build(TEXT, voice)
+    prompt = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config).build(TEXT, voice)
     rows = qwen3_greedy(engine, prompt, 87) if family == "v3" else v2_greedy(engine, prompt, 87, folders)
     assert torch.equal(ours, revert(rows))
     assert len(ours[:, 0].unique()) > 10 and (ours < BOC).all()
@@ -148,9 +149,9 @@ def test_the_same_seed_gives_the_same_audio_after_closing_and_opening(engine):
 
 def test_long_text_is_spoken_in_chunks_that_share_the_first_one_s_voice(engine, monkeypatch):
     asked = []
-    build = engine._builder.build
-    monkeypatch.setattr(engine._builder, "build", lambda text, voice, scene, **more: (
-        asked.append((text, voice)), build(text, voice, scene, **more))[1])  # fmt: skip
+    build = PromptBuilder.build
+    monkeypatch.setattr(PromptBuilder, "build", lambda self, text, voice, scene, **more: (
+        asked.append((text, voice)), build(self, text, voice, scene, **more))[1])  # fmt: skip
     text = "The first sentence is here. " * 6
     speech = engine.speak(text, params=SamplingParams(max_frames=40, chunk_seconds=4))
     assert speech.chunks == len(asked) > 2
@@ -218,14 +219,14 @@ def test_cancel_leaves_the_engine_usable(engine):
 
 def test_speech_that_ends_by_itself_says_so(engine):
     """A head that loves the end code after a while."""
-    state = engine._loaded.runner().state
-    decode = engine._loaded.talker.decode
+    state = engine.loaded.runner().state
+    decode = engine.loaded.talker.decode
 
     def ending(state):
         decode(state)
         state.logits[:, 0, 1025].add_((state.delay.num_generated > 30) * 1e4)
 
-    engine._loaded.talker.decode = ending
+    engine.loaded.talker.decode = ending
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=200))
     assert speech.stopped == "end of speech" and speech.how == "torch ops, eager"
     assert speech.frames == 31 and len(speech.wav) == 31 * 960
@@ -241,8 +242,7 @@ def test_closing_from_another_thread_stops_speech_with_a_clear_error(engine):
         if not closer:
             closer.append(threading.Thread(target=engine.close))
             closer[0].start()
-            while not engine._closing:
-                pass
+            closer[0].join(0.1)  # it waits for this speech, which a later frame ends
 
     with pytest.raises(HiggsError, match="unloaded while it spoke"):
         engine.speak(TEXT, on_frame=close_soon)
@@ -266,9 +266,9 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_remedy(folders, family)
 
 def test_planned_bytes_are_what_open_takes(engine):
     tensors = [
-        *engine._loaded.talker.tensors(),
-        *engine._loaded.runner().state.tensors(),
-        *engine._loaded.decoder.state_dict().values(),
+        *engine.loaded.talker.tensors(),
+        *engine.loaded.runner().state.tensors(),
+        *engine.loaded.decoder.state_dict().values(),
     ]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     assert abs(sum(storages.values()) - engine.planned_bytes) < 4096

@@ -4,12 +4,14 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice, loaded_model
 from higgs_tts.engine.codec import waveform
 from higgs_tts.engine.codec.stream import InlineWindows
 from higgs_tts.engine.codes import EOC
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import Scheduler
 from higgs_tts.engine.loaded_model import CPU_BATCH
+from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
 from higgs_tts.engine.tools.tiny import write_tiny
 
@@ -32,7 +34,7 @@ def opened(folder):
         engine = Engine(EngineConfig(model=folder, device="cpu", context=1024, batch=batch))
         engine.open()
         engines.append(engine)
-        talker = engine._loaded.talker
+        talker = engine.loaded.talker
         decode, ends = talker.decode, torch.tensor([18, 30, 9, 1000, 25, 0, 12])
 
         def ending(state):
@@ -44,7 +46,7 @@ def opened(folder):
 
     yield make
     for engine in engines:
-        del engine._loaded.talker.decode
+        del engine.loaded.talker.decode
         engine.close()
 
 
@@ -71,9 +73,10 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
     """In the text's order, though shorter lines are done sooner."""
     engine, voice = opened(), a_voice()
     speech = engine.speak(TEXT, voice, PARAMS)
-    loaded, said = engine._loaded, []
+    loaded, said = engine.loaded, []
+    builder = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config)
     for number, chunk in enumerate(split_text(TEXT, PARAMS.chunk_seconds)):
-        sequence = engine._builder.build(chunk, voice, params=PARAMS, index=number)
+        sequence = builder.build(chunk, voice, params=PARAMS, index=number)
         for _ in Scheduler(loaded.runner(), [sequence]):
             pass
         said += sequence.codes
@@ -83,9 +86,9 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
 @pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
 def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice):
     engine, text = opened(), TEXT * 6
-    prompts, build = [], engine._builder.build
-    monkeypatch.setattr(engine._builder, "build", lambda said, *others, **more: (
-        prompts.append((said, build(said, *others, **more))), prompts[-1][1])[1])  # fmt: skip
+    prompts, build = [], PromptBuilder.build
+    monkeypatch.setattr(PromptBuilder, "build", lambda self, said, *others, **more: (
+        prompts.append((said, build(self, said, *others, **more))), prompts[-1][1])[1])  # fmt: skip
     engine.speak(text, voice, SamplingParams(chunk_seconds=120, max_frames=150))
     chunks = [(said, len(prompt)) for said, prompt in prompts]
     assert "".join("".join(said for said, _ in chunks).split()) == "".join(text.split())
@@ -143,11 +146,17 @@ def test_whoever_listens_hears_it_early_and_all_of_it_once(opened, voice):
 class Late(InlineWindows):
     """Gives a window's sound only to who waits for it, or at the end: a device that is never ready when looked at."""
 
+    def __init__(self, decoder):
+        super().__init__(decoder)
+        self.late = []
+
     def poll(self, wait=False):
-        return [self._ready.pop(0)] if wait else []
+        self.late += super().poll()
+        return [self.late.pop(0)] if wait else []
 
     def finish(self):
-        return super().poll()
+        self.poll()
+        return self.late
 
 
 def test_the_first_sound_is_waited_for_and_no_other(opened, monkeypatch):
@@ -172,21 +181,23 @@ class Stop(Exception):
 def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplog, by):
     engine, watched = opened(), []
     expected = engine.speak(TEXT, a_voice(), PARAMS)
-    batch = engine._loaded._make_runner
 
-    def watching(*args):
-        made = batch(*args)
-        watched.extend(weakref.ref(tensor) for tensor in made[1].state.tensors())
-        if by == "step":
-            step, calls = made[1].step, []
-            made[1].step = lambda: stop(calls.append(1) or len(calls)) or step()
-        return made
+    class Watched(ModelRunner):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.steps = 0
+            watched.extend(weakref.ref(tensor) for tensor in self.state.tensors())
+
+        def step(self):
+            self.steps += 1
+            stop(self.steps if by == "step" else 0)
+            super().step()
 
     def stop(count):
         if count > 30:
             raise Stop
 
-    monkeypatch.setattr(engine._loaded, "_make_runner", watching)
+    monkeypatch.setattr(loaded_model, "ModelRunner", Watched)
     listeners = {"on_frame": lambda done, expected: stop(done), "on_audio": lambda wav: stop(len(wav))}
     with pytest.raises(Stop):
         engine.speak(TEXT, a_voice(), PARAMS, **{name: given for name, given in listeners.items() if name == by})
@@ -201,17 +212,17 @@ def test_a_long_text_keeps_nothing_when_it_is_done(opened, caplog):
     engine, voice = opened(), a_voice()
     engine.speak(TEXT, voice, PARAMS)
     engine.speak("Hello.", params=PARAMS)
-    held, live = engine.held_bytes, engine._loaded.pool.live_bytes()
-    kept = len(engine._loaded.prefixes)
+    held, live = engine.held_bytes, engine.loaded.pool.live_bytes()
+    kept = len(engine.loaded.prefixes)
     engine.speak(TEXT, voice, PARAMS)
     engine.speak(TEXT, params=PARAMS)  # the voice of its first line is of no use to others
-    assert engine.held_bytes == held and engine._loaded.pool.live_bytes() == live
-    assert len(engine._loaded.prefixes) == kept and "still referenced" not in caplog.text
+    assert engine.held_bytes == held and engine.loaded.pool.live_bytes() == live
+    assert len(engine.loaded.prefixes) == kept and "still referenced" not in caplog.text
 
 
 def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
     engine = opened()
-    engine._loaded.context = 90
+    engine.loaded.context = 90
     frames = []
     text = TEXT + " " + "word " * 200 + "."
     with pytest.raises(HiggsError, match="larger context"):

@@ -42,7 +42,7 @@ def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, caplog):
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
     engine.speak("Hello.", params=PARAMS)
-    loaded = engine._loaded
+    loaded = engine.loaded
     held = [*loaded.talker.tensors(), *loaded.runner().state.tensors(), *loaded.decoder.parameters()]
     watched = [weakref.ref(tensor) for tensor in held]
     assert loaded.pool.live_bytes() + loaded.spare.live_bytes() > 0.99 * engine.planned_bytes
@@ -57,12 +57,12 @@ def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, caplog):
 def test_trim_keeps_the_weights_and_the_next_speech_is_the_same(folder):
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         first = engine.speak("Hello.", params=PARAMS)
-        held, weights, spare = engine.held_bytes, engine._loaded.talker, engine._loaded.spare
+        held, weights, spare = engine.held_bytes, engine.loaded.talker, engine.loaded.spare
         assert spare.live_bytes() and engine.trim() == held - engine.held_bytes > 0
-        assert not spare.live_bytes() and engine._loaded.pool.live_bytes()
+        assert not spare.live_bytes() and engine.loaded.pool.live_bytes()
         assert engine.trim() == 0 and engine.opened
         assert torch.equal(engine.speak("Hello.", params=PARAMS).wav, first.wav)
-        assert engine.held_bytes == held and engine._loaded.talker is weights
+        assert engine.held_bytes == held and engine.loaded.talker is weights
     assert engine.held_bytes == 0
 
 
@@ -83,7 +83,7 @@ def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkey
 
 def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
-        loaded = engine._loaded
+        loaded = engine.loaded
         for lines, slots, shape in ((2, 100, (2, 128)), (8, 64, (4, 64)), (9, 64, (3, 64)), (3, 4000, (3, 512))):
             with loaded.runner_for(lines, slots) as runner:
                 assert (runner.state.batch, runner.state.max_seq_len) == shape
@@ -93,7 +93,7 @@ def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
             assert runner is loaded.runner() and runner.state.max_seq_len == 512
         assert loaded.runner().state is not None
     few = EngineConfig(model=folder, device="cpu", batch=3)
-    with Engine(few) as engine, engine._loaded.runner_for(9, 64) as runner:
+    with Engine(few) as engine, engine.loaded.runner_for(9, 64) as runner:
         assert runner.state.batch == 3
 
 
@@ -109,8 +109,8 @@ def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatc
 
     with Engine(EngineConfig(model=folder, device="cpu")) as engine:
         monkeypatch.setattr(loaded_model, "ModelRunner", Crowded)
-        with engine._loaded.runner_for(8, 64) as runner:
-            assert tried == [4, 2] and runner is engine._loaded.runner()
+        with engine.loaded.runner_for(8, 64) as runner:
+            assert tried == [4, 2] and runner is engine.loaded.runner()
 
 
 def test_opening_that_fails_leaves_nothing(folder, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, c
     caplog.set_level("DEBUG", "higgs_tts")
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
-    loaded = engine._loaded
+    loaded = engine.loaded
     pools = [loaded.pool, loaded.spare]
     watched = [
         weakref.ref(part) for part in (loaded.talker, loaded.decoder, loaded.runner().state, *loaded.talker.layers)
@@ -169,7 +169,7 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, c
 def test_an_error_inside_the_network_that_is_still_referred_to_holds_no_memory(folder, monkeypatch, where):
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
-    pools, talker = [engine._loaded.pool, engine._loaded.spare], engine._loaded.talker
+    pools, talker = [engine.loaded.pool, engine.loaded.spare], engine.loaded.talker
     weight = talker.layers[0].out.data
 
     def failing(*_, **__):

@@ -120,13 +120,13 @@ def test_the_engine_can_be_used_afterwards(folders, family, executor, value, tex
     engine = Engine(EngineConfig(model=str(folders[family]), device="cpu", context=512, runner=executor))
     with engine:
         expected = engine.speak(text, voice, params)
-        weight = engine._loaded.talker.layers[0].text.down.data[0, :1]
+        weight = engine.loaded.talker.layers[0].text.down.data[0, :1]
         kept = weight.clone()
         weight.fill_(value)
-        engine._loaded.prefixes.clear()
+        engine.loaded.prefixes.clear()
         with pytest.raises(HiggsError, match=SENTENCE):
             engine.speak(text, voice, params, on_audio=heard.append)
-        assert not heard and not len(engine._loaded.prefixes)
+        assert not heard and not len(engine.loaded.prefixes)
         weight.copy_(kept)
         again = engine.speak(text, voice, params)
         assert torch.equal(again.codes, expected.codes) and torch.equal(again.wav, expected.wav)
@@ -135,6 +135,6 @@ def test_the_engine_can_be_used_afterwards(folders, family, executor, value, tex
 
 def test_a_codec_that_gives_nan_says_so(folders):
     with Engine(EngineConfig(model=str(folders["v3"]), device="cpu", context=512)) as engine:
-        next(engine._loaded.decoder.parameters()).fill_(NAN)
+        next(engine.loaded.decoder.parameters()).fill_(NAN)
         with pytest.raises(HiggsError, match=r"invalid audio \(NaN\)"):
             engine.speak("One line.", params=PARAMS)

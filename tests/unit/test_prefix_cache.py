@@ -9,6 +9,7 @@ from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
 from higgs_tts.engine.decode.prefix_cache import MIN_PREFIX, PrefixCache
 from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.memory import PrivatePool
+from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.tools.tiny import write_tiny
 
@@ -33,7 +34,7 @@ def engine(folder):
 @pytest.fixture
 def fills(engine, monkeypatch):
     """(start, stop) of every pass over a prompt."""
-    talker, seen = engine._loaded.talker, []
+    talker, seen = engine.loaded.talker, []
     fill = type(talker).fill
     monkeypatch.setattr(talker, "fill", lambda *args: seen.append(args[-2:]) or fill(talker, *args))
     return seen
@@ -160,7 +161,7 @@ def test_a_voice_s_prompt_is_computed_once(engine, fills):
     without = Voice(one.codes)  # the same codes without their transcript are another prefix
     assert not torch.equal(engine.speak(TEXT, without, GREEDY).codes, first.codes)
     assert torch.equal(engine.speak(TEXT, Voice(one.codes.clone(), one.transcript), GREEDY).wav, first.wav)
-    assert len(fills) == 9 and len(engine._loaded.prefixes) == 3
+    assert len(fills) == 9 and len(engine.loaded.prefixes) == 3
 
 
 def test_another_scene_is_another_prefix(engine, fills):
@@ -177,7 +178,7 @@ def test_another_scene_is_another_prefix(engine, fills):
 def test_trimming_and_closing_let_go_of_them(engine):
     one = voice(1)
     first = engine.speak(TEXT, one, GREEDY)
-    loaded = engine._loaded
+    loaded = engine.loaded
     held = engine.held_bytes
     assert loaded.prefixes.nbytes() > 0 and held == engine.planned_bytes + loaded.prefixes.nbytes()
     engine.trim()
@@ -189,7 +190,7 @@ def test_trimming_and_closing_let_go_of_them(engine):
 
 @pytest.mark.parametrize("speaker", [None, voice(3), Voice(voice(3).codes)], ids=["nobody", "transcript", "codes"])
 def test_the_prefix_ends_where_the_text_begins(engine, speaker):
-    build = engine._builder.build
+    build = PromptBuilder(engine.checkpoint.tokenizer, engine.checkpoint.config).build
     texts = ("Hello.", "hello", "0", "... well")
     prompts = [build(text, speaker) for text in texts]
     length = prompts[0].prefix

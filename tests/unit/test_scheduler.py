@@ -38,7 +38,7 @@ def scheduled(bench, small, family):
         if ends:
             room.talker.decode = ending
         run = Scheduler(room, sequences, **options)
-        run.sequences = sequences
+        run.sequences, run.room = sequences, room
         return run
 
     return make
@@ -112,7 +112,7 @@ def test_stopping_in_the_middle_leaves_the_runner_usable(scheduled):
     run = scheduled(2)
     for _ in zip(range(30), run, strict=False):
         pass
-    again = Scheduler(run._runner, fresh := [dataclasses.replace(sequence) for sequence in run.sequences])
+    again = Scheduler(run.room, fresh := [dataclasses.replace(sequence) for sequence in run.sequences])
     again.sequences = fresh
     for codes, other in zip(said(again), expected, strict=True):
         assert torch.equal(codes, other)

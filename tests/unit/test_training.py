@@ -14,7 +14,7 @@ from higgs_tts.training import corpus, sequences, weights
 from higgs_tts.training.clips import Clips
 from higgs_tts.training.sampler import Sampler
 from higgs_tts.training.sequences import Said
-from higgs_tts.training.talker import CODE_VOCAB, CODEBOOKS, Shape, Talker, _Attention, loss_of
+from higgs_tts.training.talker import CODE_VOCAB, CODEBOOKS, Attention, Shape, Talker, loss_of
 from tokenizers import Tokenizer
 
 TEXT = "<|prosody:speed_slow|>It is 7:45. <|prosody:pause|> Isn't it?"
@@ -52,7 +52,7 @@ def codes(frames: int, seed: int) -> torch.Tensor:
 
 
 def test_the_splits_share_no_sentence():
-    letters = [{corpus._letters(text) for text in corpus.sentences(split, 3000, seed=1)} for split in corpus.SPLITS]
+    letters = [{corpus.letters_of(text) for text in corpus.sentences(split, 3000, seed=1)} for split in corpus.SPLITS]
     assert min(map(len, letters)) > 1500
     assert not letters[0] & letters[1]
 
@@ -132,7 +132,8 @@ def _canonical(state: dict, shape: Shape) -> dict:
     tensors = {"embed_text": state["text.weight"], "embed_codes": state["codes.weight"], "norm": state["norm.weight"]}
     tensors["head_codes"] = tensors["embed_codes"]
     for i in range(shape.layers):
-        part = {name: state[f"blocks.{i}.{name}.weight"] for name in weights._LAYER}
+        block = f"blocks.{i}."
+        part = {name.split(".")[2]: tensor for name, tensor in state.items() if name.startswith(block)}
         joined = {"qkv": torch.cat([part["q"], part["k"], part["v"]]), "gate_up": torch.cat([part["gate"], part["up"]])}
         kept = {name: part[name] for name in ("attn_norm", "mlp_norm", "q_norm", "k_norm", "o", "down")}
         tensors |= {f"layers.{i}.{name}": tensor for name, tensor in (joined | kept).items()}
@@ -217,7 +218,7 @@ def test_joined_clips_go_on_counting(words):
     clips = Clips.join([codes(20, 1), codes(30, 2)], ["One two.", "Three, four!"], ["slt"] * 2, [(100, 400), (80, 500)])
     sampler = Sampler(Clips.all([clips, clips]), words, "slt", seed=0)
     for _ in range(50):
-        said = sampler._said("slt", "", 200, (0, 0, 1, 0, 0))
+        said = sampler.said("slt", "", 200, (0, 0, 1, 0, 0))
         _, _, count = words(said.text)
         assert len(said.starts) == count == 6
         lengths = [20 if text == "One" else 30 for text in said.text.split()[::2]]
@@ -244,7 +245,7 @@ def test_the_guide_is_small_where_the_head_looks_at_the_word(words):
     same = start[:, None] == start
 
     def guide(wanted: torch.Tensor) -> float:
-        attend = _Attention(batch)
+        attend = Attention(batch)
         # query i and key j agree where the word of j is the wanted one, inside a sequence
         agree = (same & (wanted[:, None] == batch.word) & (wanted[:, None] >= 0)).float()
         q = agree[:, None] * 400  # [256, 1, 256] against unit keys

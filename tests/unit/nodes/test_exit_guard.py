@@ -18,6 +18,18 @@ def nodes(load_module):
     return load_module("node_errors")
 
 
+def gets_in(guard, seconds):
+    """Whether another node may begin its work."""
+    inside = threading.Event()
+
+    def node():
+        with guard.node_work():
+            inside.set()
+
+    threading.Thread(target=node, daemon=True).start()
+    return inside.wait(seconds)
+
+
 @pytest.fixture
 def busy(guard, nodes):
     """A thread in which a node works and checks for interrupts, and must not come back."""
@@ -36,7 +48,7 @@ def busy(guard, nodes):
     yield
     guard.wait_for_node()
     atexit.unregister(guard.wait_for_node)  # the lock is taken for good: the exit of these tests would wait for it
-    assert not guard._work.acquire(blocking=False), "the next node must wait for good"
+    assert not gets_in(guard, 0.2), "the next node must wait for good"
     assert worker.is_alive() and not ended
 
 
@@ -48,8 +60,7 @@ def test_downloads_and_nodes_stop_with_the_server(guard, nodes, comfy, busy):
     assert not nodes.is_interrupted()
     comfy["server"].running = False
     assert nodes.is_interrupted()
-    assert guard._work.acquire(timeout=60), "the node goes on"
-    guard._work.release()
+    assert gets_in(guard, 60), "the node goes on"
 
 
 def test_scripts_without_a_server_are_not_taken_for_one_that_stopped(nodes, comfy):
