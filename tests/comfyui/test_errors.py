@@ -21,7 +21,7 @@ def refused(outcome, *parts):
 
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_empty_text(comfy, workflow, still_works, text):
-    refused(comfy.run(workflow("speak", HiggsTTSSpeak={"text": text})), "Higgs Speak: the text is empty")
+    refused(comfy.run(workflow("speak", HiggsTTSSpeak={"text": text})), "Higgs Speak: ", "empty")
 
 
 @pytest.mark.parametrize(

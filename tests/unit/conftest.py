@@ -143,6 +143,13 @@ def _inference():
         yield
 
 
+@pytest.fixture
+def left_behind(caplog):
+    """left_behind() -> (bytes, device) of every pool that closed while tensors of its were still referred to."""
+    caplog.set_level("DEBUG", "higgs_tts")
+    return lambda: [record.args for record in caplog.records if record.module == "memory"]
+
+
 @pytest.fixture(scope="session")
 def compiler():
     """torch's NVRTC; compiling nothing fails only without it."""

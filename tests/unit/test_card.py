@@ -29,9 +29,8 @@ def test_a_language_that_it_lacks_is_warned_about_in_a_sentence(tmp_path):
     assert one.warnings("你好，世界。") == ("This checkpoint speaks English only; Chinese text will come out wrong.",)
     two = card(tmp_path, languages=["en-US", "de"])
     assert two.warnings("Wo ist der Bahnhof?") == ()
-    assert two.warnings("你好，世界。 Привет, как дела?") == (
-        "This checkpoint speaks English and German only; Chinese and Cyrillic text will come out wrong.",
-    )
+    (told,) = two.warnings("你好，世界。 Привет, как дела?")
+    assert "English and German" in told and "Chinese and Cyrillic" in told
 
 
 def test_tags_that_it_lacks_are_warned_about_once(tmp_path):
@@ -39,12 +38,9 @@ def test_tags_that_it_lacks_are_warned_about_once(tmp_path):
     assert limited.tags == ("<|prosody:pause|>", "<|prosody:speed_fast|>")
     assert limited.warnings("Hi <|prosody:pause|> you <prosody:speed_fast>there <|no:tag|>") == ()
     (told,) = limited.warnings("<|emotion:awe|>Hi <sfx:cough>Ugh. <|emotion:awe|>Oh.")
-    assert told == (
-        "This checkpoint has not learned <|emotion:awe|> and <|sfx:cough|>: they may do nothing or spoil the speech. "
-        "It knows only <|prosody:pause|> and <|prosody:speed_fast|>."
-    )
+    assert "<|emotion:awe|> and <|sfx:cough|>" in told and "<|prosody:pause|> and <|prosody:speed_fast|>" in told
     (told,) = card(tmp_path, tags=[]).warnings("".join(TAGS) + "Hi")
-    assert "and 37 more: they" in told and told.endswith("It knows no control tags at all.")
+    assert "37 more" in told
     assert len(card(tmp_path, tags=[], languages=["en"]).warnings("<|emotion:awe|>Wo ist der Bahnhof?")) == 2
 
 
@@ -55,12 +51,12 @@ def test_tags_are_not_read_as_text_of_a_language(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"{", "is not valid JSON"),
-        (b"[1]", "does not hold a JSON object"),
-        (b"\xff\xfe", "is not UTF-8"),
-        (b'{"languages": "en"}', "languages is not a list"),
-        (b'{"tags": [1]}', "tags is not a list"),
-        (b'{"tags": ["emotion:happy", "<|prosody:pause|>"]}', "emotion:happy, which is not known"),
+        (b"{", "JSON"),
+        (b"[1]", "JSON object"),
+        (b"\xff\xfe", "UTF-8"),
+        (b'{"languages": "en"}', "languages"),
+        (b'{"tags": [1]}', "tags"),
+        (b'{"tags": ["emotion:happy", "<|prosody:pause|>"]}', "emotion:happy"),
     ],
 )
 def test_a_bad_card_is_a_note_and_refuses_nothing(tmp_path, content, says):
@@ -84,7 +80,7 @@ def test_the_embedded_checkpoint_has_one():
     assert held.languages == ("en",) and not held.notes and list(held.tags) == LEARNED
     assert len(held.tags) == 6 and all("pause" in tag or "speed" in tag for tag in held.tags)
     report = examine(EMBEDDED)
-    assert report.speaks == "English, 6 of 43 control tags" and "speaks:     English, 6 of" in report.as_text()
+    assert "English" in report.speaks and "6 of 43" in report.speaks and report.speaks in report.as_text()
     assert not report.notes
 
 

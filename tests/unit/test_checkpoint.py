@@ -212,10 +212,11 @@ def test_tensors_that_do_not_fit_are_named_and_not_loaded(copy, family):
     problems = inspect(folder).problems
     file = str(folder / "model.safetensors")
     assert len(problems) == 3
-    assert "norm.weight is missing" in problems[0] and str(folder) in problems[0]
-    assert file in problems[1] and f"{layer}mlp.down_proj.weight has the shape [4, 4], not [64, 160]" in problems[1]
-    assert file in problems[2] and f"{layer}self_attn.q_proj.bias is not part" in problems[2]
-    with pytest.raises(HiggsError, match=r"norm\.weight is missing"):
+    assert "norm.weight" in problems[0] and str(folder) in problems[0]
+    assert file in problems[1] and f"{layer}mlp.down_proj.weight" in problems[1]
+    assert "[4, 4]" in problems[1] and "[64, 160]" in problems[1]
+    assert file in problems[2] and f"{layer}self_attn.q_proj.bias" in problems[2]
+    with pytest.raises(HiggsError, match=r"norm\.weight"):
         load(folder)
 
 
@@ -234,7 +235,7 @@ def test_quantised_weights_are_told_in_one_sentence(copy, family, kind):
     edit(folder, quantise)
     (problem,) = inspect(folder).problems
     assert weight in problem and "quantised" in problem
-    with pytest.raises(HiggsError, match=r"quantised model.*Download the published files\."):
+    with pytest.raises(HiggsError, match=r"quantised.*Download"):
         load(folder)
 
 
@@ -264,32 +265,30 @@ def test_byte_order_marks_are_passed_over(copy, written, family):
 def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
     folder = copy("v3")
     (folder / "tokenizer.json").rename(folder / "kept")
-    with pytest.raises(HiggsError, match=r"tokenizer\.json is missing\. Copy it"):
+    with pytest.raises(HiggsError, match=r"tokenizer\.json.*Copy"):
         inspect(folder)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").unlink()
-    with pytest.raises(HiggsError, match=r"no \.safetensors file"):
+    with pytest.raises(HiggsError, match=r"\.safetensors"):
         inspect(folder)
     (folder / "model-q4.gguf").touch()
-    with pytest.raises(HiggsError, match="GGUF files are not supported"):
+    with pytest.raises(HiggsError, match="GGUF"):
         inspect(folder)
     (folder / "config.json").unlink()
-    with pytest.raises(HiggsError, match=r"config\.json cannot be read \(No such file"):
+    with pytest.raises(HiggsError, match=r"config\.json.*No such file"):
         inspect(folder)
     for nothing in (tmp_path / "absent", folder / "kept"):
-        with pytest.raises(HiggsError, match="is not a folder"):
+        with pytest.raises(HiggsError, match=nothing.name):
             inspect(nothing)
 
 
 def test_other_models_are_told_apart(copy):
     folder = copy("v2")
     codec = folder / "audio_tokenizer"
-    with pytest.raises(HiggsError, match="contains the audio codec, not the model itself"):
+    with pytest.raises(HiggsError, match="audio codec"):
         inspect(codec)
     save_file({"lm_head.weight": torch.zeros(2, 2)}, codec / "model.safetensors")
-    with pytest.raises(
-        HiggsError, match=r"does not contain a Higgs model: the names of its tensors begin with 'lm_head\.'"
-    ):
+    with pytest.raises(HiggsError, match=r"'lm_head\.'"):
         inspect(codec)
 
 
@@ -341,16 +340,14 @@ def test_copies_under_a_prefix_are_not_taken_for_the_model(copy, written):
     beside, twice = copy("v3", "beside"), copy("v3", "twice")
     edit(beside, lambda tensors: tensors.update({f"ema.{name}": t.clone() for name, t in list(tensors.items())}))
     problems = inspect(beside).problems
-    assert "ema.body." in problems[0] and "not part of this model" in problems[0]
+    assert "ema.body." in problems[0]
 
     def double(tensors):
         tensors.update({f"ema.{name}": tensor.clone() for name, tensor in list(tensors.items())})
         rename(tensors, lambda name: name if name.startswith("ema.") else f"model.{name}")
 
     edit(twice, double)
-    with pytest.raises(
-        HiggsError, match=r"begin with '(ema|model)\.' and '(ema|model)\.'; expected: 'body\.' and 'tied"
-    ):
+    with pytest.raises(HiggsError, match=r"'(ema|model)\.' and '(ema|model)\.'.*'body\.' and 'tied\.'"):
         inspect(twice)
 
 
@@ -360,12 +357,10 @@ def test_names_of_other_engines_are_told_with_those_that_are_expected(copy):
     edit(
         whole, lambda tensors: rename(tensors, lambda n: "model." + n.removeprefix("body.").replace("tied.", "multi_"))
     )
-    with pytest.raises(
-        HiggsError, match=r"begin with 'model\.'; expected: 'body\.' and 'tied\.' \(Higgs TTS 3\)\. Give"
-    ):
+    with pytest.raises(HiggsError, match=r"'model\.'.*'body\.' and 'tied\.' \(Higgs TTS 3\)"):
         inspect(whole)
     edit(body, lambda tensors: rename(tensors, lambda n: n.replace("body.", "decoder.")))
     with pytest.raises(HiggsError) as error:
         load(body)
-    for part in ("23 tensors are missing and 23 are unknown", "it has decoder.layers.0", "body.layers.0."):
+    for part in ("23 tensors", "decoder.layers.0", "body.layers.0."):
         assert part in str(error.value)

@@ -1,6 +1,7 @@
 """Where a talker's codec is found, and by what it is recognised."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_copy_of_the_talker_is_not_taken_for_the_codec(written, talker):
     shutil.copy(talker / "model.safetensors", where)
     assert found(talker) == where
     (where / "model.pth").unlink()
-    with pytest.raises(HiggsError, match="no audio codec"):
+    with pytest.raises(HiggsError, match="audio codec"):
         inspect(talker)
 
 
@@ -109,7 +110,7 @@ def test_when_there_is_none_the_places_and_the_remedy_are_named(written, talker)
     (where / "model.safetensors").write_bytes(whole[:-1])
     with pytest.raises(HiggsError) as error:
         inspect(talker)
-    for part in (f"Looked in: {where}, {talker}", "cut short", CODEC_V2.id):
+    for part in (f"{where}, {talker}", "cut short", CODEC_V2.id):
         assert part in str(error.value)
 
 
@@ -122,7 +123,7 @@ def test_a_codec_that_lacks_a_tensor_is_a_problem_of_the_checkpoint(written, tal
     assert len(problems) == 1 and "fc_post2.weight" in problems[0] and str(where / "model.pth") in problems[0]
     with pytest.raises(HiggsError) as error:
         require_whole(inspect(talker))
-    assert str(error.value).startswith(f"The codec in {where} is not usable. ") and "fc_post2" in str(error.value)
+    assert str(where) in str(error.value) and "fc_post2" in str(error.value)
 
 
 def spoil(place):
@@ -145,25 +146,22 @@ def test_a_damaged_codec_of_its_own_is_passed_over_with_a_note(written, talker):
     good = put(written, talker.parent / "tokenizer")
     assert found(talker) == good
     (note,) = inspect(talker).notes
-    assert (
-        note.endswith(f"The codec in {good} is used instead.")
-        and str(own) in note
-        and "fc_post2.weight is missing" in note
-        and note in examine(talker).notes
-    )
+    assert all(part in note for part in (str(own), "fc_post2.weight", str(good)))
+    assert note in examine(talker).notes
 
 
 def test_where_only_siblings_are_damaged_they_are_blamed_and_not_the_talker(written, talker):
     sibling = spoil(put(written, talker.parent / "some-codec", "v2-boson"))
     with pytest.raises(HiggsError) as error:
         inspect(talker)
-    assert f"The codec in {sibling} is not usable. {sibling / 'model.pth'}: fc_post2" in str(error.value)
-    assert "does not fit the model" not in str(error.value) and "Looked in" in str(error.value)
+    for part in (str(sibling / "model.pth"), "fc_post2", str(talker / "audio_tokenizer")):
+        assert part in str(error.value)
+    assert "fit the model" not in str(error.value)
     assert str(talker / "audio_tokenizer") in examine(talker).advice
 
 
 def test_a_given_folder_is_blamed_for_what_is_in_it(written, talker, tmp_path):
     put(written, talker / "audio_tokenizer")
     given = spoil(put(written, tmp_path / "given", "v2-boson"))
-    with pytest.raises(HiggsError, match=f"The codec in {given} is not usable"):
+    with pytest.raises(HiggsError, match=re.escape(str(given))):
         require_whole(inspect(talker, given))

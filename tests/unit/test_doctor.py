@@ -47,10 +47,10 @@ def test_a_sound_folder_is_described(written, family):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("config.json", "config.json is missing"),
-        ("tokenizer.json", "tokenizer.json is missing"),
-        ("model.safetensors", "model.safetensors.index.json lists it"),
-        ("audio_tokenizer/model.safetensors", "no audio codec"),
+        ("config.json", "config.json"),
+        ("tokenizer.json", "tokenizer.json"),
+        ("model.safetensors", "model.safetensors.index.json"),
+        ("audio_tokenizer/model.safetensors", "audio codec"),
     ],
 )
 def test_a_missing_file_is_a_problem_with_a_remedy(copy, name, says):
@@ -68,7 +68,7 @@ def test_damage_is_told_part_by_part(copy):
     (folder / "config.json").write_text('{"model_type": "higgs_audio_v2"}')
     report = examine(folder)
     assert len(report.problems) == 2 and not report.family
-    assert "another model" in report.problems[0] and "tokenizer.json is not valid JSON" in report.problems[1]
+    assert "another model" in report.problems[0] and "tokenizer.json" in report.problems[1]
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:5000])
     assert any("model.safetensors" in problem for problem in examine(folder).problems)
@@ -107,10 +107,10 @@ def unknown(tokenizer):
 @pytest.mark.parametrize(
     ("family", "change", "says"),
     [
-        ("v3", without("<|tts|>"), "has no token <|tts|>"),
-        ("v2", without("<|audio_out_bos|>"), "has no token <|audio_out_bos|>"),
-        ("v3", beyond, "has only 336 tokens"),
-        ("v3", unknown, "cannot be read by tokenizers"),
+        ("v3", without("<|tts|>"), "<|tts|>"),
+        ("v2", without("<|audio_out_bos|>"), "<|audio_out_bos|>"),
+        ("v3", beyond, "336"),
+        ("v3", unknown, "read by tokenizers"),
         ("v3", lambda tokenizer: tokenizer.pop("model"), "is not a tokenizer"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_tokenizer_that_prompts_can_do_with_is_a_note(copy):
     folder = copy("v3")
     report = other_tokens(folder, without("<|ref_text|>", "<|sfx"))
     assert not report.problems and "Nothing to do" in report.advice
-    assert "no <|ref_text|> token" in report.notes[0] and "lacks 9 of the 43 control tags" in report.notes[1]
+    assert "<|ref_text|>" in report.notes[0] and "9 of the 43" in report.notes[1]
     assert "note:" in report.as_text()
 
 
@@ -149,19 +149,19 @@ def rename_all(path):
 
 
 DAMAGE = {
-    "no config": ("config.json", lambda path: path.unlink(), "config.json is missing", "Download the model into"),
-    "config cut short": ("config.json", lambda path: cut(path, 100), "is not valid JSON", "Remove the files named"),
+    "no config": ("config.json", lambda path: path.unlink(), "config.json", "Download"),
+    "config cut short": ("config.json", lambda path: cut(path, 100), "JSON", "Remove"),
     "config of another": (
         "config.json",
         lambda path: path.write_text('{"model_type": "qwen3"}'),
-        "describes another model (model_type 'qwen3')",
-        "Remove the files named",
+        "'qwen3'",
+        "Remove",
     ),
-    "weights cut short": ("model.safetensors", lambda path: cut(path, -9), "is cut short", "Remove the files named"),
-    "weights cut at once": ("model.safetensors", cut, "not a safetensors file", "Remove the files named"),
-    "a pointer": ("model.safetensors", point, "is a Git LFS pointer", "Run 'git lfs pull'"),
-    "a tokenizer's pointer": ("tokenizer.json", point, "is a Git LFS pointer", "Run 'git lfs pull'"),
-    "unknown names": ("model.safetensors", rename_all, "expected: 'body.' and 'tied.'", "Remove the files named"),
+    "weights cut short": ("model.safetensors", lambda path: cut(path, -9), "cut short", "Remove"),
+    "weights cut at once": ("model.safetensors", cut, "safetensors file", "Remove"),
+    "a pointer": ("model.safetensors", point, "Git LFS", "Run 'git lfs pull'"),
+    "a tokenizer's pointer": ("tokenizer.json", point, "Git LFS", "Run 'git lfs pull'"),
+    "unknown names": ("model.safetensors", rename_all, "'body.' and 'tied.'", "Remove"),
 }
 
 
@@ -196,7 +196,7 @@ def test_a_talker_that_cannot_be_opened_is_not_called_a_codec(copy):
     folder = copy("v2-boson")
     shutil.copy(folder / "audio_tokenizer" / "model.pth", folder)
     (folder / "config.json").write_text("{")
-    assert examine(folder).advice.startswith("Remove the files named")
+    assert examine(folder).advice.startswith("Remove")
 
 
 def test_many_tensors_that_do_not_fit_are_summed_up(copy):
@@ -208,19 +208,19 @@ def test_many_tensors_that_do_not_fit_are_summed_up(copy):
     save_file(tensors, path)
     report = examine(folder)
     assert report.layout == "v2-boson" and report.codec_layout == "older"
-    assert len(report.problems) == 13 and report.problems[-1] == "... and 2 more tensors like these."
+    assert len(report.problems) == 13 and "2 more" in report.problems[-1]
 
 
 def test_what_is_no_folder_is_said_to_be_none(tmp_path):
     report = examine(tmp_path / "absent")
-    assert "is not a folder" in report.problems[0] and report.advice
+    assert str(tmp_path / "absent") in report.problems[0] and report.advice
     assert examine(tmp_path).problems
 
 
 def test_the_kernels_of_this_machine_are_named(written, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     report = examine(written["v3"])
-    assert report.kernels == "torch ops (it needs an NVIDIA GPU)"
+    assert report.kernels.startswith("torch ops (") and "NVIDIA" in report.kernels
     assert "kernels:    torch ops" in report.as_text() and report.as_dict()["kernels"] == report.kernels
     assert not report.problems
 
@@ -239,8 +239,9 @@ def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     here = torch.device("cuda", 0)
     assert support.decode_ops(model, here, torch.bfloat16) == "CUDA kernel for one row" and compiled == ["86"]
-    assert support.decode_ops(model, here, torch.bfloat16) == "torch ops (libnvrtc.so.13 could not be loaded)"
-    assert support.decode_ops(model, here, torch.float32) == "torch ops (it computes in bf16 only)"
+    for dtype, why in ((torch.bfloat16, "libnvrtc.so.13"), (torch.float32, "bf16")):
+        ops = support.decode_ops(model, here, dtype)
+        assert ops.startswith("torch ops (") and why in ops
     assert len(compiled) == 2
 
 
@@ -248,8 +249,8 @@ def test_the_versions_are_told_and_a_torchaudio_that_does_not_fit_is_a_note(writ
     report = examine(written["v3"])
     assert report.versions["torch"] and report.versions["transformers"] and report.versions["python"]
     assert f"torch {report.versions['torch']}" in report.as_text()
-    misfit = "the installed torchaudio 2.11.0 does not fit torch 2.15.0. Uninstall it (pip uninstall torchaudio)."
+    misfit = "torchaudio 2.11.0 does not fit"
     monkeypatch.setattr(doctor, "torchaudio_misfit", lambda: misfit)
     report = examine(written["v3"])
-    assert [note for note in report.notes if misfit in note and "no voice can be made from a clip" in note]
+    assert [note for note in report.notes if misfit in note and "voice" in note]
     assert not report.problems

@@ -30,30 +30,32 @@ def test_it_is_a_share_of_the_whole_text_and_the_chunk_is_quoted():
         sequence(),
     ]
     (told,) = ending.warnings(sequences, 100, 4096)
-    assert 'in the chunk that begins "It was short, and whoever wrote it had n...": about 25 % of the text' in told
-    assert ending.stopped(sequences, 100, 4096) == "the frame limit (100 frames, 4.0 s) in chunk 2 of 3"
+    assert '"It was short, and whoever wrote it had n..."' in told and "25 %" in told
+    stopped = ending.stopped(sequences, 100, 4096)
+    assert "100 frames, 4.0 s" in stopped and "chunk 2 of 3" in stopped
 
 
 def test_a_full_context_has_another_remedy():
     cut = [sequence(expected=300, frames=200, ended=False, budget=200)]
     (told,) = ending.warnings(cut, 2048, 512)
-    assert "the end of the context (512 positions): about 33 %" in told and "larger context" in told
-    assert ending.stopped(cut, 2048, 512) == "the end of the context (512 positions)"
+    assert "512" in told and "33 %" in told and "larger context" in told
+    stopped = ending.stopped(cut, 2048, 512)
+    assert "context" in stopped and "512" in stopped
 
 
 def test_speech_that_ran_on_is_not_said_to_lack_text():
     (told,) = ending.warnings([sequence(expected=50, frames=250, ended=False)], 250, 4096)
-    assert "%" not in told and "did not end" in told and "another seed" in told
+    assert "%" not in told and "did not end" in told and "seed" in told
 
 
 def test_a_sliver_is_not_told_as_nothing():
     (told,) = ending.warnings([sequence(expected=1001, frames=1000, ended=False)], 1000, 4096)
-    assert "about 1 %" in told
+    assert " 1 %" in told
 
 
 def test_several_chunks_are_counted_in_one_warning():
     cut = sequence(expected=100, frames=50, ended=False)
     (told,) = ending.warnings([cut, sequence(), cut, sequence()], 50, 4096)
-    assert "in 2 of 4 chunks: about 25 % of the text" in told
+    assert "2 of 4 chunks" in told and "25 %" in told
     both = ending.warnings([cut, sequence(expected=20, frames=50, ended=False)], 50, 4096)
-    assert len(both) == 2 and "% of the text" in both[0] and "did not end" in both[1]
+    assert len(both) == 2 and "%" in both[0] and "did not end" in both[1]

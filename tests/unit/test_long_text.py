@@ -59,7 +59,7 @@ def a_voice():
 def test_codes_and_sound_do_not_depend_on_how_many_lines_go_together(opened, voice):
     alone = opened(batch=1).speak(TEXT, voice, PARAMS)
     assert alone.chunks == LINES and "at a time" not in alone.how
-    assert alone.stopped == "the frame limit (40 frames, 1.6 s) in chunk 4 of 7"
+    assert "40 frames" in alone.stopped and "chunk 4 of 7" in alone.stopped
     most = CPU_BATCH if voice else 3  # without a voice six lines are left, which take two turns in any case
     for batch, rows in ((2, 2), (3, 3), (0, most)):
         speech = opened(batch).speak(TEXT, voice, PARAMS)
@@ -101,17 +101,17 @@ def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice)
 def test_a_first_chunk_that_runs_on_leaves_room_for_the_others(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
         speech = engine.speak(TEXT, params=SamplingParams(chunk_seconds=3))
-    assert speech.chunks == LINES and "the end of the context" in speech.stopped
+    assert speech.chunks == LINES and "context" in speech.stopped
 
 
 def test_a_full_context_is_told_from_the_frame_limit(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=256)) as engine:
         speech = engine.speak("No end.", params=SamplingParams(max_frames=1000))
-        assert speech.stopped == "the end of the context (256 positions)"
+        assert "context" in speech.stopped and "256" in speech.stopped
         assert "did not end" in speech.warnings[-1], "there was time for these two words many times over"
         limited = engine.speak("No end.", params=SamplingParams(max_frames=speech.frames))
-        assert limited.stopped.startswith("the frame limit") and "larger context" not in limited.warnings[-1]
-        with pytest.raises(HiggsError, match="larger context, or set chunk_seconds above 0") as refusal:
+        assert "frame limit" in limited.stopped and "context" not in limited.warnings[-1]
+        with pytest.raises(HiggsError, match=r"context.*chunk_seconds") as refusal:
             engine.speak("There is more text here than fits. " * 40, params=SamplingParams(chunk_seconds=0))
         assert "clip" not in str(refusal.value)
 
@@ -178,7 +178,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("by", ["on_frame", "on_audio", "step"])
-def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplog, by):
+def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, left_behind, by):
     engine, watched = opened(), []
     expected = engine.speak(TEXT, a_voice(), PARAMS)
 
@@ -202,13 +202,12 @@ def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, caplo
     with pytest.raises(Stop):
         engine.speak(TEXT, a_voice(), PARAMS, **{name: given for name, given in listeners.items() if name == by})
     assert watched and not [ref for ref in watched if ref() is not None]
-    assert "still referenced" not in caplog.text
+    assert not left_behind()
     monkeypatch.undo()
     assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).wav, expected.wav)
 
 
-def test_a_long_text_keeps_nothing_when_it_is_done(opened, caplog):
-    caplog.set_level("DEBUG", "higgs_tts")
+def test_a_long_text_keeps_nothing_when_it_is_done(opened, left_behind):
     engine, voice = opened(), a_voice()
     engine.speak(TEXT, voice, PARAMS)
     engine.speak("Hello.", params=PARAMS)
@@ -217,7 +216,7 @@ def test_a_long_text_keeps_nothing_when_it_is_done(opened, caplog):
     engine.speak(TEXT, voice, PARAMS)
     engine.speak(TEXT, params=PARAMS)  # the voice of its first line is of no use to others
     assert engine.held_bytes == held and engine.loaded.pool.live_bytes() == live
-    assert len(engine.loaded.prefixes) == kept and "still referenced" not in caplog.text
+    assert len(engine.loaded.prefixes) == kept and not left_behind()
 
 
 def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):

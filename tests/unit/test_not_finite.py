@@ -11,7 +11,7 @@ from higgs_tts.engine.tools.tiny import write_tiny
 
 PARAMS = SamplingParams(seed=7, max_frames=30)
 INF, NAN = float("inf"), float("nan")
-SENTENCE = "values that are not numbers .*, so speech was stopped"
+REFUSED = "NaN or infinity"
 WEIGHTS = {
     "the last norm": lambda talker: talker.norm[5:6],
     "a layer's norm": lambda talker: talker.layers[0].code.mlp_norm[5:6],
@@ -49,14 +49,14 @@ def after_each_step(room, change):
 def test_one_such_weight_stops_speech(bench, small, family, executor, rows, weight, value):
     room = bench(family, batch=rows, runner=executor)
     weight(room.talker).fill_(value)
-    with pytest.raises(HiggsError, match=f"{SENTENCE}. The checkpoint may be damaged: download it again.$"):
+    with pytest.raises(HiggsError, match=f"{REFUSED}.*damaged(?!.*fp32)"):
         said(small, room, rows + 1)
 
 
 def test_in_bf16_the_remedy_is_another_dtype_too(bench, small):
     room = bench("v3", dtype=torch.bfloat16)
     room.talker.norm[0] = INF
-    with pytest.raises(HiggsError, match=f"{SENTENCE}.*download it again, or load it with dtype fp32"):
+    with pytest.raises(HiggsError, match=f"{REFUSED}.*damaged.*fp32"):
         said(small, room, 1)
 
 
@@ -83,7 +83,7 @@ def test_one_logit_of_one_frame_flags_its_row_for_good_and_no_other(bench, small
 def test_a_single_frame_between_two_looks_is_enough(bench, small, family):
     room = bench(family, batch=2)
     after_each_step(room, lambda state: state.logits[1].fill_(NAN) if int(state.delay.num_generated[1]) == 13 else None)
-    with pytest.raises(HiggsError, match=SENTENCE):
+    with pytest.raises(HiggsError, match=REFUSED):
         said(small, room, 2)
 
 
@@ -124,7 +124,7 @@ def test_the_engine_can_be_used_afterwards(folders, family, executor, value, tex
         kept = weight.clone()
         weight.fill_(value)
         engine.loaded.prefixes.clear()
-        with pytest.raises(HiggsError, match=SENTENCE):
+        with pytest.raises(HiggsError, match=REFUSED):
             engine.speak(text, voice, params, on_audio=heard.append)
         assert not heard and not len(engine.loaded.prefixes)
         weight.copy_(kept)
@@ -136,5 +136,5 @@ def test_the_engine_can_be_used_afterwards(folders, family, executor, value, tex
 def test_a_codec_that_gives_nan_says_so(folders):
     with Engine(EngineConfig(model=str(folders["v3"]), device="cpu", context=512)) as engine:
         next(engine.loaded.decoder.parameters()).fill_(NAN)
-        with pytest.raises(HiggsError, match=r"invalid audio \(NaN\)"):
+        with pytest.raises(HiggsError, match=r"audio.*NaN"):
             engine.speak("One line.", params=PARAMS)

@@ -18,7 +18,7 @@ def test_a_class_is_borrowed():
     "module, name", [("no_such_library.parts", "Thing"), ("collections", "NoSuchThing")], ids=["library", "name"]
 )
 def test_what_is_missing_is_named(module, name):
-    with pytest.raises(HiggsError, match=f"{module.partition('.')[0]} has no usable {name} here.*[^.]\\. Install"):
+    with pytest.raises(HiggsError, match=f"{module.partition('.')[0]}.* {name} .*[^.]\\. Install"):
         import_optional(module, name)
 
 
@@ -28,7 +28,7 @@ def test_an_error_without_a_word_has_its_kind_told(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", silent)
     monkeypatch.setattr(optional, "installed_version", lambda name: "")  # no torchaudio to blame
-    with pytest.raises(HiggsError, match=r"transformers has no usable X here: ImportError\. Install transformers 4"):
+    with pytest.raises(HiggsError, match=r"transformers.* X .*ImportError\. Install transformers 4"):
         import_optional("transformers", "X")
 
 
@@ -38,9 +38,9 @@ def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeyp
 
     monkeypatch.setattr(importlib, "import_module", broken)
     monkeypatch.setattr(optional, "installed_version", {"torchaudio": "2.11.0", "torch": "2.15.0"}.get)
-    with pytest.raises(HiggsError, match=r"torchaudio 2\.11\.0 does not fit torch 2\.15\.0.*pip uninstall torchaudio"):
+    with pytest.raises(HiggsError, match=r"torchaudio 2\.11\.0.*torch 2\.15\.0.*pip uninstall torchaudio"):
         import_optional("transformers", "HubertModel")
-    with pytest.raises(HiggsError, match="soundfile has no usable read here: compiled with"):
+    with pytest.raises(HiggsError, match=r"soundfile.* read .*different CUDA"):
         import_optional("soundfile", "read")
 
 

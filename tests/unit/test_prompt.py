@@ -244,7 +244,7 @@ def test_look_alikes_that_a_normalizer_folds(tmp_path):
 
 @pytest.mark.parametrize("text", ["", " \n\t", "<|foo|>", "<|text|> <think>", "<|emotion:awe|> <prosody:pause>"])
 def test_nothing_to_say(v3, text):
-    with pytest.raises(HiggsError, match=r"nothing to say.*Enter some text"):
+    with pytest.raises(HiggsError, match="nothing to say"):
         v3[0].build(text)
 
 
@@ -253,7 +253,7 @@ def test_nothing_to_say(v3, text):
 )
 def test_signs_alone_are_nothing_to_say(v3, v2, text):
     for builder, _ in (v3, v2):
-        with pytest.raises(HiggsError, match=r"^There is nothing to say: the text has no letter or digit\.$"):
+        with pytest.raises(HiggsError, match="no letter or digit"):
             builder.build(text)
 
 
@@ -271,14 +271,14 @@ def test_an_effect_alone_is_something_to_say(v3, v2):
 
 
 def test_turns_are_refused_by_v3_and_when_empty(v3, v2):
-    with pytest.raises(HiggsError, match="does not support earlier turns"):
+    with pytest.raises(HiggsError, match="earlier turns"):
         v3[0].build("Hi", turns=[("One.", CODES)])
-    with pytest.raises(HiggsError, match="turn 2 is empty"):
+    with pytest.raises(HiggsError, match="turn 2"):
         v2[0].build("Hi", turns=[("One.", CODES), ("<|foo|>", CODES)])
 
 
 def test_voice_of_another_codebook_count(v3):
-    with pytest.raises(HiggsError, match=r"2 codebooks, but the model has 3"):
+    with pytest.raises(HiggsError, match=r"\b2 .*\b3\b"):
         v3[0].build("Hi", Voice(torch.zeros(4, 2, dtype=torch.int64)))
 
 
@@ -295,7 +295,7 @@ def test_missing_required_token(tmp_path, family, structure):
 def test_tokenizer_beyond_the_model(v3, tmp_path):
     path = tmp_path / "tokenizer.json"
     write_tokenizer(path, V3_STRUCTURE)
-    with pytest.raises(HiggsError, match=r"tokenizer.json gives the id .*has only 260 tokens"):
+    with pytest.raises(HiggsError, match=r"tokenizer\.json.*\b260\b"):
         PromptBuilder(path, config("v3", text_vocab=260))
 
 
@@ -304,9 +304,9 @@ def test_what_a_tokenizer_lacks_is_noted(v3, v2, tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer = write_tokenizer(path, [*V3_STRUCTURE, *TAGS[:41], "[PAD]"])
     no_transcripts, no_tags, beyond = PromptBuilder(path, config("v3", tokenizer.token_to_id("[PAD]"))).notes()
-    assert str(path) in no_transcripts and "no <|ref_text|> token" in no_transcripts
-    assert "lacks 2 of the 43 control tags (<|sfx:sniff|>, <|sfx:sneeze|>)" in no_tags
-    assert beyond.startswith(f"Of the tokens in {path} 1 are beyond the model's 307")
+    assert str(path) in no_transcripts and "<|ref_text|>" in no_transcripts
+    assert "2 of the 43" in no_tags and "<|sfx:sniff|>" in no_tags and "<|sfx:sneeze|>" in no_tags
+    assert str(path) in beyond and " 1 " in beyond and "307" in beyond
 
 
 def test_a_byte_order_mark_is_passed_over(v3, tmp_path):
@@ -320,7 +320,7 @@ def test_a_byte_order_mark_is_passed_over(v3, tmp_path):
 def test_a_git_lfs_pointer_in_place_of_the_tokenizer(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with pytest.raises(HiggsError, match=r"tokenizer\.json is a Git LFS pointer.*git lfs pull"):
+    with pytest.raises(HiggsError, match=r"tokenizer\.json.*git lfs pull"):
         PromptBuilder(path, config("v3"))
 
 

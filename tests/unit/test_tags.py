@@ -14,21 +14,21 @@ def clean(text, reserved=(*RESERVED, *TAGS), without_tags=False):
 @pytest.mark.parametrize(
     ("text", "kept", "told"),
     [
-        ("<|emotion:elaton|>Hi", "Hi", "Unknown tag <|emotion:elaton|> was left out. Did you mean <|emotion:elation|>"),
-        ("<emotion:elaton>Hi", "Hi", "Unknown tag <emotion:elaton> was left out. Did you mean <|emotion:elation|>?"),
-        ("Hi <|laughter|> you", "Hi you", "Unknown tag <|laughter|> was left out. Did you mean <|sfx:laughter|>?"),
-        ("<| emotion: Awe |>Hi", "Hi", "Unknown tag <| emotion: Awe |> was left out. Did you mean <|emotion:awe|>?"),
-        ("Hi<|style:opera|>", "Hi", "Unknown tag <|style:opera|> was left out. Known style tags: singing, shouting, "),
-        ("Hi<|zzzz|>", "Hi", "Unknown tag <|zzzz|> was left out."),
-        ("Hi <|eoc|>you", "Hi you", "<|eoc|> was left out of the text: to the model it is a command"),
-        ("Hi<think> you", "Hi you", "<think> was left out of the text"),
-        ("<thinking>Hi", "Hi", "<thinking> was left out of the text"),
-        ("[PAD]Hi", "Hi", "[PAD] was left out of the text"),
+        ("<|emotion:elaton|>Hi", "Hi", ("<|emotion:elaton|>", "<|emotion:elation|>")),
+        ("<emotion:elaton>Hi", "Hi", ("<emotion:elaton>", "<|emotion:elation|>")),
+        ("Hi <|laughter|> you", "Hi you", ("<|laughter|>", "<|sfx:laughter|>")),
+        ("<| emotion: Awe |>Hi", "Hi", ("<| emotion: Awe |>", "<|emotion:awe|>")),
+        ("Hi<|style:opera|>", "Hi", ("<|style:opera|>", "singing, shouting, ")),
+        ("Hi<|zzzz|>", "Hi", ("<|zzzz|>",)),
+        ("Hi <|eoc|>you", "Hi you", ("<|eoc|>", "command")),
+        ("Hi<think> you", "Hi you", ("<think>", "command")),
+        ("<thinking>Hi", "Hi", ("<thinking>", "command")),
+        ("[PAD]Hi", "Hi", ("[PAD]", "command")),
     ],
 )  # fmt: skip
 def test_left_out_with_a_warning(text, kept, told):
     cleaned, warnings = clean(text)
-    assert cleaned == kept and len(warnings) == 1 and warnings[0].startswith(told)
+    assert cleaned == kept and len(warnings) == 1 and all(part in warnings[0] for part in told)
 
 
 def test_of_two_names_the_longer_is_meant():
@@ -63,14 +63,13 @@ def test_known_tags_get_their_full_spelling():
 def test_tag_that_the_tokenizer_lacks():
     cleaned, (told,) = clean("<style:singing><style:shouting>Hi", [*RESERVED, "<|style:singing|>"])
     assert cleaned == "<|style:singing|>Hi"
-    assert told == "<style:shouting> was left out: x/tokenizer.json does not have this tag."
+    assert "<style:shouting>" in told and "x/tokenizer.json" in told
 
 
 def test_v2_has_no_tags():
     cleaned, warnings = clean("<emotion:awe>Hi <|foo|>", without_tags=True)
     assert cleaned == "Hi"
-    assert warnings[0] == "<emotion:awe> was left out: Higgs Audio v2 has no control tags, only Higgs TTS 3 does."
-    assert warnings[1] == "Unknown tag <|foo|> was left out."
+    assert "<emotion:awe>" in warnings[0] and "Higgs TTS 3" in warnings[0] and "<|foo|>" in warnings[1]
 
 
 def test_a_sound_takes_a_letter_a_digit_or_an_effect():

@@ -79,7 +79,7 @@ def test_under_strips_the_prefix_and_hides_the_rest(tmp_path, held):
 def test_a_shard_the_index_names_and_the_folder_lacks_is_named(tmp_path, held):
     shard(tmp_path, held)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(HiggsError, match=r"model-00002-of-00003\.safetensors is missing.*incomplete"):
+    with pytest.raises(HiggsError, match="model-00002-of-00003"):
         open_folder(tmp_path)
 
 
@@ -139,7 +139,7 @@ POINTER = (
 @pytest.mark.parametrize("name", ["model.safetensors", "model.pth", INDEX])
 def test_a_git_lfs_pointer_is_called_one(tmp_path, name):
     (tmp_path / name).write_text(POINTER)
-    with pytest.raises(HiggsError, match=rf"{re.escape(name)} is a Git LFS pointer.*Run 'git lfs pull' in {tmp_path}"):
+    with pytest.raises(HiggsError, match=rf"{re.escape(name)}.*git lfs pull.*{re.escape(str(tmp_path))}"):
         open_tensors([tmp_path / name]) if name != INDEX else open_folder(tmp_path)
 
 
@@ -171,12 +171,12 @@ def test_pickles_that_are_no_plain_weights_are_refused(tmp_path, held, capsys):
     assert "ran code" not in capsys.readouterr().out
     torch.save(held, path)
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(HiggsError, match="damaged, cut short"):
+    with pytest.raises(HiggsError, match="cut short"):
         open_tensors([path])
 
 
 def test_two_files_must_not_hold_one_tensor(tmp_path, held):
     save_file(held, tmp_path / "one.safetensors")
     save_file(held, tmp_path / "two.safetensors")
-    with pytest.raises(HiggsError, match=r"two\.safetensors and .*one\.safetensors both hold"):
+    with pytest.raises(HiggsError, match=r"two\.safetensors.*one\.safetensors"):
         open_folder(tmp_path)

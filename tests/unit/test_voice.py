@@ -87,7 +87,7 @@ META = {"format": "higgs-tts-voice", "format_version": "1", "sample_rate": "2400
 @pytest.mark.parametrize(
     ("tensors", "metadata", "told"),
     [
-        ({"model.norm.weight": torch.ones(3)}, None, r"1 tensors, but not a Higgs voice"),
+        ({"model.norm.weight": torch.ones(3)}, None, r"1 tensors"),
         ({"codes": CODES}, {"format": "pt"}, r"not a Higgs voice"),
         ({"other": CODES}, META, r"not a Higgs voice"),
         ({"codes": CODES}, META | {"format_version": "2"}, r"version '2'.*Update"),
@@ -127,7 +127,7 @@ def test_load_of_no_safetensors(tmp_path, content):
         (tone(24_000, 0.996), "0.99 s.*5 to 30"),
         (tone(24_000, 30.02), "30.1 s.*Trim"),
         (tone(24_000, 31), "31.0 s.*Trim"),
-        (torch.full((24_000,), float("nan")), "24000 samples that are not numbers"),
+        (torch.full((24_000,), float("nan")), "24000 samples"),
         (torch.cat([tone(24_000, 2), torch.tensor([float("inf")])]), "1 samples"),
         (torch.zeros(1, 1, 24_000), r"\[1, 1, 24000\]"),
     ],

@@ -80,10 +80,10 @@ def test_names_from_other_machines(folders, tmp_path, saved):
 
 
 def test_errors_name_what_is_missing(folders, tmp_path):
-    with pytest.raises(HiggsError, match=r"'gone'.*found: embedded.*'auto'.*'embedded.*download: "):
+    with pytest.raises(HiggsError, match=r"'gone'.*'auto'.*'embedded.*download: "):
         folders.find_checkpoint("gone")
     make_checkpoint(tmp_path / "disk" / "half", whole=False)
-    with pytest.raises(HiggsError, match=r"not complete.*tokenizer\.json"):
+    with pytest.raises(HiggsError, match=r"tokenizer\.json"):
         folders.find_checkpoint("half")
 
 

@@ -21,7 +21,7 @@ def test_a_device_has_an_index(devices, comfy):
 
 def test_a_device_of_another_machine_becomes_auto_with_a_warning(devices, load_module, caplog):
     device, warning = devices.resolve_device("cuda:7")
-    assert device == "cpu" and "cuda:7 is not on this machine, so cpu is used" in warning and warning in caplog.text
+    assert device == "cpu" and "cuda:7" in warning and warning in caplog.text
     assert load_module("load").HiggsTTSLoadModel.validate_inputs("auto", device="cuda:7") is True
 
 

@@ -22,9 +22,8 @@ def node_list():
 def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
     del comfy["comfy_api.latest"].io.NodeReplace
     assert node_list() == []
-    assert [record.message for record in caplog.records] == [
-        "Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated."
-    ]
+    (record,) = caplog.records
+    assert "ComfyUI 0.14" in record.message
     assert "higgs_tts.nodes.load" not in sys.modules
 
 
@@ -79,8 +78,8 @@ class TestSpeak:
     def test_cut_speech_does_not_look_like_success(self, load_module):
         speech = SpeechResult(torch.zeros(960), torch.zeros(1, 8, dtype=torch.int64), 0.0, 3, "frame limit (1 frames)")
         info = load_module("speak").describe(speech, "higgs").splitlines()
-        assert info[0] == "0.0 s of speech in 0.0 s. Stopped at: frame limit (1 frames)."
-        assert info[-1].startswith("Details: 1 frames, 3 chunks, ")
+        assert speech.stopped in info[0] and "Complete" not in info[0]
+        assert "1 frames" in info[-1] and "3 chunks" in info[-1]
 
     def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, load_module, comfy, patcher):
         audio, info = (
@@ -100,7 +99,7 @@ class TestSpeak:
 
     @pytest.mark.parametrize("text", ["", " \n\t"])
     def test_empty_text_loads_nothing(self, load_module, patcher, text):
-        with pytest.raises(HiggsError, match=r"^Higgs Speak: the text is empty"):
+        with pytest.raises(HiggsError, match=r"^Higgs Speak: .*empty"):
             load_module("speak").HiggsTTSSpeak.execute(patcher, text)
         assert patcher.engine.calls == []
 
@@ -135,12 +134,12 @@ class TestVoice:
         patcher = load_module("patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
         _, info = load_module("voice").HiggsTTSVoice.execute(patcher, audio, " ").args
-        assert info.startswith("0.2 s\nWarning: without a transcript") and "Enter what is said" in info
+        assert info.startswith("0.2 s\nWarning: ") and "transcript" in info
 
     @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
     def test_no_clip_or_several(self, load_module, make_engine, audio):
         patcher = load_module("patcher").make_patcher(make_engine())
-        with pytest.raises(HiggsError, match=r"^Higgs Voice: the audio input"):
+        with pytest.raises(HiggsError, match=r"^Higgs Voice: .*audio"):
             load_module("voice").HiggsTTSVoice.execute(patcher, audio)
         assert patcher.engine.calls == []
 
@@ -219,7 +218,7 @@ class TestSaveVoice:
         output = save.execute(VOICE, "anna")
         second = path.with_name("anna 2.safetensors")
         assert path.read_bytes() == before and Voice.load(second).transcript == "One." and output.args == (VOICE,)
-        assert output.ui.args[0] == f"Saved as anna 2.safetensors in {path.parent} (anna.safetensors is another voice)"
+        assert all(part in output.ui.args[0] for part in ("anna 2.safetensors", str(path.parent), "(anna.safetensors "))
         written = second.stat().st_mtime_ns
         save.execute(VOICE, "anna")
         third = Voice(torch.full((9, 8), 7), "Three.")

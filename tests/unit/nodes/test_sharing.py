@@ -67,5 +67,5 @@ def test_nothing_outlives_the_last_output(load):
 
 
 def test_graphs_without_a_gpu_are_an_error_on_the_node(load, load_module):
-    with pytest.raises(HiggsError, match=r"^Higgs \w+.*: CUDA graphs are on, but the device is cpu\. Set graphs to"):
+    with pytest.raises(HiggsError, match=r"^Higgs \w+.*: .*graphs.* cpu"):
         load_module("speak").HiggsTTSSpeak.execute(load(graphs="on"), "Hi")

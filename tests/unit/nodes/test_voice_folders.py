@@ -35,9 +35,9 @@ def test_no_voice_is_taken_for_another(folders, library):
     assert folders.find_voice("team\\anna.wav") == library / "team" / "anna.wav"
     assert folders.find_voice("elsewhere/Cast/Anna.wav") == library / "cast" / "anna.wav"
     (library / "eve@home.wav").write_text("eve")
-    with pytest.raises(HiggsError, match=r"no voice 'eve@work\.wav'"):
+    with pytest.raises(HiggsError, match=r"'eve@work\.wav'"):
         folders.find_voice("eve@work.wav")
-    with pytest.raises(HiggsError, match=r"could be cast/anna\.wav or team/anna\.wav"):
+    with pytest.raises(HiggsError, match=r"cast/anna\.wav.*team/anna\.wav"):
         folders.find_voice("other/anna.wav")
 
 
@@ -47,7 +47,7 @@ def test_built_in_voices_have_transcripts_and_stand_in_for_nobody(folders, trans
         path = folders.find_voice(name)
         assert folders.find_voice(name.replace("/", "\\")) == path
         assert len(transcript_of(path)[0].split()) > 8 and path.stat().st_size <= 250_000
-        with pytest.raises(HiggsError, match="there is no voice"):
+        with pytest.raises(HiggsError, match=f"'{path.name}'"):
             folders.find_voice(path.name)  # somebody's own of that name, which is not here
 
 
@@ -78,5 +78,5 @@ def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
     ],
 )
 def test_names_that_lead_elsewhere_are_refused(folders, name):
-    with pytest.raises(HiggsError, match=r"is not a valid voice name"):
+    with pytest.raises(HiggsError, match="voice name"):
         folders.voice_target(name)
