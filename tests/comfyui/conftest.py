@@ -2,9 +2,10 @@
 
     COMFYUI_PATH=/path/to/ComfyUI COMFYUI_PYTHON=/its/venv/bin/python python -m pytest tests/comfyui
 
-COMFYUI_PYTHON needs what ComfyUI's requirements.txt lists (default: the Python that runs pytest). The tests in a
-browser need, besides, Debian's `chromium` (or another Chromium on the PATH) and `pip install playwright` beside pytest,
-without the browsers that `playwright install` would fetch. They are skipped where one of these is missing.
+COMFYUI_PYTHON needs what ComfyUI's requirements.txt lists (default: the Python that runs pytest). The client is
+aiohttp's, which is in that list; where pytest has a Python of its own, it goes there too. The tests in a browser need,
+besides, Debian's `chromium` (or another Chromium on the PATH) and `pip install playwright` beside pytest, without the
+browsers that `playwright install` would fetch. They are skipped where one of these is missing.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def start_comfy(tiny, tmp_path_factory):
     """start_comfy(*flags) -> Comfy, a new one in a folder of its own."""
     if "COMFYUI_PATH" not in os.environ:
         pytest.skip("COMFYUI_PATH is not set: no ComfyUI to test in")
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed beside pytest: pip install aiohttp")
     running: list[Comfy] = []
 
     def start(*flags: str, page: bool = False, bare: bool = False) -> Comfy:

@@ -6,12 +6,11 @@ Knows no test: the benchmarks use it too.
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import json
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -30,61 +29,6 @@ CHECKPOINT = "higgs-tts-3-4b"  # the name that workflows saved with 0.1.0 carry
 def interpreter() -> str:
     """The Python that runs ComfyUI."""
     return os.environ.get("COMFYUI_PYTHON", sys.executable)
-
-
-class Events:
-    """ComfyUI's websocket, read only: JSON messages, one after another."""
-
-    def __init__(self, port: int, client: str):
-        self._socket = socket.create_connection(("127.0.0.1", port), WAIT)
-        key = base64.b64encode(os.urandom(16)).decode()
-        self._socket.sendall(
-            f"GET /ws?clientId={client} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-        )
-        self._buffer = b""
-        while b"\r\n\r\n" not in self._buffer:
-            self._buffer += self._socket.recv(4096)
-        head, self._buffer = self._buffer.split(b"\r\n\r\n", 1)
-        assert b" 101 " in head, head
-
-    def _take(self, count: int) -> bytes:
-        while len(self._buffer) < count:
-            piece = self._socket.recv(65536)
-            assert piece, "ComfyUI closed the websocket"
-            self._buffer += piece
-        taken, self._buffer = self._buffer[:count], self._buffer[count:]
-        return taken
-
-    def _frame(self) -> tuple[bool, int, bytes]:
-        first, second = self._take(2)
-        length = second & 127
-        if length > 125:
-            length = struct.unpack(">H", self._take(2))[0] if length == 126 else struct.unpack(">Q", self._take(8))[0]
-        return bool(first & 128), first & 15, self._take(length)
-
-    def next(self) -> dict:
-        """The next JSON message; previews and pings are passed over."""
-        text = b""
-        while True:
-            final, kind, payload = self._frame()
-            if kind == 9:  # ping
-                self._socket.sendall(bytes([0x8A, 0x80 | len(payload)]) + bytes(4) + payload)
-            elif kind == 1 or (kind == 0 and text):
-                text += payload
-                if final:
-                    return json.loads(text)
-            assert kind != 8, "ComfyUI closed the websocket"
-
-    def close(self):
-        """Says goodbye and waits for the answer: ComfyUI warns when it writes to one who left without a word."""
-        try:
-            self._socket.sendall(bytes([0x88, 0x80]) + bytes(4))
-            while self._socket.recv(65536):
-                pass
-        except OSError:
-            pass  # it is gone already
-        self._socket.close()
 
 
 class Outcome:
@@ -167,22 +111,33 @@ class Comfy:
 
     def run(self, prompt: dict, on_event=None) -> Outcome:
         """Queue `prompt` and wait for its end. `on_event(message)` sees every message on the way."""
-        events = Events(self.port, self.client)
-        seen, ends = [], ("execution_success", "execution_error", "execution_interrupted")
+        seen: list[dict] = []
         try:
-            queued = self.post("/prompt", {"prompt": prompt, "client_id": self.client})["prompt_id"]
-            while not (seen and seen[-1]["type"] in ends and seen[-1]["data"].get("prompt_id") == queued):
-                seen.append(events.next())
-                if on_event:
-                    on_event(seen[-1])
-            # The worker writes the history just after it has told the browser.
-            while queued not in (history := self.get(f"/history/{queued}")):
-                time.sleep(0.02)
+            queued = asyncio.run(self._follow(prompt, seen, on_event))
         except urllib.error.HTTPError as refusal:
             return Outcome(self, prompt, json.loads(refusal.read()), seen, {})
-        finally:
-            events.close()
+        # The worker writes the history just after it has told the browser.
+        while queued not in (history := self.get(f"/history/{queued}")):
+            time.sleep(0.02)
         return Outcome(self, prompt, None, seen, history[queued])
+
+    async def _follow(self, prompt: dict, seen: list[dict], on_event) -> str:
+        """Queue `prompt`, add its messages to `seen` until it has ended, and return its id."""
+        from aiohttp import ClientSession, WSMsgType  # ComfyUI's own: wherever that runs, it is there
+
+        address = f"http://127.0.0.1:{self.port}/ws?clientId={self.client}"
+        ends = ("execution_success", "execution_error", "execution_interrupted")
+        async with ClientSession() as session, session.ws_connect(address, max_msg_size=0) as events:
+            queued = self.post("/prompt", {"prompt": prompt, "client_id": self.client})["prompt_id"]
+            while not (seen and seen[-1]["type"] in ends and seen[-1]["data"].get("prompt_id") == queued):
+                message = await events.receive(WAIT)
+                if message.type == WSMsgType.TEXT:
+                    seen.append(message.json())
+                    if on_event:
+                        on_event(seen[-1])
+                elif message.type != WSMsgType.BINARY:  # a preview
+                    raise ConnectionError("ComfyUI closed the websocket")
+        return queued
 
     def until(self, condition) -> dict:
         """The probe's view of the engines, see probe/, once it fits."""
