@@ -1,4 +1,4 @@
-"""Small random talkers and prompts, made without any file."""
+"""Small random talkers and prompts, made without any file, and tiny checkpoints for those who need files."""
 
 import dataclasses
 import types
@@ -15,6 +15,7 @@ from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 
 CPU = torch.device("cpu")
 TEXT_VOCAB = 300
@@ -141,6 +142,13 @@ class Bench:
 def _inference():
     with torch.inference_mode():
         yield
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """Tiny checkpoints by family. They are everybody's: a test that changes one changes a copy."""
+    root = tmp_path_factory.mktemp("written")
+    return {family: write_tiny(root / family, family) for family in FAMILIES}
 
 
 @pytest.fixture

@@ -14,15 +14,14 @@ from higgs_tts.engine.config import EngineConfig
 from higgs_tts.engine.engine import Engine
 from higgs_tts.engine.tools import bench
 from higgs_tts.engine.tools.published import PUBLISHED, fill, write_hollow
-from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
+from higgs_tts.engine.tools.tiny import FAMILIES
 
 FP32 = 4
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("bench")
-    return {family: str(write_tiny(root / family, family)) for family in FAMILIES}
+def folders(written):
+    return {family: str(folder) for family, folder in written.items()}
 
 
 def numbers_on_the_way(folder, family):

@@ -19,12 +19,6 @@ V3_HEAD = "tied.head.modality_heads.0.weight"
 V3_CODES = "tied.embedding.modality_embeddings.0.embedding.weight"
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    root = tmp_path_factory.mktemp("written")
-    return {family: write_tiny(root / family, family, seed=0) for family in FAMILIES}
-
-
 @pytest.fixture
 def copy(written, tmp_path):
     def make(family, name="model"):

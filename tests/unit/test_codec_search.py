@@ -11,13 +11,6 @@ from higgs_tts.engine.checkpoint.discover import constants
 from higgs_tts.engine.checkpoint.load import inspect, require_whole
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.tools.doctor import examine
-from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    root = tmp_path_factory.mktemp("written")
-    return {family: write_tiny(root / family, family) for family in FAMILIES}
 
 
 @pytest.fixture

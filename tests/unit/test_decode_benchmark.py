@@ -6,7 +6,6 @@ import pathlib
 import sys
 
 import pytest
-from higgs_tts.engine.tools.tiny import write_tiny
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 CARD = {"gpu": "a card", "driver": "1", "torch": "2", "date": "today"}
@@ -20,11 +19,6 @@ def decode(monkeypatch):
     yield module
     for name in ("decode", "speaking", "agreement", "common"):
         sys.modules.pop(name)
-
-
-@pytest.fixture(scope="module")
-def tiny_v2(tmp_path_factory):
-    return str(write_tiny(tmp_path_factory.mktemp("tiny"), "v2"))
 
 
 def row(who, ms, batch=1, context=500, slots=1024, floor=1.0, family="v3"):
@@ -92,11 +86,11 @@ def test_a_narration_has_just_so_many_chunks(decode, chunks):
 
 
 @pytest.mark.parametrize("hollow", [False, True])
-def test_agreement_tells_bf16_from_fp32_and_fp32_from_nothing(decode, tiny_v2, hollow):
+def test_agreement_tells_bf16_from_fp32_and_fp32_from_nothing(decode, written, hollow):
     compare = sys.modules["agreement"].compare
-    rounded = compare("tiny", tiny_v2, hollow, device="cpu")
+    rounded = compare("tiny", str(written["v2"]), hollow, device="cpu")
     assert 0 < rounded["worst_relative_error"] < 0.1 and 80 < rounded["codes_alike_percent"] < 100
     assert rounded["rows_alike_at_first"] < rounded["rows"] == rounded["steps"]
-    exact = compare("tiny", tiny_v2, hollow, device="cpu", dtypes=("fp32", "fp32"))
+    exact = compare("tiny", str(written["v2"]), hollow, device="cpu", dtypes=("fp32", "fp32"))
     assert (exact["worst_relative_error"], exact["codes_alike_percent"]) == (0, 100)
     assert exact["rows_alike_at_first"] == exact["rows"]

@@ -15,12 +15,6 @@ from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file, save_file
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    root = tmp_path_factory.mktemp("written")
-    return {family: write_tiny(root / family, family) for family in FAMILIES}
-
-
 @pytest.fixture
 def copy(written, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -77,7 +71,7 @@ def test_damage_is_told_part_by_part(copy):
 def test_the_right_folder_is_named(copy):
     folder = copy("v2")
     assert str(folder) in examine(folder.parent).advice
-    assert examine(folder / "audio_tokenizer").advice.startswith("This is a codec")
+    assert "codec" in examine(folder / "audio_tokenizer").advice
 
 
 def other_tokens(folder, change):
@@ -181,7 +175,7 @@ def test_advice_for_a_damaged_shard(tmp_path, damage):
     damage(folder / "model-00002-of-00002.safetensors")
     report = examine(folder)
     assert any("model-00002-of-00002.safetensors" in problem for problem in report.problems)
-    assert not report.advice.startswith(("This is a codec", "Give the folder")), report.advice
+    assert report.advice.startswith(("Download", "Remove", "Run")), report.advice
 
 
 def test_a_byte_order_mark_is_no_problem(copy):

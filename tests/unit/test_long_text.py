@@ -13,7 +13,6 @@ from higgs_tts.engine.decode.scheduler import Scheduler
 from higgs_tts.engine.loaded_model import CPU_BATCH
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
-from higgs_tts.engine.tools.tiny import write_tiny
 
 PARAMS = SamplingParams(seed=3, max_frames=40, chunk_seconds=3)
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five six seven".split())
@@ -21,8 +20,8 @@ LINES = 7
 
 
 @pytest.fixture(scope="module", params=["v3", "v2"])
-def folder(request, tmp_path_factory):
-    return str(write_tiny(tmp_path_factory.mktemp("tiny"), request.param))
+def folder(request, written):
+    return str(written[request.param])
 
 
 @pytest.fixture

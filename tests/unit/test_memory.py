@@ -9,15 +9,14 @@ from higgs_tts.engine import Engine, EngineConfig, SamplingParams, loaded_model
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.executors import GraphError
 from higgs_tts.engine.memory import PrivatePool
-from higgs_tts.engine.tools.tiny import write_tiny
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_frames=12, seed=1)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return str(write_tiny(tmp_path_factory.mktemp("tiny"), "v3"))
+def folder(written):
+    return str(written["v3"])
 
 
 def test_the_pool_counts_what_lives_and_frees_what_is_still_referred_to(left_behind):

@@ -7,7 +7,6 @@ import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
 from higgs_tts.engine.codes import BOC, EOC
 from higgs_tts.engine.decode.scheduler import Scheduler
-from higgs_tts.engine.tools.tiny import write_tiny
 
 PARAMS = SamplingParams(seed=7, max_frames=30)
 INF, NAN = float("inf"), float("nan")
@@ -104,20 +103,15 @@ def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, fami
         assert torch.equal(codes, other)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return {family: write_tiny(tmp_path_factory.mktemp(family), family) for family in ("v3", "v2")}
-
-
 @pytest.mark.parametrize("text", ["One line.", "The first line. The second one. The third line. And the last one."])
 @pytest.mark.parametrize("value", [INF, NAN])
 @pytest.mark.parametrize("executor", ["eager", "traced"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_the_engine_can_be_used_afterwards(folders, family, executor, value, text):
+def test_the_engine_can_be_used_afterwards(written, family, executor, value, text):
     """With a voice, whose prefix is kept from call to call."""
     voice = Voice(torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(3)), "A clip.", "voice")
     params, heard = SamplingParams(seed=7, max_frames=30, chunk_seconds=2.0), []
-    engine = Engine(EngineConfig(model=str(folders[family]), device="cpu", context=512, runner=executor))
+    engine = Engine(EngineConfig(model=str(written[family]), device="cpu", context=512, runner=executor))
     with engine:
         expected = engine.speak(text, voice, params)
         weight = engine.loaded.talker.layers[0].text.down.data[0, :1]
@@ -133,8 +127,8 @@ def test_the_engine_can_be_used_afterwards(folders, family, executor, value, tex
     assert engine.held_bytes == 0
 
 
-def test_a_codec_that_gives_nan_says_so(folders):
-    with Engine(EngineConfig(model=str(folders["v3"]), device="cpu", context=512)) as engine:
+def test_a_codec_that_gives_nan_says_so(written):
+    with Engine(EngineConfig(model=str(written["v3"]), device="cpu", context=512)) as engine:
         next(engine.loaded.decoder.parameters()).fill_(NAN)
         with pytest.raises(HiggsError, match=r"audio.*NaN"):
             engine.speak("One line.", params=PARAMS)

@@ -11,7 +11,6 @@ from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.memory import PrivatePool
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.sequence import Sequence
-from higgs_tts.engine.tools.tiny import write_tiny
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0, max_frames=50)
@@ -19,10 +18,8 @@ TEXT = "Hello there. It is 3.14 past noon."
 
 
 @pytest.fixture(scope="module", params=["v3", "v2", "v2-boson"])
-def folder(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    write_tiny(folder, request.param, seed=0)
-    return folder
+def folder(request, written):
+    return written[request.param]
 
 
 @pytest.fixture

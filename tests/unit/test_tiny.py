@@ -16,12 +16,6 @@ from tokenizers import Tokenizer
 V3_CODEC = "tied.embedding.modality_embeddings.0.model."
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    root = tmp_path_factory.mktemp("written")
-    return {family: write_tiny(root / family, family) for family in FAMILIES}
-
-
 def needs(name):
     return pytest.mark.skipif(not hasattr(transformers, name), reason=f"this transformers has no {name}")
 

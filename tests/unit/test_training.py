@@ -8,7 +8,6 @@ from higgs_tts.engine.codes import apply_v3
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
-from higgs_tts.engine.tools.tiny import write_tiny
 from higgs_tts.engine.voice.voice import Voice
 from higgs_tts.training import corpus, sequences, weights
 from higgs_tts.training.clips import Clips
@@ -38,8 +37,8 @@ def config_of(shape: Shape) -> ModelConfig:
 
 
 @pytest.fixture(scope="module")
-def tokenizer_path(tmp_path_factory):
-    return write_tiny(tmp_path_factory.mktemp("tiny"), "v3") / "tokenizer.json"
+def tokenizer_path(written):
+    return written["v3"] / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
