@@ -3,7 +3,7 @@
 import itertools
 import pathlib
 import re
-import sys
+import traceback
 
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
@@ -20,12 +20,10 @@ def way_to(function, monkeypatch):
     real = getattr(*function)
 
     def seen(*args, **kwargs):
-        frame, files = sys._getframe(1), [pathlib.Path(real.__code__.co_filename)]
-        while frame.f_code.co_name != "speak":
-            files.append(pathlib.Path(frame.f_code.co_filename))
-            frame = frame.f_back
-        files.append(pathlib.Path(frame.f_code.co_filename))
-        ours = [path.relative_to(ENGINE).as_posix() for path in reversed(files) if ENGINE in path.parents]
+        calls = traceback.extract_stack()[:-1]
+        speak = max(number for number, call in enumerate(calls) if call.name == "speak")
+        files = [*(call.filename for call in calls[speak:]), real.__code__.co_filename]
+        ours = [path.relative_to(ENGINE).as_posix() for path in map(pathlib.Path, files) if ENGINE in path.parents]
         stacks.append([path for path, _ in itertools.groupby(ours)])
         return real(*args, **kwargs)
 
