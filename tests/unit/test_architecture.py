@@ -274,6 +274,7 @@ MAY_NAME = {
     "tests/unit/test_torch_names.py": {"_C"},  # torch's, and what the test is about
     "tests/unit/test_scheduler.py": {"_unread"},  # only a GPU leaves copies unread
     "tests/unit/test_executors.py": {"_same_bits"},  # a whole capture, of which this is the last look, takes a GPU
+    # What follows could ask public doors: the fixture `compiler`, `Engine.loaded`, what a backend describes.
     "tests/unit/test_kernels.py": {"_nvrtc"},
     "tests/gpu/test_batch.py": {"_decode_kernel"},
     "tests/gpu/test_batches.py": {"_decode_kernel", "_loaded", "_runner_bytes"},
