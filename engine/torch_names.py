@@ -12,7 +12,7 @@ import torch
 log = logging.getLogger("higgs_tts")
 
 
-def flash_attention(q, k, v) -> torch.Tensor:
+def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """FlashAttention, causal from the last position back: q [1, heads, n, D], k and v [1, kv_heads, m, D].
 
     By name, because torch's own choice on new GPUs is cuDNN's attention, which compiles a plan for every new length.
@@ -21,7 +21,7 @@ def flash_attention(q, k, v) -> torch.Tensor:
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[0]
 
 
-def silu_into(x, out):
+def silu_into(x: torch.Tensor, out: torch.Tensor) -> None:
     """out = silu(x); the public function cannot write into a buffer. Missing: AttributeError in every step."""
     torch.ops.aten.silu.out(x, out=out)
 
@@ -31,13 +31,13 @@ def storage_id(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def release_pinned_memory():
+def release_pinned_memory() -> None:
     """Gives pinned host memory that is not in use back. Missing before torch 2.6: torch then keeps it."""
     if hasattr(torch._C, "_host_emptyCache"):
         torch._C._host_emptyCache()
 
 
-def clear_cublas_workspaces():
+def clear_cublas_workspaces() -> None:
     """Frees the workspaces that torch keeps for cuBLAS, of the whole process. Missing: they stay, 32 MB a stream."""
     if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
         torch._C._cuda_clearCublasWorkspaces()

@@ -15,7 +15,7 @@ THREADS = 256
 SAMPLES = 4  # per thread
 
 
-def snake(x, alpha, valid: int):
+def snake(x: torch.Tensor, alpha: torch.Tensor, valid: int) -> torch.Tensor:
     """x [B, C, T], alpha [1, C, 1] -> [B, C, T] fp32, 0 from sample `valid` on."""
     wave = torch.mul(x, alpha).sin_().square_()
     out = torch.addcmul(x, wave, (alpha + 1e-9).reciprocal())
@@ -48,7 +48,7 @@ class SnakeKernel(CudaKernel):
         with self._first_launch():
             self(torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device), 1)
 
-    def __call__(self, x, alpha, valid: int):
+    def __call__(self, x: torch.Tensor, alpha: torch.Tensor, valid: int) -> torch.Tensor:
         """As `snake`."""
         batch, channels, length = x.shape
         x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)

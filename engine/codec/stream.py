@@ -46,14 +46,14 @@ class SideStreamWindows:
     serialize = True
 
     def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
-        self._decoder, self._stream, self._lengths = decoder, stream, lengths
+        self.decoder, self._stream, self._lengths = decoder, stream, lengths
         # (event, wav that is there once the event is)
         self._windows: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
         stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
 
     def submit(self, codes: torch.Tensor, start: int, stop: int) -> None:
         """As `InlineWindows.submit`, codes on the host."""
-        self._windows.append(self._begin(codes, start, stop))
+        self._windows.append(self.begin(codes, start, stop))
 
     def poll(self, wait: bool = False) -> list[torch.Tensor]:
         """As `InlineWindows.poll`."""
@@ -72,13 +72,14 @@ class SideStreamWindows:
         self._windows.clear()
         return rest
 
-    def _begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple[torch.cuda.Event, torch.Tensor]:
+    def begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple[torch.cuda.Event, torch.Tensor]:
+        """Queues a window: its sound on the host, there once the event is."""
         current = torch.cuda.current_stream(self._stream.device)
         if self.serialize:
             self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             codes = to_device(codes, self._stream.device)
-            wav = self._decoder.decode_span(codes.T[None], start, stop, lengths=self._lengths)[0]
+            wav = self.decoder.decode_span(codes.T[None], start, stop, lengths=self._lengths)[0]
             host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
             host.copy_(wav, non_blocking=True)
             event = torch.cuda.Event()

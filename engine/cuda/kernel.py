@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,10 +81,10 @@ def structure(name: str, **kinds: Any) -> type[Arguments]:
     return type(name, (Arguments,), {"_fields_": fields, "kinds": kinds, "__doc__": f"`{name}` of the source."})
 
 
-def options(values: dict[str, object], *structures: type[ctypes.Structure]) -> tuple[str, ...]:
+def options(values: Mapping[str, object], *structures: type[ctypes.Structure]) -> tuple[str, ...]:
     """Compiler options that define `values`, and SIZEOF_<name> of structures, which the source asserts."""
     sizes = {f"SIZEOF_{structure.__name__}": ctypes.sizeof(structure) for structure in structures}
-    return tuple(f"-D{name}={value}" for name, value in (values | sizes).items())
+    return tuple(f"-D{name}={value}" for name, value in {**values, **sizes}.items())
 
 
 class CudaKernel:

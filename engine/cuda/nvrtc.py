@@ -128,7 +128,7 @@ class Module:
             _check(_driver().cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), "give shared memory to")
         return function
 
-    def close(self):
+    def close(self) -> None:
         if self._module:
             _driver().cuModuleUnload(self._module)
         self._module = None
@@ -142,7 +142,14 @@ def shared_limit() -> int:
     return limit.value
 
 
-def launch(function, grid: int, block: int, argument: ctypes.Structure, cooperative: bool = False, shared: int = 0):
+def launch(
+    function: ctypes.c_void_p,
+    grid: int,
+    block: int,
+    argument: ctypes.Structure,
+    cooperative: bool = False,
+    shared: int = 0,
+) -> None:
     """Launches on the current stream with one structure as the argument.
 
     Raises LaunchFailed.

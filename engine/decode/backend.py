@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from ..cuda.nvrtc import KernelUnavailable
+from ..talker import Talker
+from ..talker.config import ModelConfig
 from .kernels.batch import BatchKernel
 from .kernels.sample import SampleKernel
 from .kernels.single import SingleKernel
 from .kernels.single import unfit as decode_unfit
+from .state import DecodeState
 from .step import sample
 
 
-def planned_scratch(config, batch: int, max_seq_len: int, device, dtype, kernels: str) -> list[int]:
+def planned_scratch(
+    config: ModelConfig, batch: int, max_seq_len: int, device: torch.device, dtype: torch.dtype, kernels: str
+) -> list[int]:
     """Bytes of each tensor that the kernels of a backend have of their own, where they can serve."""
     if kernels == "torch" or decode_unfit(config, device, dtype):
         return []
@@ -21,7 +28,7 @@ def planned_scratch(config, batch: int, max_seq_len: int, device, dtype, kernels
     return [tensor.nbytes for tensor in scratch.values()]
 
 
-def choose_backend(talker, state, kernels: str) -> Backend:
+def choose_backend(talker: Talker, state: DecodeState, kernels: str) -> Backend:
     """The backend of a state, with the scratch of its kernels; `kernels` as in EngineConfig."""
     if kernels == "torch" or talker.device.type != "cuda":
         return Backend(talker, state)
@@ -44,7 +51,14 @@ class Backend:
     kernel serves only beside a decode kernel. reason: why there is no kernel where one was wanted.
     """
 
-    def __init__(self, talker, state, decode_kernel=None, sample_kernel=None, reason: str = ""):
+    def __init__(
+        self,
+        talker: Talker,
+        state: DecodeState,
+        decode_kernel: SingleKernel | BatchKernel | None = None,
+        sample_kernel: SampleKernel | None = None,
+        reason: str = "",
+    ):
         self.talker, self.state = talker, state
         self._decode_kernel, self._sample_kernel, self._reason = decode_kernel, sample_kernel, reason
         state.cache.zero_empty = decode_kernel is None
@@ -54,7 +68,7 @@ class Backend:
         """Whether a capture of the step has matrix products of cuBLAS inside, which need its workspaces."""
         return not isinstance(self._decode_kernel, SingleKernel)
 
-    def step(self):
+    def step(self) -> None:
         """One frame for every row."""
         if self._sample_kernel is not None:
             self._sample_kernel.run()
@@ -66,7 +80,7 @@ class Backend:
         else:
             self.talker.decode(self.state)
 
-    def reset(self):
+    def reset(self) -> None:
         """Makes kernels usable again after a step that stalled. No step may be under way on the device."""
         if self._decode_kernel is not None:
             self._decode_kernel.reset()
@@ -86,9 +100,11 @@ class Backend:
             ops += ", torch ops to sample"
         return f"{ops} ({self._reason})" if self._reason else ops
 
-    def close(self):
+    def close(self) -> None:
         """Unloads the kernels and lets go of everything; no step may be under way on the device."""
         for kernel in (self._sample_kernel, self._decode_kernel):
             if kernel is not None:
                 kernel.close()
-        self._sample_kernel = self._decode_kernel = self.talker = self.state = None
+        self._sample_kernel = self._decode_kernel = None
+        with contextlib.suppress(AttributeError):  # closed before
+            del self.talker, self.state

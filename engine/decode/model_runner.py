@@ -82,7 +82,7 @@ class ModelRunner:
         """One frame for every row."""
         self.executor.step()
 
-    def reset(self):
+    def reset(self) -> None:
         """Makes the runner usable again after a step that stalled."""
         if self.state.device.type == "cuda":
             torch.cuda.synchronize(self.state.device)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from ..codes import frames_ready, revert
 from ..errors import HiggsError
 from ..sequence import Sequence
+from .model_runner import ModelRunner
+from .prefix_cache import PrefixCache
 
 CHECK_EVERY = 4  # steps between two copies of what the device has written
 
@@ -31,28 +34,35 @@ class Scheduler:
     blocks of a kernel waited for each other in vain.
     """
 
-    def __init__(self, runner, sequences=(), prefixes=None, low_latency_frames: int = 0):
+    def __init__(
+        self,
+        runner: ModelRunner,
+        sequences: Iterable[Sequence] = (),
+        prefixes: PrefixCache | None = None,
+        low_latency_frames: int = 0,
+    ):
         self._runner, self._state, self._prefixes = runner, runner.state, prefixes
         self.low_latency_frames = low_latency_frames
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
         self.num_steps = self._copied = 0  # steps so far, and those whose outputs are copied or being copied
         self._copies: deque = deque()  # under way to the host
-        self._unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
+        self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
 
-    def __enter__(self):
+    def __enter__(self) -> Scheduler:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         """Lets go of all that is on the device: an exception that ends the call refers to this object for longer."""
-        self._runner = self._state = self._prefixes = None
+        with contextlib.suppress(AttributeError):  # left before
+            del self._runner, self._state, self._prefixes
         self._copies.clear()
 
-    def add(self, *sequences: Sequence):
+    def add(self, *sequences: Sequence) -> None:
         """Queues sequences behind those that wait."""
         self.waiting.extend(sequences)
 
-    def drop(self, sequence: Sequence):
+    def drop(self, sequence: Sequence) -> None:
         """Takes a sequence out, waiting or running. What was read of it stays in it; it is finished, and not ended."""
         sequence.finished = True
         if sequence in self.waiting:
@@ -85,15 +95,15 @@ class Scheduler:
         """Prefills waiting sequences into free rows."""
         while self.waiting and None in self.running and not (self.low_latency_frames and self.is_busy):
             row = self.running.index(None)
-            self.running[row] = self.waiting.popleft()
-            self._runner.prefill(row, self.running[row], self._prefixes)
+            self.running[row] = sequence = self.waiting.popleft()
+            self._runner.prefill(row, sequence, self._prefixes)
             yield []
 
     def _collect(self) -> Outputs:
         """Starts a copy of what the steps since the last one wrote, and reads those that are due."""
         self._start_copy()
         outputs: Outputs = []
-        while len(self._copies) > (0 if self.low_latency_frames else self._unread):
+        while len(self._copies) > (0 if self.low_latency_frames else self.unread):
             outputs += self._read()
         return outputs
 

@@ -40,7 +40,7 @@ def sizes_of(config: ModelConfig, batch: int, max_seq_len: int) -> dict[str, int
 class DecodeState:
     """KV cache, delay machine, sampler and the talker's buffers for `batch` rows of `max_seq_len` positions."""
 
-    def __init__(self, config: ModelConfig, batch: int, max_seq_len: int, device, dtype):
+    def __init__(self, config: ModelConfig, batch: int, max_seq_len: int, device: torch.device, dtype: torch.dtype):
         self.config, self.batch, self.max_seq_len = config, batch, max_seq_len
         self.device, self.dtype = device, dtype
         self.family = FAMILIES[config.family]
@@ -66,13 +66,13 @@ class DecodeState:
         storages = {storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in self.tensors()}
         return list(storages.values())
 
-    def start_row(self, row: int, sequence: Sequence):
+    def start_row(self, row: int, sequence: Sequence) -> None:
         """Makes a row ready for a sequence's first step, its prompt in the cache."""
         params, length = sequence.params, len(sequence)
         self.cache.start(row, length)
         self.delay.start(row, min(params.max_frames + self.config.codebooks - 1, self.max_seq_len - length))
         self.sampler.start(row, params, sequence.index)
-        if self.family.resamples_repeats:
+        if isinstance(self.sampler, RepetitionAwareSampler):
             columns = [columns for _, columns in sequence.audio]
             none = torch.empty((0, self.config.codebooks), dtype=torch.int64)
             self.sampler.start_window(row, params, torch.cat([none, *columns]))

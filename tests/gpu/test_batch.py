@@ -175,10 +175,11 @@ def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, pro
     talker = wide(family, torch.bfloat16, 3, 512)
     eager, captured = (state_of(talker, 12, 512) for _ in range(2))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    backends = [Backend(talker, state, BatchKernel(talker, state)) for state in (eager, captured)]
+    kernels = [BatchKernel(talker, state) for state in (eager, captured)]
+    backends = [Backend(talker, state, kernel) for state, kernel in zip((eager, captured), kernels, strict=True)]
     for backend in backends:
         begin(backend, prompt)
-    run_eager, run_captured = (backend._decode_kernel.run for backend in backends)
+    run_eager, run_captured = (kernel.run for kernel in kernels)
     with torch.cuda.stream(stream):
         run_captured()
     torch.cuda.synchronize()

@@ -10,6 +10,7 @@ import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, loaded_model
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
+from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.step import prefill
 
 SEQUENCES = 40
@@ -92,10 +93,10 @@ def test_codes_do_not_depend_on_how_many_sequences_go_together(folders, family, 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_every_number_of_rows_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
-        with engine._loaded.runner_for(rows, 200) as runner:
+        with engine.loaded.runner_for(rows, 200) as runner:
             assert (runner.state.batch, runner.state.max_seq_len, runner.executor.name) == (rows, 256, "graph")
-            assert isinstance(runner.backend._decode_kernel, BatchKernel) == (dtype == "bf16")
-        assert engine._loaded.runner().executor.name == "graph"
+            assert runner.describe().startswith(BatchKernel.name) == (dtype == "bf16")
+        assert engine.loaded.runner().executor.name == "graph"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -130,7 +131,12 @@ def test_little_memory_means_fewer_rows_and_the_same_codes(folders, monkeypatch)
     big = dataclasses.replace(PARAMS, max_frames=3900)
     with Engine(config(folders["v3"], context=4096)) as engine:
         expected = engine.speak(TEXT, a_voice(), big)
-        row = engine._loaded._runner_bytes(3, 4096) - engine._loaded._runner_bytes(2, 4096)
+        talker = engine.loaded.talker
+        two, three = (
+            sum(ModelRunner.planned_sizes(talker.config, rows, 4096, talker.device, talker.dtype, "auto"))
+            for rows in (2, 3)
+        )
+        row = three - two
         hog = torch.empty(free_bytes() - loaded_model.RESERVE - 12 * row, dtype=torch.uint8, device="cuda")
         speech = engine.speak(TEXT, a_voice(), big)
         assert rows_of(expected) == SEQUENCES and 8 <= rows_of(speech) <= 12

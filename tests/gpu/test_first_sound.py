@@ -57,7 +57,7 @@ def heard(decoder, pool, codes, sizes=SIZES):
 
 def at_once(windows, codes, start, stop):
     """A window on the current stream, waited for."""
-    wav = windows._decoder.decode_span(codes.cuda().T[None], start, stop, lengths=LENGTHS)[0].cpu()
+    wav = windows.decoder.decode_span(codes.cuda().T[None], start, stop, lengths=LENGTHS)[0].cpu()
     torch.cuda.synchronize()
     event = torch.cuda.Event()
     event.record()
@@ -74,7 +74,7 @@ def decoder(folders):
 def test_the_side_stream_is_the_current_one_bit_for_bit_and_the_whole_decode_nearly(decoder, monkeypatch):
     pool, codes = PrivatePool(CUDA), torch.randint(0, 1024, (160, 8))
     side = heard(decoder, pool, codes)
-    monkeypatch.setattr(SideStreamWindows, "_begin", at_once)
+    monkeypatch.setattr(SideStreamWindows, "begin", at_once)
     assert torch.equal(side, heard(decoder, pool, codes))
     whole = decoder(codes.t()[None].cuda())[0].clamp(-1, 1).cpu()
     assert side.shape == whole.shape
@@ -120,7 +120,7 @@ def test_speech_does_not_depend_on_what_was_kept(folders, family):
         with Engine(config(folders[family], prefixes=most)) as engine:
             for _ in range(2):
                 said.append(engine.speak(TEXT, voice(1), PARAMS))
-            assert len(engine._loaded.prefixes) == (1 if most else 0)
+            assert len(engine.loaded.prefixes) == (1 if most else 0)
     for speech in said[1:]:
         assert torch.equal(speech.codes, said[0].codes) and torch.equal(speech.wav, said[0].wav)
 
@@ -138,8 +138,8 @@ def test_memory_comes_back(folders):
     engine.trim()
     trimmed = free_bytes()
     speak_to(engine)
-    kept = engine._loaded.prefixes.nbytes()
-    assert len(engine._loaded.prefixes) == 4 and kept > 4 * 120 * 3 * 8 * 128 * 2 * 2
+    kept = engine.loaded.prefixes.nbytes()
+    assert len(engine.loaded.prefixes) == 4 and kept > 4 * 120 * 3 * 8 * 128 * 2 * 2
     engine.trim()
     assert free_bytes() == trimmed
     speak_to(engine)

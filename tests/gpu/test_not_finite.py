@@ -78,7 +78,7 @@ def free_bytes():
 
 def stops(engine, text, voice, value, frames):
     """Speech ends with the sentence when a weight changes before it, or once that many frames are there."""
-    weight = engine._loaded.talker.layers[-1].code.down.data[0, :1]
+    weight = engine.loaded.talker.layers[-1].code.down.data[0, :1]
     kept, heard = weight.clone(), []
 
     def change(done, expected):
@@ -91,7 +91,7 @@ def stops(engine, text, voice, value, frames):
     with pytest.raises(HiggsError, match=SENTENCE):
         engine.speak(text, voice, PARAMS, on_frame=change, on_audio=heard.append)
     assert all(wav.isfinite().all() for wav in heard)
-    assert engine._loaded.runner().executor.name == "graph"
+    assert engine.loaded.runner().executor.name == "graph"
     weight.copy_(kept)
 
 

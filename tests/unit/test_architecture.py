@@ -170,22 +170,8 @@ def public_functions(body):
 
 
 # Still without: to be annotated with the next change to them, and taken off this list.
-UNANNOTATED = (
-    "cuda/",
-    "decode/kernels/",
-    "decode/executors/",
-    "decode/backend.py",
-    "decode/scheduler.py",
-    "decode/state.py",
-    "codec/snake.py",
-    "torch_names.py",
-)
-
-
 def test_public_functions_are_annotated():
     for path in [*ENGINE.rglob("*.py"), *NODES.rglob("*.py")]:
-        if path.relative_to(ROOT).as_posix().removeprefix("engine/").startswith(UNANNOTATED):
-            continue
         for function in public_functions(tree_of(path).body):
             given = function.args
             every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
@@ -272,14 +258,6 @@ def test_private_words_do_not_come_back(pattern, folders):
 # Private names that a test names all the same, by file.
 MAY_NAME = {
     "tests/unit/test_torch_names.py": {"_C"},  # torch's, and what the test is about
-    "tests/unit/test_scheduler.py": {"_unread"},  # only a GPU leaves copies unread
-    "tests/unit/test_executors.py": {"_same_bits"},  # a whole capture, of which this is the last look, takes a GPU
-    # What follows could ask public doors: the fixture `compiler`, `Engine.loaded`, what a backend describes.
-    "tests/unit/test_kernels.py": {"_nvrtc"},
-    "tests/gpu/test_batch.py": {"_decode_kernel"},
-    "tests/gpu/test_batches.py": {"_decode_kernel", "_loaded", "_runner_bytes"},
-    "tests/gpu/test_first_sound.py": {"_begin", "_decoder", "_loaded"},
-    "tests/gpu/test_not_finite.py": {"_loaded"},
 }
 
 

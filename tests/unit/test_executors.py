@@ -4,7 +4,7 @@ import pytest
 import torch
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.decode import backend, step
-from higgs_tts.engine.decode.executors.graph import _same_bits
+from higgs_tts.engine.decode.executors.graph import same_bits
 from higgs_tts.tests.traced import StepError, Tape
 
 
@@ -84,6 +84,6 @@ def test_the_same_seed_gives_the_same_codes_in_any_row_and_any_company(bench, sm
 def test_a_capture_is_held_against_the_step_bit_by_bit():
     """NaN, which a damaged checkpoint gives, is not a difference."""
     logits = torch.tensor([[1.0, float("nan")], [float("inf"), -2.0]])
-    assert _same_bits(logits, logits.clone()) and not _same_bits(logits, logits.nan_to_num())
+    assert same_bits(logits, logits.clone()) and not same_bits(logits, logits.nan_to_num())
     cache = logits.bfloat16()
-    assert _same_bits(cache, cache.clone()) and not _same_bits(cache, cache.flip(0))
+    assert same_bits(cache, cache.clone()) and not same_bits(cache, cache.flip(0))

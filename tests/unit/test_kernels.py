@@ -25,35 +25,15 @@ BLOCKS = {"75": 30, "80": 108, "86": 28, "89": 128, "90": 132, "100": 148, "120"
 SHARED_KB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 
-def has_nvrtc():
-    if not torch.version.cuda:
-        return False
-    try:
-        nvrtc._nvrtc()
-    except nvrtc.KernelUnavailable:
-        return False
-    return True
-
-
 def assert_compiles(source, capability, options):
     assert nvrtc.compile_cubin(nvrtc.read_source(source), capability, options).startswith(b"\x7fELF")
 
 
-needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="this torch has no NVRTC")
-
-
-@needs_nvrtc
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_sources_compile(config, capability):
-    assert (
-        len(
-            nvrtc.compile_cubin(
-                nvrtc.read_source(SOURCE), capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10)
-            )
-        )
-        > 10_000
-    )
+    assert_compiles(SOURCE, capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10))
 
 
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
@@ -70,18 +50,15 @@ def test_a_block_with_too_little_shared_memory_is_refused():
         pipeline(V2, 48 << 10)
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_sample_kernel_compiles(config, dtype, capability):
-    assert (
-        len(nvrtc.compile_cubin(nvrtc.read_source(sample.SOURCE), capability, sample.defines(config, dtype, 7)))
-        > 10_000
-    )
+    assert_compiles(sample.SOURCE, capability, sample.defines(config, dtype, 7))
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_batch_kernels_compile(config, capability):
@@ -104,7 +81,7 @@ def test_a_batch_is_no_larger_than_its_kernels_serve():
     assert MAX_BATCH <= batch.MAX_ROWS
 
 
-@needs_nvrtc
+@pytest.mark.usefixtures("compiler")
 def test_a_source_that_does_not_compile_says_why():
     with pytest.raises(nvrtc.KernelUnavailable, match=r"(?s)compute capability 90.*nonsense"):
         nvrtc.compile_cubin("nonsense;", "90", ())

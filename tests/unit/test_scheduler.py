@@ -72,7 +72,7 @@ def test_a_sequence_says_the_same_in_any_row_and_among_any_number_of_rows(schedu
 def test_copies_that_are_read_late_belong_to_the_sequence_they_were_made_for(scheduled, unread):
     expected = said(scheduled(3))
     run = scheduled(3)
-    run._unread = unread
+    run.unread = unread
     for codes, other in zip(said(run), expected, strict=True):
         assert torch.equal(codes, other)
 
@@ -165,7 +165,7 @@ def test_sequences_that_come_and_go_at_any_time_say_what_they_say_alone(schedule
     roll, expected = random.Random(seed), said(scheduled(2))
     run = scheduled(roll.choice((1, 2, 4)), low_latency_frames=roll.choice((0, 0, 11)))
     later, dropped = [run.waiting.pop() for _ in range(roll.randrange(7))], []
-    run._unread = roll.choice((0, 1, 3))
+    run.unread = roll.choice((0, 1, 3))
     for outputs in run:
         assert not any(sequence in dropped for sequence, _ in outputs)
         unfinished = [sequence for sequence in run.sequences if not (sequence.finished or sequence in later)]

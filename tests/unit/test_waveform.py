@@ -40,11 +40,11 @@ class Held(SideStreamWindows):
     """Windows that are decoded at once, and ready when the test says so."""
 
     def __init__(self, decoder):
-        self._decoder, self._windows, self.events = decoder, deque(), []
+        self.decoder, self._windows, self.events = decoder, deque(), []
 
-    def _begin(self, codes, start, stop):
+    def begin(self, codes, start, stop):
         self.events.append(Event())
-        return self.events[-1], self._decoder.decode_span(codes.T[None], start, stop)[0]
+        return self.events[-1], self.decoder.decode_span(codes.T[None], start, stop)[0]
 
 
 class Ruler:

@@ -1,12 +1,19 @@
 """Executors: the same step, run in different ways, each with step() and close()."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from ...memory import PrivatePool
+from ..backend import Backend
 from .eager import EagerExecutor
 from .graph import GraphError, GraphExecutor
 
-EXECUTORS = {"eager": EagerExecutor, "graph": GraphExecutor}  # (backend, capture stream); a test adds one
+# Each made of (backend, capture stream); a test adds one.
+EXECUTORS: dict[str, Any] = {"eager": EagerExecutor, "graph": GraphExecutor}
 
 
-def make_executor(name: str, backend, pool):
+def make_executor(name: str, backend: Backend, pool: PrivatePool) -> EagerExecutor | GraphExecutor:
     """The executor of that name, as in EngineConfig; captures on the pool's stream.
 
     Raises GraphError for a capture that failed.

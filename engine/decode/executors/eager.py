@@ -1,16 +1,25 @@
 """Runs the step op by op, as Python says."""
 
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from ..backend import Backend
+
 
 class EagerExecutor:
     """Calls the backend's step each time."""
 
     name = "eager"
 
-    def __init__(self, backend, stream=None):
+    def __init__(self, backend: Backend, stream: torch.cuda.Stream | None = None):
         self._backend = backend
 
-    def step(self):
+    def step(self) -> None:
         self._backend.step()
 
-    def close(self):
-        self._backend = None
+    def close(self) -> None:
+        with contextlib.suppress(AttributeError):  # closed before
+            del self._backend

@@ -3,9 +3,15 @@
 A capture is used only after it has been proved: from one state, an eager step and a replay must agree bit for bit.
 """
 
+from __future__ import annotations
+
+import contextlib
 import gc
 
 import torch
+
+from ..backend import Backend
+from ..state import DecodeState
 
 HEADROOM = 64 << 20  # bytes the driver may need for a graph; an instantiation that runs out can end the process
 WARM_UPS = 2  # eager steps before the capture: libraries set themselves up on their first use
@@ -23,9 +29,8 @@ class GraphExecutor:
 
     name = "graph"
 
-    def __init__(self, backend, stream):
+    def __init__(self, backend: Backend, stream: torch.cuda.Stream):
         state = backend.state
-        self._graph = None
         free = torch.cuda.mem_get_info(state.device)[0]
         if free < HEADROOM:
             raise GraphError(f"only {free >> 20} MB of device memory are free")
@@ -45,7 +50,7 @@ class GraphExecutor:
             torch.cuda.current_stream(state.device).wait_stream(stream)
             _restore(before)
 
-    def _capture(self, backend, stream):
+    def _capture(self, backend: Backend, stream: torch.cuda.Stream):
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
@@ -53,7 +58,7 @@ class GraphExecutor:
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             backend.step()
 
-    def _prove(self, backend, stream, before):
+    def _prove(self, backend: Backend, stream: torch.cuda.Stream, before: list):
         state = backend.state
         with torch.cuda.stream(stream):
             _restore(before)
@@ -68,19 +73,19 @@ class GraphExecutor:
             replayed = _results(state)
         stream.synchronize()
         for name in eager:
-            if not _same_bits(eager[name], replayed[name]):
+            if not same_bits(eager[name], replayed[name]):
                 raise GraphError(f"a replayed step differs from an eager one in {name}")
 
-    def step(self):
+    def step(self) -> None:
         self._graph.replay()
 
-    def close(self):
-        if self._graph is not None:
+    def close(self) -> None:
+        with contextlib.suppress(AttributeError):  # closed before, or never made
             self._graph.reset()
-        self._graph = None
+            del self._graph
 
 
-def _snapshot(state) -> list:
+def _snapshot(state: DecodeState) -> list:
     """(buffer, copy) of every buffer but the cache, which holds nothing yet."""
     cache = {state.cache.keys.untyped_storage().data_ptr(), state.cache.values.untyped_storage().data_ptr()}
     return [(t, t.clone()) for t in state.tensors() if t.untyped_storage().data_ptr() not in cache]
@@ -91,7 +96,7 @@ def _restore(copies):
         buffer.copy_(copy)
 
 
-def _pose(state):
+def _pose(state: DecodeState):
     """Every row live at the cache's first slots, with logits and noise that tell rows and codes apart."""
     ramp = torch.arange(state.logits.numel(), device=state.device, dtype=torch.float32).view_as(state.logits)
     state.logits.copy_((ramp * 0.618).frac_().mul_(8.0))
@@ -101,7 +106,7 @@ def _pose(state):
     state.delay.done.fill_(False)
 
 
-def _results(state) -> dict:
+def _results(state: DecodeState) -> dict:
     """Copies of what two steps from the pose write."""
     cache, delay = state.cache, state.delay
     return {
@@ -112,6 +117,6 @@ def _results(state) -> dict:
     }
 
 
-def _same_bits(one, other) -> bool:
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors hold the same bits: NaN, which a damaged checkpoint gives, is then equal to itself."""
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

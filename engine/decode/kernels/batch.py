@@ -7,15 +7,19 @@ anyway. Those with few outputs are split over their inputs (split-K), since one 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import pathlib
 
 import torch
 
-from ...cuda.kernel import CudaKernel, Limits, options, structure
+from ...cuda.kernel import Arguments, CudaKernel, Limits, options, structure
 from ...cuda.nvrtc import KernelUnavailable, launch
-from ...talker import FAMILIES
+from ...talker import FAMILIES, Talker
+from ...talker.config import ModelConfig
+from ...talker.layers import Layer
 from ...talker.ops.linear import linear, split_linear
+from ..state import DecodeState
 from .single import BF16, FP32, INT32, INT64, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
@@ -47,7 +51,7 @@ AttendArgs = structure(
 )
 
 
-def defines(config) -> tuple[str, ...]:
+def defines(config: ModelConfig) -> tuple[str, ...]:
     """Compiler options."""
     values = {
         "HIDDEN": config.hidden,
@@ -69,7 +73,7 @@ def defines(config) -> tuple[str, ...]:
     return options(values, AddNormArgs, SwigluArgs, AttendArgs)
 
 
-def norm_threads(config) -> int:
+def norm_threads(config: ModelConfig) -> int:
     """Threads of a block of `add_norm`, each with eight values of a row."""
     return config.hidden // 8
 
@@ -87,7 +91,7 @@ class BatchKernel(CudaKernel):
 
     name = "CUDA kernels for a batch"
 
-    def __init__(self, talker, state):
+    def __init__(self, talker: Talker, state: DecodeState):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason is None and not 2 <= state.batch <= MAX_ROWS:
@@ -110,7 +114,9 @@ class BatchKernel(CudaKernel):
             self._swiglu()
 
     @staticmethod
-    def make_scratch(config, batch: int, max_seq_len: int, device) -> dict[str, torch.Tensor]:
+    def make_scratch(
+        config: ModelConfig, batch: int, max_seq_len: int, device: torch.device
+    ) -> dict[str, torch.Tensor]:
         """What the kernels and the products between them hand to each other."""
         dim, heads, kv_heads, splits = config.head_dim, config.heads, config.kv_heads, max_splits(max_seq_len)
         widths = {
@@ -141,11 +147,11 @@ class BatchKernel(CudaKernel):
             following = layers[index + 1].code.attn_norm if index + 1 < len(layers) else self._talker.norm
             self._norms += [self._norm_args(layer.code.mlp_norm), self._norm_args(following)]
 
-    def _norm_args(self, weight, x_in=None) -> ctypes.Structure:
+    def _norm_args(self, weight: torch.Tensor, x_in: torch.Tensor | None = None) -> Arguments:
         s = {name: self.scratch[name] for name in ("delta", "x", "h")}
         return AddNormArgs.of(**s, x_in=x_in, weight=weight)
 
-    def _attend_args(self, layer, keys, values) -> ctypes.Structure:
+    def _attend_args(self, layer: Layer, keys: torch.Tensor, values: torch.Tensor) -> Arguments:
         names = ("qkv", "attended", "partial_o", "partial_ml", "arrived")
         return AttendArgs.of(
             **{name: self.scratch[name] for name in names},
@@ -160,7 +166,7 @@ class BatchKernel(CudaKernel):
             max_splits=max_splits(self._state.max_seq_len),
         )
 
-    def run(self):
+    def run(self) -> None:
         s, talker = self.scratch, self._talker
         self._add_norm(self._norms[0])
         for index, layer in enumerate(talker.layers):
@@ -175,23 +181,24 @@ class BatchKernel(CudaKernel):
         linear(s["h"], talker.head_codes, s["head"])
         self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])
 
-    def _add_norm(self, argument):
+    def _add_norm(self, argument: Arguments):
         launch(self._kernels["add_norm"], self._rows, self._norm_threads, argument)
 
-    def _attend(self, argument):
+    def _attend(self, argument: Arguments):
         launch(self._kernels["attend"], self._attend_blocks, _ATTEND_THREADS, argument)
 
     def _swiglu(self):
         launch(self._kernels["swiglu"], self._swiglu_blocks, _SWIGLU_THREADS, self._swiglu_args)
 
-    def reset(self):
+    def reset(self) -> None:
         """Nothing to do: its blocks do not wait for each other."""
 
     def tensors(self) -> list[torch.Tensor]:
         """What they have on the device of their own."""
         return list(self.scratch.values())
 
-    def close(self):
+    def close(self) -> None:
         """Unloads the code and drops the state."""
         super().close()
-        self._talker = self._state = None
+        with contextlib.suppress(AttributeError):  # closed before
+            del self._talker, self._state

@@ -8,11 +8,13 @@ import pathlib
 import torch
 
 from ...codes import BOC, EOC
-from ...cuda.kernel import ANY, CudaKernel, Limits, first_reason, options, structure
+from ...cuda.kernel import ANY, Arguments, CudaKernel, Limits, first_reason, options, structure
 from ...cuda.nvrtc import KernelUnavailable, launch
-from ...talker import FAMILIES
+from ...talker import FAMILIES, Talker
+from ...talker.config import ModelConfig
 from ..philox import ROUNDS
 from ..sampler import NOISE_STREAM
+from ..state import DecodeState
 
 SOURCE = pathlib.Path(__file__).with_name("sample.cu")
 BOOL, FP32, INT64 = torch.bool, torch.float32, torch.int64
@@ -47,7 +49,7 @@ SampleArgs = structure(
 _OF_REPEATS = {"repeat_limit", "window_mask", "history"}
 
 
-def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
+def defines(config: ModelConfig, dtype: torch.dtype, window: int) -> tuple[str, ...]:
     """Compiler options; window: how many frames v2's repetition rule looks back."""
     family = FAMILIES[config.family]
     values = {
@@ -67,12 +69,12 @@ def defines(config, dtype: torch.dtype, window: int) -> tuple[str, ...]:
     return options(values, SampleArgs)
 
 
-def threads(config) -> int:
+def threads(config: ModelConfig) -> int:
     """Of a block: a warp for each codebook."""
     return 32 * config.codebooks
 
 
-def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
+def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernel cannot serve this model here, or None."""
     own = {
         "it reads bf16 or fp32 weights only": dtype not in (torch.bfloat16, torch.float32),
@@ -88,7 +90,7 @@ class SampleKernel(CudaKernel):
     decodes. Allocates nothing on the device; `run` may be captured.
     """
 
-    def __init__(self, talker, state):
+    def __init__(self, talker: Talker, state: DecodeState):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason:
@@ -100,11 +102,11 @@ class SampleKernel(CudaKernel):
         with self._first_launch():
             self.run()
 
-    def run(self):
+    def run(self) -> None:
         launch(self._function, self._grid, self._block, self._argument)
 
 
-def arguments(talker, state) -> ctypes.Structure:
+def arguments(talker: Talker, state: DecodeState) -> Arguments:
     """The kernel's argument: buffers that must outlive it, null for those that only v2 has."""
     held = {"embed": talker.embed_codes, "x": state.work.x, "logits": state.logits, "max_seq_len": state.max_seq_len}
     for part in (state.cache, state.delay, state.sampler):

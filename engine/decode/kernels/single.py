@@ -8,10 +8,12 @@ import pathlib
 
 import torch
 
-from ...cuda.kernel import ANY, CudaKernel, Limits, first_reason, options, structure
+from ...cuda.kernel import ANY, Arguments, CudaKernel, Limits, first_reason, options, structure
 from ...cuda.nvrtc import KernelUnavailable, launch
-from ...talker import FAMILIES
+from ...talker import FAMILIES, Talker
+from ...talker.config import ModelConfig
 from ...talker.weight import FORMATS
+from ..state import DecodeState
 
 SOURCE = pathlib.Path(__file__).with_name("single.cu")
 BF16, FP32, INT32, INT64 = torch.bfloat16, torch.float32, torch.int32, torch.int64
@@ -60,7 +62,7 @@ SingleArgs = structure(
 )
 
 
-def pipeline(config, shared: int, weights: str = "bf16") -> tuple[int, int, int]:
+def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[int, int, int]:
     """(bytes of a tile, tiles in flight, stages) of a warp's pipeline, for `shared` bytes of shared memory a block.
 
     Raises KernelUnavailable.
@@ -74,13 +76,13 @@ def pipeline(config, shared: int, weights: str = "bf16") -> tuple[int, int, int]
     raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")
 
 
-def pipeline_bytes(config, shared: int, weights: str = "bf16") -> int:
+def pipeline_bytes(config: ModelConfig, shared: int, weights: str = "bf16") -> int:
     """A block's dynamic shared memory."""
     tile, _, stages = pipeline(config, shared, weights)
     return WARPS * stages * tile
 
 
-def defines(config, blocks: int, shared: int, weights: str = "bf16") -> tuple[str, ...]:
+def defines(config: ModelConfig, blocks: int, shared: int, weights: str = "bf16") -> tuple[str, ...]:
     """Compiler options for a grid of `blocks` with `shared` bytes of shared memory each. The head is always bf16."""
     tile, prefetch, stages = pipeline(config, shared, weights)
     values = {
@@ -107,7 +109,7 @@ def defines(config, blocks: int, shared: int, weights: str = "bf16") -> tuple[st
     return options(values, LayerWeights, SingleArgs)
 
 
-def unfit(config, device: torch.device, dtype: torch.dtype) -> str | None:
+def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernel cannot serve this model here, or None."""
     widths = (config.hidden, config.intermediate, config.heads * config.head_dim)
     strange = config.head_dim != 128 or any(width % 512 for width in widths) or config.heads // config.kv_heads > 4
@@ -127,7 +129,7 @@ class SingleKernel(CudaKernel):
 
     name = "CUDA kernel for one row"
 
-    def __init__(self, talker, state):
+    def __init__(self, talker: Talker, state: DecodeState):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason or state.batch != 1:
@@ -147,7 +149,9 @@ class SingleKernel(CudaKernel):
                 raise KernelUnavailable("its blocks do not see each other's values on this GPU")
 
     @staticmethod
-    def make_scratch(config, batch: int, max_seq_len: int, device) -> dict[str, torch.Tensor]:
+    def make_scratch(
+        config: ModelConfig, batch: int, max_seq_len: int, device: torch.device
+    ) -> dict[str, torch.Tensor]:
         """The buffers through which blocks exchange values (exchange.cuh), zeroed: no epoch has been published yet."""
         words = {
             "x": config.hidden,
@@ -160,20 +164,20 @@ class SingleKernel(CudaKernel):
         }
         return {name: torch.zeros(size, device=device, dtype=torch.int32) for name, size in words.items()}
 
-    def run(self):
+    def run(self) -> None:
         launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
 
     def tensors(self) -> list[torch.Tensor]:
         """What it has on the device of its own, its table of addresses aside."""
         return list(self.scratch.values())
 
-    def reset(self):
+    def reset(self) -> None:
         """As new, after a launch that stalled: no epoch has been published yet."""
         for tensor in (*self.scratch.values(), self._stalled):
             tensor.zero_()
 
 
-def layer_table(talker, device) -> torch.Tensor:
+def layer_table(talker: Talker, device: torch.device) -> torch.Tensor:
     """`LayerWeights` of every layer, [layers, 7] addresses."""
     table = []
     for layer in talker.layers:
@@ -191,7 +195,7 @@ def layer_table(talker, device) -> torch.Tensor:
     return torch.tensor(table, dtype=INT64, device=device)
 
 
-def arguments(talker, state, scratch: dict, layers: torch.Tensor) -> ctypes.Structure:
+def arguments(talker: Talker, state: DecodeState, scratch: dict[str, torch.Tensor], layers: torch.Tensor) -> Arguments:
     """The kernel's argument; all these tensors must outlive it."""
     return SingleArgs.of(
         **scratch,

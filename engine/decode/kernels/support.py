@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from ...cuda.nvrtc import KernelUnavailable, compile_cubin
+from ...talker.config import ModelConfig
 from .single import SingleKernel, unfit
 
 _PROBE = 'extern "C" __global__ void probe() {}'
 
 
-def decode_ops(config, device: torch.device, dtype: torch.dtype) -> str:
+def decode_ops(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str:
     """The backend for one row, in words: our kernel, or torch's ops and why. Compiles at most an empty kernel."""
     reason = unfit(config, device, dtype)
     if reason is None:
