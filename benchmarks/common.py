@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ DEVICE = "cuda:0"
 
 
 def card() -> dict:
-    """GPU, driver, torch and date, as every result names them."""
+    """GPU, driver, torch, date and commit, as every result names them."""
     import torch
 
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -31,7 +32,17 @@ def card() -> dict:
         "driver": driver,
         "torch": torch.__version__,
         "date": str(datetime.date.today()),
+        "commit": commit(),
     }
+
+
+def commit() -> str:
+    """What is measured; HIGGS_COMMIT tells it where the checkout came without git."""
+    told = os.environ.get("HIGGS_COMMIT", "")
+    if not told and shutil.which("git"):
+        query = ["git", "describe", "--always", "--dirty"]
+        told = subprocess.run(query, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return told or "unknown"
 
 
 def in_process(script: str, arguments: list[str], allocator: str, timeout: float | None = None) -> dict:

@@ -19,6 +19,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+from common import commit  # noqa: E402
 from hearing import RECOGNISERS, Speakers, longest_silence, pitch, word_errors  # noqa: E402
 
 from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams  # noqa: E402
@@ -149,7 +150,7 @@ def main() -> None:
             result |= cloning(engine, pairs, params, speakers, given.references)
         result |= one_voice(engine, texts[:LONG_TEXT], params, speakers)
     size = sum(path.stat().st_size for path in pathlib.Path(given.model).iterdir())
-    result |= {"megabytes": round(size / 1e6, 2), "date": str(datetime.date.today())}
+    result |= {"megabytes": round(size / 1e6, 2), "date": str(datetime.date.today()), "commit": commit()}
     if given.write:
         RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in result.items() if key not in ("heard", "clones")}))
