@@ -4,7 +4,17 @@ from .checkpoint.catalog import DOWNLOADS
 from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache
 from .checkpoint.download import download_checkpoint
 from .checkpoint.embedded import EMBEDDED, EMBEDDED_NAME
-from .config import DEFAULT_GRAPHS, DTYPES, FRAME_RATE, GRAPHS, SAMPLE_RATE, EngineConfig, SamplingParams, range_of
+from .config import (
+    DEFAULT_GRAPHS,
+    DTYPES,
+    FRAME_RATE,
+    GRAPHS,
+    SAMPLE_RATE,
+    VERSION,
+    EngineConfig,
+    SamplingParams,
+    range_of,
+)
 from .engine import Engine
 from .errors import HiggsError
 from .result import SpeechResult
@@ -20,6 +30,7 @@ __all__ = [
     "FRAME_RATE",
     "GRAPHS",
     "SAMPLE_RATE",
+    "VERSION",
     "Engine",
     "EngineConfig",
     "Found",

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 from .codes import CODE_VOCAB
 from .errors import HiggsError
 
+VERSION = "0.2.0"  # of the pack; pyproject.toml says the same
 SAMPLE_RATE = 24_000  # Hz, what the codec writes
 FRAME_SAMPLES = 960  # samples a codec frame
 FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second

@@ -7,7 +7,7 @@ from dataclasses import replace
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import Engine, HiggsError, SamplingParams, SpeechResult, Voice
+from ..engine import VERSION, Engine, HiggsError, SamplingParams, SpeechResult, Voice
 from . import audio, types, widgets
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
@@ -88,7 +88,8 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = ()) -
             f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
             *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
             f"Model: {model}",
-            f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}",
+            f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}. "
+            f"Higgs TTS {VERSION}",
         ]
     )
 

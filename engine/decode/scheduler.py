@@ -171,7 +171,8 @@ class Scheduler:
         self._runner.reset()
         return HiggsError(
             "The GPU stopped in the middle of a step: parts of it waited for each other for over a second, so speech "
-            "was stopped. Try again; if it happens again, please report it with what `python -m engine doctor` prints."
+            "was stopped. Try again; if it happens again, please report it with what `python -m engine doctor FOLDER` "
+            "prints."
         )
 
     def _ready(self, num_generated: int, ended: bool, finished: bool) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ..config import FRAME_RATE, EngineConfig, SamplingParams
+from ..config import FRAME_RATE, VERSION, EngineConfig, SamplingParams
 from ..decode.model_runner import ModelRunner
 from ..decode.state import DecodeState
 from ..engine import Engine
@@ -66,8 +66,8 @@ class Row:
 def bench(config: EngineConfig) -> dict:
     """Times one row's step of a checkpoint, or of the published shapes where `config.model` is empty.
 
-    Returns plain values for JSON: device, torch, read_tb_s, rows (Row.as_dict) and skipped (sentences). Everything is
-    freed at the end. Raises HiggsError for a folder that holds no usable checkpoint or a device that is not there.
+    Returns plain values for JSON: version, device, torch, read_tb_s, rows (Row.as_dict) and skipped (sentences).
+    Everything is freed at the end. Raises HiggsError for a folder that holds no usable checkpoint or a device that is not there.
     """
     rows, skipped, read = [], [], 0.0
     for family in ("",) if config.model else PUBLISHED:
@@ -86,6 +86,7 @@ def bench(config: EngineConfig) -> dict:
                 rows.append(_time_one(engine, who, read, hollow=bool(family)))
     gpu = engine.device.type == "cuda"
     return {
+        "version": VERSION,
         "device": torch.cuda.get_device_name(engine.device) if gpu else engine.device.type,
         "torch": torch.__version__,
         "read_tb_s": float(f"{read / 1e12:.4g}"),

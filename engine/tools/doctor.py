@@ -16,6 +16,7 @@ from ..checkpoint.hf_config import Settings
 from ..checkpoint.load import open_talker, talker_problems
 from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
+from ..config import VERSION
 from ..decode.kernels.support import decode_ops
 from ..errors import HiggsError
 from ..json_file import FETCH, read_json
@@ -45,7 +46,7 @@ class Report:
     tokens: int | None = None
     speaks: str = ""  # languages and tags, where a card limits them
     kernels: str = ""  # what would decode it on this machine
-    versions: dict[str, str] = field(default_factory=dict)  # of Python and the libraries; empty where not installed
+    versions: dict[str, str] = field(default_factory=dict)  # the pack's and others'; empty: not installed
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     advice: str = ""
@@ -77,7 +78,7 @@ class Report:
 def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Report:
     """Look at everything in `folder` that the engine would read. Never raises for what it finds there."""
     folder = Path(folder).expanduser()
-    report = Report(str(folder), versions=versions())
+    report = Report(str(folder), versions={"higgs-tts": VERSION, **versions()})
     _check_torchaudio(report)
     if not folder.is_dir():
         report.problems.append(f"{folder} is not a folder.")

@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+from higgs_tts.engine import VERSION
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENGINE, NODES = ROOT / "engine", ROOT / "nodes"
@@ -186,6 +187,11 @@ def imported_optionally(path):
         is_optional = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_optional"
         if is_optional and isinstance(node.args[0], ast.Constant):
             yield node.args[0].value
+
+
+def test_the_version_is_said_once_in_code_and_the_same_for_the_registry():
+    assert f'version = "{VERSION}"\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_requirements_name_what_is_imported_and_pin_nothing():

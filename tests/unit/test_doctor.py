@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError
+from higgs_tts.engine import VERSION, Engine, EngineConfig, HiggsError
 from higgs_tts.engine.checkpoint.discover import constants
 from higgs_tts.engine.decode.kernels import support
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
@@ -241,7 +241,12 @@ def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
 
 def test_the_versions_are_told_and_a_torchaudio_that_does_not_fit_is_a_note(written, monkeypatch):
     report = examine(written["v3"])
-    assert report.versions["torch"] and report.versions["transformers"] and report.versions["python"]
+    assert (
+        report.versions["higgs-tts"] == VERSION
+        and report.versions["torch"]
+        and report.versions["transformers"]
+        and report.versions["python"]
+    )
     assert f"torch {report.versions['torch']}" in report.as_text()
     misfit = "torchaudio 2.11.0 does not fit"
     monkeypatch.setattr(doctor, "torchaudio_misfit", lambda: misfit)

@@ -1,11 +1,14 @@
 """The CUDA sources compile for every generation of GPU that ComfyUI's users have. Needs NVRTC, not a GPU."""
 
+import ctypes
 import dataclasses
 
 import pytest
 import torch
 from higgs_tts.engine.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
+from higgs_tts.engine.cuda.kernel import ANY, structure
+from higgs_tts.engine.cuda.kernel import options as kernel_options
 from higgs_tts.engine.decode.kernels import batch, sample
 from higgs_tts.engine.decode.kernels.single import (
     MAX_STAGES,
@@ -92,3 +95,36 @@ def test_what_the_kernel_cannot_serve_is_named():
     assert "NVIDIA" in unfit(V3, torch.device("cpu"), torch.bfloat16)
     assert "bf16" in unfit(V3, cuda, torch.float32)
     assert unfit(dataclasses.replace(V3, head_dim=64), cuda, torch.bfloat16)
+
+
+Probe = structure("Probe", values=torch.float32, any_kind=ANY, count=ctypes.c_int)
+
+
+def test_an_argument_holds_addresses_and_its_size_goes_to_the_compiler():
+    values, other = torch.zeros(4), torch.zeros(2, dtype=torch.int64)
+    made = Probe.of(values=values, any_kind=other, count=4)
+    assert (made.values, made.any_kind, made.count) == (values.data_ptr(), other.data_ptr(), 4)
+    assert Probe.of(values=None, any_kind=other, count=4).values is None
+    assert kernel_options({"A": 1}, Probe) == ("-DA=1", "-DSIZEOF_Probe=24")
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"values": torch.zeros(4, dtype=torch.float64)}, "values is torch.float64"),
+        ({"values": torch.zeros(4, 4).t()}, "values is not contiguous"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_an_argument_that_a_kernel_would_misread_is_refused(changed, told):
+    with pytest.raises(TypeError, match=told):
+        Probe.of(**{"values": torch.zeros(4), "any_kind": torch.zeros(1), "count": 4} | changed)
+    with pytest.raises(TypeError, match="count"):
+        Probe.of(values=torch.zeros(4), any_kind=None)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_source_with_another_structure_does_not_compile():
+    source = nvrtc.read_source(batch.SOURCE).replace("u16* act; int rows;", "u16* act; int rows, more, most;")
+    with pytest.raises(nvrtc.KernelUnavailable, match=r"batch\.py fills another structure"):
+        nvrtc.compile_cubin(source, "90", batch.defines(V3))

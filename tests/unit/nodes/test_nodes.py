@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import DOWNLOADS, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice, range_of
+from higgs_tts.engine import DOWNLOADS, VERSION, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice, range_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
@@ -92,7 +92,7 @@ class TestSpeak:
             "Warning: a warning of the loader",
             "Warning: a warning",
             "Model: higgs",
-            "Details: 2 frames, 100 frames/s. Backend: by hand",
+            f"Details: 2 frames, 100 frames/s. Backend: by hand. Higgs TTS {VERSION}",
         ]
         assert comfy["comfy.utils"].bars == [(1, 2), (2, 2)]
         assert len(comfy["comfy.model_management"].loads) == 1
