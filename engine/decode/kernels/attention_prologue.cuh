@@ -30,8 +30,8 @@ __device__ __forceinline__ float4 norm_rope(float4 v, uint2 norm, Rope rope) {
                      v.w * cos.w + o.w * sin.w);
 }
 
-// A vector for the block, in shared memory; a new key or value also for later steps, in its slot of the cache.
-__device__ __forceinline__ void place(uint2 vector, u16* shared, u16* cache, int at, bool to_cache) {
+// A new key or value, for the block in shared memory and for later steps in its slot of the cache.
+__device__ __forceinline__ void place_new(uint2 vector, u16* shared, u16* cache, int at, bool to_cache) {
   store4(shared, vector);
   if (to_cache) store4(cache + (long long)at * DIM, vector);
 }

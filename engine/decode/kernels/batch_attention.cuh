@@ -74,7 +74,8 @@ __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const 
     const int i = warp + j * WARPS;
     if (i >= count) continue;
     const uint2 v = i <= GROUP ? pack4(norm_rope(unpack4(raw[j]), weight[j], rope)) : raw[j];
-    place(v, i < GROUP ? sh.q[i] : i == GROUP ? sh.key : sh.value, i == GROUP ? keys : values, a.at, i >= GROUP);
+    if (i < GROUP) store4(sh.q[i], v);
+    else place_new(v, i == GROUP ? sh.key : sh.value, i == GROUP ? keys : values, a.at, true);
   }
   __syncthreads();
 }

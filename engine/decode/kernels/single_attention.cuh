@@ -65,7 +65,7 @@ __device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, c
     const bool is_key = warp == Q;
     float4 v = receive(s, s.qkv + Q_SIZE + (is_key ? 0 : KV_SIZE) + a.head / GROUP * DIM + lane * 4, epoch);
     if (is_key) v = norm_rope(v, p.norm, p.rope);
-    place(pack4(v), is_key ? sh.key : sh.value, is_key ? keys : values, a.at, a.head % GROUP == 0);
+    place_new(pack4(v), is_key ? sh.key : sh.value, is_key ? keys : values, a.at, a.head % GROUP == 0);
   }
   __syncthreads();
 }
