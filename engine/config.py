@@ -14,7 +14,8 @@ FRAME_SAMPLES = 960  # samples a codec frame
 FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 MAX_BATCH = 64  # rows of a batch at most
-DTYPES = ("auto", "bf16", "fp32")
+QUANTIZED = ("int8", "int4")
+DTYPES = ("auto", "bf16", "fp32", *QUANTIZED)
 KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the executor behind it
 RUNNERS = ("auto", "graph", "eager")
@@ -70,7 +71,9 @@ class EngineConfig:
     model: str  # folder of the checkpoint
     codec: str | None = None  # folder of the codec where the checkpoint holds none
     device: str = "auto"  # "auto", "cpu", "cuda:0", ...
-    dtype: str = "auto"  # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU
+    # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU. "int8", "int4": so are the layers' matrices stored, and
+    # all else is as with "auto".
+    dtype: str = "auto"
     # Positions in the cache: prompt, reference and frames together.
     context: int = _number(4096, 64, 32768, step=256, offered=(512, 8192))
     batch: int = _number(0, 0, MAX_BATCH)  # sequences that decode together at most; 0: as many as fit
@@ -83,6 +86,11 @@ class EngineConfig:
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("runner", self.runner, RUNNERS)
         _check_ranges(self)
+
+    @property
+    def weights(self) -> str:
+        """What the layers' matrices are quantised to; empty where they are not."""
+        return self.dtype if self.dtype in QUANTIZED else ""
 
 
 DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor == EngineConfig.runner)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
-from .checkpoint.load import inspect, require_whole, talker_sizes
+from .checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
 from .errors import HiggsError
@@ -44,6 +44,7 @@ class Engine:
             raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
         self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
         require_whole(self.checkpoint)
+        require_quantizable(self.checkpoint, config.weights)
         self.card = read_card(self.checkpoint.folder)
         self.context = min(config.context, self.checkpoint.config.max_context)
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config)
@@ -128,7 +129,8 @@ class Engine:
 
     def _few_threads(self):
         """One CPU thread for a model so small that more only wait for each other."""
-        is_small = self.device.type == "cpu" and sum(talker_sizes(self.checkpoint, self.dtype)) <= SMALL_BYTES
+        size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
+        is_small = self.device.type == "cpu" and size <= SMALL_BYTES
         return one_thread() if is_small else contextlib.nullcontext()
 
     def _on_device(self):
@@ -228,6 +230,6 @@ def _device(name: str) -> torch.device:
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
+    if name not in _DTYPES:
         name = "fp32" if device.type == "cpu" else "bf16"
     return _DTYPES[name]

@@ -34,12 +34,14 @@ def planned_bytes(
 ) -> int:
     """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
     runner = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
-    return _lasting_bytes(checkpoint, context, device, dtype) + device_bytes(runner, device)
+    return _lasting_bytes(checkpoint, config, context, device, dtype) + device_bytes(runner, device)
 
 
-def _lasting_bytes(checkpoint: Checkpoint, context: int, device: torch.device, dtype: torch.dtype) -> int:
+def _lasting_bytes(
+    checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+) -> int:
     """Bytes of what `trim` leaves: weights, rotary tables, codec and cuBLAS's workspace."""
-    sizes = talker_sizes(checkpoint, dtype) + rope_sizes(checkpoint.config, context, dtype)
+    sizes = talker_sizes(checkpoint, dtype, config.weights) + rope_sizes(checkpoint.config, context, dtype)
     sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
     return device_bytes(sizes, device) + workspace_bytes(device)
 
@@ -58,12 +60,12 @@ class LoadedModel:
         self._runner: ModelRunner | None = None
         self._snake: SnakeKernel | None = None
         self._codec_backend = ""
-        self._lasting_bytes = _lasting_bytes(checkpoint, context, device, dtype)
         self.pool = PrivatePool(device)
         self._make_spare(device)
         try:
+            self._lasting_bytes = _lasting_bytes(checkpoint, config, context, device, dtype)
+            tensors = load_talker(checkpoint, device, dtype, config.weights, self.pool.allocate)
             with self.pool.allocate():
-                tensors = load_talker(checkpoint, device, dtype)
                 self.talker = build_talker(checkpoint.config, tensors, context)
                 self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
             self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
@@ -106,7 +108,8 @@ class LoadedModel:
 
     def describe(self, runner: ModelRunner) -> str:
         """In plain words, what decodes and, where the codec's kernel is missing, why."""
-        return runner.describe() + self._codec_backend
+        weights = f", {self._config.weights} weights" if self._config.weights else ""
+        return runner.describe() + weights + self._codec_backend
 
     @property
     def held_bytes(self) -> int:

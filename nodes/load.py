@@ -8,7 +8,7 @@ from pathlib import Path
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
+from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, QUANTIZED, Engine, EngineConfig, HiggsError, download_checkpoint
 from . import types, widgets
 from .checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
 from .devices import device_names, resolve_device, resolve_runner
@@ -123,7 +123,7 @@ def _advanced_inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "dtype",
-            options=list(DTYPES),
+            options=[dtype for dtype in DTYPES if dtype not in QUANTIZED],  # these were measured on no GPU yet
             default=EngineConfig.dtype,
             optional=True,
             advanced=True,

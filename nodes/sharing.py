@@ -16,7 +16,9 @@ def share_patcher(engine: Engine, fingerprint: list[list], label: str = "", warn
     label, warning: for the info output of the nodes that use it.
     """
     files = tuple(map(tuple, fingerprint))
-    key = (engine.checkpoint.folder.resolve(), files, engine.device, engine.dtype, engine.context, engine.config.runner)
+    config = engine.config
+    precision = engine.dtype, config.weights
+    key = (engine.checkpoint.folder.resolve(), files, engine.device, precision, engine.context, config.runner)
     patcher = _patchers.get(key)
     if patcher is None:
         patcher = _patchers[key] = make_patcher(engine)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from ..errors import HiggsError
 from ..json_file import read_json
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig
+from ..talker.weight import FORMATS, MATRICES, SCRATCH, Format, format_of, scratch_bytes
 from .codec_layout import CodecWeights, looks_like_codec
 from .discover import CONFIG, TOKENIZER
 from .find_codec import FEW, find_codec, first_problems
@@ -121,41 +124,68 @@ def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     return problems
 
 
-def load_talker(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def load_talker(
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: torch.dtype,
+    weights: str = "",
+    allocate: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> dict[str, torch.Tensor]:
     """The talker's tensors under their canonical names, fused, in `dtype` on `device`, and nothing else there.
 
-    `embed_text` stays in host memory in the file's dtype, backed by the file where it is stored in one piece.
-    A tied head is the same tensor object as `embed_codes`. Raises HiggsError when the checkpoint has problems.
+    weights: a format of talker/weight.py that the layers' matrices are quantised to on their way, one after another
+    through SCRATCH, which stays. allocate: a context for what stays. `embed_text` stays in host memory in the file's
+    dtype, backed by the file where it is stored in one piece. A tied head is the same tensor object as `embed_codes`.
+    Raises HiggsError when the checkpoint has problems.
     """
     require_whole(checkpoint)
     tensors: dict[str, torch.Tensor] = {}
     jobs: list[Job] = []
+    with allocate():
+        if size := _scratch_bytes(checkpoint, dtype, weights):
+            tensors[SCRATCH] = torch.empty(size, dtype=torch.uint8, device=device)
     for name, sources in checkpoint.plan.parts.items():
         stored = [key for source in sources for key in source.stored]
         if name == _HOST:
             halves = [checkpoint.talker.get(key) for key in stored]
             tensors[name] = halves[0] if len(halves) == 1 else torch.cat(halves)
             continue
-        fused = tensors[name] = torch.empty(checkpoint.plan.shape(name), dtype=dtype, device=device)
-        row = 0
-        for key in stored:
-            rows = checkpoint.talker.shapes[key][0]
-            jobs += _place(checkpoint.talker, key, fused[row : row + rows])
-            row += rows
+        *rows, width = shape = checkpoint.plan.shape(name)
+        format = _format(name, dtype, weights)
+        with allocate():
+            data = tensors[name] = torch.empty(
+                *rows, format.bytes(width) // format.dtype.itemsize, dtype=format.dtype, device=device
+            )
+        if format.quantize is None:
+            jobs += _place(checkpoint.talker, stored, data)
+            continue
+        whole = tensors[SCRATCH][: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        quantize = functools.partial(format.quantize, whole, data)
+        placed = _place(checkpoint.talker, stored, whole)
+        if placed:
+            jobs += [*placed[:-1], replace(placed[-1], then=quantize)]
+        else:
+            quantize()
     if jobs:
         upload(jobs, device)
+    if SCRATCH in tensors and device.type == "cuda":
+        torch.cuda.empty_cache()  # what quantising computed with
     if checkpoint.plan.tied:
         tensors["head_codes"] = tensors["embed_codes"]
     return tensors
 
 
-def _place(file: TensorFile, key: str, target: torch.Tensor) -> list[Job]:
-    """Copies a stored tensor to its target now, or says how it is to be uploaded to a GPU."""
-    span = file.span(key) if target.device.type == "cuda" else None
-    if span is None:
-        target.copy_(file.get(key))
-        return []
-    return [Job(*span, file.dtypes[key], target)]
+def _place(file: TensorFile, stored: list[str], target: torch.Tensor) -> list[Job]:
+    """Copies stored tensors one below the other into `target` now, or says how they are to be uploaded to a GPU."""
+    spans = [file.span(key) if target.device.type == "cuda" else None for key in stored]
+    parts = target.split([file.shapes[key][0] for key in stored])
+    if None not in spans:
+        return [
+            Job(*span, file.dtypes[key], part) for span, key, part in zip(spans, stored, parts, strict=True) if span
+        ]
+    for key, part in zip(stored, parts, strict=True):
+        part.copy_(file.get(key))
+    return []
 
 
 def require_whole(checkpoint: Checkpoint) -> None:
@@ -171,7 +201,40 @@ def require_whole(checkpoint: Checkpoint) -> None:
     )
 
 
-def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype) -> list[int]:
+def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") -> list[int]:
     """Bytes of each tensor that `load_talker` puts on the device."""
-    names = (name for name in checkpoint.plan.parts if name != _HOST)
-    return [math.prod(checkpoint.plan.shape(name)) * dtype.itemsize for name in names]
+    size = _scratch_bytes(checkpoint, dtype, weights)
+    sizes = [size] if size else []
+    for name in checkpoint.plan.parts:
+        if name != _HOST:
+            *rows, width = checkpoint.plan.shape(name)
+            sizes.append(math.prod(rows) * _format(name, dtype, weights).bytes(width))
+    return sizes
+
+
+def _format(name: str, dtype: torch.dtype, weights: str) -> Format:
+    """What a tensor of the talker is stored as on the device."""
+    quantised = weights and name.rpartition(".")[2] in MATRICES
+    return FORMATS[weights] if quantised else format_of(dtype)
+
+
+def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> int:
+    """Of SCRATCH; 0 where nothing is quantised."""
+    return max(scratch_bytes(shape, dtype) for shape in _matrices(checkpoint)) if weights else 0
+
+
+def _matrices(checkpoint: Checkpoint) -> list[tuple[int, ...]]:
+    """The shapes of what may be quantised."""
+    plan = checkpoint.plan
+    return [plan.shape(name) for name in plan.parts if name.rpartition(".")[2] in MATRICES]
+
+
+def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
+    """Raises HiggsError for widths that are not whole blocks of the format `weights`; empty: nothing is quantised."""
+    block = FORMATS[weights].block if weights else 1
+    odd = [width for _, width in _matrices(checkpoint) if width % block]
+    if odd:
+        raise HiggsError(
+            f"dtype {weights} needs widths that are multiples of {block}, and this model has one of {odd[0]}. "
+            "Choose auto, bf16 or fp32."
+        )

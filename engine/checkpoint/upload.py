@@ -7,7 +7,7 @@ offsets and destinations; knows nothing of models.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ class Job:
     offset: int
     dtype: torch.dtype  # as stored
     target: torch.Tensor
+    then: Callable[[], None] | None = None  # what is queued behind its last copy, on the same stream
 
 
 def upload(jobs: list[Job], device: torch.device) -> None:
@@ -40,16 +41,16 @@ def upload(jobs: list[Job], device: torch.device) -> None:
     pieces = [piece for job in jobs for piece in _pieces(job)]
     slots = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(min(SLOTS, len(pieces)))]
     busy: list[torch.cuda.Event | None] = [None] * len(slots)
-    reads: deque[tuple[Future[torch.Tensor], int, torch.dtype, torch.Tensor]] = deque()
+    reads: deque[tuple[Future[torch.Tensor], int, Job, torch.Tensor, bool]] = deque()
     with ThreadPoolExecutor(READERS) as readers:
-        for index, (job, offset, target) in enumerate(pieces):
+        for index, (job, offset, target, is_last) in enumerate(pieces):
             slot = index % len(slots)
             if len(reads) == len(slots):
                 _copy(*reads.popleft(), busy)
             if (copied := busy[slot]) is not None:
                 copied.synchronize()
             size = target.numel() * job.dtype.itemsize
-            reads.append((readers.submit(_read, job.path, offset, slots[slot][:size]), slot, job.dtype, target))
+            reads.append((readers.submit(_read, job.path, offset, slots[slot][:size]), slot, job, target, is_last))
         while reads:
             _copy(*reads.popleft(), busy)
     torch.cuda.synchronize(device)
@@ -57,11 +58,11 @@ def upload(jobs: list[Job], device: torch.device) -> None:
     release_pinned_memory()
 
 
-def _pieces(job: Job) -> Iterator[tuple[Job, int, torch.Tensor]]:
-    """(job, offset, part of the target) in pieces that fit a buffer."""
+def _pieces(job: Job) -> Iterator[tuple[Job, int, torch.Tensor, bool]]:
+    """(job, offset, part of the target, whether it is the last) in pieces that fit a buffer."""
     flat, size = job.target.view(-1), CHUNK // job.dtype.itemsize
     for start in range(0, flat.numel(), size):
-        yield job, job.offset + start * job.dtype.itemsize, flat[start : start + size]
+        yield job, job.offset + start * job.dtype.itemsize, flat[start : start + size], start + size >= flat.numel()
 
 
 def _read(path: Path, offset: int, buffer: torch.Tensor) -> torch.Tensor:
@@ -80,11 +81,14 @@ def _read(path: Path, offset: int, buffer: torch.Tensor) -> torch.Tensor:
 def _copy(
     read: Future[torch.Tensor],
     slot: int,
-    dtype: torch.dtype,
+    job: Job,
     target: torch.Tensor,
+    is_last: bool,
     busy: list[torch.cuda.Event | None],
 ):
     """Starts the copy of a finished read and marks its buffer busy until it is done."""
-    target.copy_(read.result().view(dtype), non_blocking=True)
+    target.copy_(read.result().view(job.dtype), non_blocking=True)
     busy[slot] = copied = torch.cuda.Event()
     copied.record()
+    if is_last and job.then is not None:
+        job.then()

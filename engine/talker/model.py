@@ -14,7 +14,7 @@ from .ops.linear import linear, project
 from .ops.norm import rms_norm
 from .prefill import AudioSpans, Span, run_layer
 from .rope import rope_tables
-from .weight import Weight
+from .weight import SCRATCH, Weight
 
 
 class Talker:
@@ -32,15 +32,17 @@ class Talker:
         self.layers = layers
         self.embed_text = tensors["embed_text"]  # [text_vocab, H], host
         self.embed_codes = tensors["embed_codes"]  # [K * V, H]
-        self.head_codes = Weight.plain(tensors["head_codes"])  # [K * V, H]
+        self.head_codes = Weight(tensors["head_codes"])  # [K * V, H]
         self.norm = tensors["norm"]  # [H]
         self.device, self.dtype = self.embed_codes.device, self.embed_codes.dtype
         self.cos, self.sin = rope_tables(config.rope, config.head_dim, context, self.device, self.dtype)
+        self.scratch = tensors.get(SCRATCH)  # where its quantised weights are written out
         self.offsets = torch.arange(config.codebooks, device=self.device) * config.code_vocab  # row c * V of codebook c
 
     def tensors(self) -> list[torch.Tensor]:
         """Everything on the device that a step reads."""
         found = [self.embed_codes, *self.head_codes.tensors(), self.norm, self.cos, self.sin, self.offsets]
+        found += [] if self.scratch is None else [self.scratch]
         for layer in self.layers:
             found += [*layer.qkv.tensors(), *layer.out.tensors()] + ([] if layer.qk_norm is None else [layer.qk_norm])
             for expert in (layer.text, layer.code):
@@ -55,9 +57,12 @@ class Talker:
         ids: P token ids; spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids;
         keys, values: [layers, kv_heads, S, D], the row's part of the cache, filled before `start` and here after it.
         """
-        hidden = self.fill(ids, spans, keys, values, start, len(ids))[-1:]
+        return self.logits(self.fill(ids, spans, keys, values, start, len(ids))[-1:])[0]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Last hidden states [n, H] -> logits [n, K * V] fp32."""
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.norm_eps)
-        return project(normed, self.head_codes).float()[0]
+        return project(normed, self.head_codes).float()
 
     def fill(
         self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int, stop: int

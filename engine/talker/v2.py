@@ -7,7 +7,7 @@ import torch
 from ..codes import CODE_VOCAB, CODEBOOK_SIZE
 from .config import ModelConfig
 from .layers import Expert, Layer
-from .weight import Weight
+from .weight import SCRATCH, Weight
 
 SUPPORTED = {
     "": {
@@ -47,7 +47,7 @@ def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> 
         return tensors[f"layers.{index}.{name}"]
 
     def weight(name: str) -> Weight:
-        return Weight.plain(get(name))
+        return Weight(get(name), tensors.get(SCRATCH))
 
     text = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))
     code = Expert(get("audio_attn_norm"), get("audio_mlp_norm"), weight("audio_gate_up"), weight("audio_down"))

@@ -7,7 +7,7 @@ import torch
 from ..codes import CODE_VOCAB
 from .config import ModelConfig
 from .layers import Expert, Layer
-from .weight import Weight
+from .weight import SCRATCH, Weight
 
 SUPPORTED = {
     "audio_encoder_config": {
@@ -39,7 +39,7 @@ def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> 
         return tensors[f"layers.{index}.{name}"]
 
     def weight(name: str) -> Weight:
-        return Weight.plain(get(name))
+        return Weight(get(name), tensors.get(SCRATCH))
 
     expert = Expert(get("attn_norm"), get("mlp_norm"), weight("gate_up"), weight("down"))
     norms = [get("q_norm").expand(config.heads, -1), get("k_norm").expand(config.kv_heads, -1)]

@@ -2,53 +2,89 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from .quantize import BLOCK, INT4_BLOCK, INT8_BLOCK, dequantize_int4, dequantize_int8, quantize_int4, quantize_int8
+
+SCRATCH = "scratch"  # beside the tensors of a talker with quantised weights, see Weight.scratch
+MATRICES = ("qkv", "o", "gate_up", "down", "audio_gate_up", "audio_down")  # of a layer, which may be quantised
+
 
 @dataclass(frozen=True)
 class Format:
-    """How a matrix is stored."""
+    """How a matrix is stored: by rows, and a row as whole blocks."""
 
-    dtype: torch.dtype  # of Weight.data
-    bits: int  # a weight, with everything that is stored beside it
-    dense: Callable[[Weight], torch.Tensor]  # the matrix [out, in] in the dtype of activations, for torch's products
+    dtype: torch.dtype  # of Weight.data, and of no other format's
+    block: int  # weights
+    block_bytes: int  # with everything that is stored beside them
     cuda: str | None = None  # its struct in decode/kernels/weight_format.cuh; None: torch's ops alone can read it
+    quantize: Callable[[torch.Tensor, torch.Tensor], None] | None = None  # (matrix, out=data)
+    dequantize: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None  # (data, out=matrix, spare)
 
     def bytes(self, weights: int) -> int:
-        """Of so many weights."""
-        return weights * self.bits // 8
+        """Of so many weights of a row, in whole blocks."""
+        return weights // self.block * self.block_bytes
 
 
 FORMATS: dict[str, Format] = {
-    "bf16": Format(torch.bfloat16, 16, lambda weight: weight.data, cuda="Bf16"),
-    "fp32": Format(torch.float32, 32, lambda weight: weight.data),
+    "bf16": Format(torch.bfloat16, 1, 2, cuda="Bf16"),
+    "fp32": Format(torch.float32, 1, 4),
+    "int8": Format(torch.int8, BLOCK, INT8_BLOCK, "Int8", quantize_int8, dequantize_int8),
+    "int4": Format(torch.uint8, BLOCK, INT4_BLOCK, "Int4", quantize_int4, dequantize_int4),
 }
-_PLAIN = {format.dtype: name for name, format in FORMATS.items() if format.dtype.is_floating_point}
+_OF_DTYPE = {format.dtype: name for name, format in FORMATS.items()}
 
 
-@dataclass(frozen=True, eq=False)
+def format_of(dtype: torch.dtype) -> Format:
+    """Of a tensor by its dtype."""
+    return FORMATS[_OF_DTYPE[dtype]]
+
+
+@dataclass(eq=False)
 class Weight:
-    """A matrix [out, in] for `linear` and its kin."""
+    """A matrix [out, in] for `linear` and its kin.
+
+    scratch: where a quantised one is written out for torch's products, one after another; see `scratch_bytes`.
+    """
 
     data: torch.Tensor
-    format: str
-    scale: torch.Tensor | None = None
+    scratch: torch.Tensor | None = None
 
-    @classmethod
-    def plain(cls, data: torch.Tensor) -> Weight:
-        """A matrix as it is, in a floating-point dtype."""
-        return cls(data, _PLAIN[data.dtype])
+    @property
+    def format(self) -> str:
+        """Its name in FORMATS."""
+        return _OF_DTYPE[self.data.dtype]
 
-    def dense(self) -> torch.Tensor:
-        """The matrix [out, in] as torch multiplies by it."""
-        return FORMATS[self.format].dense(self)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[out, in]."""
+        format = FORMATS[self.format]
+        return len(self.data), self.data[0].nbytes // format.block_bytes * format.block
+
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:
+        """The matrix [out, in] as torch multiplies by it; a quantised one in `dtype`, and valid until the next."""
+        dequantize = FORMATS[self.format].dequantize
+        if dequantize is None:
+            return self.data
+        assert self.scratch is not None, "a talker gives its quantised weights room"
+        out, width = self.shape
+        size = out * width * dtype.itemsize
+        matrix = self.scratch[:size].view(dtype).view(out, width)
+        dequantize(self.data, matrix, self.scratch[size:])
+        return matrix
 
     def tensors(self) -> list[torch.Tensor]:
-        return [self.data] if self.scale is None else [self.data, self.scale]
+        return [self.data]
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors())
+        return self.data.nbytes
+
+
+def scratch_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """Of the scratch that a quantised matrix of that shape needs where torch computes in `dtype`."""
+    return math.prod(shape) * dtype.itemsize + math.prod(shape) // 2

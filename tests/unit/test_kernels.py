@@ -35,17 +35,19 @@ def assert_compiles(source, capability, options):
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
-def test_the_sources_compile(config, capability):
-    assert_compiles(SOURCE, capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10))
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_the_sources_compile(config, capability, weights):
+    assert_compiles(SOURCE, capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10, weights))
 
 
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("kb", sorted(set(SHARED_KB.values())))
-def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb):
-    tile, prefetch, stages = pipeline(config, kb << 10)
-    assert 1 <= prefetch <= stages and tile % 16 == 0 and FORMATS["bf16"].bytes(config.hidden) % tile == 0
-    assert pipeline_bytes(config, kb << 10) + STATIC_SHARED <= kb << 10
-    assert stages == prefetch or pipeline_bytes(config, kb << 10) <= MAX_STAGES
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb, weights):
+    tile, prefetch, stages = pipeline(config, kb << 10, weights)
+    assert 1 <= prefetch <= stages and tile % 16 == 0 and FORMATS[weights].bytes(config.hidden) % tile == 0
+    assert pipeline_bytes(config, kb << 10, weights) + STATIC_SHARED <= kb << 10
+    assert stages == prefetch or pipeline_bytes(config, kb << 10, weights) <= MAX_STAGES
 
 
 def test_a_block_with_too_little_shared_memory_is_refused():

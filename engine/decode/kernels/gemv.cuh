@@ -3,11 +3,11 @@
 // Where the i-th of n even ranges of `count` things begins; ranges differ by one at most.
 __device__ __forceinline__ int range_start(int count, int i, int n) { return (int)((long long)count * i / n); }
 
-// Tiles of a matrix row of k weights: the fewest that are equal, whole loads, and no larger than TILE_BYTES.
+// Tiles of a matrix row of k weights: the fewest that are equal, whole blocks, and no larger than TILE_BYTES.
 template <class F>
 __host__ __device__ constexpr int tiles_of(int k) {
   int n = 1;
-  while (k % n || k / n % F::PER_LOAD || F::bytes(k / n) > TILE_BYTES) ++n;
+  while (k % n || k / n % F::BLOCK || F::bytes(k / n) > TILE_BYTES) ++n;
   return n;
 }
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -76,20 +76,6 @@ __device__ __forceinline__ float norm_scale(const Shared& sh) {  // recomputed f
   return rsqrtf(total * (1.f / HIDDEN) + EPS);
 }
 
-// This lane's part of the product of a tile of N weights and N inputs.
-template <class F, int N>
-__device__ __forceinline__ float dot_tile(const uint4* tile, const uint4* x) {
-  constexpr int LOADS = N / F::PER_LOAD;
-  static_assert(F::bytes(N) % 16 == 0 && F::bytes(N) <= TILE_BYTES, "a tile is copied 16 bytes at a time into a stage");
-  float2 sum = make_float2(0.f, 0.f);
-#pragma unroll
-  for (int c = 0; c < ceil_div(LOADS, 32); ++c) {
-    const int load = c * 32 + (threadIdx.x & 31);
-    if (LOADS % 32 == 0 || load < LOADS) sum = F::dot(tile, load, x, sum);
-  }
-  return sum.x + sum.y;
-}
-
 // The warp's next `rows` matrix rows of HIDDEN weights times the normed input; done(j, sum) takes each product.
 template <class F, class Done>
 __device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, const Shared& sh, Done done) {
@@ -99,7 +85,7 @@ __device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, in
     float sum = 0.f;
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
-      sum += dot_tile<F, N>(wait(p), sh.x + tile * (N / VEC));
+      sum += F::template dot<N>(wait(p), sh.x + tile * (N / VEC));
       release(s, p);
     }
     done(j, norm_scale(sh) * warp_sum(sum));
@@ -134,7 +120,7 @@ __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const 
   projection_input<K>(s, input, epoch - 1, sh);
 #pragma unroll 1
   for (int i = first; i < last; ++i) {
-    float sum = dot_tile<F, N>(wait(p), sh.project.input + i % TILES * (N / VEC));
+    float sum = F::template dot<N>(wait(p), sh.project.input + i % TILES * (N / VEC));
     release(s, p);
     sum = warp_sum(sum);
     if (lane == 0) sh.project.sums[i] = sum;

@@ -69,8 +69,11 @@ def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[i
     """
     room = (shared - STATIC_SHARED) // WARPS
     most = min(room, MAX_STAGES // WARPS)
-    for prefetch, tiles in itertools.product((PREFETCH, 1), (2, 4, 8)):
-        tile = FORMATS[weights].bytes(config.hidden // tiles)
+    format = FORMATS[weights]
+    blocks = config.hidden // format.block
+    equal = [n for n in range(1, blocks + 1) if blocks % n == 0] if format.quantize else (2, 4, 8)
+    for prefetch, tiles in itertools.product((PREFETCH, 1), equal):
+        tile = format.bytes(config.hidden // tiles)
         if tile * prefetch <= room:
             return tile, prefetch, max(prefetch, most // tile)
     raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")

@@ -17,6 +17,7 @@ from higgs_tts.engine.checkpoint.talker_layout import make_plan
 from higgs_tts.engine.cuda.nvrtc import read_source
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.engine.talker.weight import FORMATS, MATRICES, SCRATCH, scratch_bytes
 
 HERE = pathlib.Path(__file__).parent
 SHARED = re.compile(r"(extern )?__shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)(\[[^\]]*\])?;")
@@ -51,7 +52,7 @@ def translated(source: str, in_place_of: dict[str, str]) -> str:
 HEADS = {"v3": (8, 2), "v2": (6, 2), "embedded": (4, 1)}  # of queries, and of keys and values
 
 
-def narrow_talker(name: str, context: int):
+def narrow_talker(name: str, context: int, weights: str = ""):
     """Two layers with heads of the published width, which the kernels require; bf16, one codebook."""
     family, (heads, kv_heads) = "v2" if name == "v2" else "v3", HEADS[name]
     config = ModelConfig(
@@ -76,7 +77,20 @@ def narrow_talker(name: str, context: int):
         tensors[name] = (torch.randn(shape, generator=g) * scale).to(torch.bfloat16)
     if plan.tied:
         tensors["head_codes"] = tensors["embed_codes"]
+    if weights:
+        quantize(tensors, weights)
     return build_talker(config, tensors, context)
+
+
+def quantize(tensors, weights: str):
+    """The layers' matrices in that format, and the scratch that goes with them."""
+    format, largest = FORMATS[weights], 0
+    for name, matrix in tensors.items():
+        if name.rpartition(".")[2] in MATRICES:
+            largest = max(largest, scratch_bytes(matrix.shape, matrix.dtype))
+            tensors[name] = torch.empty(len(matrix), format.bytes(matrix.shape[1]), dtype=format.dtype)
+            format.quantize(matrix, tensors[name])
+    tensors[SCRATCH] = torch.empty(largest, dtype=torch.uint8)
 
 
 @pytest.fixture

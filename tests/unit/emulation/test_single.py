@@ -27,10 +27,10 @@ IN_PLACE_OF = {  # functions with inline PTX
 }
 
 
-def options(config):
+def options(config, weights="bf16"):
     """With tiles so small that every pipeline wraps around."""
-    ours = {"TILE_BYTES": 256, "PREFETCH": 3, "STAGES": 5}
-    kept = [d for d in single.defines(config, BLOCKS, 99 << 10) if d[2:].partition("=")[0] not in ours]
+    ours = {"TILE_BYTES": {"bf16": 256, "int8": 528, "int4": 272}[weights], "PREFETCH": 3, "STAGES": 5}
+    kept = [d for d in single.defines(config, BLOCKS, 99 << 10, weights) if d[2:].partition("=")[0] not in ours]
     return [*kept, *(f"-D{name}={value}" for name, value in ours.items())]
 
 
@@ -38,11 +38,15 @@ def relative(ours, theirs):
     return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
 
 
-@pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
+@pytest.mark.parametrize(
+    ("shape", "weights"),
+    [("v3", "bf16"), ("v2", "bf16"), ("embedded", "bf16"), ("v3", "int8"), ("v3", "int4")],
+)
 @torch.inference_mode()
-def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape):
-    talker = narrow(shape, CONTEXT)
-    run = emulate(single.SOURCE, "single_step", "SingleArgs", single.THREADS, options(talker.config), IN_PLACE_OF)
+def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape, weights):
+    talker = narrow(shape, CONTEXT, "" if weights == "bf16" else weights)
+    given = options(talker.config, weights)
+    run = emulate(single.SOURCE, "single_step", "SingleArgs", single.THREADS, given, IN_PLACE_OF)
     twin, ours = (DecodeState(talker.config, 1, CONTEXT, CPU, torch.bfloat16) for _ in range(2))
     g = torch.Generator().manual_seed(1)
     for name in ("keys", "values"):

@@ -1,0 +1,91 @@
+"""Matrices in 8 and 4 bits, and back. Rows are stored in blocks of 512 weights with their scales behind them.
+
+A block's weights lie as the CUDA kernels read them, a lane's together: weights 8 * lane to 8 * lane + 7 of either half
+of the block. int8: 512 bytes, then an fp32 scale for each 128 weights. int4: 256 bytes, of which the low four bits are
+the first half, then a bf16 scale for each 64 weights; a value is stored plus 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+BLOCK = 512  # weights
+INT8_BLOCK, INT4_BLOCK = BLOCK + 4 * 4, BLOCK // 2 + 8 * 2  # bytes
+ROWS_AT_ONCE = 4 << 20  # weights whose fp32 copies are there at a time
+# int4's largest magnitude is stored as -8 times the scale; a smaller scale cuts it off and resolves the others better.
+_STEPS = (8.0, 7.5, 8.5, 9.0, 9.5, 10.0, 11.0)
+
+
+def quantize_int8(matrix: torch.Tensor, out: torch.Tensor) -> None:
+    """matrix [R, in] of any float dtype -> out [R, in / 512 * 528] int8, rounded to nearest."""
+    for rows, stored in _in_parts(matrix, out):
+        groups = rows.unflatten(-1, (4, 128))  # [R, n, 4, 128]
+        scale = groups.abs().amax(-1).div_(127.0)
+        codes = groups.div(scale.clamp_min(1e-30)[..., None]).round_().clamp_(-127, 127).to(torch.int8)
+        stored[..., :BLOCK] = codes.reshape(*codes.shape[:2], 2, 32, 8).transpose(2, 3).flatten(2)
+        stored[..., BLOCK:] = scale.view(torch.int8)
+
+
+def dequantize_int8(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
+    """The matrix in `data` -> out [R, in], in out's dtype."""
+    stored = data.unflatten(1, (-1, INT8_BLOCK))
+    codes = stored[..., :BLOCK].unflatten(2, (2, 16, 2, 8)).permute(0, 1, 4, 2, 3, 5)  # [R, n, half, group, lane, 8]
+    scale = stored[..., BLOCK:].view(torch.float32).unflatten(2, (2, 2))[..., None, None]
+    torch.mul(codes, scale, out=out.view(codes.shape))
+
+
+def quantize_int4(matrix: torch.Tensor, out: torch.Tensor) -> None:
+    """matrix [R, in] of any float dtype -> out [R, in / 512 * 272] uint8. A group's scale is the best of a list."""
+    for rows, stored in _in_parts(matrix, out):
+        groups = rows.unflatten(-1, (8, 64))  # [R, n, 8, 64]
+        extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+        least, codes, scale = _with_step(groups, extreme, _STEPS[0])
+        for step in _STEPS[1:]:
+            error, *tried = _with_step(groups, extreme, step)
+            better = error < least
+            least = torch.where(better, error, least)
+            codes, scale = (torch.where(better, new, old) for new, old in zip(tried, (codes, scale), strict=True))
+        halves = codes.add_(8).to(torch.uint8).flatten(2).unflatten(2, (2, 256))
+        stored[..., : BLOCK // 2] = halves[:, :, 0] | halves[:, :, 1] << 4
+        stored[..., BLOCK // 2 :] = scale.squeeze(-1).view(torch.uint8)
+
+
+def _with_step(groups: torch.Tensor, extreme: torch.Tensor, step: float) -> tuple[torch.Tensor, ...]:
+    """(squared error, codes, scale) of groups [..., 64] when the largest magnitude is -step times the scale."""
+    scale = (extreme / -step).to(torch.bfloat16)
+    wide = scale.float()
+    codes = groups.div(torch.where(wide == 0, 1.0, wide)).round_().clamp_(-8, 7)
+    return codes.mul(wide).sub_(groups).square_().sum(-1, keepdim=True), codes, scale
+
+
+def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
+    """As dequantize_int8; `spare` [R * in / 2] uint8 is overwritten."""
+    stored = data.unflatten(1, (-1, INT4_BLOCK))
+    packed = stored[..., : BLOCK // 2]
+    scale = stored[..., BLOCK // 2 :].view(torch.bfloat16).unflatten(2, (2, 4))[..., None]  # [R, n, half, group, 1]
+    if out.dtype != scale.dtype:  # on a CPU; where a step is captured this allocates nothing
+        scale = scale.to(out.dtype)
+    whole = out.unflatten(1, (-1, 2, 4, 64))
+    nibbles = spare[: packed.numel()].view(packed.shape)
+    for half, take in enumerate((_low, _high)):
+        take(packed, nibbles)
+        codes = nibbles.view(torch.int8).sub_(8).unflatten(2, (4, 64))
+        torch.mul(codes, scale[:, :, half], out=whole[:, :, half])
+
+
+def _low(packed: torch.Tensor, out: torch.Tensor):
+    torch.bitwise_and(packed, 15, out=out)
+
+
+def _high(packed: torch.Tensor, out: torch.Tensor):
+    torch.bitwise_right_shift(packed, 4, out=out)
+
+
+def _in_parts(matrix: torch.Tensor, out: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(rows in fp32 [r, n, 512], their part of out [r, n, bytes]), a few rows at a time."""
+    count = max(1, ROWS_AT_ONCE // matrix.shape[1])
+    for rows, stored in zip(matrix.split(count), out.split(count), strict=True):
+        blocks = matrix.shape[1] // BLOCK
+        yield rows.float().unflatten(1, (blocks, BLOCK)), stored.unflatten(1, (blocks, -1))

@@ -1,0 +1,95 @@
+"""Matrices in 8 and 4 bits: how near they stay, how they are stored, and a model that is loaded so."""
+
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_sizes
+from higgs_tts.engine.talker.quantize import BLOCK
+from higgs_tts.engine.talker.weight import FORMATS, MATRICES, SCRATCH, Weight, scratch_bytes
+
+CPU = torch.device("cpu")
+QUANTISED = ("int8", "int4")
+
+
+def stored(matrix, name):
+    format = FORMATS[name]
+    data = torch.empty(len(matrix), format.bytes(matrix.shape[1]), dtype=format.dtype)
+    format.quantize(matrix, data)
+    return Weight(data, torch.empty(scratch_bytes(matrix.shape, torch.float32), dtype=torch.uint8))
+
+
+def relative(ours, theirs):
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize(("name", "error", "bits"), [("int8", 0.007, 8.25), ("int4", 0.095, 4.25)])
+def test_normal_weights_stay_near(name, error, bits):
+    matrix = torch.randn(300, 3 * BLOCK, generator=torch.Generator().manual_seed(0))
+    weight = stored(matrix, name)
+    assert weight.shape == tuple(matrix.shape) and weight.format == name
+    assert weight.nbytes * 8 == matrix.numel() * bits
+    assert error / 2 < relative(weight.dense(torch.float32), matrix) < error
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_a_group_is_rounded_by_itself(name):
+    """One large weight costs its own group its resolution, and no other; zeros stay zeros."""
+    g = torch.Generator().manual_seed(1)
+    matrix = torch.randn(4, 2 * BLOCK, generator=g)
+    calm = stored(matrix, name).dense(torch.float32).clone()
+    group = {"int8": 128, "int4": 64}[name]
+    matrix[2, group * 3 + 5] = 1000.0
+    matrix[1, :group] = 0.0
+    wild = stored(matrix, name).dense(torch.float32)
+    same = torch.ones_like(matrix, dtype=torch.bool)
+    same[2, group * 3 : group * 4] = same[1, :group] = False
+    assert torch.equal(wild[same], calm[same])
+    assert not wild[1, :group].any() and abs(float(wild[2, group * 3 + 5]) - 1000) < 5
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_what_is_on_the_scale_comes_back_exactly(name):
+    """Codes times a power of two: the scale that gives them back is among those tried."""
+    top = {"int8": 127, "int4": 8}[name]
+    codes = torch.randint(-top, top, (5, BLOCK), generator=torch.Generator().manual_seed(2)).float()
+    codes.view(5, -1, 64)[..., 0] = -top
+    assert torch.equal(stored(codes / 64, name).dense(torch.float32), codes / 64)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_matrix_does_not_depend_on_how_much_is_quantised_at_once(name, dtype, monkeypatch):
+    matrix = torch.randn(70, BLOCK, generator=torch.Generator().manual_seed(3)).to(dtype)
+    whole = stored(matrix, name).data
+    monkeypatch.setattr("higgs_tts.engine.talker.quantize.ROWS_AT_ONCE", 7 * BLOCK)
+    assert torch.equal(stored(matrix, name).data, whole)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_a_checkpoint_is_quantised_as_it_is_loaded(name):
+    checkpoint = inspect(EMBEDDED)
+    plain, tensors = (load_talker(checkpoint, CPU, torch.float32, weights) for weights in ("", name))
+    on_device = {id(tensor): tensor.nbytes for key, tensor in tensors.items() if key != "embed_text"}
+    assert sum(on_device.values()) == sum(talker_sizes(checkpoint, torch.float32, name))
+    for key, tensor in plain.items():
+        if key.rpartition(".")[2] in MATRICES:
+            assert torch.equal(tensors[key], stored(tensor, name).data), key
+        else:
+            assert torch.equal(tensors[key], tensor), key
+    assert set(tensors) - set(plain) == {SCRATCH}
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_it_speaks_and_says_with_what(name):
+    params = SamplingParams(max_frames=120, seed=3)
+    with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name)) as engine:
+        speech = engine.speak("Your computer can speak now.", params=params)
+        again = engine.speak("Your computer can speak now.", params=params)
+    assert speech.complete and speech.wav.abs().max() > 0.05
+    assert torch.equal(speech.codes, again.codes)
+    assert f"{name} weights" in speech.how
+
+
+def test_widths_that_do_not_fit_are_named(written):
+    with pytest.raises(HiggsError, match=r"int8 .*512.*auto, bf16 or fp32"):
+        Engine(EngineConfig(written["v3"], device="cpu", dtype="int8"))
