@@ -1,0 +1,56 @@
+"""What benchmarks/low_bit_quality.py says of a format: nothing of the reference itself, and every fault of speech."""
+
+import argparse
+import importlib
+import pathlib
+import sys
+
+import pytest
+import torch
+
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+TEXT = "Your computer can speak now."
+
+
+@pytest.fixture
+def quality(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield importlib.import_module("low_bit_quality")
+    for name in ("low_bit_quality", "hearing", "common"):
+        sys.modules.pop(name)
+
+
+def took(frames, complete=True, silence=0.0, words=(0, 10)):
+    return {"frames": frames, "complete": complete, "silence": silence, "words": words}
+
+
+def test_what_goes_wrong_is_counted(quality):
+    reference = {(seed, text): took(100) for seed in (0, 1) for text in "abcde"}
+    ours = reference | {
+        (0, "a"): took(109),
+        (0, "b"): took(111),
+        (1, "c"): took(50, words=(3, 10)),
+        (1, "d"): took(750, complete=False),
+        (1, "e"): took(95, silence=2.5),
+    }
+    told = quality.free(ours, reference)
+    assert told["stops_within_10pct"] == 0.7
+    assert (told["run_to_limit"], told["cut_short"], told["long_silence"]) == (1, 1, 1)
+    assert (told["wer"], told["wer_sd"]) == (0.03, 0.0424)
+    assert quality.free(reference, reference, shifted=True)["stops_within_10pct"] == 1.0
+
+
+def test_a_format_differs_from_the_reference_and_the_reference_not_from_itself(quality):
+    given = argparse.Namespace(folder=str(quality.EMBEDDED), device="cpu", seeds=1)
+    reference = quality.speak(given, quality.REFERENCE, [TEXT], None)
+    assert reference[0, TEXT]["complete"]
+    same, coarse = (quality.led(given, name, [TEXT], reference) for name in (quality.REFERENCE, "int4"))
+    assert same["kl"] == 0 and same["top1"] == 1
+    assert same["end_probability"] == same["end_probability_of_reference"] > 0.5
+    assert 0.01 < coarse["kl"] < 1 and 0.3 < coarse["top1"] < 1
+    assert coarse["end_probability_of_reference"] == same["end_probability"]
+
+
+def test_means_are_taken_where_a_code_is_real(quality):
+    values, real = torch.tensor([[1.0, 5.0], [3.0, 7.0]]), torch.tensor([[True, False], [True, True]])
+    assert quality.per_codebook(values, real).tolist() == [2.0, 7.0]
