@@ -113,7 +113,7 @@ def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
     with opened(engine, hollow) as loaded:
         ms = time_step(loaded.runner(), CONTEXT)  # no name here may hold what is about to be freed
         floor = 1000 * step_bytes(loaded.talker, CONTEXT) / read
-        dtype = str(engine.dtype).removeprefix("torch.")
+        dtype = engine.config.weights or str(engine.dtype).removeprefix("torch.")
         return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.runner().describe())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,13 +14,14 @@ from ..checkpoint.catalog import CODEC_V2
 from ..checkpoint.discover import CODEC_SUBFOLDER, TOKENIZER, find_checkpoints, missing_parts
 from ..checkpoint.find_codec import find_codec, open_codec
 from ..checkpoint.hf_config import Settings
-from ..checkpoint.load import open_talker, talker_problems
+from ..checkpoint.load import inspect, open_talker, require_quantizable, talker_problems
 from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
-from ..config import VERSION
+from ..config import DTYPES, VERSION, EngineConfig
 from ..decode.kernels.support import decode_ops
 from ..errors import HiggsError
 from ..json_file import FETCH, read_json
+from ..loaded_model import planned_bytes
 from ..optional import torchaudio_misfit, versions
 from ..prompt.builder import PromptBuilder
 from ..prompt.card import read_card
@@ -46,6 +48,7 @@ class Report:
     tokens: int | None = None
     speaks: str = ""  # languages and tags, where a card limits them
     kernels: str = ""  # what would decode it on this machine
+    memory: dict[str, int] = field(default_factory=dict)  # dtype -> bytes that an open model takes on a GPU
     versions: dict[str, str] = field(default_factory=dict)  # the pack's and others'; empty: not installed
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -66,6 +69,7 @@ class Report:
             ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
             ("speaks", self.speaks),
             ("kernels", self.kernels),
+            ("GPU memory", ", ".join(f"{dtype} {size / 1e6:,.0f} MB" for dtype, size in self.memory.items())),
             ("versions", ", ".join(f"{name} {version or '-'}" for name, version in self.versions.items())),
         ]
         lines = [f"{name + ':':<12}{value}" for name, value in head if value]
@@ -101,7 +105,24 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     report.notes += card.notes
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
+    if not report.problems:
+        report.memory = _memory(folder, codec_folder)
     return report
+
+
+def _memory(folder: Path, codec_folder: Path | str | None) -> dict[str, int]:
+    """What an open model takes on a GPU, by dtype, with the default context; a captured graph aside."""
+    checkpoint = inspect(folder, codec_folder)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    taken = {}
+    for name in DTYPES[1:]:
+        config = EngineConfig(str(folder), dtype=name)
+        context = min(config.context, checkpoint.config.max_context)
+        with contextlib.suppress(HiggsError):  # widths that cannot be quantised
+            require_quantizable(checkpoint, config.weights)
+            dtype = torch.float32 if name == "fp32" else torch.bfloat16
+            taken[name] = planned_bytes(checkpoint, config, context, device, dtype)
+    return taken
 
 
 def _check_torchaudio(report: Report) -> None:

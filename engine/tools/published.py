@@ -13,6 +13,7 @@ from ..checkpoint.tensor_file import INDEX, open_tensors
 from ..codec.config import CodecConfig
 from ..codes import BOC
 from ..talker import Talker
+from ..talker.weight import FORMATS, Weight
 from .tiny import write_tiny
 
 PUBLISHED = {
@@ -103,15 +104,20 @@ def stored_name(family: str, name: str) -> str:
 def fill(talker: Talker) -> None:
     """Random weights in place, scaled so that what goes through a layer keeps its size. No end code comes by chance."""
     generator = torch.Generator(talker.device).manual_seed(0)
-    matrices, ones = [talker.embed_codes, talker.head_codes.data], [talker.norm]
+    matrices, ones = [Weight(talker.embed_codes), talker.head_codes], [talker.norm]
     for layer in talker.layers:
-        matrices += [layer.qkv.data, layer.out.data]
+        matrices += [layer.qkv, layer.out]
         ones += [] if layer.qk_norm is None else [layer.qk_norm]
         for expert in {id(e): e for e in (layer.text, layer.code)}.values():
-            matrices += [expert.gate_up.data, expert.down.data]
+            matrices += [expert.gate_up, expert.down]
             ones += [expert.attn_norm, expert.mlp_norm]
-    for matrix in matrices:
-        matrix.normal_(0, matrix.shape[1] ** -0.5, generator=generator)
+    for weight in matrices:
+        quantize = FORMATS[weight.format].quantize
+        shape = weight.shape
+        matrix = weight.data if quantize is None else torch.empty(shape, dtype=talker.dtype, device=talker.device)
+        matrix.normal_(0, shape[1] ** -0.5, generator=generator)
+        if quantize is not None:
+            quantize(matrix, weight.data)
     for norm in ones:
         norm.fill_(1)
     config = talker.config

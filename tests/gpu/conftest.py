@@ -10,6 +10,7 @@ from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
+from higgs_tts.tests.quantized import quantize
 
 PUBLISHED = {
     "v3": {
@@ -39,7 +40,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))
 
 
-def wide_talker(family: str, dtype, layers: int, context: int):
+def wide_talker(family: str, dtype, layers: int, context: int, weights: str = ""):
     """A talker of the published width with few layers, on cuda:0."""
     config = ModelConfig(family=family, layout=family, layers=layers, kv_heads=8, text_vocab=400, **PUBLISHED[family])
     plan = make_plan(config, [], tied=family == "v3")
@@ -54,6 +55,7 @@ def wide_talker(family: str, dtype, layers: int, context: int):
     head[:, BOC:] *= 0.01  # speech does not end by chance
     if plan.tied:
         tensors["head_codes"] = tensors["embed_codes"]
+    quantize(tensors, weights)
     return build_talker(config, tensors, context)
 
 

@@ -170,9 +170,10 @@ def test_a_row_comes_out_the_same_whatever_stands_beside_it(wide, state_of, fami
         assert len(seen) == 1, at
 
 
+@pytest.mark.parametrize("weights", ["", "int8", "int4"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, prompt, family):
-    talker = wide(family, torch.bfloat16, 3, 512)
+def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, prompt, family, weights):
+    talker = wide(family, torch.bfloat16, 3, 512, weights)
     eager, captured = (state_of(talker, 12, 512) for _ in range(2))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     kernels = [BatchKernel(talker, state) for state in (eager, captured)]

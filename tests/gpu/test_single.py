@@ -33,9 +33,9 @@ def relative(ours, theirs):
     return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
 
 
-def both(wide, state_of, family, layers, context, prompt, frames=12):
+def both(wide, state_of, family, layers, context, prompt, frames=12, weights=""):
     """Backends over the same talker and prompt, each with a state of its own, the second with the kernel."""
-    talker = wide(family, torch.bfloat16, layers, context)
+    talker = wide(family, torch.bfloat16, layers, context, weights)
     twin, ours = (state_of(talker, 1, context) for _ in range(2))
     backends = Backend(talker, twin), Backend(talker, ours, SingleKernel(talker, ours))
     for backend in backends:
@@ -48,10 +48,11 @@ def begin(backend, prompt, frames=12):
     prefill(talker, backend.state, 0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))
 
 
+@pytest.mark.parametrize("weights", ["", "int8", "int4"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_kernel_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family):
+def test_kernel_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family, weights):
     """Both are fed the twin's codes, so that a near tie cannot lead them apart."""
-    backends = both(wide, state_of, family, 4, 512, prompt)
+    backends = both(wide, state_of, family, 4, 512, prompt, weights=weights)
     twin, ours = (backend.state for backend in backends)
     for _ in range(100):
         ours.logits.copy_(twin.logits)

@@ -69,9 +69,10 @@ def compare(backends, place):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("kb", [64, 99])
-def test_the_kernel_for_one_row_does_what_the_twin_does(wide, state_of, card, family, kb):
+@pytest.mark.parametrize("weights", ["", "int8", "int4"])
+def test_the_kernel_for_one_row_does_what_the_twin_does(wide, state_of, card, family, kb, weights):
     card(kb)
-    backends = two(wide(family, torch.bfloat16, 2, 1100), state_of, 1, SingleKernel)
+    backends = two(wide(family, torch.bfloat16, 2, 1100, weights), state_of, 1, SingleKernel)
     for at in POSITIONS:
         compare(backends, lambda lengths, at=at: lengths.fill_(at))
     for backend in backends:

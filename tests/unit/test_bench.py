@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.checkpoint.embedded import EMBEDDED
 from higgs_tts.engine.checkpoint.load import inspect, require_whole
 from higgs_tts.engine.checkpoint.tensor_file import open_folder
 from higgs_tts.engine.config import EngineConfig
@@ -113,3 +114,16 @@ def test_filled_weights_keep_the_scale_and_never_end_speech(folders):
         before = talker.layers[0].qkv.data.clone()
         fill(talker)
         assert torch.equal(talker.layers[0].qkv.data, before)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_quantised_weights_are_filled_too_and_counted_as_stored(weights):
+    engine = Engine(EngineConfig(EMBEDDED, device="cpu", context=256, dtype=weights))
+    with bench.opened(engine, hollow=True) as loaded:
+        talker = loaded.talker
+        layer = talker.layers[0]
+        assert layer.qkv.dense(torch.float32).std() == pytest.approx(talker.config.hidden**-0.5, rel=0.05)
+        matrices = layer.qkv, layer.out, layer.code.gate_up, layer.code.down
+        stored, count = sum(one.nbytes for one in matrices), sum(math.prod(one.shape) for one in matrices)
+        assert stored == count * (33 if weights == "int8" else 17) // 32
+        assert bench.step_bytes(talker, 0) > talker.config.layers * stored

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from higgs_tts.engine import VERSION, Engine, EngineConfig, HiggsError
+from higgs_tts.engine import EMBEDDED, VERSION, Engine, EngineConfig, HiggsError
 from higgs_tts.engine.checkpoint.discover import constants
 from higgs_tts.engine.decode.kernels import support
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
@@ -253,3 +253,16 @@ def test_the_versions_are_told_and_a_torchaudio_that_does_not_fit_is_a_note(writ
     report = examine(written["v3"])
     assert [note for note in report.notes if misfit in note and "voice" in note]
     assert not report.problems
+
+
+def test_the_memory_of_every_dtype_is_told():
+    report = examine(EMBEDDED)
+    assert list(report.memory) == ["bf16", "fp32", "int8", "int4"]
+    with Engine(EngineConfig(EMBEDDED, device="cpu", dtype="int8")) as engine:
+        assert engine.held_bytes > report.memory["int8"] > 0.3 * engine.held_bytes  # a CPU computes in fp32
+    assert report.memory["fp32"] > report.memory["bf16"] > report.memory["int8"] > report.memory["int4"]
+    assert f"int4 {report.memory['int4'] / 1e6:,.0f} MB" in report.as_text()
+
+
+def test_a_model_that_cannot_be_quantised_has_no_such_memory(written):
+    assert list(examine(written["v3"]).memory) == ["bf16", "fp32"]

@@ -17,7 +17,7 @@ from higgs_tts.engine.checkpoint.talker_layout import make_plan
 from higgs_tts.engine.cuda.nvrtc import read_source
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
-from higgs_tts.engine.talker.weight import FORMATS, MATRICES, SCRATCH, scratch_bytes
+from higgs_tts.tests.quantized import quantize
 
 HERE = pathlib.Path(__file__).parent
 SHARED = re.compile(r"(extern )?__shared__ (?:__align__\(\d+\) )?([\w ]+) (\w+)(\[[^\]]*\])?;")
@@ -77,20 +77,8 @@ def narrow_talker(name: str, context: int, weights: str = ""):
         tensors[name] = (torch.randn(shape, generator=g) * scale).to(torch.bfloat16)
     if plan.tied:
         tensors["head_codes"] = tensors["embed_codes"]
-    if weights:
-        quantize(tensors, weights)
+    quantize(tensors, weights)
     return build_talker(config, tensors, context)
-
-
-def quantize(tensors, weights: str):
-    """The layers' matrices in that format, and the scratch that goes with them."""
-    format, largest = FORMATS[weights], 0
-    for name, matrix in tensors.items():
-        if name.rpartition(".")[2] in MATRICES:
-            largest = max(largest, scratch_bytes(matrix.shape, matrix.dtype))
-            tensors[name] = torch.empty(len(matrix), format.bytes(matrix.shape[1]), dtype=format.dtype)
-            format.quantize(matrix, tensors[name])
-    tensors[SCRATCH] = torch.empty(largest, dtype=torch.uint8)
 
 
 @pytest.fixture

@@ -1,0 +1,19 @@
+"""Talkers of random tensors in 8 or 4 bits, for tests of kernels."""
+
+import torch
+
+from ..engine.talker.weight import FORMATS, MATRICES, SCRATCH, scratch_bytes
+
+
+def quantize(tensors: dict[str, torch.Tensor], weights: str) -> None:
+    """Puts the layers' matrices into that format, and adds the scratch that goes with them. Empty: leaves all."""
+    if not weights:
+        return
+    format, largest = FORMATS[weights], 0
+    for name, matrix in tensors.items():
+        if name.rpartition(".")[2] in MATRICES:
+            largest = max(largest, scratch_bytes(matrix.shape, matrix.dtype))
+            shape = len(matrix), format.bytes(matrix.shape[1])
+            tensors[name] = torch.empty(shape, dtype=format.dtype, device=matrix.device)
+            format.quantize(matrix, tensors[name])
+    tensors[SCRATCH] = torch.empty(largest, dtype=torch.uint8, device=tensors["norm"].device)
