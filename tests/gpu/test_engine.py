@@ -167,6 +167,18 @@ def test_a_step_that_stalls_is_said_and_the_engine_can_be_used_and_closed(folder
     assert free_bytes() == before
 
 
+def test_a_kernel_that_stalls_at_once_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
+    with Engine(config(folder, kernels="torch")) as engine:
+        expected = engine.speak(TEXT, params=PARAMS)
+    found = "publish(s.act + ranges[2].first + j,"
+    planted = f"if (blockIdx.x != 3) {found}"
+    monkeypatch.setattr(kernel, "read_source", lambda path: read_source(path).replace(found, planted))
+    with Engine(config(folder)) as engine:
+        speech = engine.speak(TEXT, params=PARAMS)
+    assert speech.how.startswith("torch ops (its blocks do not see each other's values")
+    assert torch.equal(speech.codes, expected.codes)
+
+
 def test_a_driver_that_refuses_the_codec_s_kernel_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise LaunchFailed("the driver could not launch a kernel: not supported")

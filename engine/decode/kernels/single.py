@@ -149,6 +149,7 @@ class SingleKernel(CudaKernel):
             state.work.x.zero_()
             self.run()
             if self._stalled.item():
+                self._stalled.zero_()  # torch's ops take over, and they do not stall
                 raise KernelUnavailable("its blocks do not see each other's values on this GPU")
 
     @staticmethod
