@@ -65,14 +65,12 @@ def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) 
     stored = data.unflatten(1, (-1, INT4_BLOCK))
     packed = stored[..., : BLOCK // 2]
     scale = stored[..., BLOCK // 2 :].view(torch.bfloat16).unflatten(2, (2, 4))[..., None]  # [R, n, half, group, 1]
-    if out.dtype != scale.dtype:  # on a CPU; where a step is captured this allocates nothing
-        scale = scale.to(out.dtype)
     whole = out.unflatten(1, (-1, 2, 4, 64))
+    whole.copy_(scale)
     nibbles = spare[: packed.numel()].view(packed.shape)
     for half, take in enumerate((_low, _high)):
         take(packed, nibbles)
-        codes = nibbles.view(torch.int8).sub_(8).unflatten(2, (4, 64))
-        torch.mul(codes, scale[:, :, half], out=whole[:, :, half])
+        whole[:, :, half].mul_(nibbles.view(torch.int8).sub_(8).unflatten(2, (4, 64)))
 
 
 def _low(packed: torch.Tensor, out: torch.Tensor):

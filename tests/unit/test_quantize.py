@@ -80,6 +80,15 @@ def test_a_checkpoint_is_quantised_as_it_is_loaded(name):
 
 
 @pytest.mark.parametrize("name", QUANTISED)
+def test_a_step_may_be_captured(name):
+    said = []
+    for runner in ("eager", "traced"):
+        with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name, runner=runner)) as engine:
+            said.append(engine.speak("Hello.", params=SamplingParams(max_frames=30)).codes)
+    assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
 def test_it_speaks_and_says_with_what(name):
     params = SamplingParams(max_frames=120, seed=3)
     with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name)) as engine:
