@@ -13,6 +13,7 @@ installed.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import pathlib
 import statistics
@@ -54,7 +55,8 @@ def main():
         rows.append({"weights": name} | led_by | free(spoken[name], spoken[REFERENCE]))
         print(rows[-1], file=sys.stderr)
     counts = {"sentences": given.sentences, "seeds": given.seeds}
-    result = {"checkpoint": pathlib.Path(given.folder).resolve().name, "commit": commit(), "torch": torch.__version__}
+    result = {"checkpoint": pathlib.Path(given.folder).resolve().name, "device": given.device}
+    result |= {"torch": torch.__version__, "date": str(datetime.date.today()), "commit": commit()}
     result |= counts | {"reference": REFERENCE, "recogniser": hear.name if hear else None, "quality": rows}
     if given.out:
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
