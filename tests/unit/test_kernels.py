@@ -35,9 +35,16 @@ def assert_compiles(source, capability, options):
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
-@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
-def test_the_sources_compile(config, capability, weights):
-    assert_compiles(SOURCE, capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10, weights))
+def test_the_sources_compile(config, capability):
+    assert_compiles(SOURCE, capability, defines(config, BLOCKS[capability], SHARED_KB[capability] << 10))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("config", "capability"), [(V3, "75"), (V2, "86"), (V3, "90")], ids=["75", "86", "90"])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_the_sources_compile_for_quantised_weights(config, capability, weights):
+    given = defines(config, BLOCKS[capability], SHARED_KB[capability] << 10, weights)
+    assert_compiles(SOURCE, capability, given)
 
 
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
