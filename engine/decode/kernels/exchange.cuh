@@ -18,10 +18,10 @@
 // "Published" is by every block: each owns part of x, qkv and act. A word of qkv, attended, x or act is written again
 // 2 to 5 epochs later, so 8 bits tell new from old. Which words of partial are in use depends on the context's length:
 // they carry the whole epoch beside the value.
-
-// No wait is endless. Who still polls TIMEOUT_MS after the launch began, by the device's clock, sets `stalled` and goes on
-// with what it has; the others see that and go on too. So the launch ends, its results are worthless, and the next ones
-// return at once, until the host has cleared the flag.
+//
+// No wait is endless. Who still polls TIMEOUT_MS after the launch began, by the device's clock, sets `stalled` and goes
+// on with what it has; the others see that and go on too. So the launch ends, its results are worthless, and the next
+// ones return at once, until the host has cleared the flag.
 
 constexpr int THREADS = WARPS * 32;
 
@@ -46,7 +46,7 @@ struct SingleArgs {
   u64* partial;
   u32 *attended, *act;
   u32 *epoch, *arrivals;  // last epoch of the previous launch; arrivals of blocks, counted through all launches
-  u32* stalled;
+  u32* stalled;           // not 0: a wait was given up
   long long layer_stride;
   int layer_count, max_seq_len;
 };

@@ -3,7 +3,8 @@
 // logits hold NaN or an infinity loses its flag `finite`.
 //
 // Compile-time: CODEBOOKS, VOCAB, BOC, EOC, HIDDEN, WINDOW (v2's repeat window), ENDS_ON_ANY_CODEBOOK
-// and RESAMPLES_REPEATS (v2's rules), BF16 (else weights are fp32), THREADS of a block; ROUNDS and NOISE_STREAM of Philox.
+// and RESAMPLES_REPEATS (v2's rules), BF16 (else weights are fp32), THREADS of a block, ROUNDS and NOISE_STREAM of
+// Philox.
 
 #include "sampling.cuh"
 

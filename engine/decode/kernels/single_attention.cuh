@@ -25,8 +25,8 @@ __device__ __forceinline__ Split split_of(int item, int splits, int at) {
   return {item % (HEADS / Q) * Q, split, splits, length * split / splits, length * (split + 1) / splits, at};
 }
 
-// What can be loaded before the query arrives: what the warp's vector is normed and rotated with, and the first positions
-// of the split.
+// What can be loaded before the query arrives: what the warp's vector is normed and rotated with, and the first
+// positions of the split.
 template <int Q> struct CachedKv { uint4 k[loads<Q>()], v[loads<Q>()]; };
 struct Prologue { uint2 norm; Rope rope; };
 template <int Q>
@@ -54,8 +54,8 @@ __device__ __forceinline__ void load_kv(CachedKv<Q>& c, const u16* keys, const u
 // Queries, rotated and scaled, go to shared memory. In the splits that hold the new position so do its key and value,
 // which the block with the group's first query head also writes to the cache.
 template <int Q>
-__device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, const Prologue& p, u16* keys, u16* values,
-                                          u32 epoch, Shared& sh) {
+__device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, const Prologue& p, u16* keys,
+                                          u16* values, u32 epoch, Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   if (warp < Q) {
     const float4 q = norm_rope(receive(s, s.qkv + (a.head + warp) * DIM + lane * 4, epoch), p.norm, p.rope);
@@ -210,8 +210,8 @@ __device__ __forceinline__ void combine(const SingleArgs& s, const Split& a, u32
   __syncthreads();
 }
 
-// Receives qkv of `epoch` and publishes the heads' outputs in the next one. A block takes several items only where there
-// are fewer blocks than heads; then nothing is split (splits_of).
+// Receives qkv of `epoch` and publishes the heads' outputs in the next one. A block takes several items only where
+// there are fewer blocks than heads; then nothing is split (splits_of).
 template <int Q>
 __device__ __forceinline__ void attend_heads(const SingleArgs& s, const u16* norm, int at, u16* keys, u16* values,
                                              u32 epoch, Shared& sh) {
