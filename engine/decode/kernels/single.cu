@@ -4,9 +4,9 @@
 // blocks that need it by flag-in-word signalling (exchange.cuh), while the weights of the next phases stream into
 // shared memory (weight_pipeline.cuh).
 // Compile-time: HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS, the
-// grid; WARPS of a block; MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers' matrices
-// and of the head; TILE_BYTES, PREFETCH and STAGES of the pipeline; STATIC_SHARED, the most bytes of shared memory
-// besides its stages; POLLS_PER_CHECK and TIMEOUT_MS of a wait (exchange.cuh).
+// grid; WARPS of a block; MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers'
+// matrices and of the head; TILE_BYTES, PREFETCH and STAGES of the pipeline; STATIC_SHARED, the most bytes of shared
+// memory besides its stages; POLLS_PER_CHECK and TIMEOUT_MS of a wait (exchange.cuh).
 // Norms, embeddings and cache are bf16; the residual stream and all sums are fp32.
 
 #include "load.cuh"
