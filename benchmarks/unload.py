@@ -117,12 +117,12 @@ def _reload(args) -> dict:
     import torch
 
     from engine import Engine, EngineConfig
-    from engine.checkpoint.load import load_talker, talker_bytes
+    from engine.checkpoint.load import load_talker, talker_sizes
     from engine.checkpoint.upload import Job, upload
 
     engine = Engine(EngineConfig(model=args.folder, dtype=args.dtype, context=1024, device="cuda:0"))
     path = pathlib.Path(args.folder, "model.safetensors")
-    size = talker_bytes(engine.checkpoint, torch.bfloat16)
+    size = sum(talker_sizes(engine.checkpoint, torch.bfloat16))
     target = torch.empty(size, dtype=torch.uint8, device="cuda")
     job = Job(path, path.stat().st_size - size, torch.uint8, target)
     seconds = {"weights": [], "open": [], "ceiling": []}
