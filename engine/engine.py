@@ -39,7 +39,7 @@ class Engine:
     def __init__(self, config: EngineConfig):
         self.config = config
         self.device = _device(config.device)
-        self.dtype = _dtype(config.dtype, self.device)
+        self.dtype = compute_dtype(config.dtype, self.device)
         if config.runner == "graph" and self.device.type != "cuda":
             raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
         self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
@@ -229,7 +229,8 @@ def _device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def compute_dtype(name: str, device: torch.device) -> torch.dtype:
+    """What EngineConfig's dtype computes in on a device; the weights of int8 and int4 are stored otherwise."""
     if name not in _DTYPES:
         name = "fp32" if device.type == "cpu" else "bf16"
     return _DTYPES[name]

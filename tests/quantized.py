@@ -2,7 +2,7 @@
 
 import torch
 
-from ..engine.talker.weight import FORMATS, MATRICES, SCRATCH, scratch_bytes
+from ..engine.talker.weight import FORMATS, SCRATCH, is_layer_matrix, scratch_bytes
 
 
 def quantize(tensors: dict[str, torch.Tensor], weights: str) -> None:
@@ -11,7 +11,7 @@ def quantize(tensors: dict[str, torch.Tensor], weights: str) -> None:
         return
     format, largest = FORMATS[weights], 0
     for name, matrix in tensors.items():
-        if name.rpartition(".")[2] in MATRICES:
+        if is_layer_matrix(name, matrix.shape):
             largest = max(largest, scratch_bytes(matrix.shape, matrix.dtype))
             shape = len(matrix), format.bytes(matrix.shape[1])
             tensors[name] = torch.empty(shape, dtype=format.dtype, device=matrix.device)

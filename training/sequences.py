@@ -76,7 +76,7 @@ class Words:
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray, int]:
         """(ids, number of the word each belongs to, number of words). White space ends a word, and so does a tag,
-        which is no word itself."""
+        which is not a word itself."""
         ids: list[int] = []
         word: list[int] = []
         count = 0

@@ -235,7 +235,7 @@ def train(settings: Settings, resume: bool) -> None:
         run.report()
         logged = time.time()
         if not run.sound:
-            print("codec: the losses are no numbers any more; back to what was last kept", flush=True)
+            print("codec: the losses are not numbers any more; back to what was last kept", flush=True)
             run.go_back()
         elif now - kept >= settings.save_seconds:
             run.keep()

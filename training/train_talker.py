@@ -120,7 +120,7 @@ class Training:
         found = [self._losses(batch.tensors(), batch.longest, self.average) for batch in batches]
         values = torch.stack(found).mean(0).tolist()
         if not all(map(math.isfinite, values)):
-            raise SystemExit("talker: the losses are no numbers; what was saved before stays")
+            raise SystemExit("talker: the losses are not numbers; what was saved before stays")
         return values
 
     def save(self, minutes: float, losses: list[float]) -> None:

@@ -16,7 +16,7 @@ from ..errors import HiggsError
 from ..json_file import read_json
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig
-from ..talker.weight import FORMATS, MATRICES, SCRATCH, Format, format_of, scratch_bytes
+from ..talker.weight import FORMATS, SCRATCH, Format, format_of, is_layer_matrix, scratch_bytes
 from .codec_layout import CodecWeights, looks_like_codec
 from .discover import CONFIG, TOKENIZER
 from .find_codec import FEW, find_codec, first_problems
@@ -151,7 +151,7 @@ def load_talker(
             tensors[name] = halves[0] if len(halves) == 1 else torch.cat(halves)
             continue
         *rows, width = shape = checkpoint.plan.shape(name)
-        format = _format(name, dtype, weights)
+        format = _format(name, shape, dtype, weights)
         with allocate():
             data = tensors[name] = torch.empty(
                 *rows, format.bytes(width) // format.dtype.itemsize, dtype=format.dtype, device=device
@@ -207,15 +207,14 @@ def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") 
     sizes = [size] if size else []
     for name in checkpoint.plan.parts:
         if name != _HOST:
-            *rows, width = checkpoint.plan.shape(name)
-            sizes.append(math.prod(rows) * _format(name, dtype, weights).bytes(width))
+            *rows, width = shape = checkpoint.plan.shape(name)
+            sizes.append(math.prod(rows) * _format(name, shape, dtype, weights).bytes(width))
     return sizes
 
 
-def _format(name: str, dtype: torch.dtype, weights: str) -> Format:
+def _format(name: str, shape: tuple[int, ...], dtype: torch.dtype, weights: str) -> Format:
     """What a tensor of the talker is stored as on the device."""
-    quantised = weights and name.rpartition(".")[2] in MATRICES
-    return FORMATS[weights] if quantised else format_of(dtype)
+    return FORMATS[weights] if weights and is_layer_matrix(name, shape) else format_of(dtype)
 
 
 def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> int:
@@ -225,8 +224,8 @@ def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> 
 
 def _matrices(checkpoint: Checkpoint) -> list[tuple[int, ...]]:
     """The shapes of what may be quantised."""
-    plan = checkpoint.plan
-    return [plan.shape(name) for name in plan.parts if name.rpartition(".")[2] in MATRICES]
+    shapes = {name: checkpoint.plan.shape(name) for name in checkpoint.plan.parts}
+    return [shape for name, shape in shapes.items() if is_layer_matrix(name, shape)]
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:

@@ -83,7 +83,7 @@ def structure(name: str, **kinds: Any) -> type[Arguments]:
 
 def options(values: Mapping[str, object], *structures: type[ctypes.Structure]) -> tuple[str, ...]:
     """Compiler options that define `values`, and SIZEOF_<name> of structures, which the source asserts."""
-    sizes = {f"SIZEOF_{structure.__name__}": ctypes.sizeof(structure) for structure in structures}
+    sizes = {f"SIZEOF_{kind.__name__}": ctypes.sizeof(kind) for kind in structures}
     return tuple(f"-D{name}={value}" for name, value in {**values, **sizes}.items())
 
 
@@ -93,8 +93,8 @@ class CudaKernel:
     Raises KernelUnavailable where it cannot be compiled or loaded, and where the driver refuses a first launch.
     """
 
-    def __init__(self, path: pathlib.Path, capability: str, options: tuple[str, ...]) -> None:
-        self._module = Module(compile_cubin(read_source(path), capability, options))
+    def __init__(self, path: pathlib.Path, capability: str, defines: tuple[str, ...]) -> None:
+        self._module = Module(compile_cubin(read_source(path), capability, defines))
 
     @contextlib.contextmanager
     def _first_launch(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 class KernelUnavailable(RuntimeError):
-    """Why a kernel cannot serve here: it is not meant for the model or the GPU, or cannot be compiled or loaded."""
+    """Why a kernel cannot serve here: not meant for the model or GPU, not compiled, not loaded, or not launched."""
 
 
 class LaunchFailed(RuntimeError):

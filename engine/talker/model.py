@@ -41,12 +41,12 @@ class Talker:
 
     def tensors(self) -> list[torch.Tensor]:
         """Everything on the device that a step reads."""
-        found = [self.embed_codes, *self.head_codes.tensors(), self.norm, self.cos, self.sin, self.offsets]
+        found = [self.embed_codes, self.head_codes.data, self.norm, self.cos, self.sin, self.offsets]
         found += [] if self.scratch is None else [self.scratch]
         for layer in self.layers:
-            found += [*layer.qkv.tensors(), *layer.out.tensors()] + ([] if layer.qk_norm is None else [layer.qk_norm])
+            found += [layer.qkv.data, layer.out.data] + ([] if layer.qk_norm is None else [layer.qk_norm])
             for expert in (layer.text, layer.code):
-                found += [expert.attn_norm, expert.mlp_norm, *expert.gate_up.tensors(), *expert.down.tensors()]
+                found += [expert.attn_norm, expert.mlp_norm, expert.gate_up.data, expert.down.data]
         return found
 
     def prefill(

@@ -11,7 +11,6 @@ import torch
 from .quantize import BLOCK, INT4_BLOCK, INT8_BLOCK, dequantize_int4, dequantize_int8, quantize_int4, quantize_int8
 
 SCRATCH = "scratch"  # beside the tensors of a talker with quantised weights, see Weight.scratch
-MATRICES = ("qkv", "o", "gate_up", "down", "audio_gate_up", "audio_down")  # of a layer, which may be quantised
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,11 @@ FORMATS: dict[str, Format] = {
 _OF_DTYPE = {format.dtype: name for name, format in FORMATS.items()}
 
 
+def is_layer_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a canonical tensor is what may be quantised: the matrices of layers, not embeddings, head and norms."""
+    return name.startswith("layers.") and len(shape) == 2
+
+
 def format_of(dtype: torch.dtype) -> Format:
     """Of a tensor by its dtype."""
     return FORMATS[_OF_DTYPE[dtype]]
@@ -63,7 +67,7 @@ class Weight:
     def shape(self) -> tuple[int, int]:
         """[out, in]."""
         format = FORMATS[self.format]
-        return len(self.data), self.data[0].nbytes // format.block_bytes * format.block
+        return len(self.data), self.data.shape[1] * format.dtype.itemsize // format.block_bytes * format.block
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """The matrix [out, in] as torch multiplies by it; a quantised one in `dtype`, and valid until the next."""
@@ -76,9 +80,6 @@ class Weight:
         matrix = self.scratch[:size].view(dtype).view(out, width)
         dequantize(self.data, matrix, self.scratch[size:])
         return matrix
-
-    def tensors(self) -> list[torch.Tensor]:
-        return [self.data]
 
     @property
     def nbytes(self) -> int:

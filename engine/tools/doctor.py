@@ -19,6 +19,7 @@ from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
 from ..config import DTYPES, VERSION, EngineConfig
 from ..decode.kernels.support import decode_ops
+from ..engine import compute_dtype
 from ..errors import HiggsError
 from ..json_file import FETCH, read_json
 from ..loaded_model import planned_bytes
@@ -120,7 +121,7 @@ def _memory(folder: Path, codec_folder: Path | str | None) -> dict[str, int]:
         context = min(config.context, checkpoint.config.max_context)
         with contextlib.suppress(HiggsError):  # widths that cannot be quantised
             require_quantizable(checkpoint, config.weights)
-            dtype = torch.float32 if name == "fp32" else torch.bfloat16
+            dtype = compute_dtype(name, torch.device("cuda"))
             taken[name] = planned_bytes(checkpoint, config, context, device, dtype)
     return taken
 

@@ -25,7 +25,7 @@ V3, V2 = "Higgs TTS 3 (4B)", "Higgs Audio v2 (3B)"
 
 
 def make(folder, layout="v3", without=()):
-    """A folder with the files of a checkpoint; the weights are no weights, since nothing may read them."""
+    """A folder with the files of a checkpoint; the weights are not real, since nothing may read them."""
     folder.mkdir(parents=True)
     held = {"config.json": json.dumps(CONFIGS[layout]), "tokenizer.json": "{}", "model.safetensors": "not read"}
     for name, text in held.items():

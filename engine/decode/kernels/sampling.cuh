@@ -7,7 +7,6 @@
 #include "bf16.cuh"
 
 constexpr u32 ALL = ~0u;
-static_assert(THREADS == CODEBOOKS * 32, "a codebook has a warp");
 constexpr int QUADS = (VOCAB + 3) / 4;         // the four words of a Philox counter serve codes q, q + QUADS, ...
 constexpr int GROUPS = (QUADS + 31) / 32;      // quads of a lane: lane, lane + 32, ...
 constexpr int WIDE = GROUPS * 4;               // keys of a lane; entry 4 * group + word
@@ -32,7 +31,7 @@ struct SampleArgs {
   u8 *done, *ended, *finite;
   int max_seq_len;
 };
-static_assert(sizeof(SampleArgs) == SIZEOF_SampleArgs, "sample.py fills another structure");
+static_assert(sizeof(SampleArgs) == SIZEOF_SampleArgs && THREADS == CODEBOOKS * 32, "sample.py fits another kernel");
 
 struct Row {  // a row of the batch, as it was before this frame
   u32 num_generated, sequence, key0, key1;

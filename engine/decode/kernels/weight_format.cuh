@@ -31,17 +31,16 @@ struct Bf16 {
 // either half, and behind them the scales of their groups. Codes become floats by arithmetic on their bits: 2^23 + n
 // and, as bf16, 128 + n are exact.
 
-// The products of eight inputs with eight weights, the bytes of two words, stored plus 128.
-__device__ __forceinline__ float dot_bytes(u32 first, u32 second, uint4 x) {
-  constexpr float BIAS = 8388736.f;  // 2^23 + 128
+// The product of eight inputs and the eight weights that `code` takes out of two words, four a word, in pairs.
+template <class Code>
+__device__ __forceinline__ float dot_codes(u32 first, u32 second, uint4 x, Code code) {
   float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const u32 word = i < 2 ? first : second, two = i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-    const u32 a = __byte_perm(word, 0x4b000000u, 0x7540 + 2 * (i & 1));
-    const u32 b = __byte_perm(word, 0x4b000000u, 0x7541 + 2 * (i & 1));
-    sum.x = fmaf(__uint_as_float(a) - BIAS, low(two), sum.x);
-    sum.y = fmaf(__uint_as_float(b) - BIAS, high(two), sum.y);
+    const u32 two = i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+    const float2 w = code(i < 2 ? first : second, i & 1);
+    sum.x = fmaf(w.x, low(two), sum.x);
+    sum.y = fmaf(w.y, high(two), sum.y);
   }
   return sum.x + sum.y;
 }
@@ -50,6 +49,13 @@ struct Int8 {
   static constexpr int BLOCK = 512;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 528; }
 
+  __device__ __forceinline__ static float dot_bytes(u32 first, u32 second, uint4 x) {
+    return dot_codes(first ^ 0x80808080u, second ^ 0x80808080u, x, [](u32 word, int half) {
+      const u32 even = __byte_perm(word, 0x4b000000u, 0x7540 + 2 * half);
+      const u32 odd = __byte_perm(word, 0x4b000000u, 0x7541 + 2 * half);
+      return make_float2(__uint_as_float(even) - 8388736.f, __uint_as_float(odd) - 8388736.f);  // 2^23 + 128
+    });
+  }
   template <int N>
   __device__ __forceinline__ static float dot(const uint4* tile, const uint4* x) {
     const int lane = threadIdx.x & 31;
@@ -61,31 +67,23 @@ struct Int8 {
     for (int b = 0; b < N / BLOCK; ++b, tile += 33, x += 64) {
       const uint4 w = tile[lane];
       const float* scale = (const float*)(tile + 32) + lane / 16;
-      sum = fmaf(scale[0], dot_bytes(w.x ^ 0x80808080u, w.y ^ 0x80808080u, x[lane]), sum);
-      sum = fmaf(scale[2], dot_bytes(w.z ^ 0x80808080u, w.w ^ 0x80808080u, x[32 + lane]), sum);
+      sum = fmaf(scale[0], dot_bytes(w.x, w.y, x[lane]), sum);
+      sum = fmaf(scale[2], dot_bytes(w.z, w.w, x[32 + lane]), sum);
     }
     return sum;
   }
 };
 
-// The products of eight inputs with eight weights, the low nibbles of two words' bytes, stored plus 8.
-__device__ __forceinline__ float dot_nibbles(u32 first, u32 second, uint4 x) {
-  constexpr float BIAS = 136.f;  // 128 + 8
-  float2 sum = make_float2(0.f, 0.f);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const u32 word = i < 2 ? first : second, two = i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-    const u32 pair = __byte_perm(word & 0x0f0f0f0fu, 0x43434343u, i & 1 ? 0x4342 : 0x4140);
-    sum.x = fmaf(low(pair) - BIAS, low(two), sum.x);
-    sum.y = fmaf(high(pair) - BIAS, high(two), sum.y);
-  }
-  return sum.x + sum.y;
-}
-
 struct Int4 {
   static constexpr int BLOCK = 512;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 272; }
 
+  __device__ __forceinline__ static float dot_nibbles(u32 first, u32 second, uint4 x) {  // the low ones of bytes
+    return dot_codes(first & 0x0f0f0f0fu, second & 0x0f0f0f0fu, x, [](u32 word, int half) {
+      const u32 pair = __byte_perm(word, 0x43434343u, half ? 0x4342 : 0x4140);
+      return make_float2(low(pair) - 136.f, high(pair) - 136.f);  // 128 + 8
+    });
+  }
   template <int N>
   __device__ __forceinline__ static float dot(const uint4* tile, const uint4* x) {
     const int lane = threadIdx.x & 31;
