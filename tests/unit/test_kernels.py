@@ -13,10 +13,10 @@ from higgs_tts.engine.decode.kernels import batch, sample
 from higgs_tts.engine.decode.kernels.single import (
     MAX_STAGES,
     SOURCE,
-    STATIC_SHARED,
     defines,
     pipeline,
     pipeline_bytes,
+    static_shared,
     unfit,
 )
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
@@ -52,8 +52,10 @@ def test_the_sources_compile_for_quantised_weights(config, capability, weights):
 @pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
 def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb, weights):
     tile, prefetch, stages = pipeline(config, kb << 10, weights)
-    assert 1 <= prefetch <= stages and tile % 16 == 0 and FORMATS[weights].bytes(config.hidden) % tile == 0
-    assert pipeline_bytes(config, kb << 10, weights) + STATIC_SHARED <= kb << 10
+    format = FORMATS[weights]
+    assert 1 <= prefetch <= stages and tile % 16 == 0
+    assert (tile if format.quantize else format.bytes(config.hidden)) % (format.block_bytes if format.quantize else tile) == 0
+    assert pipeline_bytes(config, kb << 10, weights) + static_shared(weights) <= kb << 10
     assert stages == prefetch or pipeline_bytes(config, kb << 10, weights) <= MAX_STAGES
 
 

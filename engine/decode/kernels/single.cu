@@ -23,25 +23,26 @@ __device__ __forceinline__ Range warp_rows(int rows) {
   const int warp = threadIdx.x >> 5, first = range_start(mine, warp, WARPS);
   return {base + first, range_start(mine, warp + 1, WARPS) - first};
 }
-// The warp's tiles of a projection [HIDDEN, K], counted from the block's first row.
+// The warp's units of a projection [HIDDEN, K], counted from the block's first row.
 template <class F, int K>
-__device__ __forceinline__ Range warp_tiles() {
+__device__ __forceinline__ Range warp_units() {
   const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - range_start(HIDDEN, blockIdx.x, BLOCKS);
-  const int tiles = tiles_of<F>(K) * owned;
-  const int warp = threadIdx.x >> 5, first = range_start(tiles, warp, WARPS);
-  return {first, range_start(tiles, warp + 1, WARPS) - first};
+  const int units = Units<F, K>::COUNT * owned;
+  const int warp = threadIdx.x >> 5, first = range_start(units, warp, WARPS);
+  return {first, range_start(units, warp + 1, WARPS) - first};
 }
 template <class F>
 __device__ __forceinline__ TileRange row_tiles(const u8* w, int from, Range rows) {
-  constexpr int TILES = tiles_of<F>(HIDDEN), BYTES = F::bytes(HIDDEN / TILES);
-  return {w + F::bytes((long long)(from + rows.first) * HIDDEN), BYTES, rows.count * TILES};
+  using U = Units<F, HIDDEN>;
+  w += F::bytes((long long)(from + rows.first) * HIDDEN);
+  return {w, U::BYTES * U::IN_TILE, (u32)(rows.count * U::COUNT * U::BYTES)};
 }
 template <class F, int K>
 __device__ __forceinline__ TileRange projection_tiles(const u8* w) {
-  constexpr int TILES = tiles_of<F>(K), BYTES = F::bytes(K / TILES);
-  const Range tiles = warp_tiles<F, K>();
-  w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K + (long long)tiles.first * (K / TILES));
-  return {w, BYTES, tiles.count};
+  using U = Units<F, K>;
+  const Range units = warp_units<F, K>();
+  w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K) + (long long)units.first * U::BYTES;
+  return {w, U::BYTES * U::IN_TILE, (u32)(units.count * U::BYTES)};
 }
 __device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix) {
   if (matrix == layer_count * MATRICES) return row_tiles<HeadFormat>(head, 0, warp_rows(CODES));
@@ -62,8 +63,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   Range* const ranges = sh.ranges[warp];
   if (lane == 0) {
-    ranges[0] = warp_rows(QKV_SIZE); ranges[1] = warp_tiles<Format, Q_SIZE>(); ranges[2] = warp_rows(INTER);
-    ranges[3] = warp_tiles<Format, INTER>(); ranges[4] = warp_rows(CODES);
+    ranges[0] = warp_rows(QKV_SIZE); ranges[1] = warp_units<Format, Q_SIZE>(); ranges[2] = warp_rows(INTER);
+    ranges[3] = warp_units<Format, INTER>(); ranges[4] = warp_rows(CODES);
   }
   __syncwarp();
   Pipeline pipeline = start_pipeline(s);
@@ -77,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     const long long cache = layer * s.layer_stride;
     const NormWeights attn_norm = norm_weights(w.attn_norm);
     wait_arrivals(s, epoch);
-    norm_input(s, attn_norm, layer == 0, epoch, sh);
-    gemv_hidden<Format>(s, pipeline, ranges[0].count, sh, [&](int j, float sum) {
+    norm_input<Format>(s, attn_norm, layer == 0, epoch, sh.x, sh);
+    gemv_hidden<Format>(s, pipeline, ranges[0].count, sh.x, sh, [&](int j, float sum) {
       if (lane == 0) publish(s.qkv + ranges[0].first + j, ll_word(sum, epoch + 1));
     });
     arrive(s);
@@ -89,24 +90,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     if (idle) fill(s, pipeline);
     const NormWeights mlp_norm = norm_weights(w.mlp_norm);
     wait_arrivals(s, epoch + 2);
-    project<Format, Q_SIZE>(s, pipeline, s.attended, ranges[1].first, ranges[1].first + ranges[1].count, epoch + 3, sh);
+    project<Format, Q_SIZE>(s, pipeline, s.attended, ranges[1], epoch + 3, sh.project.attended, sh);
     wait_arrivals(s, epoch + 3);
-    norm_input(s, mlp_norm, false, epoch + 3, sh);
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh, [&](int j, float sum) {
+    norm_input<Format>(s, mlp_norm, false, epoch + 3, sh.x, sh);
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh.x, sh, [&](int j, float sum) {
       if (lane == 0) sh.gate[warp][j] = sum;
     });
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh, [&](int j, float sum) {
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh.x, sh, [&](int j, float sum) {
       const float gate = sh.gate[warp][j];
       if (lane == 0) publish(s.act + ranges[2].first + j, ll_word_bf16(gate / (1.f + __expf(-gate)) * sum, epoch + 4));
     });
     arrive(s);
     wait_arrivals(s, epoch + 4);
-    project<Format, INTER>(s, pipeline, s.act, ranges[3].first, ranges[3].first + ranges[3].count, epoch + 5, sh);
+    project<Format, INTER>(s, pipeline, s.act, ranges[3], epoch + 5, sh.project.act, sh);
   }
   const NormWeights norm = norm_weights(s.norm);
   wait_arrivals(s, epoch);
-  norm_input(s, norm, false, epoch, sh);
-  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, sh, [&](int j, float sum) {
+  norm_input<HeadFormat>(s, norm, false, epoch, sh.head_x, sh);
+  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, sh.head_x, sh, [&](int j, float sum) {
     // Rounded as torch's bf16 product would be.
     if (lane == 0) s.logits[ranges[4].first + j] = __uint_as_float(pack(0.f, sum));
   });

@@ -20,8 +20,8 @@ BF16, FP32, INT32, INT64 = torch.bfloat16, torch.float32, torch.int32, torch.int
 THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32  # of the KV cache
-STATIC_SHARED = 44 << 10  # bytes of shared memory besides the pipeline's; the kernel asserts that it fits
 PREFETCH = 2  # tiles in flight per warp; more would delay the exchange between blocks behind weight loads
+TILE_BLOCKS = {"int8": 5, "int4": 8}  # of a tile of quantised weights, where there is room
 MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
 POLLS_PER_CHECK = 1024  # of another block's value, before a thread looks at the clock
 TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not answer for two seconds
@@ -67,16 +67,22 @@ def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[i
 
     Raises KernelUnavailable.
     """
-    room = (shared - STATIC_SHARED) // WARPS
+    room = (shared - static_shared(weights)) // WARPS
     most = min(room, MAX_STAGES // WARPS)
     format = FORMATS[weights]
-    blocks = config.hidden // format.block
-    equal = [n for n in range(1, blocks + 1) if blocks % n == 0] if format.quantize else (2, 4, 8)
-    for prefetch, tiles in itertools.product((PREFETCH, 1), equal):
-        tile = format.bytes(config.hidden // tiles)
+    if format.quantize:
+        tiles = [blocks * format.block_bytes for blocks in range(TILE_BLOCKS[weights], 0, -1)]
+    else:
+        tiles = [format.bytes(config.hidden // parts) for parts in (2, 4, 8)]
+    for prefetch, tile in itertools.product((PREFETCH, 1), tiles):
         if tile * prefetch <= room:
             return tile, prefetch, max(prefetch, most // tile)
     raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")
+
+
+def static_shared(weights: str) -> int:
+    """Bytes of shared memory besides the pipeline's, which the kernel asserts: quantised ones take more of the inputs."""
+    return (47 if FORMATS[weights].quantize else 44) << 10
 
 
 def pipeline_bytes(config: ModelConfig, shared: int, weights: str = "bf16") -> int:
@@ -98,7 +104,7 @@ def defines(config: ModelConfig, blocks: int, shared: int, weights: str = "bf16"
         "WARPS": WARPS,
         "POLLS_PER_CHECK": POLLS_PER_CHECK,
         "TIMEOUT_MS": TIMEOUT_MS,
-        "STATIC_SHARED": STATIC_SHARED,
+        "STATIC_SHARED": static_shared(weights),
         "MAX_SPLITS": MAX_SPLITS,
         "HIDDEN": config.hidden,
         "HEADS": config.heads,

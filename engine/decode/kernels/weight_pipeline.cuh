@@ -7,8 +7,9 @@
 
 constexpr int MATRICES = 5;  // of a layer, as a warp streams them: qkv, out, gate, up, down; then comes the head
 
-// A warp's tiles of one matrix, contiguous: where they begin, bytes of a tile, how many. Called seldom: not inlined.
-struct TileRange { const u8* at; u32 bytes; int count; };
+// A warp's part of one matrix, contiguous: where the next tile begins, bytes of a tile, and of all that are left; the
+// last tile may be shorter. Called seldom: not inlined.
+struct TileRange { const u8* at; u32 bytes, left; };
 __device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix);
 
 struct Pipeline {
@@ -31,17 +32,17 @@ __device__ __forceinline__ u32 full_barrier(u32 n) {
   return shared_address(full + stage_of(n));
 }
 
-__device__ __forceinline__ void copy_tile(const Pipeline& p) {
+__device__ __forceinline__ void copy_tile(const Pipeline& p, u32 bytes) {
   u8* to = tile_at(p.issued);
 #if __CUDA_ARCH__ >= 900
   if ((threadIdx.x & 31) == 0) {
     const u32 barrier = full_barrier(p.issued);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(p.rest.bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)), "l"(p.rest.at), "r"(p.rest.bytes), "r"(barrier) : "memory");
+                     shared_address(to)), "l"(p.rest.at), "r"(bytes), "r"(barrier) : "memory");
   }
 #else
-  for (u32 i = (threadIdx.x & 31) * 16; i < p.rest.bytes; i += 512) {
+  for (u32 i = (threadIdx.x & 31) * 16; i < bytes; i += 512) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i), "l"(p.rest.at + i)
                  : "memory");
@@ -54,12 +55,13 @@ __device__ __forceinline__ void copy_tile(const Pipeline& p) {
 
 // Starts the copy of the next tile, if there is one, into the next stage, which must be free.
 __device__ __forceinline__ void issue(const SingleArgs& s, Pipeline& p) {
-  while (p.rest.count == 0 && p.matrix < s.layer_count * MATRICES)
+  while (p.rest.left == 0 && p.matrix < s.layer_count * MATRICES)
     p.rest = tile_range(s.layers, s.head, s.layer_count, ++p.matrix);
-  if (p.rest.count) {
-    copy_tile(p);
-    p.rest.at += p.rest.bytes;
-    --p.rest.count;
+  if (p.rest.left) {
+    const u32 bytes = min(p.rest.bytes, p.rest.left);
+    copy_tile(p, bytes);
+    p.rest.at += bytes;
+    p.rest.left -= bytes;
   }
 #if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ < 900
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -82,7 +84,7 @@ __device__ __forceinline__ Pipeline start_pipeline(const SingleArgs& s) {
 }
 // Waits for the oldest tile. Below 9.0 a lane sees only the bytes that it copied itself: 16 at 16 * lane, and at every
 // 512 from there. With cp.async, a warp that has filled all its stages waits for later tiles too.
-__device__ __forceinline__ const uint4* wait(const Pipeline& p) {
+__device__ __forceinline__ void wait(const Pipeline& p) {
 #if __CUDA_ARCH__ >= 900
   u32 done;
   do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
@@ -91,7 +93,6 @@ __device__ __forceinline__ const uint4* wait(const Pipeline& p) {
 #elif __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(PREFETCH - 1) : "memory");
 #endif
-  return (const uint4*)tile_at(p.released);
 }
 // Frees the stage of the oldest tile, which all lanes have read, and keeps PREFETCH tiles in flight.
 __device__ __forceinline__ void release(const SingleArgs& s, Pipeline& p) {

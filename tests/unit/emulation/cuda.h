@@ -45,6 +45,7 @@ inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
 inline float __fmul_rn(float a, float b) { return a * b; }  // contraction is off
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned long long)a * b >> 32; }
+inline int __float2int_rn(float v) { return std::isfinite(v) ? (int)nearbyintf(v) : 0; }
 inline unsigned atomicInc(unsigned* at, unsigned last) {  // no two fibers run at once
   const unsigned old = *at;
   *at = old >= last ? 0 : old + 1;
@@ -60,6 +61,10 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
 }
 
 namespace emulation {
+inline int dp2a(unsigned x, unsigned w, int c, bool is_signed) {  // two 16-bit integers with w's two low bytes
+  for (int i = 0; i < 2; ++i, x >>= 16, w >>= 8) c += (short)x * (is_signed ? (signed char)w : (unsigned char)w);
+  return c;
+}
 struct Index { unsigned x; };
 struct Barrier { int arrived = 0, phase = 0; };
 struct Block {
