@@ -1,8 +1,8 @@
 """Matrices in 8 and 4 bits, and back. Rows are stored in blocks of 512 weights with their scales behind them.
 
-A block's weights lie as the CUDA kernels read them, a lane's together: weights 8 * lane to 8 * lane + 7 of either half
-of the block. int8: 512 bytes, then an fp32 scale for each 128 weights. int4: 256 bytes, of which the low four bits are
-the first half, then a bf16 scale for each 64 weights; a value is stored plus 8.
+A block lies as the CUDA kernels read it, a lane's weights together: 8 * lane to 8 * lane + 7 of either half of the
+block. int8: 512 bytes, then an fp32 scale for each 128 weights. int4: 256 bytes, of which the low four bits are the
+first half, then a bf16 scale for each 64 weights. A group's scale in the second half follows its like in the first.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def quantize_int8(matrix: torch.Tensor, out: torch.Tensor) -> None:
         scale = groups.abs().amax(-1).div_(127.0)
         codes = groups.div(scale.clamp_min(1e-30)[..., None]).round_().clamp_(-127, 127).to(torch.int8)
         stored[..., :BLOCK] = codes.reshape(*codes.shape[:2], 2, 32, 8).transpose(2, 3).flatten(2)
-        stored[..., BLOCK:] = scale.view(torch.int8)
+        stored[..., BLOCK:] = _interleaved(scale).view(torch.int8)
 
 
 def dequantize_int8(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
     """The matrix in `data` -> out [R, in], in out's dtype."""
     stored = data.unflatten(1, (-1, INT8_BLOCK))
     codes = stored[..., :BLOCK].unflatten(2, (2, 16, 2, 8)).permute(0, 1, 4, 2, 3, 5)  # [R, n, half, group, lane, 8]
-    scale = stored[..., BLOCK:].view(torch.float32).unflatten(2, (2, 2))[..., None, None]
+    scale = stored[..., BLOCK:].view(torch.float32).unflatten(2, (2, 2)).transpose(2, 3)[..., None, None]
     torch.mul(codes, scale, out=out.view(codes.shape))
 
 
@@ -47,9 +47,9 @@ def quantize_int4(matrix: torch.Tensor, out: torch.Tensor) -> None:
             better = error < least
             least = torch.where(better, error, least)
             codes, scale = (torch.where(better, new, old) for new, old in zip(tried, (codes, scale), strict=True))
-        halves = codes.add_(8).to(torch.uint8).flatten(2).unflatten(2, (2, 256))
-        stored[..., : BLOCK // 2] = halves[:, :, 0] | halves[:, :, 1] << 4
-        stored[..., BLOCK // 2 :] = scale.squeeze(-1).view(torch.uint8)
+        halves = codes.to(torch.int8).view(torch.uint8).flatten(2).unflatten(2, (2, 256))
+        stored[..., : BLOCK // 2] = halves[:, :, 0] & 15 | halves[:, :, 1] << 4
+        stored[..., BLOCK // 2 :] = _interleaved(scale.squeeze(-1)).view(torch.uint8)
 
 
 def _with_step(groups: torch.Tensor, extreme: torch.Tensor, step: float) -> tuple[torch.Tensor, ...]:
@@ -64,21 +64,23 @@ def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) 
     """As dequantize_int8; `spare` [R * in / 2] uint8 is overwritten."""
     stored = data.unflatten(1, (-1, INT4_BLOCK))
     packed = stored[..., : BLOCK // 2]
-    scale = stored[..., BLOCK // 2 :].view(torch.bfloat16).unflatten(2, (2, 4))[..., None]  # [R, n, half, group, 1]
+    scale = stored[..., BLOCK // 2 :].view(torch.bfloat16).unflatten(2, (4, 2)).transpose(2, 3)[..., None]
     whole = out.unflatten(1, (-1, 2, 4, 64))
     whole.copy_(scale)
-    nibbles = spare[: packed.numel()].view(packed.shape)
-    for half, take in enumerate((_low, _high)):
-        take(packed, nibbles)
-        whole[:, :, half].mul_(nibbles.view(torch.int8).sub_(8).unflatten(2, (4, 64)))
+    nibbles = spare[: packed.numel()].view(packed.shape).view(torch.int8)
+    packed = packed.view(torch.int8)
+    for half in range(2):
+        if half == 0:
+            torch.bitwise_left_shift(packed, 4, out=nibbles)
+            nibbles.bitwise_right_shift_(4)
+        else:
+            torch.bitwise_right_shift(packed, 4, out=nibbles)
+        whole[:, :, half].mul_(nibbles.unflatten(2, (4, 64)))
 
 
-def _low(packed: torch.Tensor, out: torch.Tensor):
-    torch.bitwise_and(packed, 15, out=out)
-
-
-def _high(packed: torch.Tensor, out: torch.Tensor):
-    torch.bitwise_right_shift(packed, 4, out=out)
+def _interleaved(scale: torch.Tensor) -> torch.Tensor:
+    """Scales [..., groups of both halves] -> a group's two next to each other."""
+    return scale.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
 
 
 def _in_parts(matrix: torch.Tensor, out: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -5,33 +5,45 @@ __device__ __forceinline__ int range_start(int count, int i, int n) { return (in
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// A matrix row of K weights is multiplied a unit at a time. A unit is the largest equal part of the row that fits a
-// tile, or a block where a block has more weights than a warp takes in one load each. A tile is whole units.
+constexpr int MAX_OWNED = ceil_div(HIDDEN, BLOCKS);                      // elements of the residual stream, a block
+constexpr int MAX_WARP_ROWS = ceil_div(ceil_div(INTER, BLOCKS), WARPS);  // rows of the gate or up matrix, a warp
+static_assert(HIDDEN >= BLOCKS && INTER >= BLOCKS, "every block publishes a part of x, qkv and act (exchange.cuh)");
+
+// How a projection's rows [HIDDEN, K] that a block owns go to its warps, in parts of rows whose sums are added up later.
+//
+// Bf16: a part is a tile, the largest equal part of a row that fits one; a warp takes a range of all parts, counted
+// row by row. Formats in blocks: a warp takes the same part of every row of a range, so that it can hold its inputs.
 template <class F, int K>
-struct Units {
-  __host__ __device__ static constexpr int count() {
-    if (F::BLOCK > 32 * VEC) return K / F::BLOCK;
+struct Parts {
+  __host__ __device__ static constexpr int tiles() {
     int n = 1;
     while (K % n || K / n % F::BLOCK || F::bytes(K / n) > TILE_BYTES) ++n;
     return n;
   }
-  static constexpr int COUNT = count(), WEIGHTS = K / COUNT, BYTES = F::bytes(WEIGHTS), IN_TILE = TILE_BYTES / BYTES;
-  static_assert(IN_TILE >= 1, "a unit fits a tile");
+  static constexpr int ROW_BLOCKS = K / F::BLOCK, MAX_HELD = HIDDEN / F::BLOCK;
+  // The blocks that a warp multiplies where rows come in n parts; too many where it could not hold their inputs.
+  __host__ __device__ static constexpr int cost(int n) {
+    return ceil_div(ROW_BLOCKS, n) > MAX_HELD ? 1 << 30 : ceil_div(ROW_BLOCKS, n) * ceil_div(MAX_OWNED, WARPS / n);
+  }
+  __host__ __device__ static constexpr int shares() {
+    int best = WARPS;
+    for (int n = WARPS; n; n /= 2)
+      if (cost(n) <= cost(best)) best = n;
+    return best;
+  }
+  static constexpr int COUNT = in_blocks<F>() ? shares() : tiles();
+  static constexpr int HELD = ceil_div(ROW_BLOCKS, COUNT);  // blocks of a part, at most; the next are for Bf16
+  static constexpr int WEIGHTS = K / COUNT;
+  static_assert(!in_blocks<F>() || cost(COUNT) < 1 << 30, "no warp can hold its inputs");
 };
-constexpr int MAX_OWNED = ceil_div(HIDDEN, BLOCKS);                      // elements of the residual stream, a block
-constexpr int MAX_WARP_ROWS = ceil_div(ceil_div(INTER, BLOCKS), WARPS);  // rows of the gate or up matrix, a warp
-// Partial sums of a projection: one a unit, or, where units are blocks, one of all the units that a warp has of a row.
-constexpr bool SUM_BY_WARP = Format::BLOCK > 32 * VEC;
-constexpr int WARP_SUMS = MAX_OWNED / WARPS + 2;
-constexpr int MAX_COUNT = Units<Format, INTER>::COUNT > Units<Format, Q_SIZE>::COUNT ? Units<Format, INTER>::COUNT
-                                                                                   : Units<Format, Q_SIZE>::COUNT;
-constexpr int MAX_SUMS = SUM_BY_WARP ? WARPS * WARP_SUMS : MAX_OWNED * MAX_COUNT;
-static_assert(HIDDEN >= BLOCKS && INTER >= BLOCKS, "every block publishes a part of x, qkv and act (exchange.cuh)");
+template <class F> __host__ __device__ constexpr int max_parts() {
+  return Parts<F, INTER>::COUNT > Parts<F, Q_SIZE>::COUNT ? Parts<F, INTER>::COUNT : Parts<F, Q_SIZE>::COUNT;
+}
 
 struct Range { int first, count; };
 
 struct Shared {
-  Range ranges[WARPS][5];     // a warp's matrix rows of qkv, gate and up, head (0, 2, 4), and units of out, down (1, 3)
+  Range ranges[WARPS][5];     // a warp's rows of qkv, gate and up, head (0, 2, 4), and warp_parts of out, down (1, 3)
   Pipeline spilled[WARPS];    // attention needs the registers
   union {                     // what norm_input makes
     Format::Input<HIDDEN> x;
@@ -47,7 +59,7 @@ struct Shared {
     float o[WARPS][GROUP][DIM];
     struct {
       union { Format::Input<Q_SIZE> attended; Format::Input<INTER> act; };
-      float sums[MAX_SUMS];
+      float sums[MAX_OWNED * max_parts<Format>()];
     } project;
   };
 };
@@ -93,41 +105,74 @@ __device__ __forceinline__ float norm_scale(const Shared& sh) {  // recomputed f
   return rsqrtf(total * (1.f / HIDDEN) + EPS);
 }
 
-// This lane's part of the product of the warp's next unit with inputs from the VEC * at-th on. `in_tile` counts units of
-// the tile and begins at 0; `last`: of the warp's part of the matrix.
-template <class F, int K>
-__device__ __forceinline__ float next_unit(const SingleArgs& s, Pipeline& p, const typename F::template Input<K>& input,
-                                           int at, int& in_tile, bool last) {
-  using U = Units<F, K>;
-  if (in_tile == 0) {
-    wait(p);
-#if __CUDA_ARCH__ < 900
-    if (F::LANES_SHARE) __syncwarp();
-#endif
+// The lane's inputs of `count` blocks from the first-th on; at most C.
+template <class F, int K, int C>
+__device__ __forceinline__ void hold(HeldInput<C>& x, const FixedInput<K>& input, int first, int count) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll
+  for (int i = 0; i < 2 * C; ++i) {
+    const int load = (first * 2 + (i < 2 * count ? i : 0)) * 32 + lane;
+    x.values[i] = input.values[load];
+    x.scale[i] = input.scale[load] * F::UNIT;
   }
-  const uint4* weights = (const uint4*)(tile_at(p.released) + in_tile * U::BYTES);
-  const float part = F::template dot<U::WEIGHTS>(weights, input, at);
-  if (++in_tile == U::IN_TILE || last) {
-    release(s, p);
-    in_tile = 0;
-  }
-  return part;
 }
+// The product of `count` of a matrix row's blocks, the warp's next tiles, with inputs that are held.
+template <class F, int C>
+__device__ __forceinline__ float multiply(const SingleArgs& s, Pipeline& p, const HeldInput<C>& x, int count) {
+  constexpr int BYTES = F::bytes(F::BLOCK), IN_TILE = TILE_BYTES / BYTES;
+  float sum = 0.f;
+#pragma unroll
+  for (int b = 0; b < C; ++b) {
+    if (b >= count) break;
+    if (b % IN_TILE == 0) {
+      if (b) release(s, p);
+      wait(p);
+#if __CUDA_ARCH__ < 900
+      __syncwarp();  // for bytes that other lanes copied
+#endif
+    }
+    sum += F::dot((const uint4*)(tile_at(p.released) + b % IN_TILE * BYTES), x, b);
+  }
+  release(s, p);
+  return warp_sum(sum);
+}
+
+// The normed input as the warps multiply rows of HIDDEN weights by it.
+template <class F, bool = in_blocks<F>()>
+struct Normed {
+  HeldInput<HIDDEN / F::BLOCK> x;
+  __device__ __forceinline__ explicit Normed(const FixedInput<HIDDEN>& input) {
+    hold<F>(x, input, 0, HIDDEN / F::BLOCK);
+  }
+  __device__ __forceinline__ float multiply_row(const SingleArgs& s, Pipeline& p) const {
+    return multiply<F>(s, p, x, HIDDEN / F::BLOCK);
+  }
+};
+template <class F>
+struct Normed<F, false> {
+  const typename F::template Input<HIDDEN>& input;
+  __device__ __forceinline__ explicit Normed(const typename F::template Input<HIDDEN>& input) : input(input) {}
+  __device__ __forceinline__ float multiply_row(const SingleArgs& s, Pipeline& p) const {
+    using P = Parts<F, HIDDEN>;
+    float sum = 0.f;
+#pragma unroll
+    for (int part = 0; part < P::COUNT; ++part) {
+      wait(p);
+      sum += F::template dot<P::WEIGHTS>((const uint4*)tile_at(p.released), input, part * (P::WEIGHTS / VEC));
+      release(s, p);
+    }
+    return warp_sum(sum);
+  }
+};
 
 // The warp's next `rows` matrix rows of HIDDEN weights times the normed input; done(j, sum) takes each product.
 template <class F, class Done>
-__device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows,
-                                            const typename F::template Input<HIDDEN>& input, const Shared& sh,
-                                            Done done) {
-  using U = Units<F, HIDDEN>;
-  int in_tile = 0;
+__device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, const Normed<F>& x,
+                                            const Shared& sh, Done done) {
 #pragma unroll 1
   for (int j = 0; j < rows; ++j) {
-    float sum = 0.f;
-#pragma unroll(U::IN_TILE > 1 ? 1 : U::COUNT)
-    for (int u = 0; u < U::COUNT; ++u)
-      sum += next_unit<F, HIDDEN>(s, p, input, u * (U::WEIGHTS / VEC), in_tile, u + 1 == U::COUNT && j + 1 == rows);
-    done(j, norm_scale(sh) * warp_sum(sum));
+    const float sum = x.multiply_row(s, p);
+    done(j, norm_scale(sh) * sum);
   }
 }
 
@@ -149,36 +194,47 @@ __device__ __forceinline__ void projection_input(const SingleArgs& s, const u32*
   __syncthreads();
 }
 
-// x += W @ input for the block's rows of W [HIDDEN, K], published in `epoch`; the input is from the one before. A warp
-// takes units [first, last) of those rows; the parts of a row are summed in shared memory.
+// The warp's part of the rows in a projection of a format in blocks.
 template <class F, int K>
-__device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const u32* from, Range units, u32 epoch,
+__device__ __forceinline__ Range part_blocks() {
+  using P = Parts<F, K>;
+  const int part = (threadIdx.x >> 5) % P::COUNT, first = range_start(P::ROW_BLOCKS, part, P::COUNT);
+  return {first, range_start(P::ROW_BLOCKS, part + 1, P::COUNT) - first};
+}
+
+// x += W @ input for the block's rows of W [HIDDEN, K], published in `epoch`; the input is from the one before. `mine`:
+// see warp_parts. The parts of a row are summed in shared memory.
+template <class F, int K>
+__device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const u32* from, Range mine, u32 epoch,
                                         typename F::template Input<K>& input, Shared& sh) {
-  using U = Units<F, K>;
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, base = range_start(HIDDEN, blockIdx.x, BLOCKS);
-  const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - base, end = units.first + units.count;
+  using P = Parts<F, K>;
+  const int lane = threadIdx.x & 31, base = range_start(HIDDEN, blockIdx.x, BLOCKS);
+  const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - base;
   projection_input<F, K>(s, from, epoch - 1, input);
-  int in_tile = 0;
-  float sum = 0.f;
+  if constexpr (in_blocks<F>()) {
+    const Range blocks = part_blocks<F, K>();
+    HeldInput<P::HELD> x;
+    hold<F>(x, input, blocks.first, blocks.count);
 #pragma unroll 1
-  for (int i = units.first; i < end; ++i) {
-    const int row = i / U::COUNT, unit = i % U::COUNT;
-    sum += next_unit<F, K>(s, p, input, unit * (U::WEIGHTS / VEC), in_tile, i + 1 == end);
-    if (SUM_BY_WARP && unit + 1 < U::COUNT && i + 1 < end) continue;
-    sum = warp_sum(sum);
-    if (lane == 0) sh.project.sums[SUM_BY_WARP ? warp * WARP_SUMS + row - units.first / U::COUNT : i] = sum;
-    sum = 0.f;
+    for (int r = mine.first; r < mine.first + mine.count; ++r) {
+      const float sum = multiply<F>(s, p, x, blocks.count);
+      if (lane == 0) sh.project.sums[r * P::COUNT + (threadIdx.x >> 5) % P::COUNT] = sum;
+    }
+  } else {
+#pragma unroll 1
+    for (int i = mine.first; i < mine.first + mine.count; ++i) {
+      wait(p);
+      const uint4* tile = (const uint4*)tile_at(p.released);
+      float sum = F::template dot<P::WEIGHTS>(tile, input, i % P::COUNT * (P::WEIGHTS / VEC));
+      release(s, p);
+      sum = warp_sum(sum);
+      if (lane == 0) sh.project.sums[i] = sum;
+    }
   }
   arrive(s);  // the count may run ahead of the values: consumers check the epoch of each
   for (int r = threadIdx.x; r < owned; r += THREADS) {
     float sum = sh.residual[r];
-    if (SUM_BY_WARP) {  // unit i is of the last warp whose range does not begin behind it
-      const int all = owned * U::COUNT, unit = r * U::COUNT;
-      for (int w = ((unit + 1) * WARPS - 1) / all; w <= ((unit + U::COUNT) * WARPS - 1) / all; ++w)
-        sum += sh.project.sums[w * WARP_SUMS + r - range_start(all, w, WARPS) / U::COUNT];
-    } else {
-      for (int k = 0; k < U::COUNT; ++k) sum += sh.project.sums[r * U::COUNT + k];
-    }
+    for (int k = 0; k < P::COUNT; ++k) sum += sh.project.sums[r * P::COUNT + k];
     sh.residual[r] = sum;
     publish(s.x + base + r, ll_word(sum, epoch));
   }

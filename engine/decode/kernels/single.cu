@@ -11,8 +11,8 @@
 
 #include "load.cuh"
 #include "exchange.cuh"
-#include "weight_pipeline.cuh"
 #include "weight_format.cuh"
+#include "weight_pipeline.cuh"
 #include "gemv.cuh"
 #include "attention_prologue.cuh"
 #include "single_attention.cuh"
@@ -23,26 +23,36 @@ __device__ __forceinline__ Range warp_rows(int rows) {
   const int warp = threadIdx.x >> 5, first = range_start(mine, warp, WARPS);
   return {base + first, range_start(mine, warp + 1, WARPS) - first};
 }
-// The warp's units of a projection [HIDDEN, K], counted from the block's first row.
+// The warp's tiles of a projection [HIDDEN, K], counted from the block's first row; of a format in blocks its rows.
 template <class F, int K>
-__device__ __forceinline__ Range warp_units() {
+__device__ __forceinline__ Range warp_parts() {
+  using P = Parts<F, K>;
   const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - range_start(HIDDEN, blockIdx.x, BLOCKS);
-  const int units = Units<F, K>::COUNT * owned;
-  const int warp = threadIdx.x >> 5, first = range_start(units, warp, WARPS);
-  return {first, range_start(units, warp + 1, WARPS) - first};
+  const int warp = threadIdx.x >> 5, i = in_blocks<F>() ? warp / P::COUNT : warp;
+  const int all = in_blocks<F>() ? owned : owned * P::COUNT, n = in_blocks<F>() ? WARPS / P::COUNT : WARPS;
+  const int first = range_start(all, i, n);
+  return {first, range_start(all, i + 1, n) - first};
 }
 template <class F>
 __device__ __forceinline__ TileRange row_tiles(const u8* w, int from, Range rows) {
-  using U = Units<F, HIDDEN>;
+  using P = Parts<F, HIDDEN>;
+  constexpr int RUN = F::bytes(in_blocks<F>() ? HIDDEN : P::WEIGHTS);
   w += F::bytes((long long)(from + rows.first) * HIDDEN);
-  return {w, U::BYTES * U::IN_TILE, (u32)(rows.count * U::COUNT * U::BYTES)};
+  return {w, RUN, 0, RUN, in_blocks<F>() ? rows.count : rows.count * P::COUNT};
 }
 template <class F, int K>
 __device__ __forceinline__ TileRange projection_tiles(const u8* w) {
-  using U = Units<F, K>;
-  const Range units = warp_units<F, K>();
-  w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K) + (long long)units.first * U::BYTES;
-  return {w, U::BYTES * U::IN_TILE, (u32)(units.count * U::BYTES)};
+  using P = Parts<F, K>;
+  const Range mine = warp_parts<F, K>();
+  w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K);
+  if constexpr (in_blocks<F>()) {
+    const Range blocks = part_blocks<F, K>();
+    const u32 run = F::bytes(F::BLOCK) * blocks.count;
+    w += F::bytes((long long)mine.first * K + blocks.first * F::BLOCK);
+    return {w, run, (u32)F::bytes(K) - run, run, mine.count};
+  }
+  constexpr int RUN = F::bytes(P::WEIGHTS);
+  return {w + (long long)mine.first * RUN, RUN, 0, RUN, mine.count};
 }
 __device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix) {
   if (matrix == layer_count * MATRICES) return row_tiles<HeadFormat>(head, 0, warp_rows(CODES));
@@ -63,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   Range* const ranges = sh.ranges[warp];
   if (lane == 0) {
-    ranges[0] = warp_rows(QKV_SIZE); ranges[1] = warp_units<Format, Q_SIZE>(); ranges[2] = warp_rows(INTER);
-    ranges[3] = warp_units<Format, INTER>(); ranges[4] = warp_rows(CODES);
+    ranges[0] = warp_rows(QKV_SIZE); ranges[1] = warp_parts<Format, Q_SIZE>(); ranges[2] = warp_rows(INTER);
+    ranges[3] = warp_parts<Format, INTER>(); ranges[4] = warp_rows(CODES);
   }
   __syncwarp();
   Pipeline pipeline = start_pipeline(s);
@@ -79,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     const NormWeights attn_norm = norm_weights(w.attn_norm);
     wait_arrivals(s, epoch);
     norm_input<Format>(s, attn_norm, layer == 0, epoch, sh.x, sh);
-    gemv_hidden<Format>(s, pipeline, ranges[0].count, sh.x, sh, [&](int j, float sum) {
+    gemv_hidden<Format>(s, pipeline, ranges[0].count, Normed<Format>(sh.x), sh, [&](int j, float sum) {
       if (lane == 0) publish(s.qkv + ranges[0].first + j, ll_word(sum, epoch + 1));
     });
     arrive(s);
@@ -93,10 +103,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     project<Format, Q_SIZE>(s, pipeline, s.attended, ranges[1], epoch + 3, sh.project.attended, sh);
     wait_arrivals(s, epoch + 3);
     norm_input<Format>(s, mlp_norm, false, epoch + 3, sh.x, sh);
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh.x, sh, [&](int j, float sum) {
+    const Normed<Format> normed(sh.x);
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, sh, [&](int j, float sum) {
       if (lane == 0) sh.gate[warp][j] = sum;
     });
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, sh.x, sh, [&](int j, float sum) {
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, sh, [&](int j, float sum) {
       const float gate = sh.gate[warp][j];
       if (lane == 0) publish(s.act + ranges[2].first + j, ll_word_bf16(gate / (1.f + __expf(-gate)) * sum, epoch + 4));
     });
@@ -107,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
   const NormWeights norm = norm_weights(s.norm);
   wait_arrivals(s, epoch);
   norm_input<HeadFormat>(s, norm, false, epoch, sh.head_x, sh);
-  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, sh.head_x, sh, [&](int j, float sum) {
+  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, Normed<HeadFormat>(sh.head_x), sh, [&](int j, float sum) {
     // Rounded as torch's bf16 product would be.
     if (lane == 0) s.logits[ranges[4].first + j] = __uint_as_float(pack(0.f, sum));
   });

@@ -20,8 +20,7 @@ BF16, FP32, INT32, INT64 = torch.bfloat16, torch.float32, torch.int32, torch.int
 THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32  # of the KV cache
-PREFETCH = 2  # tiles in flight per warp; more would delay the exchange between blocks behind weight loads
-TILE_BLOCKS = {"int8": 5, "int4": 8}  # of a tile of quantised weights, where there is room
+PREFETCH = {"bf16": 2, "int8": 2, "int4": 3}  # tiles in flight per warp; more delay the exchange between blocks
 MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
 POLLS_PER_CHECK = 1024  # of another block's value, before a thread looks at the clock
 TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not answer for two seconds
@@ -71,10 +70,10 @@ def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[i
     most = min(room, MAX_STAGES // WARPS)
     format = FORMATS[weights]
     if format.quantize:
-        tiles = [blocks * format.block_bytes for blocks in range(TILE_BLOCKS[weights], 0, -1)]
+        tiles = [blocks * format.block_bytes for blocks in range(config.hidden // format.block, 0, -1)]
     else:
         tiles = [format.bytes(config.hidden // parts) for parts in (2, 4, 8)]
-    for prefetch, tile in itertools.product((PREFETCH, 1), tiles):
+    for prefetch, tile in itertools.product(range(PREFETCH[weights], 0, -1), tiles):
         if tile * prefetch <= room:
             return tile, prefetch, max(prefetch, most // tile)
     raise KernelUnavailable("the GPU's multiprocessors have too little shared memory")

@@ -5,11 +5,17 @@
 // while blocks wait for each other. Deeper prefetch would delay the exchange behind weight loads, so only a block that
 // is idle fills all STAGES. Compute capability 9.0 copies in bulk (TMA), 8.0 by cp.async, 7.5 through registers.
 
+constexpr bool RUNS_ARE_TILES = !in_blocks<Format>();
 constexpr int MATRICES = 5;  // of a layer, as a warp streams them: qkv, out, gate, up, down; then comes the head
 
-// A warp's part of one matrix, contiguous: where the next tile begins, bytes of a tile, and of all that are left; the
-// last tile may be shorter. Called seldom: not inlined.
-struct TileRange { const u8* at; u32 bytes, left; };
+// A warp's part of one matrix: runs of contiguous bytes, all of the same length and equally far apart, which are copied
+// tile by tile. A run's last tile may be shorter. Called seldom: not inlined.
+struct TileRange {
+  const u8* at;  // the next tile
+  u32 run, gap;  // bytes of a run, and between two
+  u32 left;      // bytes of the current run
+  int runs;
+};
 __device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix);
 
 struct Pipeline {
@@ -55,13 +61,18 @@ __device__ __forceinline__ void copy_tile(const Pipeline& p, u32 bytes) {
 
 // Starts the copy of the next tile, if there is one, into the next stage, which must be free.
 __device__ __forceinline__ void issue(const SingleArgs& s, Pipeline& p) {
-  while (p.rest.left == 0 && p.matrix < s.layer_count * MATRICES)
+  while (p.rest.runs == 0 && p.matrix < s.layer_count * MATRICES)
     p.rest = tile_range(s.layers, s.head, s.layer_count, ++p.matrix);
-  if (p.rest.left) {
-    const u32 bytes = min(p.rest.bytes, p.rest.left);
+  if (p.rest.runs) {
+    const u32 bytes = RUNS_ARE_TILES ? p.rest.run : min(p.rest.left, (u32)TILE_BYTES);
     copy_tile(p, bytes);
     p.rest.at += bytes;
     p.rest.left -= bytes;
+    if (RUNS_ARE_TILES || p.rest.left == 0) {
+      p.rest.at += p.rest.gap;
+      p.rest.left = p.rest.run;
+      --p.rest.runs;
+    }
   }
 #if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ < 900
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -69,7 +80,7 @@ __device__ __forceinline__ void issue(const SingleArgs& s, Pipeline& p) {
   ++p.issued;
 }
 __device__ __forceinline__ Pipeline start_pipeline(const SingleArgs& s) {
-  Pipeline p = {0, 0, -1, {nullptr, 0, 0}};
+  Pipeline p = {0, 0, -1, {}};
 #if __CUDA_ARCH__ >= 900
   if ((threadIdx.x & 31) == 0) {
     for (int i = 0; i < STAGES; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full_barrier(i)));

@@ -61,8 +61,8 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned select) {
 }
 
 namespace emulation {
-inline int dp2a(unsigned x, unsigned w, int c, bool is_signed) {  // two 16-bit integers with w's two low bytes
-  for (int i = 0; i < 2; ++i, x >>= 16, w >>= 8) c += (short)x * (is_signed ? (signed char)w : (unsigned char)w);
+inline int dp2a(unsigned x, unsigned w, int c) {  // two 16-bit integers with w's two low bytes, all of them signed
+  for (int i = 0; i < 2; ++i, x >>= 16, w >>= 8) c += (short)x * (signed char)w;
   return c;
 }
 struct Index { unsigned x; };

@@ -24,14 +24,14 @@ IN_PLACE_OF = {  # functions with inline PTX
     "void arrive(const SingleArgs& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
     "uint4 poll(const void* p)": "emulation::yield(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
-    "int dp2a_low(u32 x, u32 w, int c, bool is_signed)": "return emulation::dp2a(x, w, c, is_signed);",
-    "int dp2a_high(u32 x, u32 w, int c, bool is_signed)": "return emulation::dp2a(x, w >> 16, c, is_signed);",
+    "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
+    "int dp2a_high(u32 x, u32 w, int c)": "return emulation::dp2a(x, w >> 16, c);",
 }
 
 
 def options(config, weights="bf16"):
     """With tiles so small that every pipeline wraps around."""
-    ours = {"TILE_BYTES": {"bf16": 256, "int8": 2 * 528, "int4": 3 * 272}[weights], "PREFETCH": 3, "STAGES": 5}
+    ours = {"TILE_BYTES": {"bf16": 256, "int8": 528, "int4": 272}[weights], "PREFETCH": 3, "STAGES": 5}
     kept = [d for d in single.defines(config, BLOCKS, 99 << 10, weights) if d[2:].partition("=")[0] not in ours]
     return [*kept, *(f"-D{name}={value}" for name, value in ours.items())]
 
