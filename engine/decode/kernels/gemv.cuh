@@ -105,15 +105,15 @@ __device__ __forceinline__ float norm_scale(const Shared& sh) {  // recomputed f
   return rsqrtf(total * (1.f / HIDDEN) + EPS);
 }
 
-// The lane's inputs of `count` blocks from the first-th on; at most C.
+// The lane's inputs of `count` blocks from the first-th on, at most C, times `scale`.
 template <class F, int K, int C>
-__device__ __forceinline__ void hold(HeldInput<C>& x, const FixedInput<K>& input, int first, int count) {
+__device__ __forceinline__ void hold(HeldInput<C>& x, const FixedInput<K>& input, int first, int count, float scale) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int i = 0; i < 2 * C; ++i) {
     const int load = (first * 2 + (i < 2 * count ? i : 0)) * 32 + lane;
     x.values[i] = input.values[load];
-    x.scale[i] = input.scale[load] * F::UNIT;
+    x.scale[i] = input.scale[load] * scale;
   }
 }
 // The product of `count` of a matrix row's blocks, the warp's next tiles, with inputs that are held.
@@ -141,8 +141,8 @@ __device__ __forceinline__ float multiply(const SingleArgs& s, Pipeline& p, cons
 template <class F, bool = in_blocks<F>()>
 struct Normed {
   HeldInput<HIDDEN / F::BLOCK> x;
-  __device__ __forceinline__ explicit Normed(const FixedInput<HIDDEN>& input) {
-    hold<F>(x, input, 0, HIDDEN / F::BLOCK);
+  __device__ __forceinline__ explicit Normed(const FixedInput<HIDDEN>& input, const Shared& sh) {
+    hold<F>(x, input, 0, HIDDEN / F::BLOCK, norm_scale(sh) * F::UNIT);
   }
   __device__ __forceinline__ float multiply_row(const SingleArgs& s, Pipeline& p) const {
     return multiply<F>(s, p, x, HIDDEN / F::BLOCK);
@@ -151,7 +151,9 @@ struct Normed {
 template <class F>
 struct Normed<F, false> {
   const typename F::template Input<HIDDEN>& input;
-  __device__ __forceinline__ explicit Normed(const typename F::template Input<HIDDEN>& input) : input(input) {}
+  const Shared& sh;
+  __device__ __forceinline__ Normed(const typename F::template Input<HIDDEN>& input, const Shared& sh)
+      : input(input), sh(sh) {}
   __device__ __forceinline__ float multiply_row(const SingleArgs& s, Pipeline& p) const {
     using P = Parts<F, HIDDEN>;
     float sum = 0.f;
@@ -161,19 +163,15 @@ struct Normed<F, false> {
       sum += F::template dot<P::WEIGHTS>((const uint4*)tile_at(p.released), input, part * (P::WEIGHTS / VEC));
       release(s, p);
     }
-    return warp_sum(sum);
+    return norm_scale(sh) * warp_sum(sum);
   }
 };
 
 // The warp's next `rows` matrix rows of HIDDEN weights times the normed input; done(j, sum) takes each product.
 template <class F, class Done>
-__device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, const Normed<F>& x,
-                                            const Shared& sh, Done done) {
+__device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, const Normed<F>& x, Done done) {
 #pragma unroll 1
-  for (int j = 0; j < rows; ++j) {
-    const float sum = x.multiply_row(s, p);
-    done(j, norm_scale(sh) * sum);
-  }
+  for (int j = 0; j < rows; ++j) done(j, x.multiply_row(s, p));
 }
 
 // K bf16 values of other blocks into shared memory.
@@ -214,7 +212,7 @@ __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const 
   if constexpr (in_blocks<F>()) {
     const Range blocks = part_blocks<F, K>();
     HeldInput<P::HELD> x;
-    hold<F>(x, input, blocks.first, blocks.count);
+    hold<F>(x, input, blocks.first, blocks.count, F::UNIT);
 #pragma unroll 1
     for (int r = mine.first; r < mine.first + mine.count; ++r) {
       const float sum = multiply<F>(s, p, x, blocks.count);

@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     const NormWeights attn_norm = norm_weights(w.attn_norm);
     wait_arrivals(s, epoch);
     norm_input<Format>(s, attn_norm, layer == 0, epoch, sh.x, sh);
-    gemv_hidden<Format>(s, pipeline, ranges[0].count, Normed<Format>(sh.x), sh, [&](int j, float sum) {
+    gemv_hidden<Format>(s, pipeline, ranges[0].count, Normed<Format>(sh.x, sh), [&](int j, float sum) {
       if (lane == 0) publish(s.qkv + ranges[0].first + j, ll_word(sum, epoch + 1));
     });
     arrive(s);
@@ -103,11 +103,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     project<Format, Q_SIZE>(s, pipeline, s.attended, ranges[1], epoch + 3, sh.project.attended, sh);
     wait_arrivals(s, epoch + 3);
     norm_input<Format>(s, mlp_norm, false, epoch + 3, sh.x, sh);
-    const Normed<Format> normed(sh.x);
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, sh, [&](int j, float sum) {
+    const Normed<Format> normed(sh.x, sh);
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, [&](int j, float sum) {
       if (lane == 0) sh.gate[warp][j] = sum;
     });
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, sh, [&](int j, float sum) {
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, [&](int j, float sum) {
       const float gate = sh.gate[warp][j];
       if (lane == 0) publish(s.act + ranges[2].first + j, ll_word_bf16(gate / (1.f + __expf(-gate)) * sum, epoch + 4));
     });
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
   const NormWeights norm = norm_weights(s.norm);
   wait_arrivals(s, epoch);
   norm_input<HeadFormat>(s, norm, false, epoch, sh.head_x, sh);
-  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, Normed<HeadFormat>(sh.head_x), sh, [&](int j, float sum) {
+  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, Normed<HeadFormat>(sh.head_x, sh), [&](int j, float sum) {
     // Rounded as torch's bf16 product would be.
     if (lane == 0) s.logits[ranges[4].first + j] = __uint_as_float(pack(0.f, sum));
   });

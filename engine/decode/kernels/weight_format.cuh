@@ -47,7 +47,7 @@ __device__ __forceinline__ void put_fixed(FixedInput<K>& input, int i, float4 v)
   u32 top = max(max(__float_as_uint(v.x) & magnitude, __float_as_uint(v.y) & magnitude),
                 max(__float_as_uint(v.z) & magnitude, __float_as_uint(v.w) & magnitude));
   top = max(top, __shfl_xor_sync(~0u, top, 1));
-  const float most = __uint_as_float(top), f = 32767.f / fmaxf(most, 1e-30f);
+  const float most = __uint_as_float(top), f = __fdividef(32767.f, fmaxf(most, 1e-30f));
   const u32 a = __float2int_rn(v.x * f), b = __float2int_rn(v.y * f), c = __float2int_rn(v.z * f),
             d = __float2int_rn(v.w * f);
   ((uint2*)input.values)[i] = make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(c, d, 0x5410));

@@ -40,6 +40,7 @@ template <class To, class From> To bits(From v) {
 }  // namespace emulation
 inline unsigned __float_as_uint(float v) { return emulation::bits<unsigned>(v); }
 inline float __uint_as_float(unsigned v) { return emulation::bits<float>(v); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float v) { return expf(v); }
 inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
 inline float __fmul_rn(float a, float b) { return a * b; }  // contraction is off
