@@ -4,12 +4,17 @@
 // result does not depend on the other rows or their number. Residual stream and sums are fp32; products read bf16.
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; SPLIT_K, products
 // that sum to a delta; MIN_SPLIT, positions of a KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`;
-// NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS of a block.
+// NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS of a block. For quantised weights also FORMAT; ROW_TILES, eighths of
+// the rows; PRODUCT_THREADS of a block, NARROW_DEPTH and WIDE_DEPTH of `product` and `wide_product`.
 
 #include "load.cuh"
 #include "mma_tile.cuh"
 #include "attention_prologue.cuh"
 #include "batch_attention.cuh"
+#ifdef FORMAT
+#include "weight_format.cuh"
+#include "batch_product.cuh"
+#endif
 
 struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null but in the first layer
 static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "batch.py fills another structure");

@@ -1,6 +1,6 @@
-"""The talker's decode pass of 2 to 64 rows: torch's matrix products, CUDA kernels between them (batch.cu).
+"""The talker's decode pass of 2 to 64 rows: matrix products (batch_product.py), CUDA kernels between them (batch.cu).
 
-Its torch twin is Talker.decode. The products are always padded to 64 rows, so that one algorithm serves every batch
+Its torch twin is Talker.decode. Torch's products are always padded to 64 rows, so that one algorithm serves every batch
 size and a row's result depends on neither the number nor the contents of the others; their time goes into the weights
 anyway. Those with few outputs are split over their inputs (split-K), since one alone leaves SMs idle.
 """
@@ -18,8 +18,8 @@ from ...cuda.nvrtc import KernelUnavailable, launch
 from ...talker import FAMILIES, Talker
 from ...talker.config import ModelConfig
 from ...talker.layers import Layer
-from ...talker.ops.linear import linear, split_linear
 from ..state import DecodeState
+from .batch_product import ProductArgs, QuantisedProducts, Shape, TorchProducts, shape_for
 from .single import BF16, FP32, INT32, INT64, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
@@ -51,8 +51,8 @@ AttendArgs = structure(
 )
 
 
-def defines(config: ModelConfig) -> tuple[str, ...]:
-    """Compiler options."""
+def defines(config: ModelConfig, shape: Shape | None = None) -> tuple[str, ...]:
+    """Compiler options. shape: of the products with quantised weights, where they are ours."""
     values = {
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
@@ -70,7 +70,9 @@ def defines(config: ModelConfig) -> tuple[str, ...]:
         "SWIGLU_THREADS": _SWIGLU_THREADS,
         "ATTEND_THREADS": _ATTEND_THREADS,
     }
-    return options(values, AddNormArgs, SwigluArgs, AttendArgs)
+    if shape is None:
+        return options(values, AddNormArgs, SwigluArgs, AttendArgs)
+    return options(values | shape.defines(), AddNormArgs, SwigluArgs, AttendArgs, ProductArgs)
 
 
 def norm_threads(config: ModelConfig) -> int:
@@ -105,11 +107,18 @@ class BatchKernel(CudaKernel):
         self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * _SWIGLU_THREADS))
         self._attend_blocks = limits.multiprocessors * BLOCKS_PER_SM
         self._make_arguments()
-        super().__init__(SOURCE, limits.capability, defines(config))
+        shape = shape_for(talker.layers[0].qkv.format, state.batch, limits)
+        super().__init__(SOURCE, limits.capability, defines(config, shape))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
+        self._products = TorchProducts(talker, self.scratch)
+        if shape:
+            self._products = QuantisedProducts(talker, self.scratch, self._module, shape, limits.multiprocessors)
         with self._first_launch():
             state.work.x.zero_()
             self._add_norm(self._norms[0])
+            if shape:
+                self._products.qkv(0)
+                self._products.gate_up(0)
             self._attend(self._attends[0])
             self._swiglu()
 
@@ -167,19 +176,19 @@ class BatchKernel(CudaKernel):
         )
 
     def run(self) -> None:
-        s, talker = self.scratch, self._talker
+        products = self._products
         self._add_norm(self._norms[0])
-        for index, layer in enumerate(talker.layers):
-            linear(s["h"], layer.qkv, s["qkv"])
+        for index in range(len(self._attends)):
+            products.qkv(index)
             self._attend(self._attends[index])
-            split_linear(s["attended"], layer.out, s["delta"])
+            products.out(index)
             self._add_norm(self._norms[2 * index + 1])
-            linear(s["h"], layer.code.gate_up, s["gate_up"])
+            products.gate_up(index)
             self._swiglu()
-            split_linear(s["act"], layer.code.down, s["delta"])
+            products.down(index)
             self._add_norm(self._norms[2 * index + 2])
-        linear(s["h"], talker.head_codes, s["head"])
-        self._state.logits.view(self._rows, -1).copy_(s["head"][: self._rows])
+        products.head()
+        self._state.logits.view(self._rows, -1).copy_(self.scratch["head"][: self._rows])
 
     def _add_norm(self, argument: Arguments):
         launch(self._kernels["add_norm"], self._rows, self._norm_threads, argument)
@@ -201,4 +210,4 @@ class BatchKernel(CudaKernel):
         """Unloads the code and drops the state."""
         super().close()
         with contextlib.suppress(AttributeError):  # closed before
-            del self._talker, self._state
+            del self._talker, self._state, self._products

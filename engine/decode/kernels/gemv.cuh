@@ -1,5 +1,7 @@
 // Matrix times vector, for a batch of one: each weight is read once, through the warp's pipeline. Part of single.cu.
 
+using HeadFormat = HEAD_FORMAT;
+
 // Where the i-th of n even ranges of `count` things begins; ranges differ by one at most.
 __device__ __forceinline__ int range_start(int count, int i, int n) { return (int)((long long)count * i / n); }
 

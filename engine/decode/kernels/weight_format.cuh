@@ -1,5 +1,4 @@
-// How weights are stored and multiplied: one struct a format, which the pipeline and the products take as F. Part of
-// single.cu.
+// How weights are stored and multiplied: one struct a format. Part of single.cu and, quantised, of batch.cu.
 //
 // A matrix is stored by rows, and a row as whole blocks. bytes(n) is the size of n weights, scales included: linear in
 // whole blocks, and a multiple of 16. Input<K> is a vector of K inputs in shared memory as the format multiplies it;
@@ -74,7 +73,21 @@ __device__ __forceinline__ float dot8(uint4 x, u32 first, u32 second) {  // the 
   return (float)dp2a_high(x.w, second, sum);
 }
 
+// The sums of two pairs of bf16 values, which are exact.
+__device__ __forceinline__ u32 add_bf16x2(u32 a, u32 b) {
+#if __CUDA_ARCH__ >= 800
+  u32 sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3f803f80u), "r"(b));
+  return sum;
+#else
+  return pack(low(a) + low(b), high(a) + high(b));
+#endif
+}
+
 // dot() is this lane's part of the product of a block with the b-th of the blocks of inputs that it holds.
+//
+// The rest is for the products of a batch, which take a block in eight steps of 32 weights of either half: a lane has
+// the same weights of each half as above, and codes() are two of its eight as bf16, the 2 * i-th and the next.
 struct Int8 {
   static constexpr int BLOCK = 512;
   static constexpr float UNIT = 1.f;  // of what dot8 takes, in codes
@@ -92,6 +105,15 @@ struct Int8 {
     const float2 scale = ((const float2*)(block + 32))[lane / 16];  // of its groups in both halves
     return fmaf(scale.x * x.scale[2 * b], dot8(x.values[2 * b], w.x, w.y),
                 scale.y * x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.z, w.w));
+  }
+
+  using Lane = uint4;
+  using Scales = float2;  // of its groups in both halves
+  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) { return block + 512 + step / 4 * 8; }
+  __device__ __forceinline__ static float2 widen(Scales scales) { return scales; }
+  __device__ __forceinline__ static u32 codes(Lane w, int half, int i) {
+    const u32 pair = __byte_perm(half ? (i < 2 ? w.z : w.w) : (i < 2 ? w.x : w.y), 0x43434343u, i & 1 ? 0x4342 : 0x4140);
+    return add_bf16x2(pair & 0xff7fff7fu, (pair & 0x00800080u) | 0xc300c300u);  // 128 + 7 bits, less 128 or 256
   }
 };
 
@@ -114,8 +136,17 @@ struct Int4 {
     return fmaf(low(scale) * x.scale[2 * b], dot8(x.values[2 * b], w.x << 4 & high_halves, w.y << 4 & high_halves),
                 high(scale) * x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.x & high_halves, w.y & high_halves));
   }
+
+  using Lane = uint2;
+  using Scales = u32;
+  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) { return block + 256 + step / 2 * 4; }
+  __device__ __forceinline__ static float2 widen(Scales scales) { return make_float2(low(scales), high(scales)); }
+  __device__ __forceinline__ static u32 codes(Lane w, int half, int i) {
+    const u32 word = (i < 2 ? w.x : w.y) >> 4 * half & 0x0f0f0f0fu;
+    const u32 pair = __byte_perm(word ^ 0x08080808u, 0x43434343u, i & 1 ? 0x4342 : 0x4140);
+    return add_bf16x2(pair, 0xc308c308u);  // 128 + 8 + code, less 136
+  }
 };
 
 using Format = FORMAT;  // of the layers' matrices
-using HeadFormat = HEAD_FORMAT;
 template <class F> __host__ __device__ constexpr bool in_blocks() { return F::BLOCK > 32 * VEC; }  // as Int8

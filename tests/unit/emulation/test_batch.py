@@ -6,6 +6,7 @@ import pytest
 import torch
 from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.decode.kernels import batch as batch_module
+from higgs_tts.engine.decode.kernels import batch_product
 from higgs_tts.engine.decode.state import DecodeState
 
 CONTEXT = 700
@@ -27,38 +28,56 @@ IN_PLACE_OF = {  # functions with inline PTX
 }
 
 
+IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
+    "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
+    "int dp2a_high(u32 x, u32 w, int c)": "return emulation::dp2a(x, w >> 16, c);",
+}
+
+
 @pytest.fixture
 def batch_kernel(emulate, monkeypatch):
-    """BatchKernel whose kernels are emulated, on what it takes for a GPU with two SMs."""
+    """BatchKernel whose kernels are emulated, on what it takes for a small GPU."""
 
     def make(talker, state):
-        options = batch_module.defines(talker.config)
+        weights = talker.layers[0].qkv.format
+        limits = kernel.Limits("75", 2, 64 << 10) if weights == "bf16" else kernel.Limits("80", 14, 99 << 10)
+        shape = batch_product.shape_for(weights, state.batch, limits)
+        options = batch_module.defines(talker.config, *([shape] if shape else []))
         kinds = {
             "add_norm": ("AddNormArgs", talker.config.hidden // 8),
             "attend": ("AttendArgs", 128),
             "swiglu": ("SwigluArgs", 256),
         }
+        if shape:
+            kinds |= {name: ("ProductArgs", batch_product.THREADS) for name in ("product", "wide_product")}
+        in_place_of = IN_QUANTISED_PLACE_OF if shape else IN_PLACE_OF
         runs = {
-            name: emulate(batch_module.SOURCE, name, argument, threads, options, IN_PLACE_OF)
+            name: emulate(batch_module.SOURCE, name, argument, threads, options, in_place_of)
             for name, (argument, threads) in kinds.items()
         }
 
-        def launch(name, grid, block, argument):
+        def launch(name, grid, block, argument, shared=0):
             assert block == kinds[name][1]
+            launched.add(name)
             runs[name](argument, grid)
 
-        module = types.SimpleNamespace(function=lambda name: name, close=lambda: None)
+        launched = set()
+        module = types.SimpleNamespace(function=lambda name, shared=0: name, close=lambda: None)
         stream = types.SimpleNamespace(synchronize=lambda: None)
         for owner, name, value in (
             (batch_module, "unfit", lambda *args: None),
-            (kernel.Limits, "of", lambda device: kernel.Limits("75", 2, 64 << 10)),
+            (kernel.Limits, "of", lambda device: limits),
             (kernel, "compile_cubin", lambda *args: b""),
             (kernel, "Module", lambda code: module),
             (batch_module, "launch", launch),
+            (batch_product, "launch", launch),
             (torch.cuda, "current_stream", lambda: stream),
         ):
             monkeypatch.setattr(owner, name, value)
-        return batch_module.BatchKernel(talker, state)
+        made = batch_module.BatchKernel(talker, state)
+        made.run()
+        assert launched == set(kinds)  # each in the first step
+        return made
 
     return make
 
@@ -67,10 +86,13 @@ def relative(ours, theirs):
     return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
 
 
-@pytest.mark.parametrize("shape", ["v3", "v2", "embedded"])
+@pytest.mark.parametrize(
+    ("shape", "weights"),
+    [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "int4")],
+)
 @torch.inference_mode()
-def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape):
-    talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
+def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape, weights):
+    talker, batch = narrow(shape, CONTEXT, weights), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
     kernels, g = batch_kernel(talker, ours), torch.Generator().manual_seed(1)
     for name in ("keys", "values"):
@@ -98,7 +120,7 @@ def test_cuda_s_nan_comes_through_every_kernel(batch_kernel, narrow, monkeypatch
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     plain = batch_module.defines
     monkeypatch.setattr(
-        batch_module, "defines", lambda config: (*plain(config), "-UEPS", "-DEPS=__uint_as_float(0x7fffffffu)")
+        batch_module, "defines", lambda *given: (*plain(*given), "-UEPS", "-DEPS=__uint_as_float(0x7fffffffu)")
     )
     talker, batch = narrow(shape, CONTEXT), len(POSITIONS)
     state = DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16)
