@@ -58,10 +58,13 @@ def begin(backend, prompt):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-@pytest.mark.parametrize("batch", [2, 5, 33, 64])
-def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family, batch):
+@pytest.mark.parametrize(
+    ("batch", "weights"),
+    [(2, ""), (5, ""), (33, ""), (64, ""), (5, "int8"), (64, "int8"), (12, "int4"), (33, "int4")],
+)
+def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family, batch, weights):
     """Both are fed the twin's codes, so that a near tie cannot lead them apart."""
-    talker = wide(family, torch.bfloat16, 4, 256)
+    talker = wide(family, torch.bfloat16, 4, 256, weights)
     twin, ours = (state_of(talker, batch, 256) for _ in range(2))
     backends = Backend(talker, twin), Backend(talker, ours, BatchKernel(talker, ours))
     for backend in backends:

@@ -80,9 +80,10 @@ def test_the_kernel_for_one_row_does_what_the_twin_does(wide, state_of, card, fa
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_the_kernels_for_a_batch_do_what_the_twin_does(wide, state_of, card, family):
-    card(48)
-    backends = two(wide(family, torch.bfloat16, 2, 1100), state_of, len(POSITIONS), BatchKernel)
+@pytest.mark.parametrize(("kb", "weights"), [(48, ""), (48, "int8"), (99, "int8"), (99, "int4")])
+def test_the_kernels_for_a_batch_do_what_the_twin_does(wide, state_of, card, family, kb, weights):
+    card(kb)
+    backends = two(wide(family, torch.bfloat16, 2, 1100, weights), state_of, len(POSITIONS), BatchKernel)
     lengths = torch.tensor(POSITIONS, device="cuda")
     for turn in range(3):
         compare(backends, lambda to, turn=turn: to.copy_(lengths.roll(turn)))

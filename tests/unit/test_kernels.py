@@ -7,9 +7,10 @@ import pytest
 import torch
 from higgs_tts.engine.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
-from higgs_tts.engine.cuda.kernel import ANY, structure
+from higgs_tts.engine.cuda.kernel import ANY, Limits, structure
 from higgs_tts.engine.cuda.kernel import options as kernel_options
 from higgs_tts.engine.decode.kernels import batch, sample
+from higgs_tts.engine.decode.kernels.batch_product import shape_for
 from higgs_tts.engine.decode.kernels.single import (
     MAX_STAGES,
     SOURCE,
@@ -54,7 +55,9 @@ def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb, weights):
     tile, prefetch, stages = pipeline(config, kb << 10, weights)
     format = FORMATS[weights]
     assert 1 <= prefetch <= stages and tile % 16 == 0
-    assert (tile if format.quantize else format.bytes(config.hidden)) % (format.block_bytes if format.quantize else tile) == 0
+    assert (tile if format.quantize else format.bytes(config.hidden)) % (
+        format.block_bytes if format.quantize else tile
+    ) == 0
     assert pipeline_bytes(config, kb << 10, weights) + static_shared(weights) <= kb << 10
     assert stages == prefetch or pipeline_bytes(config, kb << 10, weights) <= MAX_STAGES
 
@@ -77,6 +80,33 @@ def test_the_sample_kernel_compiles(config, dtype, capability):
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_batch_kernels_compile(config, capability):
     assert_compiles(batch.SOURCE, capability, batch.defines(config))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    ("config", "capability", "rows"), [(V3, "80", 2), (V2, "86", 64), (V3, "90", 33), (V3, "120", 9)]
+)
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_the_batch_kernels_compile_for_quantised_weights(config, capability, rows, weights):
+    shape = shape_for(weights, rows, Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10))
+    assert_compiles(batch.SOURCE, capability, batch.defines(config, shape))
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [2, 8, 9, 16, 17, 32, 64])
+@pytest.mark.parametrize("capability", BLOCKS)
+def test_products_of_quantised_weights_fit_the_multiprocessor(capability, rows, weights):
+    limits = Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10)
+    shape = shape_for(weights, rows, limits)
+    assert (shape is None) == (capability == "75")  # its tensor cores know no bf16
+    if shape:
+        assert shape.depth >= 2 and 8 * shape.row_tiles >= rows
+        assert (shape.shared + 1024) * shape.blocks_per_sm <= limits.shared + 1024
+
+
+def test_dense_weights_and_little_shared_memory_leave_products_to_torch():
+    assert shape_for("bf16", 8, Limits("90", 132, 227 << 10)) is None
+    assert shape_for("int8", 64, Limits("90", 132, 48 << 10)) is None
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])

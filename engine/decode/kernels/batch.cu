@@ -5,7 +5,8 @@
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; SPLIT_K, products
 // that sum to a delta; MIN_SPLIT, positions of a KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`;
 // NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS of a block. For quantised weights also FORMAT; ROW_TILES, eighths of
-// the rows; PRODUCT_THREADS of a block, NARROW_DEPTH and WIDE_DEPTH of `product` and `wide_product`.
+// the rows; of `product` TILES, sixteenths of a unit's features, DEPTH, steps in flight, PRODUCT_THREADS of a block,
+// PRODUCT_BLOCKS of an SM and PRODUCT_SHARED, a block's bytes of shared memory.
 
 #include "load.cuh"
 #include "mma_tile.cuh"

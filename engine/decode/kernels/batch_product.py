@@ -17,6 +17,7 @@ MIN_CAPABILITY = 80  # whose tensor cores multiply bf16
 THREADS = 256
 _LANE = {"int8": 16 + 8, "int4": 8 + 4}  # bytes that a lane copies of a matrix row at a step, see Step in the source
 _IN_FLIGHT = 72 << 10  # bytes of weights, a block: enough to keep the memory busy
+_RESERVED = 1 << 10  # bytes of shared memory that a block takes beside its own
 
 ProductArgs = structure(
     "ProductArgs",
@@ -58,39 +59,46 @@ class TorchProducts:
 
 @dataclass(frozen=True)
 class Shape:
-    """What `product` and `wide_product` are compiled for."""
+    """What `product` is compiled for."""
 
     weights: str  # the format's name
     row_tiles: int  # eighths of the rows
-    depth: int  # steps in flight, of `product`
-    wide_depth: int  # of `wide_product`; 0: it does not fit
+    tiles: int  # sixteenths of a unit's features
+    depth: int  # steps in flight, a warp
+    blocks_per_sm: int
 
-    def shared(self, tiles: int) -> int:
-        """A block's dynamic shared memory in bytes, with 16 * tiles features."""
-        depth = self.depth if tiles == 1 else self.wide_depth
-        return depth * _step_bytes(self.weights, tiles) + _sum_bytes(self.row_tiles, tiles)
+    @property
+    def shared(self) -> int:
+        """A block's dynamic shared memory in bytes."""
+        return self.depth * _step_bytes(self.weights, self.tiles) + _sum_bytes(self.row_tiles, self.tiles)
 
     def defines(self) -> dict[str, object]:
         """Compiler options."""
         return {
             "FORMAT": FORMATS[self.weights].cuda,
             "ROW_TILES": self.row_tiles,
+            "TILES": self.tiles,
+            "DEPTH": self.depth,
             "PRODUCT_THREADS": THREADS,
-            "NARROW_DEPTH": self.depth,
-            "WIDE_DEPTH": max(1, self.wide_depth),
+            "PRODUCT_BLOCKS": self.blocks_per_sm,
+            "PRODUCT_SHARED": self.shared,
         }
 
 
 def shape_for(weights: str, rows: int, limits: Limits) -> Shape | None:
-    """None where torch's products serve: dense weights, an older GPU, or too little shared memory."""
+    """None where torch's products serve: dense weights, an older GPU, or too little shared memory.
+
+    With few rows a block mostly waits, so an SM has two; with many, a unit's features share the inputs that it reads.
+    """
     if not FORMATS[weights].quantize or int(limits.capability) < MIN_CAPABILITY:
         return None
-    row_tiles, depths = -(-rows // 8), []
-    for tiles in (1, 2):
-        room = min(_IN_FLIGHT, limits.shared - _sum_bytes(row_tiles, tiles))
-        depths.append(max(0, room // _step_bytes(weights, tiles)))
-    narrow, wide = depths
-    return Shape(weights, row_tiles, narrow, wide if wide > 1 else 0) if narrow > 1 else None
+    row_tiles = -(-rows // 8)
+    for tiles, blocks_per_sm in ((1, 2),) if row_tiles <= 2 else ((2, 1), (1, 1)):
+        room = limits.shared // blocks_per_sm - _RESERVED - _sum_bytes(row_tiles, tiles)
+        depth = min(_IN_FLIGHT, room) // _step_bytes(weights, tiles)
+        if depth > 1:
+            return Shape(weights, row_tiles, tiles, depth, blocks_per_sm)
+    return None
 
 
 def _step_bytes(weights: str, tiles: int) -> int:
@@ -105,13 +113,11 @@ class QuantisedProducts(TorchProducts):
     """The layers' products by our kernels; the head's by torch. Rows behind the batch's hold zeros."""
 
     def __init__(
-        self, talker: Talker, scratch: dict[str, torch.Tensor], module: Module, shape: Shape, blocks: int
+        self, talker: Talker, scratch: dict[str, torch.Tensor], module: Module, shape: Shape, multiprocessors: int
     ) -> None:
         super().__init__(talker, scratch)
-        self._blocks, self._shape = blocks, shape
-        self._functions = {1: module.function("product", shape.shared(1))}
-        if shape.wide_depth:
-            self._functions[2] = module.function("wide_product", shape.shared(2))
+        self._blocks, self._shape = multiprocessors * shape.blocks_per_sm, shape
+        self._function = module.function("product", shape.shared)
         self._calls = [
             {
                 "qkv": self._call(layer.qkv, "h", "qkv"),
@@ -122,11 +128,10 @@ class QuantisedProducts(TorchProducts):
             for layer in talker.layers
         ]
 
-    def _call(self, weight: Weight, x: str, out: str) -> tuple[int, int, Arguments]:
-        """(tiles, blocks, argument) of a launch. Only where blocks have plenty of wide tiles are those worth it."""
+    def _call(self, weight: Weight, x: str, out: str) -> tuple[int, Arguments]:
+        """(blocks, argument) of a launch."""
         features, width = weight.shape
         parts = len(self._scratch[out]) if out == "delta" else 1
-        tiles = 2 if self._shape.wide_depth and features // 32 * parts >= 4 * self._blocks else 1
         argument = ProductArgs.of(
             weights=weight.data,
             x=self._scratch[x],
@@ -135,11 +140,11 @@ class QuantisedProducts(TorchProducts):
             width=width,
             parts=parts,
         )
-        return tiles, min(self._blocks, features // (16 * tiles) * parts), argument
+        return min(self._blocks, features // (16 * self._shape.tiles) * parts), argument
 
     def _launch(self, index: int, name: str) -> None:
-        tiles, blocks, argument = self._calls[index][name]
-        launch(self._functions[tiles], blocks, THREADS, argument, shared=self._shape.shared(tiles))
+        blocks, argument = self._calls[index][name]
+        launch(self._function, blocks, THREADS, argument, shared=self._shape.shared)
 
     def qkv(self, index: int) -> None:
         self._launch(index, "qkv")

@@ -11,7 +11,7 @@ constexpr int MAX_OWNED = ceil_div(HIDDEN, BLOCKS);                      // elem
 constexpr int MAX_WARP_ROWS = ceil_div(ceil_div(INTER, BLOCKS), WARPS);  // rows of the gate or up matrix, a warp
 static_assert(HIDDEN >= BLOCKS && INTER >= BLOCKS, "every block publishes a part of x, qkv and act (exchange.cuh)");
 
-// How a projection's rows [HIDDEN, K] that a block owns go to its warps, in parts of rows whose sums are added up later.
+// How a projection's rows [HIDDEN, K] that a block owns go to its warps, in parts of rows whose sums are added up.
 //
 // Bf16: a part is a tile, the largest equal part of a row that fits one; a warp takes a range of all parts, counted
 // row by row. Formats in blocks: a warp takes the same part of every row of a range, so that it can hold its inputs.

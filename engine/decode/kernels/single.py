@@ -20,8 +20,9 @@ BF16, FP32, INT32, INT64 = torch.bfloat16, torch.float32, torch.int32, torch.int
 THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32  # of the KV cache
-PREFETCH = {"bf16": 2, "int8": 2, "int4": 3}  # tiles in flight per warp; more delay the exchange between blocks
-MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
+PREFETCH = {"bf16": 2, "int8": 3, "int4": 4}  # tiles in flight per warp; more delay the exchange between blocks
+TILE_BLOCKS = {"int8": 3, "int4": 6}  # of a tile of quantised weights, at most
+MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills; with bf16 alone it gains by that
 POLLS_PER_CHECK = 1024  # of another block's value, before a thread looks at the clock
 TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not answer for two seconds
 
@@ -70,7 +71,9 @@ def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[i
     most = min(room, MAX_STAGES // WARPS)
     format = FORMATS[weights]
     if format.quantize:
-        tiles = [blocks * format.block_bytes for blocks in range(config.hidden // format.block, 0, -1)]
+        most = 0
+        in_row = config.hidden // format.block
+        tiles = [blocks * format.block_bytes for blocks in range(min(in_row, TILE_BLOCKS[weights]), 0, -1)]
     else:
         tiles = [format.bytes(config.hidden // parts) for parts in (2, 4, 8)]
     for prefetch, tile in itertools.product(range(PREFETCH[weights], 0, -1), tiles):
@@ -80,8 +83,8 @@ def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[i
 
 
 def static_shared(weights: str) -> int:
-    """Bytes of shared memory besides the pipeline's, which the kernel asserts: quantised ones take more of the inputs."""
-    return (47 if FORMATS[weights].quantize else 44) << 10
+    """Bytes of shared memory besides the pipeline's; the kernel asserts them. Quantised weights' inputs have scales."""
+    return (46 if FORMATS[weights].quantize else 44) << 10
 
 
 def pipeline_bytes(config: ModelConfig, shared: int, weights: str = "bf16") -> int:

@@ -34,24 +34,33 @@ struct Bf16 {
   }
 };
 
-// The formats of talker/quantize.py: blocks of 512 weights, of which a lane has 8 * lane to 8 * lane + 7 of either half,
-// and behind them the scales of their groups. Their inputs are 16-bit integers with one fp32 scale for eight, so that
-// one instruction multiplies two of them by weights of a byte each. What a bf16 value loses by that is less than 2^-16
-// of the largest of its eight. Where one of them is not finite neither is the scale, nor any product.
+// The formats of talker/quantize.py: blocks of 512 weights, of which a lane has 8 * lane to 8 * lane + 7 of either
+// half, and behind them the scales of their groups. Their inputs are 16-bit integers with one fp32 scale for eight, so
+// that one instruction multiplies two of them by weights of a byte each. What a bf16 value loses by that is less than
+// 2^-16 of the largest of its eight. Where one of them is not finite neither is the scale, nor any product.
 template <int K> struct FixedInput { uint4 values[K / VEC]; float scale[K / VEC]; };
 
-template <int K>
-__device__ __forceinline__ void put_fixed(FixedInput<K>& input, int i, float4 v) {
-  const u32 magnitude = 0x7fffffffu;  // as integers, NaN is the largest of all
-  u32 top = max(max(__float_as_uint(v.x) & magnitude, __float_as_uint(v.y) & magnitude),
-                max(__float_as_uint(v.z) & magnitude, __float_as_uint(v.w) & magnitude));
-  top = max(top, __shfl_xor_sync(~0u, top, 1));
-  const float most = __uint_as_float(top), f = __fdividef(32767.f, fmaxf(most, 1e-30f));
-  const u32 a = __float2int_rn(v.x * f), b = __float2int_rn(v.y * f), c = __float2int_rn(v.z * f),
-            d = __float2int_rn(v.w * f);
-  ((uint2*)input.values)[i] = make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(c, d, 0x5410));
-  if (i % 2 == 0) input.scale[i / 2] = most * (1.f / 32767.f);
-}
+struct Quantised {
+  static constexpr int BLOCK = 512;
+  template <int K> using Input = FixedInput<K>;
+
+  template <int K>
+  __device__ __forceinline__ static void put(Input<K>& input, int i, float4 v) {
+    const u32 magnitude = 0x7fffffffu;  // as integers, NaN is the largest of all
+    u32 top = max(max(__float_as_uint(v.x) & magnitude, __float_as_uint(v.y) & magnitude),
+                  max(__float_as_uint(v.z) & magnitude, __float_as_uint(v.w) & magnitude));
+    top = max(top, __shfl_xor_sync(~0u, top, 1));
+    const float most = __uint_as_float(top), f = __fdividef(32767.f, fmaxf(most, 1e-30f));
+    const u32 a = __float2int_rn(v.x * f), b = __float2int_rn(v.y * f);
+    const u32 c = __float2int_rn(v.z * f), d = __float2int_rn(v.w * f);
+    ((uint2*)input.values)[i] = make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(c, d, 0x5410));
+    if (i % 2 == 0) input.scale[i / 2] = most * (1.f / 32767.f);
+  }
+  template <int K>
+  __device__ __forceinline__ static void put(Input<K>& input, int i, uint2 bf16s) {
+    put(input, i, unpack4(bf16s));
+  }
+};
 
 // A lane's inputs for C blocks in its registers, for one matrix row after another: read from shared memory each time,
 // they would take longer than the weights.
@@ -88,15 +97,9 @@ __device__ __forceinline__ u32 add_bf16x2(u32 a, u32 b) {
 //
 // The rest is for the products of a batch, which take a block in eight steps of 32 weights of either half: a lane has
 // the same weights of each half as above, and codes() are two of its eight as bf16, the 2 * i-th and the next.
-struct Int8 {
-  static constexpr int BLOCK = 512;
+struct Int8 : Quantised {
   static constexpr float UNIT = 1.f;  // of what dot8 takes, in codes
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 528; }
-
-  template <int K> using Input = FixedInput<K>;
-  template <int K> __device__ __forceinline__ static void put(Input<K>& input, int i, float4 v) { put_fixed(input, i, v); }
-  template <int K>
-  __device__ __forceinline__ static void put(Input<K>& input, int i, uint2 bf16s) { put_fixed(input, i, unpack4(bf16s)); }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
@@ -109,23 +112,20 @@ struct Int8 {
 
   using Lane = uint4;
   using Scales = float2;  // of its groups in both halves
-  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) { return block + 512 + step / 4 * 8; }
+  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) {
+    return block + 512 + step / 4 * 8;
+  }
   __device__ __forceinline__ static float2 widen(Scales scales) { return scales; }
   __device__ __forceinline__ static u32 codes(Lane w, int half, int i) {
-    const u32 pair = __byte_perm(half ? (i < 2 ? w.z : w.w) : (i < 2 ? w.x : w.y), 0x43434343u, i & 1 ? 0x4342 : 0x4140);
+    const u32 word = half ? (i < 2 ? w.z : w.w) : (i < 2 ? w.x : w.y);
+    const u32 pair = __byte_perm(word, 0x43434343u, i & 1 ? 0x4342 : 0x4140);
     return add_bf16x2(pair & 0xff7fff7fu, (pair & 0x00800080u) | 0xc300c300u);  // 128 + 7 bits, less 128 or 256
   }
 };
 
-struct Int4 {
-  static constexpr int BLOCK = 512;
+struct Int4 : Quantised {
   static constexpr float UNIT = 1.f / 16;  // a code is the high half of a signed byte
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 272; }
-
-  template <int K> using Input = FixedInput<K>;
-  template <int K> __device__ __forceinline__ static void put(Input<K>& input, int i, float4 v) { put_fixed(input, i, v); }
-  template <int K>
-  __device__ __forceinline__ static void put(Input<K>& input, int i, uint2 bf16s) { put_fixed(input, i, unpack4(bf16s)); }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
@@ -139,7 +139,9 @@ struct Int4 {
 
   using Lane = uint2;
   using Scales = u32;
-  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) { return block + 256 + step / 2 * 4; }
+  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) {
+    return block + 256 + step / 2 * 4;
+  }
   __device__ __forceinline__ static float2 widen(Scales scales) { return make_float2(low(scales), high(scales)); }
   __device__ __forceinline__ static u32 codes(Lane w, int half, int i) {
     const u32 word = (i < 2 ? w.x : w.y) >> 4 * half & 0x0f0f0f0fu;
@@ -149,4 +151,3 @@ struct Int4 {
 };
 
 using Format = FORMAT;  // of the layers' matrices
-template <class F> __host__ __device__ constexpr bool in_blocks() { return F::BLOCK > 32 * VEC; }  // as Int8
