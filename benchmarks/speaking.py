@@ -21,15 +21,15 @@ CHUNK_SECONDS = 30
 def first_sound(args, result: dict):
     """Wall clock from `speak` to the first chunk of sound: without a voice, and with one that was encoded before."""
     with _engine(args.layers) as engine:
-        voice = engine.encode_voice(_clip(10), 24000, transcript="What the clip says, in about these words.")
-        found = {name: _first_chunk(engine, voice) for name, voice in (("zero_shot", None), ("clone", voice))}
+        voice = engine.encode_voice(clip(10), 24000, transcript="What the clip says, in about these words.")
+        found = {name: first_chunk(engine, voice) for name, voice in (("zero_shot", None), ("clone", voice))}
         result["first_sound_ms"] = {name: ms for name, (ms, _) in found.items()}
         result["first_chunk_holds_ms"] = {name: held for name, (_, held) in found.items()}
         result["streaming"] = _streaming(engine)
     print({name: result[name] for name in ("first_sound_ms", "first_chunk_holds_ms", "streaming")}, flush=True)
 
 
-def _first_chunk(engine, voice) -> tuple[float, float]:
+def first_chunk(engine, voice) -> tuple[float, float]:
     """Milliseconds until the first chunk, the median of five calls after two, and of sound in it."""
     from engine import SamplingParams
 
@@ -60,7 +60,7 @@ def _streaming(engine) -> dict:
     return {f"frames_per_s_{name}": round(statistics.median(values), 1) for name, values in rates.items()}
 
 
-def _clip(seconds: int):
+def clip(seconds: int):
     """A voiced sound: a gliding pitch with falling harmonics, in syllables."""
     import torch
 
