@@ -38,7 +38,7 @@ __device__ __forceinline__ void wait_for_copies() {  // but for the LATER last g
 
 // A lane's weights of the rows g and g + 8 of each tile at one step, where g = lane / 4, and their scales.
 struct Step { Format::Lane weights[2 * TILES][32]; Format::Scales scales[2 * TILES][32]; };
-struct ProductShared { Step ring[PRODUCT_WARPS][DEPTH]; float sums[PRODUCT_WARPS][PRODUCT_ROWS][PITCH]; };
+struct ProductShared { Step stages[PRODUCT_WARPS][DEPTH]; float sums[PRODUCT_WARPS][PRODUCT_ROWS][PITCH]; };
 static_assert(sizeof(ProductShared) == PRODUCT_SHARED, "batch_product.py reckons otherwise");
 
 // acc += the product of a step's weights with x: the lane's row b = g, at its first input, and `width` from row to row.
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, PRODUCT_BLOCKS) pr
       const int at = next.unit / groups * steps + first + next.step;
       const u8* row = s.weights + Format::bytes((long long)(next.unit % groups * FEATURES + g) * s.width) +
                       at / 8 * Format::bytes(Format::BLOCK);
-      Step& to = sh.ring[warp][issued % DEPTH];
+      Step& to = sh.stages[warp][issued % DEPTH];
 #pragma unroll
       for (int r = 0; r < 2 * TILES; ++r, row += Format::bytes(8LL * s.width)) {
         copy_async<sizeof(Format::Lane)>(&to.weights[r][lane], row + (at % 8 * 4 + t) * sizeof(Format::Lane));
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, PRODUCT_BLOCKS) pr
       wait_for_copies<DEPTH - 1>();
       const int at = unit / groups * steps + first + i;
       const u16* x = s.x + (long long)g * s.width + at / 8 * 512 + at % 8 * 32 + t * 8;
-      add_step(acc, sh.ring[warp][used++ % DEPTH], x, s.width);
+      add_step(acc, sh.stages[warp][used++ % DEPTH], x, s.width);
       issue();
     }
 #pragma unroll
