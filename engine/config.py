@@ -71,8 +71,8 @@ class EngineConfig:
     model: str  # folder of the checkpoint
     codec: str | None = None  # folder of the codec where the checkpoint holds none
     device: str = "auto"  # "auto", "cpu", "cuda:0", ...
-    # "bf16", "fp32", or "auto": bf16 on a GPU, fp32 on a CPU. "int8", "int4": so are the layers' matrices stored, and
-    # all else is as with "auto".
+    # "bf16", "fp32", or "int8" and "int4": so are the layers' matrices stored, and the rest is bf16 on a GPU, fp32 on a
+    # CPU. "auto": bf16 on a GPU, int8 where its memory is too small for that, fp32 on a CPU.
     dtype: str = "auto"
     # Positions in the cache: prompt, reference and frames together.
     context: int = _number(4096, 64, 32768, step=256, offered=(512, 8192))

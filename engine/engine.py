@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
-from .checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
+from .checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import build_encoder
 from .config import EngineConfig, SamplingParams
 from .errors import HiggsError
@@ -27,6 +27,8 @@ from .voice.clip import Wave, check_clip, prepare_clip
 from .voice.voice import Voice
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+# Bytes of a card beside bf16 weights: cache, codec, CUDA's own, what prompts and clips need for a moment, the desktop.
+_BESIDE_WEIGHTS = 2560 << 20
 
 
 class Engine:
@@ -37,14 +39,16 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig):
-        self.config = config
         self.device = _device(config.device)
-        self.dtype = compute_dtype(config.dtype, self.device)
         if config.runner == "graph" and self.device.type != "cuda":
             raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
         self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
         require_whole(self.checkpoint)
+        if config.dtype == "auto":
+            config = replace(config, dtype=auto_dtype(self.checkpoint, self.device))
         require_quantizable(self.checkpoint, config.weights)
+        self.config = config
+        self.dtype = compute_dtype(config.dtype, self.device)
         self.card = read_card(self.checkpoint.folder)
         self.context = min(config.context, self.checkpoint.config.max_context)
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config)
@@ -227,6 +231,23 @@ def _device(name: str) -> torch.device:
     if index >= torch.cuda.device_count():
         raise HiggsError(f"The device is {name}, but there are only {torch.cuda.device_count()} GPUs.")
     return torch.device("cuda", index)
+
+
+def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
+    """EngineConfig's dtype for "auto": fp32 on a CPU, bf16 on a GPU, int8 where the GPU's memory is too small for that.
+
+    Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
+    """
+    if device.type == "cpu":
+        return "fp32"
+    weights = sum(talker_sizes(checkpoint, torch.bfloat16))
+    if weights + _BESIDE_WEIGHTS <= torch.cuda.get_device_properties(device).total_memory:
+        return "bf16"
+    try:
+        require_quantizable(checkpoint, "int8")
+    except HiggsError:
+        return "bf16"
+    return "int8"
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -8,7 +8,7 @@ from pathlib import Path
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, QUANTIZED, Engine, EngineConfig, HiggsError, download_checkpoint
+from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
 from . import types, widgets
 from .checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
 from .devices import device_names, resolve_device, resolve_runner
@@ -123,11 +123,13 @@ def _advanced_inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "dtype",
-            options=[dtype for dtype in DTYPES if dtype not in QUANTIZED],  # these were measured on no GPU yet
+            options=list(DTYPES),
             default=EngineConfig.dtype,
             optional=True,
             advanced=True,
-            tooltip="Precision of the weights. auto: bf16 on a GPU, fp32 on a CPU. fp32 takes twice the memory.",
+            tooltip="Precision of the weights. auto: bf16 on a GPU, int8 (8-bit) on one whose memory is too small for "
+            "bf16, fp32 on a CPU. int8 takes about half of bf16's memory and int4 a third. How int4 sounds on Higgs's "
+            "own weights has not been judged yet. fp32 takes twice the memory of bf16.",
         ),
         widgets.number(
             EngineConfig,

@@ -19,7 +19,7 @@ from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
 from ..config import DTYPES, VERSION, EngineConfig
 from ..decode.kernels.support import decode_ops
-from ..engine import compute_dtype
+from ..engine import auto_dtype, compute_dtype
 from ..errors import HiggsError
 from ..json_file import FETCH, read_json
 from ..loaded_model import planned_bytes
@@ -50,6 +50,7 @@ class Report:
     speaks: str = ""  # languages and tags, where a card limits them
     kernels: str = ""  # what would decode it on this machine
     memory: dict[str, int] = field(default_factory=dict)  # dtype -> bytes that an open model takes on a GPU
+    auto: str = ""  # the dtype that "auto" is on this machine
     versions: dict[str, str] = field(default_factory=dict)  # the pack's and others'; empty: not installed
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Report:
             ("speaks", self.speaks),
             ("kernels", self.kernels),
             ("GPU memory", ", ".join(f"{dtype} {size / 1e6:,.0f} MB" for dtype, size in self.memory.items())),
+            ("auto takes", self.auto),
             ("versions", ", ".join(f"{name} {version or '-'}" for name, version in self.versions.items())),
         ]
         lines = [f"{name + ':':<12}{value}" for name, value in head if value]
@@ -107,12 +109,12 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
     if not report.problems:
-        report.memory = _memory(folder, codec_folder)
+        report.memory, report.auto = _memory(folder, codec_folder)
     return report
 
 
-def _memory(folder: Path, codec_folder: Path | str | None) -> dict[str, int]:
-    """What an open model takes on a GPU, by dtype, with the default context; a captured graph aside."""
+def _memory(folder: Path, codec_folder: Path | str | None) -> tuple[dict[str, int], str]:
+    """What an open model takes on a GPU, by dtype, with the default context, graphs aside; and what "auto" is."""
     checkpoint = inspect(folder, codec_folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     taken = {}
@@ -123,7 +125,7 @@ def _memory(folder: Path, codec_folder: Path | str | None) -> dict[str, int]:
             require_quantizable(checkpoint, config.weights)
             dtype = compute_dtype(name, torch.device("cuda"))
             taken[name] = planned_bytes(checkpoint, config, context, device, dtype)
-    return taken
+    return taken, auto_dtype(checkpoint, device)
 
 
 def _check_torchaudio(report: Report) -> None:

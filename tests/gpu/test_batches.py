@@ -83,7 +83,8 @@ def test_codes_do_not_depend_on_how_many_sequences_go_together(folders, family, 
             assert speech.chunks == SEQUENCES and speech.frames == sum(FRAMES)
             said[batch], hows[batch] = speech, speech.how
             assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).codes, speech.codes)
-    assert hows[8].endswith("CUDA graph, 8 chunks at a time") and hows[64].endswith("CUDA graph, 40 chunks at a time")
+    assert all("CUDA graph" in how for how in hows.values())
+    assert hows[8].endswith(", 8 chunks at a time") and hows[64].endswith(", 40 chunks at a time")
     assert (BatchKernel.name in hows[8]) == (way in ("bf16", "int8", "int4"))
     if way == "bf16, torch's ops":
         return  # cuBLAS adds up in another order for another number of rows, and in bf16 that changes codes

@@ -262,6 +262,7 @@ def test_the_memory_of_every_dtype_is_told():
         assert engine.held_bytes > report.memory["int8"] > 0.3 * engine.held_bytes  # a CPU computes in fp32
     assert report.memory["fp32"] > report.memory["bf16"] > report.memory["int8"] > report.memory["int4"]
     assert f"int4 {report.memory['int4'] / 1e6:,.0f} MB" in report.as_text()
+    assert report.auto in ("bf16", "fp32") and report.auto in report.as_text()  # it is small: on a GPU, on a CPU
 
 
 def test_a_model_that_cannot_be_quantised_has_no_such_memory(written):

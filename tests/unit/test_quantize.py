@@ -1,9 +1,12 @@
 """Matrices in 8 and 4 bits: how near they stay, how they are stored, and a model that is loaded so."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_sizes
+from higgs_tts.engine.engine import auto_dtype
 from higgs_tts.engine.talker.quantize import BLOCK
 from higgs_tts.engine.talker.weight import FORMATS, SCRATCH, Weight, scratch_bytes
 
@@ -97,6 +100,23 @@ def test_it_speaks_and_says_with_what(name):
     assert speech.complete and speech.wav.abs().max() > 0.05
     assert torch.equal(speech.codes, again.codes)
     assert f"{name} weights" in speech.how
+
+
+@pytest.mark.parametrize(("gib", "dtype"), [(2.5, "int8"), (2.7, "bf16"), (24, "bf16")])
+def test_auto_goes_by_the_card_s_whole_memory(monkeypatch, gib, dtype):
+    card = SimpleNamespace(total_memory=round(gib * (1 << 30)))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    assert auto_dtype(inspect(EMBEDDED), torch.device("cuda", 0)) == dtype
+    assert auto_dtype(inspect(EMBEDDED), CPU) == "fp32"
+
+
+def test_auto_takes_bf16_where_widths_cannot_be_quantised(monkeypatch, written):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1 << 20))
+    assert auto_dtype(inspect(written["v3"]), torch.device("cuda", 0)) == "bf16"
+
+
+def test_auto_is_settled_when_the_engine_is_made():
+    assert Engine(EngineConfig(EMBEDDED, device="cpu")).config.dtype == "fp32"
 
 
 def test_widths_that_do_not_fit_are_named(written):
