@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 
-from ..config import FRAME_RATE, VERSION, EngineConfig, SamplingParams
+from ..config import FRAME_RATE, QUANTIZED, VERSION, EngineConfig, SamplingParams
 from ..decode.model_runner import ModelRunner
 from ..decode.state import DecodeState
 from ..engine import Engine
+from ..errors import HiggsError
 from ..loaded_model import LoadedModel
 from ..sequence import Sequence
 from ..talker import Talker
@@ -66,7 +67,8 @@ class Row:
 def bench(config: EngineConfig) -> dict:
     """Times one row's step of a checkpoint, or of the published shapes where `config.model` is empty.
 
-    Returns plain values for JSON: version, device, torch, read_tb_s, rows (Row.as_dict) and skipped (sentences).
+    On a GPU "auto" times bf16 and every quantised format. Returns plain values for JSON: version, device, torch,
+    read_tb_s, rows (Row.as_dict) and skipped (sentences).
     Everything is freed at the end. Raises HiggsError for a folder that holds no usable checkpoint or a device that is
     not there.
     """
@@ -79,12 +81,19 @@ def bench(config: EngineConfig) -> dict:
                 write_hollow(Path(folder), family)
             engine = Engine(replace(config, model=folder, context=_SLOTS))
             read = read or read_rate(engine.device)
-            reason = _unfit(engine, hollow=bool(family))
-            if reason:
-                skipped.append(reason)
-            else:
-                who = f"{family} {SIZES[family]}, random weights" if family else Path(folder).resolve().name
-                rows.append(_time_one(engine, who, read, hollow=bool(family)))
+            who = f"{family} {SIZES[family]}, random weights" if family else Path(folder).resolve().name
+            several = config.dtype == "auto" and engine.device.type == "cuda"
+            for dtype in ("bf16", *QUANTIZED) if several else (engine.config.dtype,):
+                try:
+                    engine = Engine(replace(engine.config, dtype=dtype))
+                except HiggsError as error:  # widths that cannot be quantised
+                    skipped.append(str(error))
+                    continue
+                reason = _unfit(engine, hollow=bool(family))
+                if reason:
+                    skipped.append(reason)
+                else:
+                    rows.append(_time_one(engine, who, read, hollow=bool(family)))
     gpu = engine.device.type == "cuda"
     return {
         "version": VERSION,
@@ -100,11 +109,12 @@ def as_text(result: dict) -> str:
     """The result as a table."""
     lines = [f"{result['device']}, torch {result['torch']}: memory reads at {1000 * result['read_tb_s']:,.1f} GB/s"]
     if result["rows"]:
-        lines.append(f"{'one step':<28}{'floor ms':>9}{'ms':>9}{'of floor':>10}{'frames/s':>10}{'real time':>11}  by")
+        heads = f"{'weights':<10}{'floor ms':>9}{'ms':>9}{'of floor':>10}{'frames/s':>10}{'real time':>11}"
+        lines.append(f"{'one step':<28}{heads}  by")
     for row in result["rows"]:
         lines.append(
-            f"{row['who'][:27]:<28}{row['floor_ms']:>9.3f}{row['ms_per_step']:>9.3f}{row['percent_of_floor']:>9.0f}%"
-            f"{row['frames_per_s']:>10.1f}{row['audio_s_per_s']:>10.1f}x  {row['how']}"
+            f"{row['who'][:27]:<28}{row['dtype']:<10}{row['floor_ms']:>9.3f}{row['ms_per_step']:>9.3f}"
+            f"{row['percent_of_floor']:>9.0f}%{row['frames_per_s']:>10.1f}{row['audio_s_per_s']:>10.1f}x  {row['how']}"
         )
     return "\n".join([*lines, *(f"not timed: {reason}" for reason in result["skipped"])])
 

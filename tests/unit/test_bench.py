@@ -82,7 +82,14 @@ def test_the_terminal_prints_a_table_and_json(folders, capsys, caplog, monkeypat
     assert row["percent_of_floor"] == pytest.approx(100 * row["floor_ms"] / row["ms_per_step"], rel=1e-3)
     assert result["read_tb_s"] > 0 and not result["skipped"]
     assert not caplog.records  # a warning would say that something stayed
-    assert "GB/s" in table[0] and row["how"] in table[2] and "eager" in row["how"]
+    assert "GB/s" in table[0] and row["how"] in table[2] and "eager" in row["how"] and "float32" in table[2]
+
+
+def test_quantised_weights_are_timed_where_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr(bench, "PATIENCE", 0.02)
+    monkeypatch.setattr(bench, "READ_BYTES", {"cpu": 1 << 20})
+    result = bench.bench(EngineConfig(str(EMBEDDED), device="cpu", dtype="int8"))
+    assert [row["dtype"] for row in result["rows"]] == ["int8"] and not result["skipped"]
 
 
 def test_published_shapes_are_not_timed_on_a_cpu(capsys, monkeypatch):
