@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except torch.cuda.OutOfMemoryError as error:
         reason = str(error).partition("\n")[0]
         print(
-            "error: the GPU is out of memory. Choose --dtype int8 or a smaller --context, close other programs that use "
-            f"it, or use --device cpu. ({reason})",
+            "error: the GPU is out of memory. Choose --dtype int8 or a smaller --context, close other programs that "
+            f"use it, or use --device cpu. ({reason})",
             file=sys.stderr,
         )
     except KeyboardInterrupt:

@@ -68,9 +68,8 @@ def bench(config: EngineConfig) -> dict:
     """Times one row's step of a checkpoint, or of the published shapes where `config.model` is empty.
 
     On a GPU "auto" times bf16 and every quantised format. Returns plain values for JSON: version, device, torch,
-    read_tb_s, rows (Row.as_dict) and skipped (sentences).
-    Everything is freed at the end. Raises HiggsError for a folder that holds no usable checkpoint or a device that is
-    not there.
+    read_tb_s, rows (Row.as_dict) and skipped (sentences). Everything is freed at the end. Raises HiggsError for a
+    folder that holds no usable checkpoint or a device that is not there.
     """
     rows, skipped, read = [], [], 0.0
     for family in ("",) if config.model else PUBLISHED:

@@ -109,6 +109,23 @@ def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape, weights)
     kernels.close()
 
 
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@torch.inference_mode()
+def test_a_row_s_bits_do_not_depend_on_how_many_there_are(batch_kernel, narrow, weights):
+    """Products take other tiles, and other blocks, for 2 rows than for 17 (`shape_for`)."""
+    talker, said = narrow("v3", 64, weights), []
+    for batch in (2, 17):
+        state, g = DecodeState(talker.config, batch, 64, talker.device, torch.bfloat16), torch.Generator()
+        kernels = batch_kernel(talker, state)
+        state.work.x.copy_(torch.randn(17, talker.config.hidden, generator=g.manual_seed(2))[:batch])
+        state.cache.position.zero_()
+        kernels.run()
+        said.append((state.logits[:2].clone(), state.cache.keys[:, :2].clone()))
+        kernels.close()
+    for two, many in zip(*said, strict=True):
+        assert torch.equal(two, many)
+
+
 @pytest.mark.parametrize("shape", ["v3", "v2"])
 @torch.inference_mode()
 def test_cuda_s_nan_comes_through_every_kernel(batch_kernel, narrow, monkeypatch, shape):
