@@ -69,12 +69,9 @@ def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) 
     whole.copy_(scale)
     nibbles = spare[: packed.numel()].view(packed.shape).view(torch.int8)
     packed = packed.view(torch.int8)
-    for half in range(2):
-        if half == 0:
-            torch.bitwise_left_shift(packed, 4, out=nibbles)
-            nibbles.bitwise_right_shift_(4)
-        else:
-            torch.bitwise_right_shift(packed, 4, out=nibbles)
+    torch.bitwise_left_shift(packed, 4, out=nibbles)  # the first half, shifted back with its sign
+    for half, shifted in enumerate((nibbles, packed)):
+        torch.bitwise_right_shift(shifted, 4, out=nibbles)
         whole[:, :, half].mul_(nibbles.unflatten(2, (4, 64)))
 
 

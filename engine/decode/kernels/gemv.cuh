@@ -14,7 +14,7 @@ static_assert(HIDDEN >= BLOCKS && INTER >= BLOCKS, "every block publishes a part
 // How a projection's rows [HIDDEN, K] that a block owns go to its warps, in parts of rows whose sums are added up.
 //
 // Bf16: a part is a tile, the largest equal part of a row that fits one; a warp takes a range of all parts, counted
-// row by row. Formats in blocks: a warp takes the same part of every row of a range, so that it can hold its inputs.
+// row by row. Quantised formats: a warp takes the same part of every row of a range, so that it can hold its inputs.
 template <class F, int K>
 struct Parts {
   __host__ __device__ static constexpr int tiles() {
@@ -33,10 +33,10 @@ struct Parts {
       if (cost(n) <= cost(best)) best = n;
     return best;
   }
-  static constexpr int COUNT = in_blocks<F>() ? shares() : tiles();
-  static constexpr int HELD = ceil_div(ROW_BLOCKS, COUNT);  // blocks of a part, at most; the next are for Bf16
-  static constexpr int WEIGHTS = K / COUNT;
-  static_assert(!in_blocks<F>() || cost(COUNT) < 1 << 30, "no warp can hold its inputs");
+  static constexpr int COUNT = is_quantised<F>() ? shares() : tiles();
+  static constexpr int WEIGHTS = K / COUNT;                 // of a part, with Bf16
+  static constexpr int HELD = ceil_div(ROW_BLOCKS, COUNT);  // blocks of a part, at most, with a quantised format
+  static_assert(!is_quantised<F>() || cost(COUNT) < 1 << 30, "no warp can hold its inputs");
 };
 template <class F> __host__ __device__ constexpr int max_parts() {
   return Parts<F, INTER>::COUNT > Parts<F, Q_SIZE>::COUNT ? Parts<F, INTER>::COUNT : Parts<F, Q_SIZE>::COUNT;
@@ -140,7 +140,7 @@ __device__ __forceinline__ float multiply(const SingleArgs& s, Pipeline& p, cons
 }
 
 // The normed input as the warps multiply rows of HIDDEN weights by it.
-template <class F, bool = in_blocks<F>()>
+template <class F, bool = is_quantised<F>()>
 struct Normed {
   HeldInput<HIDDEN / F::BLOCK> x;
   __device__ __forceinline__ explicit Normed(const FixedInput<HIDDEN>& input, const Shared& sh) {
@@ -194,7 +194,7 @@ __device__ __forceinline__ void projection_input(const SingleArgs& s, const u32*
   __syncthreads();
 }
 
-// The warp's part of the rows in a projection of a format in blocks.
+// The warp's part of the rows in a projection with a quantised matrix, in blocks.
 template <class F, int K>
 __device__ __forceinline__ Range part_blocks() {
   using P = Parts<F, K>;
@@ -211,7 +211,7 @@ __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const 
   const int lane = threadIdx.x & 31, base = range_start(HIDDEN, blockIdx.x, BLOCKS);
   const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - base;
   projection_input<F, K>(s, from, epoch - 1, input);
-  if constexpr (in_blocks<F>()) {
+  if constexpr (is_quantised<F>()) {
     const Range blocks = part_blocks<F, K>();
     HeldInput<P::HELD> x;
     hold<F>(x, input, blocks.first, blocks.count, F::UNIT);

@@ -23,29 +23,29 @@ __device__ __forceinline__ Range warp_rows(int rows) {
   const int warp = threadIdx.x >> 5, first = range_start(mine, warp, WARPS);
   return {base + first, range_start(mine, warp + 1, WARPS) - first};
 }
-// The warp's tiles of a projection [HIDDEN, K], counted from the block's first row; of a format in blocks its rows.
+// The warp's tiles of a projection [HIDDEN, K], counted from the block's first row; of a quantised one its rows.
 template <class F, int K>
 __device__ __forceinline__ Range warp_parts() {
   using P = Parts<F, K>;
   const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - range_start(HIDDEN, blockIdx.x, BLOCKS);
-  const int warp = threadIdx.x >> 5, i = in_blocks<F>() ? warp / P::COUNT : warp;
-  const int all = in_blocks<F>() ? owned : owned * P::COUNT, n = in_blocks<F>() ? WARPS / P::COUNT : WARPS;
+  const int warp = threadIdx.x >> 5, i = is_quantised<F>() ? warp / P::COUNT : warp;
+  const int all = is_quantised<F>() ? owned : owned * P::COUNT, n = is_quantised<F>() ? WARPS / P::COUNT : WARPS;
   const int first = range_start(all, i, n);
   return {first, range_start(all, i + 1, n) - first};
 }
 template <class F>
 __device__ __forceinline__ TileRange row_tiles(const u8* w, int from, Range rows) {
   using P = Parts<F, HIDDEN>;
-  constexpr int RUN = F::bytes(in_blocks<F>() ? HIDDEN : P::WEIGHTS);
+  constexpr int RUN = F::bytes(is_quantised<F>() ? HIDDEN : P::WEIGHTS);
   w += F::bytes((long long)(from + rows.first) * HIDDEN);
-  return {w, RUN, 0, RUN, in_blocks<F>() ? rows.count : rows.count * P::COUNT};
+  return {w, RUN, 0, RUN, is_quantised<F>() ? rows.count : rows.count * P::COUNT};
 }
 template <class F, int K>
 __device__ __forceinline__ TileRange projection_tiles(const u8* w) {
   using P = Parts<F, K>;
   const Range mine = warp_parts<F, K>();
   w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K);
-  if constexpr (in_blocks<F>()) {
+  if constexpr (is_quantised<F>()) {
     const Range blocks = part_blocks<F, K>();
     const u32 run = F::bytes(F::BLOCK) * blocks.count;
     w += F::bytes((long long)mine.first * K + blocks.first * F::BLOCK);

@@ -5,8 +5,8 @@
 // while blocks wait for each other. Deeper prefetch would delay the exchange behind weight loads, so only a block that
 // is idle fills all STAGES. Compute capability 9.0 copies in bulk (TMA), 8.0 by cp.async, 7.5 through registers.
 
-template <class F> __host__ __device__ constexpr bool in_blocks() { return F::BLOCK > 32 * VEC; }  // a quantised one
-constexpr bool RUNS_ARE_TILES = !in_blocks<Format>();
+template <class F> __host__ __device__ constexpr bool is_quantised() { return F::BLOCK > 32 * VEC; }
+constexpr bool RUNS_ARE_TILES = !is_quantised<Format>();
 constexpr int MATRICES = 5;  // of a layer, as a warp streams them: qkv, out, gate, up, down; then comes the head
 
 // A warp's part of one matrix: runs of contiguous bytes, all of the same length and equally far apart, which are copied
