@@ -1,4 +1,4 @@
-"""The terminal: say, voice, doctor, bench, tiny. Parses, prints and writes files; all else is the engine's."""
+"""The terminal: say, voice, doctor, bench, quantize, tiny. Parses, prints, writes files; all else is the engine's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from . import (
     EMBEDDED,
+    QUANTIZED,
     SAMPLE_RATE,
     Engine,
     EngineConfig,
@@ -29,6 +30,7 @@ from .optional import import_optional
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
+from .tools.quantize_folder import quantize_folder
 from .tools.tiny import FAMILIES, write_tiny
 
 _SMALL_VOICE = (
@@ -121,6 +123,14 @@ def tiny(args: argparse.Namespace) -> int:
     return 0
 
 
+def quantize(args: argparse.Namespace) -> int:
+    """A checkpoint in 8 or 4 bits as a folder of its own."""
+    out = quantize_folder(Path(args.folder), Path(args.out), args.dtype)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"{out}: {size / 1e6:,.0f} MB")
+    return 0
+
+
 def _engine_config(args: argparse.Namespace) -> EngineConfig:
     if args.model is None:
         print(_SMALL_VOICE, file=sys.stderr)
@@ -199,6 +209,11 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=doctor)
     _bench_parser(commands)
+    command = commands.add_parser("quantize", help="write a checkpoint in 8 or 4 bits, which loads as it is")
+    command.add_argument("folder")
+    command.add_argument("out", help="a new folder")
+    command.add_argument("--dtype", choices=QUANTIZED, required=True)
+    command.set_defaults(run=quantize)
     command = commands.add_parser("tiny", help="write a tiny checkpoint with random weights, for tests")
     command.add_argument("folder")
     command.add_argument("--family", choices=FAMILIES, required=True)

@@ -238,6 +238,8 @@ def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
 
     Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
     """
+    if checkpoint.talker.weights:  # stored so
+        return checkpoint.talker.weights
     if device.type == "cpu":
         return "fp32"
     weights = sum(talker_sizes(checkpoint, torch.bfloat16))

@@ -21,6 +21,7 @@ from .codec_layout import CodecWeights, looks_like_codec
 from .discover import CONFIG, TOKENIZER
 from .find_codec import FEW, find_codec, first_problems
 from .hf_config import Settings, family_of, read_settings
+from .quantised_file import QuantisedFile, quantised
 from .talker_layout import Plan, beginnings, layout_of, make_plan, shape_problems, unwrapped
 from .tensor_file import TensorFile, open_folder
 from .upload import Job, upload
@@ -77,6 +78,7 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
         gguf = "GGUF files are not supported. " if any(folder.glob("*.gguf")) else ""
         raise HiggsError(f"{folder} contains no .safetensors file. {gguf}Download the published model into it.")
     talker, prefixes = unwrapped(stored)
+    talker = quantised(talker)
     layout = layout_of(talker.shapes)
     if layout is None:
         raise HiggsError(_stranger(folder, config, talker.shapes))
@@ -102,11 +104,12 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
 
 def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
-    quantised = [name for name in plan.unexpected if _QUANTISED.search(name)]
-    quantised += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point]
-    if quantised:
-        where = talker.file_of(quantised[0])
-        return [f"{where}: tensor {quantised[0]} belongs to a quantised model, which is not supported."]
+    strange = [name for name in plan.unexpected if _QUANTISED.search(name)]
+    known = set(_stored_matrices(plan)) if talker.weights else set()
+    strange += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point and name not in known]
+    if strange:
+        where = talker.file_of(strange[0])
+        return [f"{where}: tensor {strange[0]} belongs to a quantised model, which is not supported."]
     problems, missing = [], []
     for name, what in shape_problems(plan, talker.shapes):
         if name in talker.shapes:
@@ -159,6 +162,9 @@ def load_talker(
         if format.quantize is None:
             jobs += _place(checkpoint.talker, stored, data)
             continue
+        if isinstance(checkpoint.talker, QuantisedFile):
+            _take(checkpoint.talker, stored, data, format)
+            continue
         whole = tensors[SCRATCH][: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
         quantize = functools.partial(format.quantize, whole, data)
         placed = _place(checkpoint.talker, stored, whole)
@@ -186,6 +192,16 @@ def _place(file: TensorFile, stored: list[str], target: torch.Tensor) -> list[Jo
     for key, part in zip(stored, parts, strict=True):
         part.copy_(file.get(key))
     return []
+
+
+def _take(file: QuantisedFile, stored: list[str], data: torch.Tensor, format: Format) -> None:
+    """Matrices one below the other into `data`, as the file has quantised them; those that it has not are now."""
+    assert format.quantize is not None
+    for key, part in zip(stored, data.split([file.shapes[key][0] for key in stored]), strict=True):
+        if file.is_quantised(key):
+            file.put(key, part)
+        else:
+            format.quantize(file.get(key, data.device), part)
 
 
 def require_whole(checkpoint: Checkpoint) -> None:
@@ -222,6 +238,12 @@ def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> 
     return max(scratch_bytes(shape, dtype) for shape in _matrices(checkpoint)) if weights else 0
 
 
+def _stored_matrices(plan: Plan) -> list[str]:
+    """The names in the files of what may be quantised."""
+    names = [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]
+    return [key for name in names for source in plan.parts[name] for key in source.stored]
+
+
 def _matrices(checkpoint: Checkpoint) -> list[tuple[int, ...]]:
     """The shapes of what may be quantised."""
     shapes = {name: checkpoint.plan.shape(name) for name in checkpoint.plan.parts}
@@ -229,7 +251,13 @@ def _matrices(checkpoint: Checkpoint) -> list[tuple[int, ...]]:
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
-    """Raises HiggsError for widths that are not whole blocks of the format `weights`; empty: nothing is quantised."""
+    """Raises HiggsError for widths that are not whole blocks of the format `weights`, and for a file of another format.
+
+    Empty: nothing is quantised.
+    """
+    if checkpoint.talker.weights not in ("", weights):
+        held = checkpoint.talker.weights
+        raise HiggsError(f"{checkpoint.folder} holds {held} weights. Choose dtype auto or {held} for it.")
     block = FORMATS[weights].block if weights else 1
     odd = [width for _, width in _matrices(checkpoint) if width % block]
     if odd:

@@ -7,7 +7,7 @@ import math
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,10 +66,17 @@ class _Place:
 class TensorFile:
     """One collection of named tensors, whatever files hold it. Nothing is read before `get`."""
 
+    weights = ""  # the format of quantised tensors in it, see quantised_file.py
+
     def __init__(self, places: dict[str, _Place]):
         self._places = places
         self.shapes: dict[str, tuple[int, ...]] = {name: place.shape for name, place in places.items()}
         self.dtypes: dict[str, torch.dtype] = {name: place.dtype for name, place in places.items()}
+
+    @property
+    def places(self) -> dict[str, _Place]:
+        """Where each tensor lies; for another view of the same files."""
+        return self._places
 
     def file_of(self, name: str) -> str:
         """Path of the file that holds `name`, for messages."""
@@ -91,6 +98,34 @@ class TensorFile:
     def renamed(self, names: Mapping[str, str]) -> TensorFile:
         """The same tensors; those that `names` lists under other names."""
         return TensorFile({names.get(name, name): place for name, place in self._places.items()})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor to be written: known by dtype and shape, made when its turn comes."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    make: Callable[[], torch.Tensor]
+
+
+def write_tensors(path: Path, entries: Mapping[str, Entry]) -> None:
+    """A safetensors file, one tensor in memory at a time. It gets its name when it is whole."""
+    names, header, end = {dtype: name for name, dtype in _DTYPES.items()}, {}, 0
+    for name, entry in entries.items():
+        size = math.prod(entry.shape) * entry.dtype.itemsize
+        header[name] = {"dtype": names[entry.dtype], "shape": list(entry.shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    unfinished = path.with_name(path.name + ".part")
+    with unfinished.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, entry in entries.items():
+            tensor = entry.make()
+            assert tensor.dtype == entry.dtype and tuple(tensor.shape) == entry.shape, name
+            tensor.contiguous().flatten().view(torch.uint8).numpy().tofile(file)
+    unfinished.replace(path)
 
 
 def open_tensors(paths: Sequence[Path | str]) -> TensorFile:

@@ -1,8 +1,9 @@
 """Matrices in 8 and 4 bits, and back. Rows are stored in blocks of 512 weights with their scales behind them.
 
 A block lies as the CUDA kernels read it, a lane's weights together: 8 * lane to 8 * lane + 7 of either half of the
-block. int8: 512 bytes, then an fp32 scale for each 128 weights. int4: 256 bytes, of which the low four bits are the
-first half, then a bf16 scale for each 64 weights. A group's scale in the second half follows its like in the first.
+block. int8: 512 bytes, then an fp32 scale for each 128 weights, the same for all of a row. int4: 256 bytes, of which
+the low four bits are the first half, then a bf16 scale for each 64 weights. A group's scale in the second half follows
+its like in the first.
 """
 
 from __future__ import annotations
@@ -19,13 +20,35 @@ _STEPS = (8.0, 7.5, 8.5, 9.0, 9.5, 10.0, 11.0)
 
 
 def quantize_int8(matrix: torch.Tensor, out: torch.Tensor) -> None:
-    """matrix [R, in] of any float dtype -> out [R, in / 512 * 528] int8, rounded to nearest."""
+    """matrix [R, in] of any float dtype -> out [R, in / 512 * 528] int8, rounded to nearest, one scale a row."""
     for rows, stored in _in_parts(matrix, out):
-        groups = rows.unflatten(-1, (4, 128))  # [R, n, 4, 128]
-        scale = groups.abs().amax(-1).div_(127.0)
-        codes = groups.div(scale.clamp_min(1e-30)[..., None]).round_().clamp_(-127, 127).to(torch.int8)
-        stored[..., :BLOCK] = codes.reshape(*codes.shape[:2], 2, 32, 8).transpose(2, 3).flatten(2)
-        stored[..., BLOCK:] = _interleaved(scale).view(torch.int8)
+        codes, scale = _row_int8(rows.flatten(1))
+        _store_int8(codes.view(rows.shape), scale, stored)
+
+
+def row_int8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `quantize_int8` makes of a matrix [R, in], as plain codes [R, in] int8 and their rows' scales [R] fp32."""
+    parts = [_row_int8(rows.float()) for rows in matrix.split(max(1, ROWS_AT_ONCE // matrix.shape[1]))]
+    codes, scales = zip(*parts, strict=True)
+    return torch.cat(codes), torch.cat(scales)
+
+
+def pack_int8(codes: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> None:
+    """Codes [R, in] int8 and scales [R] fp32 -> out as `quantize_int8` stores them."""
+    blocks = codes.shape[1] // BLOCK
+    _store_int8(codes.unflatten(1, (blocks, BLOCK)), scale, out.unflatten(1, (blocks, INT8_BLOCK)))
+
+
+def _row_int8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scale = rows.abs().amax(1).div_(127.0)
+    codes = rows.div(scale.clamp_min(1e-30)[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+    return codes, scale
+
+
+def _store_int8(codes: torch.Tensor, scale: torch.Tensor, stored: torch.Tensor) -> None:
+    """Codes [r, n, 512] int8 and their rows' scales [r] fp32 -> stored [r, n, 528]."""
+    stored[..., :BLOCK] = codes.reshape(*codes.shape[:2], 2, 32, 8).transpose(2, 3).flatten(2)
+    stored[..., BLOCK:] = scale[:, None, None].expand(-1, codes.shape[1], 4).contiguous().view(torch.int8)
 
 
 def dequantize_int8(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:

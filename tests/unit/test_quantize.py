@@ -25,7 +25,7 @@ def relative(ours, theirs):
     return float((ours - theirs).norm() / theirs.norm())
 
 
-@pytest.mark.parametrize(("name", "error", "bits"), [("int8", 0.007, 8.25), ("int4", 0.095, 4.25)])
+@pytest.mark.parametrize(("name", "error", "bits"), [("int8", 0.009, 8.25), ("int4", 0.095, 4.25)])
 def test_normal_weights_stay_near(name, error, bits):
     matrix = torch.randn(300, 3 * BLOCK, generator=torch.Generator().manual_seed(0))
     weight = stored(matrix, name)
@@ -37,17 +37,16 @@ def test_normal_weights_stay_near(name, error, bits):
 @pytest.mark.parametrize("name", QUANTISED)
 def test_a_group_is_rounded_by_itself(name):
     """One large weight costs its own group its resolution, and no other; zeros stay zeros."""
-    g = torch.Generator().manual_seed(1)
-    matrix = torch.randn(4, 2 * BLOCK, generator=g)
+    matrix = torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(1))
     calm = stored(matrix, name).dense(torch.float32).clone()
-    group = {"int8": 128, "int4": 64}[name]
-    matrix[2, group * 3 + 5] = 1000.0
-    matrix[1, :group] = 0.0
+    group = slice(None) if name == "int8" else slice(192, 256)  # a row, 64 of its weights
+    matrix[2, 197] = 1000.0
+    matrix[1, group] = 0.0
     wild = stored(matrix, name).dense(torch.float32)
     same = torch.ones_like(matrix, dtype=torch.bool)
-    same[2, group * 3 : group * 4] = same[1, :group] = False
+    same[2, group] = same[1, group] = False
     assert torch.equal(wild[same], calm[same])
-    assert not wild[1, :group].any() and abs(float(wild[2, group * 3 + 5]) - 1000) < 5
+    assert not wild[1, group].any() and abs(float(wild[2, 197]) - 1000) < 5
 
 
 @pytest.mark.parametrize("name", QUANTISED)

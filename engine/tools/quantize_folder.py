@@ -1,0 +1,89 @@
+"""A checkpoint in 8 or 4 bits as a folder of its own: half or a quarter of the size, and the same codes as on load."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from ..checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole
+from ..checkpoint.quantised_file import FORMATS as MARKS
+from ..checkpoint.quantised_file import MARKER
+from ..checkpoint.talker_layout import V3_CODEC
+from ..checkpoint.tensor_file import INDEX, Entry, write_tensors
+from ..errors import HiggsError
+from ..talker.quantize import quantize_int4, row_int8
+from ..talker.weight import FORMATS, is_layer_matrix
+
+WEIGHTS = "model.safetensors"
+
+
+def quantize_folder(folder: Path, out: Path, weights: str) -> Path:
+    """Writes the checkpoint in `folder` into `out`, its layers' matrices in the format `weights` ("int8" or "int4").
+
+    int8 is ComfyUI's int8_tensorwise with a scale a row. Everything else is copied, tensors that speech does not use
+    left out. One tensor is in memory at a time. Raises HiggsError for a folder that cannot be quantised, for an `out`
+    that holds something, and where it cannot be written; then nothing is left there.
+    """
+    checkpoint = inspect(folder)
+    require_whole(checkpoint)
+    if checkpoint.talker.weights:
+        raise HiggsError(f"{folder} holds {checkpoint.talker.weights} weights already. Give the published model.")
+    require_quantizable(checkpoint, weights)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise HiggsError(f"{out} already exists. Give a new folder.")
+    made = not out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_tensors(out / WEIGHTS, _entries(checkpoint, weights))
+        for path in checkpoint.folder.iterdir():
+            if path.is_dir() and not path.name.startswith("."):
+                shutil.copytree(path, out / path.name)
+            elif path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
+                shutil.copy2(path, out / path.name)
+    except BaseException as error:
+        shutil.rmtree(out, ignore_errors=True)
+        if not made:
+            out.mkdir()
+        if isinstance(error, OSError):
+            raise HiggsError(f"{out} cannot be written ({error.strerror}). Give another folder.") from error
+        raise
+    return out
+
+
+def _entries(checkpoint: Checkpoint, weights: str) -> dict[str, Entry]:
+    """What the new file holds, in the order of the old one's layers."""
+    file, plan, entries = checkpoint.talker, checkpoint.plan, {}
+    mark = torch.tensor(list(json.dumps({"format": MARKS[weights]}).encode()), dtype=torch.uint8)
+
+    @functools.lru_cache(maxsize=1)
+    def rows_of(key: str) -> tuple[torch.Tensor, torch.Tensor]:
+        return row_int8(file.get(key))
+
+    for name in plan.parts:
+        matrix = is_layer_matrix(name, plan.shape(name))
+        for key in (key for source in plan.parts[name] for key in source.stored):
+            if not matrix:
+                entries[key] = Entry(file.dtypes[key], file.shapes[key], lambda key=key: file.get(key))
+                continue
+            rows, width = file.shapes[key]
+            if weights == "int8":
+                entries[key] = Entry(torch.int8, (rows, width), lambda key=key: rows_of(key)[0])
+                entries[key + "_scale"] = Entry(torch.float32, (rows, 1), lambda key=key: rows_of(key)[1][:, None])
+            else:
+                size = FORMATS[weights].bytes(width)
+                entries[key] = Entry(torch.uint8, (rows, size), lambda key=key, size=size: _blocks(file.get(key), size))
+            entries[key.removesuffix("weight") + MARKER] = Entry(torch.uint8, tuple(mark.shape), lambda: mark)
+    for key in file.shapes:
+        if key.startswith(V3_CODEC) and key not in entries:
+            entries[key] = Entry(file.dtypes[key], file.shapes[key], lambda key=key: file.get(key))
+    return entries
+
+
+def _blocks(matrix: torch.Tensor, size: int) -> torch.Tensor:
+    out = torch.empty(len(matrix), size, dtype=torch.uint8)
+    quantize_int4(matrix, out)
+    return out
