@@ -137,8 +137,9 @@ def load_talker(
     """The talker's tensors under their canonical names, fused, in `dtype` on `device`, and nothing else there.
 
     weights: a format of talker/weight.py that the layers' matrices are quantised to on their way, one after another
-    through SCRATCH, which stays. allocate: a context for what stays. `embed_text` stays in host memory in the file's
-    dtype, backed by the file where it is stored in one piece. A tied head is the same tensor object as `embed_codes`.
+    through SCRATCH, which stays; a file that holds them so is taken as it is. allocate: a context for what stays.
+    `embed_text` stays in host memory in the file's dtype, backed by the file where it is stored in one piece. A tied
+    head is the same tensor object as `embed_codes`.
     Raises HiggsError when the checkpoint has problems.
     """
     require_whole(checkpoint)
@@ -161,17 +162,11 @@ def load_talker(
             )
         if format.quantize is None:
             jobs += _place(checkpoint.talker, stored, data)
-            continue
-        if isinstance(checkpoint.talker, QuantisedFile):
+        elif isinstance(checkpoint.talker, QuantisedFile):
             _take(checkpoint.talker, stored, data, format)
-            continue
-        whole = tensors[SCRATCH][: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-        quantize = functools.partial(format.quantize, whole, data)
-        placed = _place(checkpoint.talker, stored, whole)
-        if placed:
-            jobs += [*placed[:-1], replace(placed[-1], then=quantize)]
         else:
-            quantize()
+            whole = tensors[SCRATCH][: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            jobs += _quantize(checkpoint.talker, stored, whole, data, format)
     if jobs:
         upload(jobs, device)
     if SCRATCH in tensors and device.type == "cuda":
@@ -192,6 +187,19 @@ def _place(file: TensorFile, stored: list[str], target: torch.Tensor) -> list[Jo
     for key, part in zip(stored, parts, strict=True):
         part.copy_(file.get(key))
     return []
+
+
+def _quantize(
+    file: TensorFile, stored: list[str], whole: torch.Tensor, data: torch.Tensor, format: Format
+) -> list[Job]:
+    """As `_place`, into `whole`, and from there into `data`."""
+    assert format.quantize is not None
+    quantize = functools.partial(format.quantize, whole, data)
+    placed = _place(file, stored, whole)
+    if not placed:
+        quantize()
+        return []
+    return [*placed[:-1], replace(placed[-1], then=quantize)]
 
 
 def _take(file: QuantisedFile, stored: list[str], data: torch.Tensor, format: Format) -> None:
