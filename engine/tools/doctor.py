@@ -51,6 +51,7 @@ class Report:
     kernels: str = ""  # what would decode it on this machine
     memory: dict[str, int] = field(default_factory=dict)  # dtype -> bytes that an open model takes on a GPU
     auto: str = ""  # the dtype that "auto" is on this machine
+    gpu_free: int | None = None  # bytes of the GPU's memory that are free now
     versions: dict[str, str] = field(default_factory=dict)  # the pack's and others'; empty: not installed
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Report:
             ("speaks", self.speaks),
             ("kernels", self.kernels),
             ("GPU memory", ", ".join(f"{dtype} {size / 1e6:,.0f} MB" for dtype, size in self.memory.items())),
+            ("free now", "" if self.gpu_free is None else f"{self.gpu_free / 1e6:,.0f} MB of the GPU's memory"),
             ("auto takes", self.auto),
             ("versions", ", ".join(f"{name} {version or '-'}" for name, version in self.versions.items())),
         ]
@@ -110,6 +112,7 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     report.advice = _advice(report, lacks)
     if not report.problems:
         report.memory, report.auto = _memory(folder, codec_folder)
+        report.gpu_free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
     return report
 
 

@@ -263,6 +263,9 @@ def test_the_memory_of_every_dtype_is_told():
     assert report.memory["fp32"] > report.memory["bf16"] > report.memory["int8"] > report.memory["int4"]
     assert f"int4 {report.memory['int4'] / 1e6:,.0f} MB" in report.as_text()
     assert report.auto in ("bf16", "fp32") and report.auto in report.as_text()  # it is small: on a GPU, on a CPU
+    assert (report.gpu_free is None) == (not torch.cuda.is_available())
+    report.gpu_free = 5_000_000_000
+    assert "5,000 MB of the GPU's memory" in report.as_text()
 
 
 def test_a_model_that_cannot_be_quantised_has_no_such_memory(written):
