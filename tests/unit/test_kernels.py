@@ -84,9 +84,10 @@ def test_the_batch_kernels_compile(config, capability):
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
-    ("config", "capability", "rows"), [(V3, "80", 2), (V2, "86", 64), (V3, "90", 33), (V3, "120", 9)]
+    ("config", "capability", "rows", "weights"),
+    [(V3, "80", 2, "int4"), (V2, "86", 64, "int8"), (V3, "90", 33, "int4"), (V3, "120", 9, "int8")],
+    ids=["80", "86", "90", "120"],
 )
-@pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_the_batch_kernels_compile_for_quantised_weights(config, capability, rows, weights):
     shape = shape_for(weights, rows, Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10))
     assert_compiles(batch.SOURCE, capability, batch.defines(config, shape))
