@@ -45,6 +45,20 @@ def commit() -> str:
     return told or "unknown"
 
 
+def earlier(path: pathlib.Path, now: dict, empty: dict) -> dict:
+    """Results to go on from, as of `now` (see `card`); `empty` when they are of another GPU or of other versions."""
+    if not path.is_file():
+        return now | empty
+    result = json.loads(path.read_text())
+    same = all(result.get(key) == now[key] for key in ("gpu", "driver", "torch"))
+    return now | empty | result | now if same else now | empty
+
+
+def put(rows: list[dict], row: dict, keys: tuple[str, ...]) -> list[dict]:
+    """The rows with this one in place of the one of the same measurement."""
+    return [*(old for old in rows if any(old.get(key) != row.get(key) for key in keys)), row]
+
+
 def in_process(script: str, arguments: list[str], allocator: str, timeout: float | None = None) -> dict:
     """Runs a worker of a script in a process of its own, because an allocator is chosen once; its last line is JSON.
 

@@ -13,6 +13,7 @@ import pathlib
 import tempfile
 import time
 
+import common
 from agreement import agreement
 from common import DEVICE, ROOT, card, in_process
 from speaking import first_sound, length
@@ -52,21 +53,14 @@ def _arguments():
 
 
 def earlier(path: pathlib.Path) -> dict:
-    """Results to go on from; none of them when they are of another GPU or of other versions."""
-    now = card()
-    empty = {**now, "read_tb_s": None, "rows": [], "first_sound_ms": {}, "length": []}
-    if not path.is_file():
-        return empty
-    result = json.loads(path.read_text())
-    same = all(result.get(key) == now[key] for key in ("gpu", "driver", "torch"))
-    return result | now if same else empty
+    """Results to go on from."""
+    return common.earlier(path, card(), {"read_tb_s": None, "rows": [], "first_sound_ms": {}, "length": []})
 
 
 def put(result: dict, row: dict):
     """A row in place of the one of the same measurement."""
     keys = ("who", "family", "dtype", "batch", "context", "slots")
-    rows = [old for old in result["rows"] if any(old.get(key) != row.get(key) for key in keys)]
-    result["rows"] = [*rows, row]
+    result["rows"] = common.put(result["rows"], row, keys)
 
 
 def steps(args, result: dict):

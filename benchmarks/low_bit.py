@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 
-from common import DEVICE, GB, ROOT, card, free_bytes, write_shapes
+from common import DEVICE, GB, ROOT, card, earlier, free_bytes, put, write_shapes
 from speaking import TWENTY_WORDS, clip, first_chunk
 
 RESULT = ROOT / "benchmarks" / "results" / "low_bit.json"
@@ -37,7 +37,7 @@ def main():
     if args.worker:
         WORKERS[args.worker](args)
         return
-    result = _earlier(args.out) | card()
+    result = earlier(args.out, card(), {"rows": [], "squeezed": []})
     with tempfile.TemporaryDirectory() as folder:
         for family in args.families.split(","):
             made = write_shapes(pathlib.Path(folder, family), family, args.layers, whole_codec=True)
@@ -64,18 +64,9 @@ def _arguments():
     return parser.parse_args()
 
 
-def _earlier(path: pathlib.Path) -> dict:
-    now, empty = card(), {"rows": [], "squeezed": []}
-    if not path.is_file():
-        return empty
-    result = json.loads(path.read_text())
-    return empty | result if all(result.get(key) == now[key] for key in ("gpu", "driver", "torch")) else empty
-
-
 def _put(result: dict, name: str, row: dict):
     print(row, file=sys.stderr, flush=True)
-    others = [old for old in result[name] if (old["family"], old["weights"]) != (row["family"], row["weights"])]
-    result[name] = [*others, row]
+    result[name] = put(result[name], row, ("family", "weights"))
 
 
 @contextlib.contextmanager

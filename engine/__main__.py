@@ -30,6 +30,7 @@ from .optional import import_optional
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
+from .tools.new_folder import new_folder
 from .tools.quantize_folder import quantize_folder
 from .tools.tiny import FAMILIES, write_tiny
 
@@ -113,12 +114,8 @@ def bench(args: argparse.Namespace) -> int:
 def tiny(args: argparse.Namespace) -> int:
     """A complete small checkpoint with random weights."""
     folder = Path(args.folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise HiggsError(f"{folder} already exists. Give a new folder.")
-    try:
+    with new_folder(folder):
         write_tiny(folder, args.family, seed=args.seed)
-    except OSError as error:
-        raise HiggsError(f"{folder} cannot be written ({error.strerror}). Give another folder.") from error
     print(folder)
     return 0
 

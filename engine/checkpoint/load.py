@@ -105,7 +105,9 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
 def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
     strange = [name for name in plan.unexpected if _QUANTISED.search(name)]
-    known = set(_stored_matrices(plan)) if talker.weights else set()
+    known = set()
+    if talker.weights:
+        known = {key for name in _matrices(plan) for source in plan.parts[name] for key in source.stored}
     strange += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point and name not in known]
     if strange:
         where = talker.file_of(strange[0])
@@ -243,19 +245,13 @@ def _format(name: str, shape: tuple[int, ...], dtype: torch.dtype, weights: str)
 
 def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> int:
     """Of SCRATCH; 0 where nothing is quantised."""
-    return max(scratch_bytes(shape, dtype) for shape in _matrices(checkpoint)) if weights else 0
+    plan = checkpoint.plan
+    return max(scratch_bytes(plan.shape(name), dtype) for name in _matrices(plan)) if weights else 0
 
 
-def _stored_matrices(plan: Plan) -> list[str]:
-    """The names in the files of what may be quantised."""
-    names = [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]
-    return [key for name in names for source in plan.parts[name] for key in source.stored]
-
-
-def _matrices(checkpoint: Checkpoint) -> list[tuple[int, ...]]:
-    """The shapes of what may be quantised."""
-    shapes = {name: checkpoint.plan.shape(name) for name in checkpoint.plan.parts}
-    return [shape for name, shape in shapes.items() if is_layer_matrix(name, shape)]
+def _matrices(plan: Plan) -> list[str]:
+    """What may be quantised."""
+    return [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
@@ -267,7 +263,8 @@ def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
         held = checkpoint.talker.weights
         raise HiggsError(f"{checkpoint.folder} holds {held} weights. Choose dtype auto or {held} for it.")
     block = FORMATS[weights].block if weights else 1
-    odd = [width for _, width in _matrices(checkpoint) if width % block]
+    widths = [checkpoint.plan.shape(name)[1] for name in _matrices(checkpoint.plan)]
+    odd = [width for width in widths if width % block]
     if odd:
         raise HiggsError(
             f"dtype {weights} needs widths that are multiples of {block}, and this model has one of {odd[0]}. "

@@ -47,10 +47,10 @@ class QuantisedFile(TensorFile):
 def quantised(raw: TensorFile) -> TensorFile:
     """`raw`, or what reads its quantised tensors where all of them are of one format that we know."""
     markers = [name for name in raw.shapes if name.rpartition(".")[2] == MARKER]
-    said = {name: _marker(raw.get(name)) for name in markers}
+    said = [_marker(raw.get(name)) for name in markers]
+    names = [name.removesuffix(MARKER) + "weight" for name in markers]
     for weights, format in FORMATS.items():
-        names = [name.removesuffix(MARKER) + "weight" for name in markers]
-        if markers and all(one == {"format": format} for one in said.values()) and _whole(raw, weights, names):
+        if markers and all(one == {"format": format} for one in said) and _whole(raw, weights, names):
             return QuantisedFile(raw, weights, names)
     return raw
 

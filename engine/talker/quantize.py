@@ -21,34 +21,26 @@ _STEPS = (8.0, 7.5, 8.5, 9.0, 9.5, 10.0, 11.0)
 
 def quantize_int8(matrix: torch.Tensor, out: torch.Tensor) -> None:
     """matrix [R, in] of any float dtype -> out [R, in / 512 * 528] int8, rounded to nearest, one scale a row."""
-    for rows, stored in _in_parts(matrix, out):
-        codes, scale = _row_int8(rows.flatten(1))
-        _store_int8(codes.view(rows.shape), scale, stored)
+    pack_int8(*row_int8(matrix), out)
 
 
 def row_int8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What `quantize_int8` makes of a matrix [R, in], as plain codes [R, in] int8 and their rows' scales [R] fp32."""
-    parts = [_row_int8(rows.float()) for rows in matrix.split(max(1, ROWS_AT_ONCE // matrix.shape[1]))]
-    codes, scales = zip(*parts, strict=True)
-    return torch.cat(codes), torch.cat(scales)
+    codes = torch.empty_like(matrix, dtype=torch.int8)
+    scale = torch.empty(len(matrix), device=matrix.device)
+    count = _rows_at_once(matrix)
+    for rows, of_codes, of_scale in zip(matrix.split(count), codes.split(count), scale.split(count), strict=True):
+        wide = rows.float()
+        torch.div(wide.abs().amax(1), 127.0, out=of_scale)
+        of_codes.copy_(wide.div(of_scale.clamp_min(1e-30)[:, None]).round_().clamp_(-127, 127))
+    return codes, scale
 
 
 def pack_int8(codes: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> None:
     """Codes [R, in] int8 and scales [R] fp32 -> out as `quantize_int8` stores them."""
-    blocks = codes.shape[1] // BLOCK
-    _store_int8(codes.unflatten(1, (blocks, BLOCK)), scale, out.unflatten(1, (blocks, INT8_BLOCK)))
-
-
-def _row_int8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    scale = rows.abs().amax(1).div_(127.0)
-    codes = rows.div(scale.clamp_min(1e-30)[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-    return codes, scale
-
-
-def _store_int8(codes: torch.Tensor, scale: torch.Tensor, stored: torch.Tensor) -> None:
-    """Codes [r, n, 512] int8 and their rows' scales [r] fp32 -> stored [r, n, 528]."""
-    stored[..., :BLOCK] = codes.reshape(*codes.shape[:2], 2, 32, 8).transpose(2, 3).flatten(2)
-    stored[..., BLOCK:] = scale[:, None, None].expand(-1, codes.shape[1], 4).contiguous().view(torch.int8)
+    stored = out.unflatten(1, (-1, INT8_BLOCK))  # [R, n, 528]
+    stored[..., :BLOCK] = codes.unflatten(1, (-1, 2, 32, 8)).transpose(2, 3).flatten(2)
+    stored[..., BLOCK:] = scale[:, None, None].expand(-1, stored.shape[1], 4).contiguous().view(torch.int8)
 
 
 def dequantize_int8(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
@@ -105,7 +97,11 @@ def _interleaved(scale: torch.Tensor) -> torch.Tensor:
 
 def _in_parts(matrix: torch.Tensor, out: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """(rows in fp32 [r, n, 512], their part of out [r, n, bytes]), a few rows at a time."""
-    count = max(1, ROWS_AT_ONCE // matrix.shape[1])
+    count = _rows_at_once(matrix)
     for rows, stored in zip(matrix.split(count), out.split(count), strict=True):
         blocks = matrix.shape[1] // BLOCK
         yield rows.float().unflatten(1, (blocks, BLOCK)), stored.unflatten(1, (blocks, -1))
+
+
+def _rows_at_once(matrix: torch.Tensor) -> int:
+    return max(1, ROWS_AT_ONCE // matrix.shape[1])

@@ -1,6 +1,7 @@
 """A checkpoint stored in 8 or 4 bits: written by the terminal, opened as it is, refused where it is not whole."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -133,6 +134,21 @@ def test_an_interrupted_one_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         quantize_folder(EMBEDDED, tmp_path / "new", "int8")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_inside_the_checkpoint_s_is_refused(tmp_path):
+    """It would be copied into itself."""
+    checkpoint = shutil.copytree(EMBEDDED, tmp_path / "checkpoint")
+    with pytest.raises(HiggsError, match=r"inside"):
+        quantize_folder(checkpoint, checkpoint / "int8", "int8")
+    assert not (checkpoint / "int8").exists()
+
+
+def test_what_is_in_the_way_stays(tmp_path):
+    (tmp_path / "kept.txt").write_text("mine")
+    with pytest.raises(HiggsError, match=r"already exists"):
+        quantize_folder(EMBEDDED, tmp_path, "int8")
+    assert (tmp_path / "kept.txt").read_text() == "mine"
 
 
 def test_widths_that_do_not_fit_are_named(written, tmp_path):

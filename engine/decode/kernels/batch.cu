@@ -1,4 +1,5 @@
-// The decode pass of a batch between its matrix products, for up to 64 rows: norms, attention, the MLP's gate.
+// The decode pass of a batch between its matrix products, for up to 64 rows: norms, attention, the MLP's gate; with
+// quantised weights those products too (batch_product.cuh).
 //
 // "Row" is a row of the batch. Each is computed on its own, in an order that depends on its own position only, so its
 // result does not depend on the other rows or their number. Residual stream and sums are fp32; products read bf16.
