@@ -81,25 +81,32 @@ def _taken(left: int):
 
 
 def _measured(worker: str, folder: pathlib.Path, weights: str) -> dict:
-    """A worker's own figures, and its memory over its idle context: the most, and where it says so."""
+    """A worker's own figures, and its memory over its idle context: the most, and where it says so.
+
+    Of the host's, the most while it opens, without what the page cache holds.
+    """
     import torch
 
     torch.zeros(1, device=DEVICE)
     command = [sys.executable, __file__, "--worker", worker, "--folder", str(folder), "--weights", weights]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin and child.stdout
-    least, ended = [free_bytes()], threading.Event()
+    least, most, ended = [free_bytes()], [0], threading.Event()
 
     def watch():
         while not ended.wait(0.02):
             least[0] = min(least[0], torch.cuda.mem_get_info()[0])
+            most[0] = max(most[0], _host_bytes(child.pid))
 
-    figures, idle = {}, 0
+    figures, idle, idle_host = {}, 0, 0
     for line in child.stdout:
         kind, _, text = line.partition(" ")
         if kind == "idle":
             idle = least[0] = free_bytes()
+            idle_host = _host_bytes(child.pid)
             threading.Thread(target=watch, daemon=True).start()
+        elif kind == "opened":
+            figures["gib_host_peak"] = round((most[0] - idle_host) / GB, 2)
         elif kind == "spoken":
             figures["gib_over_context"] = round((idle - free_bytes()) / GB, 2)
         elif kind == "peak":
@@ -112,6 +119,14 @@ def _measured(worker: str, folder: pathlib.Path, weights: str) -> dict:
         child.stdin.flush()
     ended.set()
     return figures | ({} if child.wait() == 0 else {"crashed": child.returncode})
+
+
+def _host_bytes(pid: int) -> int:
+    """Memory of a process that is not a file's."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+    return 0
 
 
 def _tell(kind: str, text: str = ""):
@@ -132,6 +147,7 @@ def _row(args):
     began = time.perf_counter()
     with Engine(EngineConfig(args.folder, device=DEVICE, dtype=args.weights, context=CONTEXT)) as engine:
         figures = {"load_s": round(time.perf_counter() - began, 2)}
+        _tell("opened")
         engine.speak(TWENTY_WORDS, params=SamplingParams(max_frames=FRAMES, chunk_seconds=0))
         _tell("spoken")
         _tell("peak")
