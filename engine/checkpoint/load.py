@@ -160,7 +160,7 @@ def load_talker(
         format = _format(name, shape, dtype, weights)
         with allocate():
             data = tensors[name] = torch.empty(
-                *rows, format.bytes(width) // format.dtype.itemsize, dtype=format.dtype, device=device
+                *rows, format.row_bytes(width) // format.dtype.itemsize, dtype=format.dtype, device=device
             )
         if format.quantize is None:
             jobs += _place(checkpoint.talker, stored, data)
@@ -234,7 +234,7 @@ def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") 
     for name in checkpoint.plan.parts:
         if name != _HOST:
             *rows, width = shape = checkpoint.plan.shape(name)
-            sizes.append(math.prod(rows) * _format(name, shape, dtype, weights).bytes(width))
+            sizes.append(math.prod(rows) * _format(name, shape, dtype, weights).row_bytes(width))
     return sizes
 
 

@@ -25,6 +25,11 @@ class Limits:
     multiprocessors: int
     shared: int  # bytes of shared memory, the most that a block may use
 
+    @property
+    def overlapping(self) -> bool:
+        """Whether a kernel's blocks may begin before the kernel before it has ended; see `launch`."""
+        return int(self.capability) >= 90
+
     @classmethod
     def of(cls, device: torch.device) -> Limits:
         """Those of a CUDA device."""

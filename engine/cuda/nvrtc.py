@@ -18,6 +18,8 @@ from . import cubin_cache
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
+_OVERLAP_SINCE = 12030  # CUDA version of the driver: graphs know programmatic dependent launches
 
 
 class KernelUnavailable(RuntimeError):
@@ -142,6 +144,28 @@ def shared_limit() -> int:
     return limit.value
 
 
+class _Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+@functools.cache
+def _may_overlap() -> bool:
+    version = ctypes.c_int()
+    _check(_driver().cuDriverGetVersion(ctypes.byref(version)), "find the version for")
+    return version.value >= _OVERLAP_SINCE
+
+
 def launch(
     function: ctypes.c_void_p,
     grid: int,
@@ -149,14 +173,21 @@ def launch(
     argument: ctypes.Structure,
     cooperative: bool = False,
     shared: int = 0,
+    overlapping: bool = False,
 ) -> None:
     """Launches on the current stream with one structure as the argument.
 
+    overlapping: its blocks may begin while the kernel before it runs, where the driver knows programmatic dependent
+    launch; the source says when they may (launch_dependent_grids) and until where (wait_on_dependent_grids).
     Raises LaunchFailed.
     """
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    if cooperative:
+    if overlapping and _may_overlap():
+        attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
+        config = _LaunchConfig((grid, 1, 1), (block, 1, 1), shared, stream, ctypes.pointer(attribute), 1)
+        error = _driver().cuLaunchKernelEx(ctypes.byref(config), function, arguments, None)
+    elif cooperative:
         error = _driver().cuLaunchCooperativeKernel(function, grid, 1, 1, block, 1, 1, shared, stream, arguments)
     else:
         error = _driver().cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, arguments, None)

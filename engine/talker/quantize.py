@@ -1,9 +1,8 @@
-"""Matrices in 8 and 4 bits, and back. Rows are stored in blocks of 512 weights with their scales behind them.
+"""Matrices in 8 and 4 bits, and back. Rows are stored in blocks of 512 weights, as the CUDA kernels read them.
 
-A block lies as the CUDA kernels read it, a lane's weights together: 8 * lane to 8 * lane + 7 of either half of the
-block. int8: 512 bytes, then an fp32 scale for each 128 weights, the same for all of a row. int4: 256 bytes, of which
-the low four bits are the first half, then a bf16 scale for each 64 weights. A group's scale in the second half follows
-its like in the first.
+int8: a row's weights, and behind them its fp32 scale, four times so that rows begin at multiples of 16 bytes.
+int4: a block is 256 bytes and then eight bf16 scales, one for each 64 weights. Eight bytes hold 16 weights: the first
+eight in their low four bits, the others in the high ones.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from collections.abc import Iterator
 import torch
 
 BLOCK = 512  # weights
-INT8_BLOCK, INT4_BLOCK = BLOCK + 4 * 4, BLOCK // 2 + 8 * 2  # bytes
+INT4_BLOCK = BLOCK // 2 + 8 * 2  # bytes
+INT8_SCALE = 4 * 4  # bytes of a row behind its weights
 ROWS_AT_ONCE = 4 << 20  # weights whose fp32 copies are there at a time
 # int4's largest magnitude is stored as -8 times the scale; a smaller scale cuts it off and resolves the others better.
 _STEPS = (8.0, 7.5, 8.5, 9.0, 9.5, 10.0, 11.0)
 
 
 def quantize_int8(matrix: torch.Tensor, out: torch.Tensor) -> None:
-    """matrix [R, in] of any float dtype -> out [R, in / 512 * 528] int8, rounded to nearest, one scale a row."""
+    """matrix [R, in] of any float dtype -> out [R, in + 16] int8, rounded to nearest, one scale a row."""
     pack_int8(*row_int8(matrix), out)
 
 
@@ -38,17 +38,18 @@ def row_int8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def pack_int8(codes: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> None:
     """Codes [R, in] int8 and scales [R] fp32 -> out as `quantize_int8` stores them."""
-    stored = out.unflatten(1, (-1, INT8_BLOCK))  # [R, n, 528]
-    stored[..., :BLOCK] = codes.unflatten(1, (-1, 2, 32, 8)).transpose(2, 3).flatten(2)
-    stored[..., BLOCK:] = scale[:, None, None].expand(-1, stored.shape[1], 4).contiguous().view(torch.int8)
+    out[:, :-INT8_SCALE] = codes
+    _int8_scale(out)[:] = scale[:, None]
 
 
 def dequantize_int8(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
     """The matrix in `data` -> out [R, in], in out's dtype."""
-    stored = data.unflatten(1, (-1, INT8_BLOCK))
-    codes = stored[..., :BLOCK].unflatten(2, (2, 16, 2, 8)).permute(0, 1, 4, 2, 3, 5)  # [R, n, half, group, lane, 8]
-    scale = stored[..., BLOCK:].view(torch.float32).unflatten(2, (2, 2)).transpose(2, 3)[..., None, None]
-    torch.mul(codes, scale, out=out.view(codes.shape))
+    torch.mul(data[:, :-INT8_SCALE], _int8_scale(data)[:, :1], out=out)
+
+
+def _int8_scale(data: torch.Tensor) -> torch.Tensor:
+    """A view of the rows' scales, [R, 4] fp32."""
+    return data[:, -INT8_SCALE:].view(torch.float32)
 
 
 def quantize_int4(matrix: torch.Tensor, out: torch.Tensor) -> None:
@@ -62,9 +63,9 @@ def quantize_int4(matrix: torch.Tensor, out: torch.Tensor) -> None:
             better = error < least
             least = torch.where(better, error, least)
             codes, scale = (torch.where(better, new, old) for new, old in zip(tried, (codes, scale), strict=True))
-        halves = codes.to(torch.int8).view(torch.uint8).flatten(2).unflatten(2, (2, 256))
-        stored[..., : BLOCK // 2] = halves[:, :, 0] & 15 | halves[:, :, 1] << 4
-        stored[..., BLOCK // 2 :] = _interleaved(scale.squeeze(-1)).view(torch.uint8)
+        low, high = codes.to(torch.int8).view(torch.uint8).flatten(2).unflatten(2, (-1, 2, 8)).unbind(3)
+        stored[..., : BLOCK // 2] = (low & 15 | high << 4).flatten(2)
+        stored[..., BLOCK // 2 :] = scale.squeeze(-1).view(torch.uint8)
 
 
 def _with_step(groups: torch.Tensor, extreme: torch.Tensor, step: float) -> tuple[torch.Tensor, ...]:
@@ -79,20 +80,15 @@ def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) 
     """As dequantize_int8; `spare` [R * in / 2] uint8 is overwritten."""
     stored = data.unflatten(1, (-1, INT4_BLOCK))
     packed = stored[..., : BLOCK // 2]
-    scale = stored[..., BLOCK // 2 :].view(torch.bfloat16).unflatten(2, (4, 2)).transpose(2, 3)[..., None]
-    whole = out.unflatten(1, (-1, 2, 4, 64))
-    whole.copy_(scale)
+    scale = stored[..., BLOCK // 2 :].view(torch.bfloat16)
+    whole = out.unflatten(1, (-1, 8, 4, 2, 8))  # [R, n, group, lane, half, 8]
+    whole.copy_(scale[..., None, None, None])
     nibbles = spare[: packed.numel()].view(packed.shape).view(torch.int8)
     packed = packed.view(torch.int8)
-    torch.bitwise_left_shift(packed, 4, out=nibbles)  # the first half, shifted back with its sign
+    torch.bitwise_left_shift(packed, 4, out=nibbles)  # the low ones, shifted back with their sign
     for half, shifted in enumerate((nibbles, packed)):
         torch.bitwise_right_shift(shifted, 4, out=nibbles)
-        whole[:, :, half].mul_(nibbles.unflatten(2, (4, 64)))
-
-
-def _interleaved(scale: torch.Tensor) -> torch.Tensor:
-    """Scales [..., groups of both halves] -> a group's two next to each other."""
-    return scale.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+        whole[..., half, :].mul_(nibbles.unflatten(2, (8, 4, 8)))
 
 
 def _in_parts(matrix: torch.Tensor, out: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .quantize import BLOCK, INT4_BLOCK, INT8_BLOCK, dequantize_int4, dequantize_int8, quantize_int4, quantize_int8
+from .quantize import BLOCK, INT4_BLOCK, INT8_SCALE, dequantize_int4, dequantize_int8, quantize_int4, quantize_int8
 
 SCRATCH = "scratch"  # beside the tensors of a talker with quantised weights, see Weight.scratch
 
@@ -19,21 +19,22 @@ class Format:
 
     dtype: torch.dtype  # of Weight.data, and of no other format's
     block: int  # weights
-    block_bytes: int  # with everything that is stored beside them
+    block_bytes: int  # with what is stored beside them
+    scale_bytes: int = 0  # of a row, behind its blocks
     cuda: str | None = None  # its struct in decode/kernels/weight_format.cuh; None: torch's ops alone can read it
     quantize: Callable[[torch.Tensor, torch.Tensor], None] | None = None  # (matrix, out=data)
     dequantize: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None  # (data, out=matrix, spare)
 
-    def bytes(self, weights: int) -> int:
-        """Of so many weights of a row, in whole blocks."""
-        return weights // self.block * self.block_bytes
+    def row_bytes(self, weights: int) -> int:
+        """Of a row of so many weights, which are whole blocks."""
+        return weights // self.block * self.block_bytes + self.scale_bytes
 
 
 FORMATS: dict[str, Format] = {
     "bf16": Format(torch.bfloat16, 1, 2, cuda="Bf16"),
     "fp32": Format(torch.float32, 1, 4),
-    "int8": Format(torch.int8, BLOCK, INT8_BLOCK, "Int8", quantize_int8, dequantize_int8),
-    "int4": Format(torch.uint8, BLOCK, INT4_BLOCK, "Int4", quantize_int4, dequantize_int4),
+    "int8": Format(torch.int8, BLOCK, BLOCK, INT8_SCALE, "Int8", quantize_int8, dequantize_int8),
+    "int4": Format(torch.uint8, BLOCK, INT4_BLOCK, 0, "Int4", quantize_int4, dequantize_int4),
 }
 _OF_DTYPE = {format.dtype: name for name, format in FORMATS.items()}
 
@@ -67,7 +68,8 @@ class Weight:
     def shape(self) -> tuple[int, int]:
         """[out, in]."""
         format = FORMATS[self.format]
-        return len(self.data), self.data.shape[1] * format.dtype.itemsize // format.block_bytes * format.block
+        row_bytes = self.data.shape[1] * format.dtype.itemsize - format.scale_bytes
+        return len(self.data), row_bytes // format.block_bytes * format.block
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
         """The matrix [out, in] as torch multiplies by it; a quantised one in `dtype`, and valid until the next."""

@@ -66,7 +66,7 @@ def _entries(checkpoint: Checkpoint, weights: str) -> dict[str, Entry]:
                 entries[key] = Entry(torch.int8, (rows, width), lambda key=key: rows_of(key)[0])
                 entries[key + "_scale"] = Entry(torch.float32, (rows, 1), lambda key=key: rows_of(key)[1][:, None])
             else:
-                size = FORMATS[weights].bytes(width)
+                size = FORMATS[weights].row_bytes(width)
                 entries[key] = Entry(torch.uint8, (rows, size), lambda key=key, size=size: _blocks(file.get(key), size))
             entries[key.removesuffix("weight") + MARKER] = Entry(torch.uint8, tuple(mark.shape), lambda: mark)
     for key in file.shapes:

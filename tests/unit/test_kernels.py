@@ -10,7 +10,6 @@ from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.cuda.kernel import ANY, Limits, structure
 from higgs_tts.engine.cuda.kernel import options as kernel_options
 from higgs_tts.engine.decode.kernels import batch, sample
-from higgs_tts.engine.decode.kernels.batch_product import shape_for
 from higgs_tts.engine.decode.kernels.single import (
     MAX_STAGES,
     SOURCE,
@@ -55,7 +54,7 @@ def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb, weights):
     tile, prefetch, stages = pipeline(config, kb << 10, weights)
     format = FORMATS[weights]
     assert 1 <= prefetch <= stages and tile % 16 == 0
-    assert (tile if format.quantize else format.bytes(config.hidden)) % (
+    assert (tile if format.quantize else format.row_bytes(config.hidden)) % (
         format.block_bytes if format.quantize else tile
     ) == 0
     assert pipeline_bytes(config, kb << 10, weights) + static_shared(weights) <= kb << 10
@@ -89,7 +88,8 @@ def test_the_batch_kernels_compile(config, capability):
     ids=["80", "86", "90", "120"],
 )
 def test_the_batch_kernels_compile_for_quantised_weights(config, capability, rows, weights):
-    shape = shape_for(weights, rows, Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10))
+    limits = Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10)
+    shape = batch.product_shape(config, weights, rows, limits)
     assert_compiles(batch.SOURCE, capability, batch.defines(config, shape))
 
 
@@ -98,16 +98,16 @@ def test_the_batch_kernels_compile_for_quantised_weights(config, capability, row
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_products_of_quantised_weights_fit_the_multiprocessor(capability, rows, weights):
     limits = Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10)
-    shape = shape_for(weights, rows, limits)
+    shape = batch.product_shape(V3, weights, rows, limits)
     assert (shape is None) == (capability == "75")  # its tensor cores know no bf16
     if shape:
-        assert shape.depth >= 2 and 8 * shape.row_tiles >= rows
-        assert (shape.shared + 1024) * shape.blocks_per_sm <= limits.shared + 1024
+        assert min(shape.depths.values()) >= 2 and 8 * shape.row_tiles >= rows
+        assert shape.shared <= limits.shared
 
 
 def test_dense_weights_and_little_shared_memory_leave_products_to_torch():
-    assert shape_for("bf16", 8, Limits("90", 132, 227 << 10)) is None
-    assert shape_for("int8", 64, Limits("90", 132, 48 << 10)) is None
+    assert batch.product_shape(V3, "bf16", 8, Limits("90", 132, 227 << 10)) is None
+    assert batch.product_shape(V3, "int8", 64, Limits("90", 132, 48 << 10)) is None
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])

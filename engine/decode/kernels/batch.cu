@@ -6,8 +6,8 @@
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; SPLIT_K, products
 // that sum to a delta; MIN_SPLIT, positions of a KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`;
 // NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS of a block. For quantised weights also FORMAT; ROW_TILES, eighths of
-// the rows; of `product` TILES, sixteenths of a unit's features, DEPTH, steps in flight, PRODUCT_THREADS of a block,
-// PRODUCT_BLOCKS of an SM and PRODUCT_SHARED, a block's bytes of shared memory.
+// the rows; PRODUCTS, a list of PRODUCT(tiles, steps in flight), and MAX_TILES of one; PRODUCT_THREADS of a block and
+// PRODUCT_SHARED, its bytes of shared memory.
 
 #include "load.cuh"
 #include "mma_tile.cuh"
@@ -28,6 +28,8 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNor
   const int t = threadIdx.x;
   const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
   const uint4 weights = *(const uint4*)(s.weight + t * 8);
+  launch_dependent_grids();
+  wait_on_dependent_grids();
   float v[8], w[8];
   if (s.x_in) {
     unpack8(*(const uint4*)(s.x_in + at), v);
@@ -66,6 +68,8 @@ static_assert(sizeof(SwigluArgs) == SIZEOF_SwigluArgs, "batch.py fills another s
 
 // act = silu(gate) * up. 8 values a thread.
 extern "C" __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu(const SwigluArgs s) {
+  launch_dependent_grids();
+  wait_on_dependent_grids();
   constexpr int WIDE = INTER / 8;
   const int i = blockIdx.x * SWIGLU_THREADS + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
   if (row >= s.rows) return;
@@ -94,6 +98,8 @@ static_assert(sizeof(AttendArgs) == SIZEOF_AttendArgs, "batch.py fills another s
 // Flash-decoding. Work items are (row, split, KV head); a block derives an item's row from the lengths of all rows.
 extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) attend(const AttendArgs s) {
   __shared__ Shared sh;
+  launch_dependent_grids();
+  wait_on_dependent_grids();
   const SplitCounts splits = count_splits(s.position, s.rows);
   clear_queries(sh);
   for (int item = blockIdx.x; item < splits.total * KV_HEADS; item += gridDim.x) {

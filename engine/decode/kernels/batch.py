@@ -75,6 +75,13 @@ def defines(config: ModelConfig, shape: Shape | None = None) -> tuple[str, ...]:
     return options(values | shape.defines(), AddNormArgs, SwigluArgs, AttendArgs, ProductArgs)
 
 
+def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) -> Shape | None:
+    """`shape_for` the products of a layer."""
+    qkv = (config.heads + 2 * config.kv_heads) * config.head_dim
+    products = (qkv, 1), (2 * config.intermediate, 1), (config.hidden, SPLIT_K)
+    return shape_for(weights, rows, limits, products)
+
+
 def norm_threads(config: ModelConfig) -> int:
     """Threads of a block of `add_norm`, each with eight values of a row."""
     return config.hidden // 8
@@ -107,18 +114,20 @@ class BatchKernel(CudaKernel):
         self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * _SWIGLU_THREADS))
         self._attend_blocks = limits.multiprocessors * BLOCKS_PER_SM
         self._make_arguments()
-        shape = shape_for(talker.layers[0].qkv.format, state.batch, limits)
+        shape = product_shape(config, talker.layers[0].qkv.format, state.batch, limits)
         super().__init__(SOURCE, limits.capability, defines(config, shape))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
         self._products = TorchProducts(talker, self.scratch)
+        self._overlapping = limits.overlapping and shape is not None  # torch's products begin when all before has ended
         if shape:
-            self._products = QuantisedProducts(talker, self.scratch, self._module, shape, limits.multiprocessors)
+            self._products = QuantisedProducts(talker, self.scratch, self._module, shape, limits.overlapping)
         with self._first_launch():
             state.work.x.zero_()
             self._add_norm(self._norms[0])
             if shape:
                 self._products.qkv(0)
                 self._products.gate_up(0)
+                self._products.down(0)
             self._attend(self._attends[0])
             self._swiglu()
 
@@ -177,7 +186,7 @@ class BatchKernel(CudaKernel):
 
     def run(self) -> None:
         products = self._products
-        self._add_norm(self._norms[0])
+        self._add_norm(self._norms[0], overlapping=False)  # after kernels that are not ours
         for index in range(len(self._attends)):
             products.qkv(index)
             self._attend(self._attends[index])
@@ -190,14 +199,17 @@ class BatchKernel(CudaKernel):
         products.head()
         self._state.logits.view(self._rows, -1).copy_(self.scratch["head"][: self._rows])
 
-    def _add_norm(self, argument: Arguments):
-        launch(self._kernels["add_norm"], self._rows, self._norm_threads, argument)
+    def _add_norm(self, argument: Arguments, overlapping: bool = True):
+        self._launch("add_norm", self._rows, self._norm_threads, argument, overlapping)
 
     def _attend(self, argument: Arguments):
-        launch(self._kernels["attend"], self._attend_blocks, _ATTEND_THREADS, argument)
+        self._launch("attend", self._attend_blocks, _ATTEND_THREADS, argument)
 
     def _swiglu(self):
-        launch(self._kernels["swiglu"], self._swiglu_blocks, _SWIGLU_THREADS, self._swiglu_args)
+        self._launch("swiglu", self._swiglu_blocks, _SWIGLU_THREADS, self._swiglu_args)
+
+    def _launch(self, name: str, grid: int, block: int, argument: Arguments, overlapping: bool = True) -> None:
+        launch(self._kernels[name], grid, block, argument, overlapping=overlapping and self._overlapping)
 
     def reset(self) -> None:
         """Nothing to do: its blocks do not wait for each other."""

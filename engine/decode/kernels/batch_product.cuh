@@ -1,21 +1,19 @@
 // Products of a batch with matrices in 8 or 4 bits, widened to bf16 in registers for tensor cores. Part of batch.cu.
 //
-// out[b][f] = sum over k of x[b][k] * W[f][k], for up to 8 * ROW_TILES rows b. A block takes units: 16 * TILES features
-// f, and one of `parts` equal parts of the inputs k. Its warps split the inputs once more, each in steps of 64 weights
-// of a matrix row, 32 of either half of a format's block; their sums are added up in shared memory, in order. So the
-// order of additions depends on the matrix alone, and a row's result not on how many there are. Tensor cores multiply
-// codes, which are exact in bf16; the fp32 scale comes after. Features are the rows of mma.m16n8k16's product, and the
-// batch's rows its columns, eight at a time.
+// out[b][f] = sum over k of x[b][k] * W[f][k], for up to 8 * ROW_TILES rows b. A block takes units: the features f of up
+// to TILES tiles of 16, and one of `parts` equal parts of the inputs k. Its warps split the inputs once more, each in
+// steps of 64; their sums are added up in shared memory, in order. So the order of additions depends on the matrix
+// alone, and a row's result not on how many there are. A block reads a unit's inputs once, and from L2: the more tiles
+// share them the better. Features are the rows of mma.m16n8k16's product, and the batch's rows its columns.
 
-constexpr int PRODUCT_WARPS = PRODUCT_THREADS / 32;
-constexpr int FEATURES = 16 * TILES, PRODUCT_ROWS = 8 * ROW_TILES;
-constexpr int PITCH = FEATURES + 4;  // of sums: no two lanes of a warp write to the same bank
+constexpr int PRODUCT_WARPS = PRODUCT_THREADS / 32, PRODUCT_ROWS = 8 * ROW_TILES;
+constexpr int PITCH = 16 + 4;  // of sums: no two lanes of a warp write to the same bank
 
 struct ProductArgs { const u8* weights; const u16* x; u16* out; int features, width, parts; };
 static_assert(sizeof(ProductArgs) == SIZEOF_ProductArgs, "batch_product.py fills another structure");
 
 template <int BYTES>
-__device__ __forceinline__ void copy_async(void* to, const void* from) {  // the lane that copies reads it back
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
                "n"(BYTES) : "memory");
@@ -36,69 +34,104 @@ __device__ __forceinline__ void wait_for_copies() {  // but for the LATER last g
 #endif
 }
 
-// A lane's weights of the rows g and g + 8 of each tile at one step, where g = lane / 4, and their scales.
-struct Step { Format::Lane weights[2 * TILES][32]; Format::Scales scales[2 * TILES][32]; };
-struct ProductShared { Step stages[PRODUCT_WARPS][DEPTH]; float sums[PRODUCT_WARPS][PRODUCT_ROWS][PITCH]; };
-static_assert(sizeof(ProductShared) == PRODUCT_SHARED, "batch_product.py reckons otherwise");
+// The weights of a warp's step: 64 of each matrix row, and, where groups of 64 have scales, a word a row with the step's
+// and its neighbour's.
+template <int TILES>
+struct Stages {
+  static constexpr int ROW = 64 * Format::BITS / 8;  // bytes of a row's 64 weights
+  static constexpr int WEIGHTS = 16 * TILES * ROW, BYTES = WEIGHTS + (Format::ROW_SCALE ? 0 : 16 * TILES * 4);
+};
+struct ProductSums { float of[PRODUCT_WARPS][PRODUCT_ROWS][PITCH], scales[MAX_TILES * 16]; };
 
-// acc += the product of a step's weights with x: the lane's row b = g, at its first input, and `width` from row to row.
-__device__ __forceinline__ void add_step(float (&acc)[TILES][ROW_TILES][4], const Step& step, const u16* x, int width) {
-  const int lane = threadIdx.x & 31;
-  Format::Lane w[2 * TILES];
-  float2 scale[2 * TILES];
+template <int TILES>
+__device__ __forceinline__ void copy_step(u8* stage, const u8* matrix, int features, int first, int width, int step) {
+  constexpr int PIECE = Stages<TILES>::ROW / 4;
+  const int lane = threadIdx.x & 31, row = lane / 4;
+  const u8* block = matrix + step / 8 * Format::bytes(Format::BLOCK);
+  const u32 row_bytes = Format::row(width);
+  const u8* from = block + (first + row) * (long long)row_bytes + (step % 8 * 4 + lane % 4) * PIECE;
+  u8* to = stage + row * Stages<TILES>::ROW + Format::place_of_piece(lane % 4, row) * PIECE;
 #pragma unroll
   for (int r = 0; r < 2 * TILES; ++r) {
-    w[r] = step.weights[r][lane];
-    scale[r] = Format::widen(step.scales[r][lane]);
+    copy_async<PIECE>(to + r * 8 * Stages<TILES>::ROW, from);
+    if (first + (r + 1) * 8 < features) from += 8 * row_bytes;  // the last unit may have fewer tiles
   }
+  if constexpr (!Format::ROW_SCALE) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    u32 a[TILES][2][4];
+    for (int r = lane; r < 16 * TILES; r += 32)
+      copy_async<4>(stage + Stages<TILES>::WEIGHTS + r * 4,
+                    block + min(first + r, features - 1) * (long long)row_bytes + Format::bytes(Format::BLOCK) - 16 +
+                        step % 8 / 2 * 4);
+  }
+}
+
+// acc += the product of a step's weights with x, the inputs of the lane's row b = g: those from 8 * t on, and from
+// 32 + 8 * t on, where t = lane % 4. So a warp reads whole sectors of 32 bytes.
+template <int TILES, int DEPTH>
+__device__ __forceinline__ void add_step(float (&acc)[TILES][ROW_TILES][4], const u8* stage, int step, const u16* x,
+                                         int width) {
+  constexpr int HALVES = ROW_TILES > 4 ? 1 : 2;  // of the inputs, in registers at a time
+  const int lane = threadIdx.x & 31;
+  const u32* scales = (const u32*)(stage + Stages<TILES>::WEIGHTS);
 #pragma unroll
-    for (int m = 0; m < TILES; ++m)
+  for (int from = 0; from < 2; from += HALVES) {
+    uint4 b[ROW_TILES][HALVES];
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
+    for (int n = 0; n < ROW_TILES; ++n)
 #pragma unroll
-        for (int k = 0; k < 4; ++k) a[m][i][k] = Format::codes(w[2 * m + (k & 1)], half, 2 * i + (k >> 1));
+      for (int h = 0; h < HALVES; ++h) b[n][h] = load_cg16(x + n * 8LL * width + (from + h) * 32);
+    if (from == 0) {
+      wait_for_copies<DEPTH - 1>();
+      __syncwarp();
+    }
 #pragma unroll
-    for (int n = 0; n < ROW_TILES; ++n) {
-      const uint4 b = *(const uint4*)(x + (long long)n * 8 * width + half * 256);
+    for (int m = 0; m < TILES; ++m) {
+      u32 scale[2];
+      if constexpr (!Format::ROW_SCALE)
 #pragma unroll
-      for (int m = 0; m < TILES; ++m) {
-        float c[4] = {0.f, 0.f, 0.f, 0.f};
-        multiply(c, a[m][0][0], a[m][0][1], a[m][0][2], a[m][0][3], b.x, b.y);
-        multiply(c, a[m][1][0], a[m][1][1], a[m][1][2], a[m][1][3], b.z, b.w);
+        for (int r = 0; r < 2; ++r)
+          scale[r] = __byte_perm(scales[m * 16 + r * 8 + lane / 4], 0, step % 2 ? 0x3232 : 0x1010);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float2 f = scale[2 * m + (k >> 1)];
-          acc[m][n][k] = fmaf(half ? f.y : f.x, c[k], acc[m][n][k]);
+      for (int h = 0; h < HALVES; ++h) {
+        uint2 w[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          w[r] = Format::eight(stage + (m * 16 + r * 8 + lane / 4) * Stages<TILES>::ROW, lane / 4, from + h, lane % 4);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          u32 a[4];
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            a[k] = Format::codes(i ? w[k & 1].y : w[k & 1].x, k >> 1);
+            if constexpr (!Format::ROW_SCALE) a[k] = multiply_bf16x2(a[k], scale[k & 1]);
+          }
+#pragma unroll
+          for (int n = 0; n < ROW_TILES; ++n)
+            multiply(acc[m][n], a[0], a[1], a[2], a[3], i ? b[n][h].z : b[n][h].x, i ? b[n][h].w : b[n][h].y);
         }
       }
     }
   }
 }
 
-extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, PRODUCT_BLOCKS) product(const ProductArgs s) {
+template <int TILES, int DEPTH>
+__device__ __forceinline__ void product(const ProductArgs& s) {
   extern __shared__ __align__(128) u8 dynamic[];
-  ProductShared& sh = *(ProductShared*)dynamic;
+  static_assert(PRODUCT_WARPS * DEPTH * Stages<TILES>::BYTES + sizeof(ProductSums) <= PRODUCT_SHARED,
+                "batch_product.py reckons otherwise");
+  ProductSums& sums = *(ProductSums*)dynamic;
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  u8* const stages = dynamic + sizeof(ProductSums) + warp * DEPTH * Stages<TILES>::BYTES;
   const int steps = s.width / 64 / s.parts, first = steps * warp / PRODUCT_WARPS;
   const int count = steps * (warp + 1) / PRODUCT_WARPS - first;
-  const int groups = s.features / FEATURES, units = groups * s.parts;
+  const int groups = (s.features + 16 * TILES - 1) / (16 * TILES), units = groups * s.parts;
   struct { int unit, step; } next = {(int)blockIdx.x, 0};
   int issued = 0, used = 0;
 
   const auto issue = [&] {
     if (count && next.unit < units) {
-      const int at = next.unit / groups * steps + first + next.step;
-      const u8* row = s.weights + Format::bytes((long long)(next.unit % groups * FEATURES + g) * s.width) +
-                      at / 8 * Format::bytes(Format::BLOCK);
-      Step& to = sh.stages[warp][issued % DEPTH];
-#pragma unroll
-      for (int r = 0; r < 2 * TILES; ++r, row += Format::bytes(8LL * s.width)) {
-        copy_async<sizeof(Format::Lane)>(&to.weights[r][lane], row + (at % 8 * 4 + t) * sizeof(Format::Lane));
-        copy_async<sizeof(Format::Scales)>(&to.scales[r][lane], Format::scales_at(row, at % 8));
-      }
+      copy_step<TILES>(stages + issued % DEPTH * Stages<TILES>::BYTES, s.weights, s.features,
+                       next.unit % groups * (16 * TILES), s.width, next.unit / groups * steps + first + next.step);
       if (++next.step == count) { next.unit += gridDim.x; next.step = 0; }
     }
     end_of_copies();
@@ -106,37 +139,53 @@ extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, PRODUCT_BLOCKS) pr
   };
 #pragma unroll 1
   for (int i = 0; i < DEPTH; ++i) issue();
+  launch_dependent_grids();
+  wait_on_dependent_grids();
 
 #pragma unroll 1
   for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+    const int feature = unit % groups * (16 * TILES), part = unit / groups;
+    float row_scale = 1.f;  // of the thread's feature
+    if (Format::ROW_SCALE && threadIdx.x < 16 * TILES)
+      row_scale = load_nc4(s.weights + min(feature + (int)threadIdx.x, s.features - 1) * Format::row(s.width) +
+                           Format::bytes(s.width));
     float acc[TILES][ROW_TILES][4] = {};
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      wait_for_copies<DEPTH - 1>();
-      const int at = unit / groups * steps + first + i;
-      const u16* x = s.x + (long long)g * s.width + at / 8 * 512 + at % 8 * 32 + t * 8;
-      add_step(acc, sh.stages[warp][used++ % DEPTH], x, s.width);
+      const int at = part * steps + first + i;
+      add_step<TILES, DEPTH>(acc, stages + used++ % DEPTH * Stages<TILES>::BYTES, at,
+                             s.x + (long long)g * s.width + at * 64 + t * 8, s.width);
+      __syncwarp();  // all lanes have read the stage
       issue();
     }
+    if (threadIdx.x < 16 * TILES) sums.scales[threadIdx.x] = row_scale;
+    u16* out = s.out + (long long)part * PADDED_ROWS * s.features + feature;
 #pragma unroll
-    for (int m = 0; m < TILES; ++m)
+    for (int m = 0; m < TILES; ++m) {
 #pragma unroll
       for (int n = 0; n < ROW_TILES; ++n)
 #pragma unroll
-        for (int c = 0; c < 4; ++c)
-          sh.sums[warp][n * 8 + t * 2 + (c & 1)][m * 16 + g + (c >> 1) * 8] = acc[m][n][c];
-    __syncthreads();
-    u16* out = s.out + (long long)(unit / groups) * PADDED_ROWS * s.features + unit % groups * FEATURES;
-    for (int i = threadIdx.x; i < PRODUCT_ROWS * FEATURES / 2; i += PRODUCT_THREADS) {
-      const int row = i / (FEATURES / 2), f = i % (FEATURES / 2) * 2;
-      float2 sum = make_float2(0.f, 0.f);
+        for (int c = 0; c < 4; ++c) sums.of[warp][n * 8 + t * 2 + (c & 1)][g + (c >> 1) * 8] = acc[m][n][c];
+      __syncthreads();
+      for (int i = threadIdx.x; i < PRODUCT_ROWS * 8 && feature + m * 16 < s.features; i += PRODUCT_THREADS) {
+        const int row = i / 8, f = i % 8 * 2;
+        float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
-      for (int w = 0; w < PRODUCT_WARPS; ++w) {
-        const float2 part = *(const float2*)&sh.sums[w][row][f];
-        sum = make_float2(sum.x + part.x, sum.y + part.y);
+        for (int w = 0; w < PRODUCT_WARPS; ++w) {
+          const float2 one = *(const float2*)&sums.of[w][row][f];
+          sum = make_float2(sum.x + one.x, sum.y + one.y);
+        }
+        const float2 scale = *(const float2*)&sums.scales[m * 16 + f];
+        *(u32*)(out + (long long)row * s.features + m * 16 + f) = pack(sum.x * scale.x, sum.y * scale.y);
       }
-      *(u32*)(out + (long long)row * s.features + f) = pack(sum.x, sum.y);
+      __syncthreads();
     }
-    __syncthreads();
   }
 }
+
+// A kernel for each number of tiles that products need: product_<tiles>.
+#define PRODUCT(TILES, DEPTH)                                                                             \
+  extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) product_##TILES(const ProductArgs s) { \
+    product<TILES, DEPTH>(s);                                                                             \
+  }
+PRODUCTS

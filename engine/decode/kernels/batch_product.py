@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,9 +16,10 @@ from ...talker.weight import FORMATS, Weight
 
 MIN_CAPABILITY = 80  # whose tensor cores multiply bf16
 THREADS = 256
-_LANE = {"int8": 16 + 8, "int4": 8 + 4}  # bytes that a lane copies of a matrix row at a step, see Step in the source
-_IN_FLIGHT = 72 << 10  # bytes of weights, a block: enough to keep the memory busy
-_RESERVED = 1 << 10  # bytes of shared memory that a block takes beside its own
+_MAX_TILES = 5  # sixteenths of a unit's features; their sums for 64 rows fit the registers
+_STEP_BYTES = {"int8": 16 * 64, "int4": 16 * (32 + 4)}  # of a warp's step, a tile; see Stages in the source
+_FEW_ROWS = 16
+_IN_FLIGHT, _IN_FLIGHT_MANY = 160 << 10, 104 << 10  # bytes of weights, a block; inputs of many rows need L1's part
 
 ProductArgs = structure(
     "ProductArgs",
@@ -59,65 +61,75 @@ class TorchProducts:
 
 @dataclass(frozen=True)
 class Shape:
-    """What `product` is compiled for."""
+    """What the kernels for the products of quantised weights are compiled for."""
 
     weights: str  # the format's name
     row_tiles: int  # eighths of the rows
-    tiles: int  # sixteenths of a unit's features
-    depth: int  # steps in flight, a warp
-    blocks_per_sm: int
+    depths: dict[int, int]  # kernel, by its tiles (sixteenths of a unit's features) -> steps in flight, a warp
+    multiprocessors: int
 
     @property
     def shared(self) -> int:
         """A block's dynamic shared memory in bytes."""
-        return self.depth * _step_bytes(self.weights, self.tiles) + _sum_bytes(self.row_tiles, self.tiles)
+        steps = max(depth * _step_bytes(self.weights, tiles) for tiles, depth in self.depths.items())
+        return _sum_bytes(self.row_tiles) + steps
+
+    def tiles(self, features: int, parts: int) -> int:
+        """Of a product: those with which the block that does most has least to do; of several the most."""
+        return min(self.depths, key=lambda tiles: (self._most_tiles(features, parts, tiles), -tiles))
+
+    def _most_tiles(self, features: int, parts: int, tiles: int) -> int:
+        units = -(-features // (16 * tiles)) * parts
+        return -(-units // self.multiprocessors) * tiles
 
     def defines(self) -> dict[str, object]:
         """Compiler options."""
         return {
             "FORMAT": FORMATS[self.weights].cuda,
             "ROW_TILES": self.row_tiles,
-            "TILES": self.tiles,
-            "DEPTH": self.depth,
+            "MAX_TILES": _MAX_TILES,
+            "PRODUCTS": " ".join(f"PRODUCT({tiles}, {depth})" for tiles, depth in self.depths.items()),
             "PRODUCT_THREADS": THREADS,
-            "PRODUCT_BLOCKS": self.blocks_per_sm,
             "PRODUCT_SHARED": self.shared,
         }
 
 
-def shape_for(weights: str, rows: int, limits: Limits) -> Shape | None:
+def shape_for(weights: str, rows: int, limits: Limits, products: Iterable[tuple[int, int]]) -> Shape | None:
     """None where torch's products serve: dense weights, an older GPU, or too little shared memory.
 
-    With few rows a block mostly waits, so an SM has two; with many, a unit's features share the inputs that it reads.
+    products: (features, parts) of each.
     """
     if not FORMATS[weights].quantize or int(limits.capability) < MIN_CAPABILITY:
         return None
     row_tiles = -(-rows // 8)
-    for tiles, blocks_per_sm in ((1, 2),) if row_tiles <= 2 else ((2, 1), (1, 1)):
-        room = limits.shared // blocks_per_sm - _RESERVED - _sum_bytes(row_tiles, tiles)
-        depth = min(_IN_FLIGHT, room) // _step_bytes(weights, tiles)
-        if depth > 1:
-            return Shape(weights, row_tiles, tiles, depth, blocks_per_sm)
-    return None
+    in_flight = _IN_FLIGHT if rows <= _FEW_ROWS else _IN_FLIGHT_MANY
+    room = min(in_flight, limits.shared - _sum_bytes(row_tiles))
+    depths = {tiles: room // _step_bytes(weights, tiles) for tiles in range(1, _MAX_TILES + 1)}
+    depths = {tiles: depth for tiles, depth in depths.items() if depth > 1}
+    if not depths:
+        return None
+    shape = Shape(weights, row_tiles, depths, limits.multiprocessors)
+    used = {shape.tiles(*product) for product in products}
+    return replace(shape, depths={tiles: depth for tiles, depth in depths.items() if tiles in used})
 
 
 def _step_bytes(weights: str, tiles: int) -> int:
-    return THREADS * 2 * tiles * _LANE[weights]
+    return THREADS // 32 * tiles * _STEP_BYTES[weights]
 
 
-def _sum_bytes(row_tiles: int, tiles: int) -> int:
-    return THREADS // 32 * 8 * row_tiles * (16 * tiles + 4) * 4
+def _sum_bytes(row_tiles: int) -> int:
+    return THREADS // 32 * 8 * row_tiles * (16 + 4) * 4 + _MAX_TILES * 16 * 4
 
 
 class QuantisedProducts(TorchProducts):
     """The layers' products by our kernels; the head's by torch. Rows behind the batch's hold zeros."""
 
     def __init__(
-        self, talker: Talker, scratch: dict[str, torch.Tensor], module: Module, shape: Shape, multiprocessors: int
+        self, talker: Talker, scratch: dict[str, torch.Tensor], module: Module, shape: Shape, overlapping: bool
     ) -> None:
         super().__init__(talker, scratch)
-        self._blocks, self._shape = multiprocessors * shape.blocks_per_sm, shape
-        self._function = module.function("product", shape.shared)
+        self._shape, self._overlapping = shape, overlapping
+        self._functions = {tiles: module.function(f"product_{tiles}", shape.shared) for tiles in shape.depths}
         self._calls = [
             {
                 "qkv": self._call(layer.qkv, "h", "qkv"),
@@ -128,10 +140,11 @@ class QuantisedProducts(TorchProducts):
             for layer in talker.layers
         ]
 
-    def _call(self, weight: Weight, x: str, out: str) -> tuple[int, Arguments]:
-        """(blocks, argument) of a launch."""
+    def _call(self, weight: Weight, x: str, out: str) -> tuple[ctypes.c_void_p, int, Arguments]:
+        """(kernel, blocks, argument) of a launch."""
         features, width = weight.shape
         parts = len(self._scratch[out]) if out == "delta" else 1
+        tiles = self._shape.tiles(features, parts)
         argument = ProductArgs.of(
             weights=weight.data,
             x=self._scratch[x],
@@ -140,11 +153,12 @@ class QuantisedProducts(TorchProducts):
             width=width,
             parts=parts,
         )
-        return min(self._blocks, features // (16 * self._shape.tiles) * parts), argument
+        units = -(-features // (16 * tiles)) * parts
+        return self._functions[tiles], min(self._shape.multiprocessors, units), argument
 
     def _launch(self, index: int, name: str) -> None:
-        blocks, argument = self._calls[index][name]
-        launch(self._function, blocks, THREADS, argument, shared=self._shape.shared)
+        function, blocks, argument = self._calls[index][name]
+        launch(function, blocks, THREADS, argument, shared=self._shape.shared, overlapping=self._overlapping)
 
     def qkv(self, index: int) -> None:
         self._launch(index, "qkv")

@@ -10,6 +10,7 @@ __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / 
 constexpr int MAX_OWNED = ceil_div(HIDDEN, BLOCKS);                      // elements of the residual stream, a block
 constexpr int MAX_WARP_ROWS = ceil_div(ceil_div(INTER, BLOCKS), WARPS);  // rows of the gate or up matrix, a warp
 static_assert(HIDDEN >= BLOCKS && INTER >= BLOCKS, "every block publishes a part of x, qkv and act (exchange.cuh)");
+static_assert(MAX_OWNED <= THREADS, "a thread has an element of the residual stream");
 
 // How a projection's rows [HIDDEN, K] that a block owns go to its warps, in parts of rows whose sums are added up.
 //
@@ -118,6 +119,18 @@ __device__ __forceinline__ void hold(HeldInput<C>& x, const FixedInput<K>& input
     x.scale[i] = input.scale[load] * scale;
   }
 }
+// What the sums of a matrix's rows are multiplied by, rows of K weights from the first-th on.
+template <class F, int K>
+struct RowScales {
+  const u8* first;
+  __device__ __forceinline__ RowScales(const u8* matrix, int first)
+      : first(matrix + first * F::row(K) + F::bytes(K)) {}
+  __device__ __forceinline__ float of(int row) const {
+    if constexpr (F::ROW_SCALE) return load_nc4(first + row * F::row(K));
+    return 1.f;
+  }
+};
+
 // The product of `count` of a matrix row's blocks, the warp's next tiles, with inputs that are held.
 template <class F, int C>
 __device__ __forceinline__ float multiply(const SingleArgs& s, Pipeline& p, const HeldInput<C>& x, int count) {
@@ -171,9 +184,14 @@ struct Normed<F, false> {
 
 // The warp's next `rows` matrix rows of HIDDEN weights times the normed input; done(j, sum) takes each product.
 template <class F, class Done>
-__device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, const Normed<F>& x, Done done) {
+__device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, RowScales<F, HIDDEN> scales,
+                                            const Normed<F>& x, Done done) {
 #pragma unroll 1
-  for (int j = 0; j < rows; ++j) done(j, x.multiply_row(s, p));
+  for (int j = 0; j < rows; ++j) {
+    const float scale = scales.of(j);  // arrives while the row is multiplied
+    const float sum = x.multiply_row(s, p);
+    done(j, F::ROW_SCALE ? scale * sum : sum);
+  }
 }
 
 // K bf16 values of other blocks into shared memory.
@@ -202,23 +220,24 @@ __device__ __forceinline__ Range part_blocks() {
   return {first, range_start(P::ROW_BLOCKS, part + 1, P::COUNT) - first};
 }
 
-// x += W @ input for the block's rows of W [HIDDEN, K], published in `epoch`; the input is from the one before. `mine`:
+// x += W @ input for the block's rows of W [HIDDEN, K], `matrix`, published in `epoch`; the input is from the one before. `mine`:
 // see warp_parts. The parts of a row are summed in shared memory.
 template <class F, int K>
-__device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const u32* from, Range mine, u32 epoch,
-                                        typename F::template Input<K>& input, Shared& sh) {
+__device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const u8* matrix, const u32* from, Range mine,
+                                        u32 epoch, typename F::template Input<K>& input, Shared& sh) {
   using P = Parts<F, K>;
   const int lane = threadIdx.x & 31, base = range_start(HIDDEN, blockIdx.x, BLOCKS);
-  const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - base;
+  const int owned = range_start(HIDDEN, blockIdx.x + 1, BLOCKS) - base, r = threadIdx.x;
+  const float scale = RowScales<F, K>(matrix, base).of(min(r, owned - 1));
   projection_input<F, K>(s, from, epoch - 1, input);
   if constexpr (is_quantised<F>()) {
     const Range blocks = part_blocks<F, K>();
     HeldInput<P::HELD> x;
     hold<F>(x, input, blocks.first, blocks.count, F::UNIT);
 #pragma unroll 1
-    for (int r = mine.first; r < mine.first + mine.count; ++r) {
+    for (int i = mine.first; i < mine.first + mine.count; ++i) {
       const float sum = multiply<F>(s, p, x, blocks.count);
-      if (lane == 0) sh.project.sums[r * P::COUNT + (threadIdx.x >> 5) % P::COUNT] = sum;
+      if (lane == 0) sh.project.sums[i * P::COUNT + (threadIdx.x >> 5) % P::COUNT] = sum;
     }
   } else {
 #pragma unroll 1
@@ -232,9 +251,10 @@ __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const 
     }
   }
   arrive(s);  // the count may run ahead of the values: consumers check the epoch of each
-  for (int r = threadIdx.x; r < owned; r += THREADS) {
-    float sum = sh.residual[r];
+  if (r < owned) {
+    float sum = F::ROW_SCALE ? 0.f : sh.residual[r];
     for (int k = 0; k < P::COUNT; ++k) sum += sh.project.sums[r * P::COUNT + k];
+    if (F::ROW_SCALE) sum = fmaf(scale, sum, sh.residual[r]);
     sh.residual[r] = sum;
     publish(s.x + base + r, ll_word(sum, epoch));
   }

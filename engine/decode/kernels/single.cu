@@ -37,19 +37,19 @@ template <class F>
 __device__ __forceinline__ TileRange row_tiles(const u8* w, int from, Range rows) {
   using P = Parts<F, HIDDEN>;
   constexpr int RUN = F::bytes(is_quantised<F>() ? HIDDEN : P::WEIGHTS);
-  w += F::bytes((long long)(from + rows.first) * HIDDEN);
-  return {w, RUN, 0, RUN, is_quantised<F>() ? rows.count : rows.count * P::COUNT};
+  w += (from + rows.first) * F::row(HIDDEN);
+  return {w, RUN, F::row(HIDDEN) - F::bytes(HIDDEN), RUN, is_quantised<F>() ? rows.count : rows.count * P::COUNT};
 }
 template <class F, int K>
 __device__ __forceinline__ TileRange projection_tiles(const u8* w) {
   using P = Parts<F, K>;
   const Range mine = warp_parts<F, K>();
-  w += F::bytes((long long)range_start(HIDDEN, blockIdx.x, BLOCKS) * K);
+  w += range_start(HIDDEN, blockIdx.x, BLOCKS) * F::row(K);
   if constexpr (is_quantised<F>()) {
     const Range blocks = part_blocks<F, K>();
     const u32 run = F::bytes(F::BLOCK) * blocks.count;
-    w += F::bytes((long long)mine.first * K + blocks.first * F::BLOCK);
-    return {w, run, (u32)F::bytes(K) - run, run, mine.count};
+    w += mine.first * F::row(K) + blocks.first * F::bytes(F::BLOCK);
+    return {w, run, (u32)F::row(K) - run, run, mine.count};
   }
   constexpr int RUN = F::bytes(P::WEIGHTS);
   return {w + (long long)mine.first * RUN, RUN, 0, RUN, mine.count};
@@ -89,7 +89,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     const NormWeights attn_norm = norm_weights(w.attn_norm);
     wait_arrivals(s, epoch);
     norm_input<Format>(s, attn_norm, layer == 0, epoch, sh.x, sh);
-    gemv_hidden<Format>(s, pipeline, ranges[0].count, Normed<Format>(sh.x, sh), [&](int j, float sum) {
+    const RowScales<Format, HIDDEN> qkv_scales(w.qkv, ranges[0].first);
+    gemv_hidden<Format>(s, pipeline, ranges[0].count, qkv_scales, Normed<Format>(sh.x, sh), [&](int j, float sum) {
       if (lane == 0) publish(s.qkv + ranges[0].first + j, ll_word(sum, epoch + 1));
     });
     arrive(s);
@@ -100,25 +101,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
     if (idle) fill(s, pipeline);
     const NormWeights mlp_norm = norm_weights(w.mlp_norm);
     wait_arrivals(s, epoch + 2);
-    project<Format, Q_SIZE>(s, pipeline, s.attended, ranges[1], epoch + 3, sh.project.attended, sh);
+    project<Format, Q_SIZE>(s, pipeline, w.out, s.attended, ranges[1], epoch + 3, sh.project.attended, sh);
     wait_arrivals(s, epoch + 3);
     norm_input<Format>(s, mlp_norm, false, epoch + 3, sh.x, sh);
     const Normed<Format> normed(sh.x, sh);
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, [&](int j, float sum) {
+    const RowScales<Format, HIDDEN> gate_scales(w.gate_up, ranges[2].first);
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, gate_scales, normed, [&](int j, float sum) {
       if (lane == 0) sh.gate[warp][j] = sum;
     });
-    gemv_hidden<Format>(s, pipeline, ranges[2].count, normed, [&](int j, float sum) {
+    const RowScales<Format, HIDDEN> up_scales(w.gate_up, INTER + ranges[2].first);
+    gemv_hidden<Format>(s, pipeline, ranges[2].count, up_scales, normed, [&](int j, float sum) {
       const float gate = sh.gate[warp][j];
       if (lane == 0) publish(s.act + ranges[2].first + j, ll_word_bf16(gate / (1.f + __expf(-gate)) * sum, epoch + 4));
     });
     arrive(s);
     wait_arrivals(s, epoch + 4);
-    project<Format, INTER>(s, pipeline, s.act, ranges[3], epoch + 5, sh.project.act, sh);
+    project<Format, INTER>(s, pipeline, w.down, s.act, ranges[3], epoch + 5, sh.project.act, sh);
   }
   const NormWeights norm = norm_weights(s.norm);
   wait_arrivals(s, epoch);
   norm_input<HeadFormat>(s, norm, false, epoch, sh.head_x, sh);
-  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, Normed<HeadFormat>(sh.head_x, sh), [&](int j, float sum) {
+  const RowScales<HeadFormat, HIDDEN> scales(s.head, ranges[4].first);
+  gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, scales, Normed<HeadFormat>(sh.head_x, sh), [&](int j, float sum) {
     // Rounded as torch's bf16 product would be.
     if (lane == 0) s.logits[ranges[4].first + j] = __uint_as_float(pack(0.f, sum));
   });

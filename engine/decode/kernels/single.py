@@ -23,7 +23,7 @@ MAX_SPLITS = 32  # of the KV cache
 PREFETCH = {"bf16": 2, "int8": 3, "int4": 4}  # tiles in flight per warp; more delay the exchange between blocks
 TILE_BLOCKS = {"int8": 3, "int4": 6}  # of a tile of quantised weights, at most
 MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
-STAGES = {"int8": 3, "int4": 5}  # of a warp, at most: with quantised weights more are slower, idle block or not
+STAGES = {"int8": 3, "int4": 4}  # of a warp, at most: with quantised weights more are slower, idle block or not
 POLLS_PER_CHECK = 1024  # of another block's value, before a thread looks at the clock
 TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not answer for two seconds
 
@@ -74,7 +74,7 @@ def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[i
         in_row = config.hidden // format.block
         tiles = [blocks * format.block_bytes for blocks in range(min(in_row, TILE_BLOCKS[weights]), 0, -1)]
     else:
-        tiles = [format.bytes(config.hidden // parts) for parts in (2, 4, 8)]
+        tiles = [format.row_bytes(config.hidden // parts) for parts in (2, 4, 8)]
     for prefetch, tile in itertools.product(range(PREFETCH[weights], 0, -1), tiles):
         if tile * prefetch <= room:
             stages = STAGES.get(weights, MAX_STAGES // WARPS // tile)

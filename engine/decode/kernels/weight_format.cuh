@@ -1,13 +1,15 @@
 // How weights are stored and multiplied: one struct a format. Part of single.cu and, quantised, of batch.cu.
 //
-// A matrix is stored by rows, and a row as whole blocks. bytes(n) is the size of n weights, scales included: linear in
-// whole blocks, and a multiple of 16. Input<K> is a vector of K inputs in shared memory as the format multiplies it;
+// A matrix is stored by rows, and a row as whole blocks: bytes(n) is the size of n weights in whole blocks, and row(n)
+// of a row of n, the row's own scale included where the format has one (ROW_SCALE). All are multiples of 16. Input<K> is a vector of K inputs in shared memory as the format multiplies it;
 // put() takes its 4 * i-th to 4 * i + 3rd values, from all lanes of a warp, which hold consecutive i.
 
 // dot<N> is this lane's part of the product of N weights with the inputs from the VEC * at-th on.
 struct Bf16 {
   static constexpr int BLOCK = 8;  // weights
+  static constexpr bool ROW_SCALE = false;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights * 2; }
+  __host__ __device__ static constexpr long long row(long long weights) { return bytes(weights); }
 
   template <int K> struct Input { uint4 values[K / VEC]; };
   template <int K>
@@ -34,11 +36,12 @@ struct Bf16 {
   }
 };
 
-// The formats of talker/quantize.py: blocks of 512 weights, of which a lane has 8 * lane to 8 * lane + 7 of either
-// half, and behind them the scales of their groups. Their inputs are 16-bit integers with one fp32 scale for eight, so
+// The formats of talker/quantize.py: blocks of 512 weights, of which a lane has 16. Their inputs are 16-bit integers with one fp32 scale for eight, so
 // that one instruction multiplies two of them by weights of a byte each. What a bf16 value loses by that is less than
-// 2^-16 of the largest of its eight. Where one of them is not finite neither is the scale, nor any product.
+// 2^-16 of the largest of its eight. Where one of them is not finite neither is the scale, nor any product. Of a block's
+// 64 eights the even ones come first, so that lanes, which take two that follow each other, read one next to the other.
 template <int K> struct FixedInput { uint4 values[K / VEC]; float scale[K / VEC]; };
+__device__ __forceinline__ int place_of(int eight) { return (eight & ~63) | (eight & 1) << 5 | (eight >> 1 & 31); }
 
 struct Quantised {
   static constexpr int BLOCK = 512;
@@ -53,8 +56,9 @@ struct Quantised {
     const float most = __uint_as_float(top), f = __fdividef(32767.f, fmaxf(most, 1e-30f));
     const u32 a = __float2int_rn(v.x * f), b = __float2int_rn(v.y * f);
     const u32 c = __float2int_rn(v.z * f), d = __float2int_rn(v.w * f);
-    ((uint2*)input.values)[i] = make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(c, d, 0x5410));
-    if (i % 2 == 0) input.scale[i / 2] = most * (1.f / 32767.f);
+    const int at = place_of(i / 2);
+    ((uint2*)input.values)[2 * at + i % 2] = make_uint2(__byte_perm(a, b, 0x5410), __byte_perm(c, d, 0x5410));
+    if (i % 2 == 0) input.scale[at] = most * (1.f / 32767.f);
   }
   template <int K>
   __device__ __forceinline__ static void put(Input<K>& input, int i, uint2 bf16s) {
@@ -93,59 +97,72 @@ __device__ __forceinline__ u32 add_bf16x2(u32 a, u32 b) {
 #endif
 }
 
-// dot() is this lane's part of the product of a block with the b-th of the blocks of inputs that it holds.
+// The products of two pairs of bf16 values.
+__device__ __forceinline__ u32 multiply_bf16x2(u32 a, u32 b) {
+#if __CUDA_ARCH__ >= 800
+  u32 product;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+  return product;
+#else
+  return pack(low(a) * low(b), high(a) * high(b));
+#endif
+}
+
+// dot() is this lane's part of the product of a block with the b-th of the blocks of inputs that it holds, but for the
+// row's scale.
 //
-// The rest is for the products of a batch, which take a block in eight steps of 32 weights of either half: a lane has
-// the same weights of each half as above, and codes() are two of its eight as bf16, the 2 * i-th and the next.
+// The rest is for the products of a batch, which take a block in eight steps of 64 weights. A step of a matrix row lies in
+// shared memory in four pieces, the i-th at place_of_piece(i, row), so that lanes of several rows use different banks.
+// eight() are the 8 * t-th weight of a half of it and the seven next; codes() two or the other two of a word's four as
+// bf16. With int4 a step has a scale, and products take code times scale rounded to bf16, as torch's do.
 struct Int8 : Quantised {
+  static constexpr int BITS = 8;
   static constexpr float UNIT = 1.f;  // of what dot8 takes, in codes
-  __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 528; }
+  static constexpr bool ROW_SCALE = true;
+  __host__ __device__ static constexpr long long bytes(long long weights) { return weights; }
+  __host__ __device__ static constexpr long long row(long long weights) { return weights + 16; }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
-    const int lane = threadIdx.x & 31;
-    const uint4 w = block[lane];
-    const float2 scale = ((const float2*)(block + 32))[lane / 16];  // of its groups in both halves
-    return fmaf(scale.x * x.scale[2 * b], dot8(x.values[2 * b], w.x, w.y),
-                scale.y * x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.z, w.w));
+    const uint4 w = block[threadIdx.x & 31];
+    return fmaf(x.scale[2 * b], dot8(x.values[2 * b], w.x, w.y),
+                x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.z, w.w));
   }
 
-  using Lane = uint4;
-  using Scales = float2;  // of its groups in both halves
-  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) {
-    return block + 512 + step / 4 * 8;
+  __device__ __forceinline__ static int place_of_piece(int i, int row) { return i ^ (row & 2); }
+  __device__ __forceinline__ static uint2 eight(const u8* step, int row, int half, int t) {
+    return *(const uint2*)(step + place_of_piece(2 * half + t / 2, row) * 16 + t % 2 * 8);
   }
-  __device__ __forceinline__ static float2 widen(Scales scales) { return scales; }
-  __device__ __forceinline__ static u32 codes(Lane w, int half, int i) {
-    const u32 word = half ? (i < 2 ? w.z : w.w) : (i < 2 ? w.x : w.y);
-    const u32 pair = __byte_perm(word, 0x43434343u, i & 1 ? 0x4342 : 0x4140);
+  __device__ __forceinline__ static u32 codes(u32 four, int i) {
+    const u32 pair = __byte_perm(four, 0x43434343u, i ? 0x4342 : 0x4140);
     return add_bf16x2(pair & 0xff7fff7fu, (pair & 0x00800080u) | 0xc300c300u);  // 128 + 7 bits, less 128 or 256
   }
 };
 
 struct Int4 : Quantised {
+  static constexpr int BITS = 4;
   static constexpr float UNIT = 1.f / 16;  // a code is the high half of a signed byte
+  static constexpr bool ROW_SCALE = false;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 272; }
+  __host__ __device__ static constexpr long long row(long long weights) { return bytes(weights); }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
     const int lane = threadIdx.x & 31;
     const u32 high_halves = 0xf0f0f0f0u;
     const uint2 w = ((const uint2*)block)[lane];
-    const u32 scale = ((const u32*)(block + 16))[lane / 8];  // of its groups in both halves
-    return fmaf(low(scale) * x.scale[2 * b], dot8(x.values[2 * b], w.x << 4 & high_halves, w.y << 4 & high_halves),
-                high(scale) * x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.x & high_halves, w.y & high_halves));
+    const float scale = bf16(((const u16*)(block + 16))[lane / 4]);
+    return scale * fmaf(x.scale[2 * b], dot8(x.values[2 * b], w.x << 4 & high_halves, w.y << 4 & high_halves),
+                        x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.x & high_halves, w.y & high_halves));
   }
 
-  using Lane = uint2;
-  using Scales = u32;
-  __device__ __forceinline__ static const u8* scales_at(const u8* block, int step) {
-    return block + 256 + step / 2 * 4;
+  __device__ __forceinline__ static int place_of_piece(int i, int) { return i; }
+  __device__ __forceinline__ static uint2 eight(const u8* step, int, int half, int t) {
+    const uint2 both = *(const uint2*)(step + (2 * half + t / 2) * 8);
+    return make_uint2(both.x >> t % 2 * 4 & 0x0f0f0f0fu, both.y >> t % 2 * 4 & 0x0f0f0f0fu);
   }
-  __device__ __forceinline__ static float2 widen(Scales scales) { return make_float2(low(scales), high(scales)); }
-  __device__ __forceinline__ static u32 codes(Lane w, int half, int i) {
-    const u32 word = (i < 2 ? w.x : w.y) >> 4 * half & 0x0f0f0f0fu;
-    const u32 pair = __byte_perm(word ^ 0x08080808u, 0x43434343u, i & 1 ? 0x4342 : 0x4140);
+  __device__ __forceinline__ static u32 codes(u32 four, int i) {
+    const u32 pair = __byte_perm(four ^ 0x08080808u, 0x43434343u, i ? 0x4342 : 0x4140);
     return add_bf16x2(pair, 0xc308c308u);  // 128 + 8 + code, less 136
   }
 };

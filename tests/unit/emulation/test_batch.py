@@ -13,6 +13,7 @@ CONTEXT = 700
 POSITIONS = (5, 511, 512, 699)  # one tile, a whole split, one position more, and two splits up to the last slot
 IN_PLACE_OF = {  # functions with inline PTX
     "uint4 load_nc16(const void* p)": "return *(const uint4*)p;",
+    "float load_nc4(const void* p)": "return *(const float*)p;",
     "float4 load_cg4(const float* p)": "return *(const float4*)p;",
     "float load_cg(const float* p)": "return *p;",
     "uint4 load_cg16(const void* p)": "return *(const uint4*)p;",
@@ -41,7 +42,7 @@ def batch_kernel(emulate, monkeypatch):
     def make(talker, state):
         weights = talker.layers[0].qkv.format
         limits = kernel.Limits("75" if weights == "bf16" else "80", 2, 99 << 10)
-        shape = batch_product.shape_for(weights, state.batch, limits)
+        shape = batch_module.product_shape(talker.config, weights, state.batch, limits)
         options = batch_module.defines(talker.config, *([shape] if shape else []))
         kinds = {
             "add_norm": ("AddNormArgs", talker.config.hidden // 8),
@@ -49,14 +50,14 @@ def batch_kernel(emulate, monkeypatch):
             "swiglu": ("SwigluArgs", 256),
         }
         if shape:
-            kinds["product"] = ("ProductArgs", batch_product.THREADS)
+            kinds |= {f"product_{tiles}": ("ProductArgs", batch_product.THREADS) for tiles in shape.depths}
         in_place_of = IN_QUANTISED_PLACE_OF if shape else IN_PLACE_OF
         runs = {
             name: emulate(batch_module.SOURCE, name, argument, threads, options, in_place_of)
             for name, (argument, threads) in kinds.items()
         }
 
-        def launch(name, grid, block, argument, shared=0):
+        def launch(name, grid, block, argument, shared=0, overlapping=False):
             assert block == kinds[name][1]
             runs[name](argument, grid)
 

@@ -14,6 +14,7 @@ CPU = torch.device("cpu")
 BLOCKS, CONTEXT = 20, 700  # two blocks a query head and ten a KV head, so that splits are combined
 IN_PLACE_OF = {  # functions with inline PTX
     "uint4 load_nc16(const void* p)": "return *(const uint4*)p;",
+    "float load_nc4(const void* p)": "return *(const float*)p;",
     "float4 load_cg4(const float* p)": "return *(const float4*)p;",
     "float load_cg(const float* p)": "return *p;",
     "uint4 load_cg16(const void* p)": "return *(const uint4*)p;",
@@ -31,7 +32,7 @@ IN_PLACE_OF = {  # functions with inline PTX
 
 def options(config, weights="bf16"):
     """With tiles so small that every pipeline wraps around."""
-    ours = {"TILE_BYTES": {"bf16": 256, "int8": 528, "int4": 272}[weights], "PREFETCH": 3, "STAGES": 5}
+    ours = {"TILE_BYTES": {"bf16": 256, "int8": 512, "int4": 272}[weights], "PREFETCH": 3, "STAGES": 5}
     kept = [d for d in single.defines(config, BLOCKS, 99 << 10, weights) if d[2:].partition("=")[0] not in ours]
     return [*kept, *(f"-D{name}={value}" for name, value in ours.items())]
 
