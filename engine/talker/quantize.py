@@ -57,23 +57,27 @@ def quantize_int4(matrix: torch.Tensor, out: torch.Tensor) -> None:
     for rows, stored in _in_parts(matrix, out):
         groups = rows.unflatten(-1, (8, 64))  # [R, n, 8, 64]
         extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-        least, codes, scale = _with_step(groups, extreme, _STEPS[0])
+        scale = (extreme / -_STEPS[0]).to(torch.bfloat16)
+        least = _error(groups, scale)
         for step in _STEPS[1:]:
-            error, *tried = _with_step(groups, extreme, step)
-            better = error < least
-            least = torch.where(better, error, least)
-            codes, scale = (torch.where(better, new, old) for new, old in zip(tried, (codes, scale), strict=True))
+            tried = (extreme / -step).to(torch.bfloat16)
+            error = _error(groups, tried)
+            scale = torch.where(error < least, tried, scale)
+            least = torch.minimum(error, least)
+        codes = _int4_codes(groups, scale)
         low, high = codes.to(torch.int8).view(torch.uint8).flatten(2).unflatten(2, (-1, 2, 8)).unbind(3)
         stored[..., : BLOCK // 2] = (low & 15 | high << 4).flatten(2)
         stored[..., BLOCK // 2 :] = scale.squeeze(-1).view(torch.uint8)
 
 
-def _with_step(groups: torch.Tensor, extreme: torch.Tensor, step: float) -> tuple[torch.Tensor, ...]:
-    """(squared error, codes, scale) of groups [..., 64] when the largest magnitude is -step times the scale."""
-    scale = (extreme / -step).to(torch.bfloat16)
-    wide = scale.float()
-    codes = groups.div(torch.where(wide == 0, 1.0, wide)).round_().clamp_(-8, 7)
-    return codes.mul(wide).sub_(groups).square_().sum(-1, keepdim=True), codes, scale
+def _int4_codes(groups: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Of groups [..., 64] with scales [..., 1], in fp32."""
+    return groups.div(torch.where(scale == 0, 1.0, scale.float())).round_().clamp_(-8, 7)
+
+
+def _error(groups: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Squared, of each group."""
+    return _int4_codes(groups, scale).mul_(scale.float()).sub_(groups).square_().sum(-1, keepdim=True)
 
 
 def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:

@@ -126,7 +126,7 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
     """Rows at every edge of the kernels' own divisions; also as GPUs without bf16 tensor cores compute it."""
     if not tensor_cores:
         options = batch_module.defines
-        monkeypatch.setattr(batch_module, "defines", lambda config: (*options(config), "-DNO_TENSOR_CORES"))
+        monkeypatch.setattr(batch_module, "defines", lambda *given: (*options(*given), "-DNO_TENSOR_CORES"))
     talker = wide(family, torch.bfloat16, 2, 2100)
     twin, ours = (state_of(talker, len(EDGES), 2100) for _ in range(2))
     kernels = BatchKernel(talker, ours)

@@ -45,15 +45,15 @@ struct ProductSums { float of[PRODUCT_WARPS][PRODUCT_ROWS][PITCH], scales[MAX_TI
 
 template <int TILES>
 __device__ __forceinline__ void copy_step(u8* stage, const u8* matrix, int features, int first, int width, int step) {
-  constexpr int PIECE = Stages<TILES>::ROW / 4;
+  constexpr int QUARTER = Stages<TILES>::ROW / 4;
   const int lane = threadIdx.x & 31, row = lane / 4;
   const u8* block = matrix + step / 8 * Format::bytes(Format::BLOCK);
   const u32 row_bytes = Format::row(width);
-  const u8* from = block + (first + row) * (long long)row_bytes + (step % 8 * 4 + lane % 4) * PIECE;
-  u8* to = stage + row * Stages<TILES>::ROW + Format::place_of_piece(lane % 4, row) * PIECE;
+  const u8* from = block + (first + row) * (long long)row_bytes + (step % 8 * 4 + lane % 4) * QUARTER;
+  u8* to = stage + row * Stages<TILES>::ROW + Format::swizzled(lane % 4, row) * QUARTER;
 #pragma unroll
   for (int r = 0; r < 2 * TILES; ++r) {
-    copy_async<PIECE>(to + r * 8 * Stages<TILES>::ROW, from);
+    copy_async<QUARTER>(to + r * 8 * Stages<TILES>::ROW, from);
     if (first + (r + 1) * 8 < features) from += 8 * row_bytes;  // the last unit may have fewer tiles
   }
   if constexpr (!Format::ROW_SCALE) {

@@ -112,7 +112,7 @@ __device__ __forceinline__ u32 multiply_bf16x2(u32 a, u32 b) {
 // row's scale.
 //
 // The rest is for the products of a batch, which take a block in eight steps of 64 weights. A step of a matrix row lies in
-// shared memory in four pieces, the i-th at place_of_piece(i, row), so that lanes of several rows use different banks.
+// shared memory in quarters, the i-th at swizzled(i, row), so that lanes of several rows use different banks.
 // eight() are the 8 * t-th weight of a half of it and the seven next; codes() two or the other two of a word's four as
 // bf16. With int4 a step has a scale, and products take code times scale rounded to bf16, as torch's do.
 struct Int8 : Quantised {
@@ -129,9 +129,9 @@ struct Int8 : Quantised {
                 x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.z, w.w));
   }
 
-  __device__ __forceinline__ static int place_of_piece(int i, int row) { return i ^ (row & 2); }
+  __device__ __forceinline__ static int swizzled(int i, int row) { return i ^ (row & 2); }
   __device__ __forceinline__ static uint2 eight(const u8* step, int row, int half, int t) {
-    return *(const uint2*)(step + place_of_piece(2 * half + t / 2, row) * 16 + t % 2 * 8);
+    return *(const uint2*)(step + swizzled(2 * half + t / 2, row) * 16 + t % 2 * 8);
   }
   __device__ __forceinline__ static u32 codes(u32 four, int i) {
     const u32 pair = __byte_perm(four, 0x43434343u, i ? 0x4342 : 0x4140);
@@ -156,7 +156,7 @@ struct Int4 : Quantised {
                         x.scale[2 * b + 1] * dot8(x.values[2 * b + 1], w.x & high_halves, w.y & high_halves));
   }
 
-  __device__ __forceinline__ static int place_of_piece(int i, int) { return i; }
+  __device__ __forceinline__ static int swizzled(int i, int) { return i; }
   __device__ __forceinline__ static uint2 eight(const u8* step, int, int half, int t) {
     const uint2 both = *(const uint2*)(step + (2 * half + t / 2) * 8);
     return make_uint2(both.x >> t % 2 * 4 & 0x0f0f0f0fu, both.y >> t % 2 * 4 & 0x0f0f0f0fu);
