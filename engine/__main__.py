@@ -152,6 +152,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
         top_p=args.top_p,
         top_k=args.top_k,
         max_frames=args.max_frames,
+        paragraph_gap=args.paragraph_gap,
         ban_specials=not args.allow_specials,
     )
 
@@ -221,7 +222,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _say_parser(commands):
     command = commands.add_parser("say", help="speak text into a WAV file")
-    command.add_argument("text")
+    command.add_argument("text", help="what to say; [pause 1.5] is that many seconds of silence")
     command.add_argument("--out", required=True, metavar="FILE.wav")
     command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
     command.add_argument("--transcript", help="what the clip says")
@@ -232,6 +233,7 @@ def _say_parser(commands):
     _sampling_argument(command, "top_k")
     command.add_argument("--greedy", action="store_true", help="always take the most likely code")
     _sampling_argument(command, "max_frames", "limit a chunk of text; 25 a second")
+    _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _way_arguments(command)

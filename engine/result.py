@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .config import FRAME_RATE
+from .config import SAMPLE_RATE
 
 END_OF_SPEECH = "end of speech"
 
@@ -34,8 +34,8 @@ class SpeechResult:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio."""
-        return self.frames / FRAME_RATE
+        """Seconds of audio, pauses included."""
+        return len(self.wav) / SAMPLE_RATE
 
     @property
     def frames_per_second(self) -> float:

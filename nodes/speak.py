@@ -14,6 +14,7 @@ from .node_errors import check_interrupt, node_errors
 from .patcher import HiggsPatcher
 
 NAME = "Higgs Speak"
+PARAGRAPH_GAP = 0.6  # seconds, of a new node
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
 
 
@@ -34,7 +35,8 @@ class HiggsTTSSpeak(io.ComfyNode):
                     "text",
                     multiline=True,
                     default=SENTENCE,
-                    tooltip="The text to speak. Control tags such as <|emotion:elation|> work here; ? lists them.",
+                    tooltip="The text to speak. [pause 1.5] is 1.5 seconds of silence. Control tags such as "
+                    "<|emotion:elation|> work here; ? lists them.",
                 ),
                 types.Voice.Input(
                     "voice",
@@ -150,5 +152,12 @@ def _advanced_inputs() -> list[io.Input]:
             "chunk_seconds",
             advanced=True,
             tooltip="Longer texts are split at sentence ends into chunks of about this many seconds. 0 never splits.",
+        ),
+        widgets.number(
+            SamplingParams,
+            "paragraph_gap",
+            fresh=PARAGRAPH_GAP,
+            advanced=True,
+            tooltip="Silence between paragraphs, in seconds; blank lines part paragraphs. 0 adds none.",
         ),
     ]

@@ -7,8 +7,13 @@ from comfy_api.latest import io
 from ..engine import range_of
 
 
-def number(settings: type, name: str, **options: str | bool) -> io.Input:
-    """The widget of a number in SamplingParams or EngineConfig, an optional input of that name."""
+def number(settings: type, name: str, fresh: float | None = None, **options: str | bool) -> io.Input:
+    """The widget of a number in SamplingParams or EngineConfig, an optional input of that name.
+
+    fresh: what a new node starts with, where it is not the field's default, which a saved workflow without it means
+    (`KEPT` in web/higgs_tts.js).
+    """
     default, (low, high, step) = getattr(settings, name), range_of(settings, name)
+    default = type(default)(default if fresh is None else fresh)
     kind = io.Int if isinstance(default, int) else io.Float
     return kind.Input(name, default=default, min=low, max=high, step=step, optional=True, **options)

@@ -1,4 +1,5 @@
-// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once.
+// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once. A saved Higgs Speak that is
+// older than one of its widgets keeps saying what it said.
 import { app } from "../../scripts/app.js"
 import { ComfyWidgets } from "../../scripts/widgets.js"
 
@@ -27,6 +28,27 @@ app.registerExtension({
             onExecuted?.apply(this, arguments)
             const text = output?.text?.join("")
             if (text && show(this, text)) app.refreshComboInNodes()
+        }
+    },
+})
+
+// What a widget is worth in a workflow that was saved before there was such a widget.
+const KEPT = { HiggsTTSSpeak: { paragraph_gap: 0 } }
+
+app.registerExtension({
+    name: "HiggsTTS.SavedValues",
+    beforeRegisterNodeDef(nodeType, nodeData) {
+        const kept = KEPT[nodeData.name]
+        if (!kept) return
+        const onConfigure = nodeType.prototype.onConfigure
+        nodeType.prototype.onConfigure = function (saved) {
+            onConfigure?.apply(this, arguments)
+            const values = saved?.widgets_values
+            if (!Array.isArray(values)) return
+            const widgets = (this.widgets ?? []).filter((widget) => widget.serialize !== false)
+            for (const widget of widgets.slice(values.length)) {
+                if (widget.name in kept) widget.value = kept[widget.name]
+            }
         }
     },
 })

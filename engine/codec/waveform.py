@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
+from ..config import SAMPLE_RATE
 from ..errors import HiggsError
 from ..memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
@@ -83,11 +84,21 @@ class Waveform:
         self._wavs.append(wav.clamp_(-1.0, 1.0))
         return wav
 
+    def pause(self, seconds: float) -> torch.Tensor:
+        """Ends what was said, then silence: zeros to the sample. What follows begins anew; wav [n] as `poll`."""
+        self._submit_rest()
+        self._codes, self._kept, self._missing = None, 0, 0
+        self.windows.append(torch.zeros(round(seconds * SAMPLE_RATE)))
+        return self.poll()
+
     def finish(self) -> torch.Tensor:
         """The rest as one window -> wav [n] that had not been given yet."""
+        self._submit_rest()
+        return self._take(self.windows.finish())
+
+    def _submit_rest(self):
         if self._codes is not None and len(self._codes) > self._kept:
             self._submit(self._codes, len(self._codes) - self._kept)
-        return self._take(self.windows.finish())
 
     def whole(self) -> torch.Tensor:
         """All of it so far, [T] fp32."""

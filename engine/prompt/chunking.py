@@ -13,6 +13,7 @@ import unicodedata
 from itertools import accumulate, pairwise
 
 from ..config import FRAME_RATE
+from .script import Pause, Script
 from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag, delivery_slot
 
 LETTER_SECONDS = 1 / 15
@@ -74,12 +75,22 @@ def split_text(text: str, seconds_per_chunk: float) -> list[str]:
     earlier chunk; paragraphs are parted by blank lines. Apart from those tags and white space the chunks joined are the
     text. Blank text comes back as one empty chunk.
     """
-    if seconds_per_chunk <= 0 or estimate_seconds(text) <= seconds_per_chunk:
-        return [text.strip()]
-    cutter = Cutter(text, seconds_per_chunk)
+    return split_script(Script(text), seconds_per_chunk)[0]
+
+
+def split_script(script: Script, seconds_per_chunk: float) -> tuple[list[str], list[float]]:
+    """As split_text, and at every pause between words; (chunks, silence in seconds before each and after the last).
+
+    Pauses with no word between them are one: those written in the text added up, or else one gap between paragraphs.
+    """
+    text, limit = script.text, seconds_per_chunk if seconds_per_chunk > 0 else math.inf
+    if not script.pauses and estimate_seconds(text) <= limit:
+        return [text.strip()], [0.0, 0.0]
+    cutter = Cutter(text, limit, script)
     chunks = cutter.chunks()
     carried = cutter.carried([start for start, _ in chunks])
-    return [tags + text[start:end].strip() for tags, (start, end) in zip(carried, chunks, strict=True)]
+    silences = [cutter.silence(start) for start, _ in chunks] + [cutter.silence(len(text))]
+    return [tags + text[start:end].strip() for tags, (start, end) in zip(carried, chunks, strict=True)], silences
 
 
 def _mask(text: str) -> str:
@@ -110,12 +121,31 @@ def _character_seconds(character: str) -> float:
 class Cutter:
     """One text's cuts. Positions are indices into the text; a cut at p begins a chunk with text[p]."""
 
-    def __init__(self, text: str, limit: float):
+    def __init__(self, text: str, limit: float, script: Script | None = None):
         self._text, self._limit = text, limit
         self._masked = masked = _mask(text)
         self._time = [0.0, *accumulate(_seconds_each(text, masked))]  # seconds before each position
         self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
-        self.sentences = [0, *self._cuts(_SENTENCE, 0, len(text)), len(text)]  # where they begin, and the end
+        self._silences = self._breaks(script) if script else {}  # where pauses cut the text, and both its ends
+        words = {self._spoken[cut] for cut in self._silences}
+        cuts = [cut for cut in self._cuts(_SENTENCE, 0, len(text)) if self._spoken[cut] not in words]
+        self.sentences = sorted({0, *cuts, *self._silences, len(text)})  # where they begin, and the end
+
+    def silence(self, cut: int) -> float:
+        """Seconds of it at the beginning of a chunk, or at the text's end."""
+        return self._silences.get(cut, 0.0)
+
+    def _breaks(self, script: Script) -> dict[int, float]:
+        together: dict[int, list[Pause]] = {}  # by the letters before them
+        for pause in script.pauses:
+            together.setdefault(self._spoken[pause.at], []).append(pause)
+        found = {}
+        for spoken, pauses in together.items():
+            asked = [pause.seconds for pause in pauses if pause.asked]
+            cut = 0 if spoken == 0 else len(self._text) if spoken == self._spoken[-1] else pauses[-1].at
+            if asked or cut not in (0, len(self._text)):
+                found[cut] = sum(asked) if asked else pauses[0].seconds
+        return found
 
     def chunks(self) -> list[tuple[int, int]]:
         units = []
@@ -224,7 +254,7 @@ class Cutter:
         packed = [units[0]]
         for start, end in units[1:]:
             first = packed[-1][0]
-            if self._time[end] - self._time[first] <= limit:
+            if start not in self._silences and self._time[end] - self._time[first] <= limit:
                 packed[-1] = (first, end)
             else:
                 packed.append((start, end))

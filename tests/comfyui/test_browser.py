@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
 import shutil
 import subprocess
 
@@ -16,6 +18,7 @@ TITLES = {
     "clone_voice": "Higgs TTS - Voice Cloning",
     "long_narration": "Higgs TTS - Audiobook Narration",
 }
+SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
 
 # Where a point of a node lies on the page: x is a share of its width, y counts down from its top.
@@ -219,6 +222,19 @@ def test_a_speak_node_added_by_hand_has_a_sentence_and_whole_labels(fresh_browse
     browser.page.wait_for_timeout(300)
     browser.shoot("nodes")
     assert browser.value("HiggsTTSSpeak", "text").startswith("Hello!") and cut == []
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_a_saved_workflow_has_no_gap_between_paragraphs_and_a_new_node_has(fresh_browser, name):
+    saved = json.loads((SAVED / f"{name}.json").read_text(encoding="utf-8"))
+    fresh_browser.page.evaluate("saved => app.loadGraphData(saved)", saved)
+    assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0
+    assert fresh_browser.value("HiggsTTSSpeak", "chunk_seconds") == 30
+    fresh_browser.page.evaluate("() => { app.graph.clear(); app.graph.add(LiteGraph.createNode('HiggsTTSSpeak')) }")
+    assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0.6
+    again = fresh_browser.page.evaluate("() => app.graph.serialize()")
+    fresh_browser.page.evaluate("saved => app.loadGraphData(saved)", again)
+    assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0.6 and fresh_browser.faults == []
 
 
 @pytest.mark.parametrize("name", ["clone_voice", "long_narration", "speak"])
