@@ -11,6 +11,7 @@ from .config import (
     GRAPHS,
     QUANTIZED,
     SAMPLE_RATE,
+    TURN_GAP,
     VERSION,
     EngineConfig,
     SamplingParams,
@@ -18,7 +19,8 @@ from .config import (
 )
 from .engine import Engine
 from .errors import HiggsError
-from .result import SpeechResult
+from .prompt.script import Dialogue, Turn, read_dialogue, speaker_key
+from .result import SpeechResult, SpokenTurn
 from .voice.clip import Wave, read_clip
 from .voice.voice import Voice
 
@@ -32,13 +34,17 @@ __all__ = [
     "GRAPHS",
     "QUANTIZED",
     "SAMPLE_RATE",
+    "TURN_GAP",
     "VERSION",
+    "Dialogue",
     "Engine",
     "EngineConfig",
     "Found",
     "HiggsError",
     "SamplingParams",
     "SpeechResult",
+    "SpokenTurn",
+    "Turn",
     "Voice",
     "Wave",
     "download_checkpoint",
@@ -46,4 +52,6 @@ __all__ = [
     "find_in_hf_cache",
     "range_of",
     "read_clip",
+    "read_dialogue",
+    "speaker_key",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from . import (
     EMBEDDED,
     QUANTIZED,
     SAMPLE_RATE,
+    TURN_GAP,
     Engine,
     EngineConfig,
     HiggsError,
@@ -24,13 +26,14 @@ from . import (
     Voice,
     range_of,
     read_clip,
+    read_dialogue,
 )
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
 from .optional import import_optional
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
-from .tools.new_folder import new_folder
+from .tools.new_folder import new_folder, writable
 from .tools.quantize_folder import quantize_folder
 from .tools.tiny import FAMILIES, write_tiny
 
@@ -65,12 +68,21 @@ def say(args: argparse.Namespace) -> int:
     params = _sampling(args)
     if args.transcript and not args.voice:
         raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
+    if (args.text is None) == (args.script is None):
+        raise HiggsError("Give a text, or a file with --script, and not both.")
+    if args.script and args.voice:
+        raise HiggsError(
+            "--voice is for a text. A script names its voices at its head, as in: Alice = alice.safetensors"
+        )
     write = import_optional("soundfile", "write")
-    out = _writable(args.out, ".wav")
-    codes_out = _writable(args.codes, ".npy") if args.codes else None
+    out = writable(args.out, ".wav")
+    codes_out = writable(args.codes, ".npy") if args.codes else None
     with Engine(_engine_config(args)) as engine:
-        voice = _voice(engine, args.voice, args.transcript) if args.voice else None
-        speech = _with_bar(engine, args.text, voice, params, args.scene)
+        if args.script:
+            speech = _with_bar(_dialogue(engine, Path(args.script), params, args))
+        else:
+            voice = _voice(engine, args.voice, args.transcript) if args.voice else None
+            speech = _with_bar(functools.partial(engine.speak, args.text, voice, params, args.scene))
     write(out, speech.wav.numpy(), SAMPLE_RATE)
     if codes_out:
         np.save(codes_out, speech.codes.numpy())
@@ -86,7 +98,7 @@ def say(args: argparse.Namespace) -> int:
 
 def voice(args: argparse.Namespace) -> int:
     """A reference clip to a voice file."""
-    out = _writable(args.out, ".safetensors")
+    out = writable(args.out, ".safetensors")
     made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
     if not made.transcript:
         print("warning: without a --transcript the voice is cloned less well.", file=sys.stderr)
@@ -166,34 +178,30 @@ def _voice(engine: Engine, path: str, transcript: str | None) -> Voice:
     return engine.encode_voice(*read_clip(path), transcript, Path(path).stem)
 
 
-def _with_bar(
-    engine: Engine, text: str, voice: Voice | None, params: SamplingParams, scene: str | None
-) -> SpeechResult:
+def _dialogue(
+    engine: Engine, path: Path, params: SamplingParams, args: argparse.Namespace
+) -> Callable[..., SpeechResult]:
+    """What speaks a script, with the voices that its head names: files, looked for beside the script."""
+    try:
+        dialogue = read_dialogue(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise HiggsError(f"{path} cannot be read ({error}). Give a text file in UTF-8.") from error
+    for warning in dialogue.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}
+    return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, turn_gap=args.turn_gap)
+
+
+def _with_bar(speak: Callable[..., SpeechResult]) -> SpeechResult:
     with tqdm(desc="speaking", unit="frame", total=0) as bar:
 
         def on_frame(done: int, expected: int) -> None:
             bar.total = expected
             bar.update(done - bar.n)
 
-        speech = engine.speak(text, voice, params, scene, on_frame)
+        speech = speak(on_frame=on_frame)
         on_frame(speech.frames, speech.frames)
     return speech
-
-
-def _writable(name: str, suffix: str) -> Path:
-    """The path, its folder made. Tried before the work, so that none is lost."""
-    path = Path(name)
-    if path.suffix.lower() != suffix:
-        raise HiggsError(f"{path} does not end in {suffix}. Give a file name that does.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
-        path.open("ab").close()
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise HiggsError(f"{path} cannot be written ({error.strerror}). Give a file you may write to.") from error
-    return path
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -222,7 +230,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _say_parser(commands):
     command = commands.add_parser("say", help="speak text into a WAV file")
-    command.add_argument("text", help="what to say; [pause 1.5] is that many seconds of silence")
+    command.add_argument("text", nargs="?", help="what to say; [pause 1.5] is that many seconds of silence")
+    command.add_argument("--script", metavar="FILE.txt", help="a dialogue instead: lines such as Alice: Hello")
+    command.add_argument("--turn-gap", type=float, default=TURN_GAP, help="seconds between turns of a --script")
     command.add_argument("--out", required=True, metavar="FILE.wav")
     command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
     command.add_argument("--transcript", help="what the clip says")

@@ -14,6 +14,7 @@ FRAME_SAMPLES = 960  # samples a codec frame
 FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 MAX_BATCH = 64  # rows of a batch at most
+TURN_GAP = 0.25  # seconds between the turns of a dialogue
 QUANTIZED = ("int8", "int4")
 DTYPES = ("auto", "bf16", "fp32", *QUANTIZED)
 KERNELS = ("auto", "torch")

@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
 from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from .checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import build_encoder
-from .config import EngineConfig, SamplingParams
+from .config import TURN_GAP, EngineConfig, SamplingParams
 from .errors import HiggsError
 from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
-from .request import SpeechRequest
+from .prompt.script import Turn
+from .request import Listener, SpeechRequest
 from .result import SpeechResult
 from .threads import SMALL_BYTES, one_thread
 from .voice.clip import Wave, check_clip, prepare_clip
@@ -182,12 +184,48 @@ class Engine:
         [n] float32, on the host and in order, as soon as it is final. Raises HiggsError for empty text, a prompt that
         does not fit the context, for a voice of another codec, and when the engine is closed meanwhile.
         """
+        voices = {} if voice is None else {"": voice}
+        return self._say((Turn("", text),), voices, params, scene, on_frame, on_audio, None)
+
+    @torch.inference_mode()
+    def speak_turns(
+        self,
+        turns: Sequence[Turn],
+        voices: Mapping[str, Voice] = MappingProxyType({}),
+        params: SamplingParams | None = None,
+        scene: str | None = None,
+        on_frame: Callable[[int, int], None] | None = None,
+        on_audio: Callable[[torch.Tensor], None] | None = None,
+        turn_gap: float = TURN_GAP,
+    ) -> SpeechResult:
+        """Says a dialogue, all of its turns together; see `speak` for what both have.
+
+        voices: by speaker. One without gets its own from the seed and its name: its first words are the voice of the
+        rest. turn_gap: seconds of silence between turns, where no pause is written. What a turn sounds like depends on
+        its speaker, text and settings alone, and on how often the speaker has said the same before.
+        Raises HiggsError as `speak` does, and for no turns at all.
+        """
+        if not turns:
+            raise HiggsError("There is nothing to say: the script has no text.")
+        return self._say(turns, voices, params, scene, on_frame, on_audio, turn_gap)
+
+    def _say(
+        self,
+        turns: Sequence[Turn],
+        voices: Mapping[str, Voice],
+        params: SamplingParams | None,
+        scene: str | None,
+        on_frame: Callable[[int, int], None] | None,
+        on_audio: Callable[[torch.Tensor], None] | None,
+        turn_gap: float | None,
+    ) -> SpeechResult:
         params = params or SamplingParams()
-        if voice is not None and voice.codec not in ("", self.checkpoint.codec.config.name):
-            raise HiggsError(
-                "The voice was made with a different model and does not work with this one. "
-                "Create it again from its clip."
-            )
+        for name, voice in voices.items():
+            if voice.codec not in ("", self.checkpoint.codec.config.name):
+                raise HiggsError(
+                    f"The voice{f' of {name}' if name else ''} was made with a different model and does not work with "
+                    "this one. Create it again from its clip."
+                )
         with self._lock, self._on_device():
             if self._loaded is None:
                 raise HiggsError("The engine is not open. Open it before speaking.")
@@ -198,19 +236,18 @@ class Engine:
                 if on_frame is not None:
                     on_frame(done, expected)
 
+            what = turns, voices, params, scene, Listener(tick, on_audio), turn_gap
             self._speaking = True
             try:
-                with (
-                    self._few_threads(),
-                    SpeechRequest(self._loaded, self._builder, text, voice, params, scene, tick, on_audio) as request,
-                ):
+                with self._few_threads(), SpeechRequest(self._loaded, self._builder, *what) as request:
                     speech = request.run()
             finally:
                 self._speaking = False
                 if self._drop_after:
                     self._drop()
         # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
-        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.card.warnings(text)))))
+        whole = "\n".join(turn.text for turn in turns)
+        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.card.warnings(whole)))))
 
 
 def _device(name: str) -> torch.device:

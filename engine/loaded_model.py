@@ -129,12 +129,16 @@ class LoadedModel:
         return self._runner
 
     @contextlib.contextmanager
-    def runner_for(self, count: int, max_seq_len: int) -> Iterator[ModelRunner]:
+    def runner_for(self, count: int, max_seq_len: int, alone: bool = True) -> Iterator[ModelRunner]:
         """A runner for `count` sequences of up to `max_seq_len` positions, for the length of this `with`.
 
         It has as many rows as there are sequences, or as fit into free memory, or as the configuration allows; where
-        that is one, it is the runner of one row. What it took is given back at the end, after an error too.
+        that is one, it is the runner of one row. alone: whether one sequence may have that one; else a GPU decodes it
+        as it would together with others, since kernels for one row add up in another order. What the runner took is
+        given back at the end, after an error too.
         """
+        if not alone and self.pool.device.type == "cuda":
+            count = max(2, count)
         max_seq_len = min(self.context, -(-max_seq_len // SLOT_BLOCK) * SLOT_BLOCK)
         made = self._make_runner(self._batch_size(count, max_seq_len), max_seq_len) if count > 1 else None
         if made is None:

@@ -1,4 +1,4 @@
-"""One call of speak: a text as sequences that decode together, and one waveform in the text's order.
+"""One call of speak: turns of text as sequences that decode together, and one waveform in the text's order.
 
 Knows neither layers nor kernels, and what decodes the sequences only as a model runner.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass, replace
 
 import torch
 
 from . import ending
 from .codec.waveform import Waveform
 from .codes import CODEBOOK_SIZE
-from .config import FRAME_RATE, SamplingParams
+from .config import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE, SamplingParams
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
 from .decode.scheduler import Scheduler
@@ -22,40 +26,67 @@ from .errors import HiggsError
 from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
 from .prompt.chunking import estimate_frames, estimate_seconds, split_script
-from .prompt.script import Script, read_pauses
-from .result import SpeechResult
+from .prompt.script import Script, Turn, read_pauses
+from .result import SpeechResult, SpokenTurn
 from .sequence import Sequence
 from .voice.clip import MAX_CLIP_SECONDS
 from .voice.voice import Voice
 
 _SELF_REFERENCE_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
-_LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # of a text's first chunks, where pauses make them short
+_LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # of a speaker's first chunks, where turns or pauses make them short
 _LENGTH_MARGIN = 1.5  # context kept free for a chunk, as a multiple of its estimated length
 _LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
+_SEEDS = 1 << 64
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Whom a request tells: `on_frame(done, expected)` and `on_audio(wav)` as for `Engine.speak`; both may raise."""
+
+    on_frame: Callable[[int, int], None]
+    on_audio: Callable[[torch.Tensor], None] | None = None
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """What becomes one sequence."""
+
+    turn: int
+    speaker: str
+    text: str
+    params: SamplingParams
+    index: int  # see Sequence
+    silence: float | None  # seconds before it; None: it goes on where the one before ends
 
 
 class SpeechRequest:
-    """Speaks one text. `on_frame(done, expected)` and `on_audio(wav)` are as for `Engine.speak`; both may raise."""
+    """Speaks turns. A speaker without a voice gets one: the first of what it says is the voice of the rest.
+
+    turn_gap: seconds of silence between turns, where no pause is written. Of a dialogue the noise is numbered by how
+    often the same speaker has said the same before, so that a turn more or less changes no other; and a speaker's own
+    voice depends on its name.
+    """
 
     def __init__(
         self,
         loaded: LoadedModel,
         builder: PromptBuilder,
-        text: str,
-        voice: Voice | None,
+        turns: Ordered[Turn],
+        voices: Mapping[str, Voice],
         params: SamplingParams,
         scene: str | None,
-        on_frame: Callable[[int, int], None],
-        on_audio: Callable[[torch.Tensor], None] | None = None,
+        listener: Listener,
+        turn_gap: float | None = None,
     ):
-        self._loaded, self._builder = loaded, builder
-        self._text, self._params, self._scene = text, params, scene
-        self._voice = self._given = voice
-        self._on_frame, self._on_audio = on_frame, on_audio
-        self._waveform = Waveform(loaded.decoder, loaded.pool, streamed=on_audio is not None)
+        self._loaded, self._builder, self._listener = loaded, builder, listener
+        self._turns, self._params, self._scene = turns, params, scene
+        self._given, self._voices = voices, dict(voices)
+        self._turn_gap = turn_gap  # None: this is no dialogue
+        self._waveform = Waveform(loaded.decoder, loaded.pool, streamed=listener.on_audio is not None)
         self._warnings: list[str] = []
-        self._silences: list[float] = []  # seconds before each chunk, and after the last
-        self._sequences: list[Sequence] = []  # in the text's order
+        self._chunks: list[_Chunk] = []  # in the text's order, and so are their sequences
+        self._sequences: list[Sequence | None] = []
+        self._last_silence = 0.0
         self._current = self._pieces = 0  # the sequence that is heard now, and how many pieces of its codes were
         self._done = self._remaining = 0  # frames, over the whole text
         self._how = ""
@@ -67,41 +98,102 @@ class SpeechRequest:
         """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
         self._waveform.close()
         with contextlib.suppress(AttributeError):  # closed before
-            del self._loaded, self._on_frame, self._on_audio
+            del self._loaded, self._listener
 
     def run(self) -> SpeechResult:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
         began = time.perf_counter()
-        script = read_pauses(self._text, self._params.paragraph_gap)
-        self._warnings += script.warnings
-        chunks, self._silences = split_script(script, self._chunk_seconds(script))
-        self._remaining = sum(map(estimate_frames, chunks))
-        if self._voice is None and len(chunks) > 1:
-            self._speak_reference(chunks)
-        self._decode(chunks[len(self._sequences) :])
-        self._pause(len(chunks))
+        self._plan()
+        self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
+        self._sequences = [None] * len(self._chunks)
+        while places := self._reference_places():
+            self._decode(places)
+            for speaker in {self._chunks[place].speaker for place in places}:
+                self._refer(speaker)
+        self._decode([place for place, sequence in enumerate(self._sequences) if sequence is None])
+        if self._last_silence:
+            self._hear(self._waveform.pause(self._last_silence))
         self._hear(self._waveform.finish())
+        sequences = self._spoken()
         none = torch.empty((0, self._loaded.talker.config.codebooks), dtype=torch.int64)
-        codes = torch.cat([none, *(piece for sequence in self._sequences for piece in sequence.codes)])
-        elapsed = time.perf_counter() - began
-        limits = self._sequences, self._params.max_frames, self._loaded.context
-        warnings = tuple(dict.fromkeys([*ending.warnings(*limits), *self._warnings]))
-        stopped = ending.stopped(*limits)
-        return SpeechResult(self._waveform.whole(), codes, elapsed, len(chunks), stopped, warnings, self._how)
+        codes = torch.cat([none, *(piece for sequence in sequences for piece in sequence.codes)])
+        limits = sequences, self._params.max_frames, self._loaded.context
+        return SpeechResult(
+            self._waveform.whole(),
+            codes,
+            time.perf_counter() - began,
+            len(self._chunks),
+            ending.stopped(*limits),
+            tuple(dict.fromkeys([*ending.warnings(*limits), *self._warnings])),
+            self._how,
+            self._spoken_turns(),
+        )
 
-    def _chunk_seconds(self, script: Script) -> float:
+    def _plan(self):
+        """The turns as chunks, and what is silent before each."""
+        asked, said = 0.0, Counter()  # silence written at the end of the turn before; how often what was said
+        for number, turn in enumerate(self._turns):
+            script = read_pauses(turn.text, self._params.paragraph_gap)
+            self._warnings += script.warnings
+            texts, silences = split_script(script, self._chunk_seconds(script, turn.speaker))
+            before = asked + silences[0]
+            if number and not before:
+                before = self._turn_gap or 0.0
+            asked = silences[-1]
+            params = self._params if turn.seed is None else replace(self._params, seed=turn.seed)
+            for place, (text, silence) in enumerate(zip(texts, [before, *silences[1:-1]], strict=True)):
+                index = len(self._chunks) if self._turn_gap is None else said[turn.speaker, text]
+                said[turn.speaker, text] += 1
+                seam = silence if silence or (number and not place) else None
+                self._chunks.append(_Chunk(number, turn.speaker, text, params, index, seam))
+        self._last_silence = asked
+
+    def _reference_places(self) -> list[int]:
+        """The next chunk of every speaker that still needs a voice for what comes later.
+
+        That is its first one; where a pause or its turn's end makes that short, also the next.
+        """
+        places = []
+        for speaker in dict.fromkeys(chunk.speaker for chunk in self._chunks):
+            if speaker in self._given:
+                continue
+            own = [place for place, chunk in enumerate(self._chunks) if chunk.speaker == speaker]
+            spoken = [sequence for place in own if (sequence := self._sequences[place]) is not None]
+            if len(spoken) == len(own) or len(own) == 1:
+                continue
+            short = sum(sequence.num_frames for sequence in spoken) < _LEAST_REFERENCE_FRAMES
+            if not spoken or (short and self._chunks[own[len(spoken)]].silence is not None):
+                places.append(own[len(spoken)])
+        return places
+
+    def _refer(self, speaker: str):
+        """What the speaker has said so far becomes its voice; its transcript only where the whole of it is heard."""
+        own = [
+            (chunk.text, sequence)
+            for chunk, sequence in zip(self._chunks, self._sequences, strict=True)
+            if chunk.speaker == speaker and sequence is not None
+        ]
+        codes = torch.cat([piece for _, sequence in own for piece in sequence.codes])
+        if not len(codes):
+            return
+        most = min(_SELF_REFERENCE_FRAMES, self._loaded.context // 3)  # it may have run on, and others must fit too
+        whole = all(sequence.ended for _, sequence in own) and len(codes) <= most
+        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:most]
+        self._voices[speaker] = Voice(codes, " ".join(text for text, _ in own) if whole else None, "first chunk")
+
+    def _chunk_seconds(self, script: Script, speaker: str) -> float:
         """As asked for, or as much shorter as it takes for a chunk to fit behind its voice; 0 still never splits.
 
         Without a voice the first chunk is the voice of the others, and both must fit.
         """
-        wanted = self._params.chunk_seconds
+        wanted, voice = self._params.chunk_seconds, self._given.get(speaker)
         if not wanted:
             return wanted
-        overhead, tokens = self._builder.measure(script.text, self._voice, self._scene)
+        overhead, tokens = self._builder.measure(script.text, voice, self._scene)
         seconds = max(1.0, estimate_seconds(script.text))
         per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions a second of speech
         fits = self._budget(overhead) / per_second
-        if self._voice is None and seconds > min(wanted, fits):
+        if voice is None and (self._turn_gap is not None or seconds > min(wanted, fits)):
             fits /= 2
         return min(wanted, max(fits, _LEAST_SECONDS))
 
@@ -109,35 +201,28 @@ class SpeechRequest:
         """Frames that a prompt of so many positions leaves room for."""
         return self._loaded.context - positions - self._loaded.talker.config.codebooks + 1
 
-    def _speak_reference(self, chunks: list[str]):
-        """The first chunk, alone: it is the voice of the others. Where a pause cuts it short, also the next ones."""
-        while not self._sequences or (
-            len(self._sequences) < len(chunks)
-            and self._silences[len(self._sequences)]
-            and sum(sequence.num_frames for sequence in self._sequences) < _LEAST_REFERENCE_FRAMES
-        ):
-            count = len(self._sequences) + 1
-            self._decode(chunks[count - 1 : count])
-            self._voice = self._self_reference(chunks[:count])
-
-    def _decode(self, chunks: list[str]):
-        """Speaks the next chunks of the text, all of them before the first one starts known to fit."""
-        if not chunks:
+    def _decode(self, places: list[int]):
+        """Speaks these chunks, all of them before the first one starts known to fit."""
+        if not places:
             return
-        first = len(self._sequences)
-        sequences = [self._sequence(chunk, first + place) for place, chunk in enumerate(chunks)]
-        self._sequences += sequences
+        sequences = []
+        for place in places:
+            self._sequences[place] = sequence = self._sequence(self._chunks[place])
+            sequences.append(sequence)
         longest = max(map(len, sequences)) + self._params.max_frames + self._loaded.talker.config.codebooks - 1
-        with self._loaded.runner_for(len(sequences), longest) as runner:
-            self._run(runner, sequences)
+        with self._loaded.runner_for(len(sequences), longest, alone=self._turn_gap is None) as runner:
+            self._run(runner, sequences, waited_for=places[0] == self._current)
 
-    def _sequence(self, chunk: str, index: int) -> Sequence:
-        sequence = self._builder.build(chunk, self._voice, self._scene, params=self._params, index=index)
+    def _sequence(self, chunk: _Chunk) -> Sequence:
+        voice, params = self._voices.get(chunk.speaker), chunk.params
+        if voice is None and chunk.speaker:  # each has a voice of its own
+            params = replace(params, seed=(params.seed + zlib.crc32(chunk.speaker.encode())) % _SEEDS)
+        sequence = self._builder.build(chunk.text, voice, self._scene, params=params, index=chunk.index)
         self._warnings += sequence.warnings
         sequence.budget = self._budget(len(sequence))
         if sequence.budget < FRAME_RATE:
             remedies = ["Load the model with a larger context"]
-            remedies += ["use a shorter reference clip"] if self._given is not None else []
+            remedies += ["use a shorter reference clip"] if chunk.speaker in self._given else []
             remedies += [] if self._params.chunk_seconds else ["set chunk_seconds above 0, so that the text is split"]
             raise HiggsError(
                 f"Text and voice take {len(sequence)} of {self._loaded.context} positions, which leaves less than "
@@ -145,14 +230,13 @@ class SpeechRequest:
             )
         return sequence
 
-    def _run(self, runner: ModelRunner, sequences: list[Sequence]):
+    def _run(self, runner: ModelRunner, sequences: list[Sequence], waited_for: bool):
         self._warnings += runner.notes
         rows = min(runner.state.batch, len(sequences))
         self._how = self._loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
         self._waveform.windows.serialize = rows == 1
-        # A voice made of this text's first chunk is of no use to the next call.
-        prefixes = self._loaded.prefixes if self._voice is self._given else PrefixCache(runner.pool, 1)
-        with Scheduler(runner, sequences, prefixes, self._waveform.low_latency_frames) as scheduler:
+        low_latency_frames = self._waveform.low_latency_frames if waited_for else 0
+        with Scheduler(runner, sequences, self._prefixes(runner), low_latency_frames) as scheduler:
             for outputs in scheduler:
                 for sequence, frames in outputs:
                     self._count(sequence, len(frames))
@@ -160,6 +244,12 @@ class SpeechRequest:
                     self._speak()
                 self._hear(self._waveform.poll())
                 self._tick()
+
+    def _prefixes(self, runner: ModelRunner) -> PrefixCache:
+        """The engine's for a given voice; a voice made of this text, or one of a dialogue, is of no use to the next."""
+        if self._turn_gap is None and self._voices.keys() == self._given.keys():
+            return self._loaded.prefixes
+        return PrefixCache(runner.pool, max(1, len(self._voices)))
 
     def _count(self, sequence: Sequence, frames: int):
         """Frames of a sequence that have become final."""
@@ -170,8 +260,11 @@ class SpeechRequest:
         """Puts what is next in the text's order into the waveform."""
         while self._current < len(self._sequences):
             sequence = self._sequences[self._current]
-            if self._pieces == 0 and sequence.codes:
-                self._pause(self._current)
+            if sequence is None:
+                return
+            silence = self._chunks[self._current].silence
+            if self._pieces == 0 and sequence.codes and silence is not None:
+                self._hear(self._waveform.pause(silence))
             while self._pieces < len(sequence.codes):
                 self._pieces += 1
                 for wav in self._waveform.push(sequence.codes[self._pieces - 1], self._current == 0):
@@ -181,24 +274,22 @@ class SpeechRequest:
                 return
             self._current, self._pieces = self._current + 1, 0
 
-    def _pause(self, place: int):
-        """The silence before a chunk, or after the last."""
-        if self._silences[place]:
-            self._hear(self._waveform.pause(self._silences[place]))
-
     def _hear(self, wav: torch.Tensor):
-        if len(wav) and self._on_audio is not None:
-            self._on_audio(wav)
+        if len(wav) and self._listener.on_audio is not None:
+            self._listener.on_audio(wav)
 
     def _tick(self):
-        self._on_frame(self._done, self._done + self._remaining)
+        self._listener.on_frame(self._done, self._done + self._remaining)
 
-    def _self_reference(self, chunks: list[str]) -> Voice | None:
-        """The first chunks as a voice; their transcript only where the whole of it is heard."""
-        codes = torch.cat([piece for sequence in self._sequences for piece in sequence.codes])
-        if not len(codes):
-            return None
-        most = min(_SELF_REFERENCE_FRAMES, self._loaded.context // 3)  # it may have run on, and others must fit too
-        whole = all(sequence.ended for sequence in self._sequences) and len(codes) <= most
-        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:most]
-        return Voice(codes, " ".join(chunks) if whole else None, "first chunk")
+    def _spoken(self) -> list[Sequence]:
+        return [sequence for sequence in self._sequences if sequence is not None]
+
+    def _spoken_turns(self) -> tuple[SpokenTurn, ...]:
+        """Where each turn lies in the sound."""
+        at, spans = 0, {}
+        for chunk, sequence in zip(self._chunks, self._spoken(), strict=True):
+            at += round((chunk.silence or 0.0) * SAMPLE_RATE)
+            start = spans[chunk.turn][0] if chunk.turn in spans else at
+            at += sequence.num_frames * FRAME_SAMPLES
+            spans[chunk.turn] = start, at
+        return tuple(SpokenTurn(turn.speaker, turn.text, *spans[number]) for number, turn in enumerate(self._turns))

@@ -12,6 +12,16 @@ END_OF_SPEECH = "end of speech"
 
 
 @dataclass(frozen=True)
+class SpokenTurn:
+    """What one speaker said at a time, and where it lies in the sound: samples start to stop."""
+
+    speaker: str
+    text: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class SpeechResult:
     """Speech and how it came about."""
 
@@ -22,6 +32,7 @@ class SpeechResult:
     stopped: str  # why it ended, in plain words
     warnings: tuple[str, ...] = ()
     how: str = ""  # what decoded it: kernels and executor, in plain words
+    turns: tuple[SpokenTurn, ...] = ()  # in order; one where nobody else speaks
 
     @property
     def complete(self) -> bool:

@@ -1,9 +1,15 @@
-"""What a text says beside its words: pauses of a set length, and gaps between paragraphs. Knows no model."""
+"""What a text says beside its words: pauses of a set length, gaps between paragraphs, who speaks. Knows no model."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from ..errors import HiggsError
+from .tags import TAG_VALUES
 
 PAUSE = 0.5  # seconds of a [pause] that names none
 MAX_PAUSE = 60.0  # seconds
@@ -66,3 +72,132 @@ def _seconds(marker: re.Match) -> tuple[float, str]:
     if seconds > MAX_PAUSE:
         return MAX_PAUSE, f'"{marker[0]}" became {MAX_PAUSE:.0f} seconds, the longest pause.'
     return seconds, ""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one speaker says at a time. An empty speaker is whoever speaks before the first name."""
+
+    speaker: str
+    text: str
+    seed: int | None = None  # instead of the call's
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A script's turns, and the voices that its head names: speaker -> what stands behind the =."""
+
+    turns: tuple[Turn, ...]
+    head: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def speakers(self) -> list[str]:
+        """In order of appearance."""
+        return list(dict.fromkeys(turn.speaker for turn in self.turns))
+
+
+def read_dialogue(script: str, known: Iterable[str] = ()) -> Dialogue:
+    """A script for several speakers; known: names that have a voice besides those that its head declares.
+
+    `Name: text`, `[Name] text` or `[Name]` on a line of its own begin a turn, `[Name|seed:24|speed:fast]` with settings
+    of its own. Where any voice is declared, only names with one do; else names that recur at the beginning of a line.
+    `Name = voice` lines at the head declare voices, a line that begins with # is a comment, and \\# is a #. Speaker 1,
+    [S1], [Speaker_1] and [1] are the same name. Raises HiggsError for a name without a voice where others have one.
+    """
+    return _DialogueReader(script, known).read()
+
+
+def speaker_key(name: str) -> str:
+    """By which a speaker's name is known, however it is written."""
+    key = " ".join(name.replace("_", " ").split()).casefold()
+    numbered = re.fullmatch(r"(?:speaker|s)?\s*(\d+)", key)
+    return numbered[1] if numbered else key
+
+
+_NAME = r"[^\W_][\w.'’-]*(?:[ _][\w.'’-]+){0,3}"
+_DECLARED = re.compile(rf"\s*({_NAME})\s*=\s*(\S.*?)\s*")
+_BRACKET = re.compile(rf"\s*\[\s*({_NAME})\s*((?:\|[^\[\]|]*)*)\]\s*:?\s*(.*)", re.DOTALL)
+_COLON = re.compile(rf"\s*({_NAME})\s*(?::(?=\s|$)|：)\s*(.*)", re.DOTALL)
+_COMMENT = re.compile(r"\s*#")
+_LONGEST_NAME = 40
+_SPEEDS = {name.replace("_", " "): f"<|prosody:speed_{name}|>" for name in ("very_slow", "slow", "fast", "very_fast")}
+_RESERVED = frozenset(
+    speaker_key(word) for category, values in TAG_VALUES.items() for word in (category, *values, "pause", "speed")
+)
+
+
+class _DialogueReader:
+    def __init__(self, script: str, known: Iterable[str]):
+        lines = [line for line in script.splitlines() if not _COMMENT.match(line)]
+        self._warnings: list[str] = []
+        self._head: dict[str, str] = {}
+        while lines and (not lines[0].strip() or _DECLARED.fullmatch(lines[0])):
+            if declared := _DECLARED.fullmatch(lines.pop(0)):
+                self._head[declared[1]] = declared[2]
+        self._lines = lines
+        self._names = {speaker_key(name): name for name in (*known, *self._head) if name}
+        found = [start[1] for line in lines if (start := self._start(line))]
+        self._counts = Counter(map(speaker_key, found))
+        self._voices = bool(self._names)
+        if not self._voices:
+            for name in found:
+                if self._counts[speaker_key(name)] > 1:
+                    self._names.setdefault(speaker_key(name), name)
+
+    def read(self) -> Dialogue:
+        turns, speaker, seed, lead, said = [], "", None, "", []
+
+        def end():
+            if text := "\n".join(said).replace("\\#", "#").strip():
+                turns.append(Turn(speaker, lead + text, seed))
+
+        for line in self._lines:
+            start = self._start(line)
+            if start is None or not self._begins_turn(start):
+                said.append(line)
+                continue
+            end()
+            speaker = self._names[speaker_key(start[1])]
+            seed, lead = self._settings(start)
+            said = [start[start.re.groups]]
+        end()
+        return Dialogue(tuple(turns), self._head, tuple(dict.fromkeys(self._warnings)))
+
+    def _start(self, line: str) -> re.Match | None:
+        """What might begin a turn: (name, settings, text) of brackets, (name, text) before a colon."""
+        match = _BRACKET.fullmatch(line) or _COLON.fullmatch(line)
+        if match is None or len(match[1]) > _LONGEST_NAME or speaker_key(match[1]) in _RESERVED:
+            return None
+        choices = match.re is _BRACKET and any(":" not in setting for setting in match[2].split("|")[1:])
+        return None if choices and speaker_key(match[1]) not in self._names else match
+
+    def _begins_turn(self, start: re.Match) -> bool:
+        key = speaker_key(start[1])
+        if key in self._names:
+            return True
+        if not self._voices:
+            return False
+        near = difflib.get_close_matches(key, self._names, n=1, cutoff=0.7)
+        meant = f" Did you mean {self._names[near[0]]}?" if near else ""
+        known = ", ".join(self._names.values())
+        if self._counts[key] > 1 and (start[1][0].isupper() or key.isdigit()):
+            raise HiggsError(f"{start[1]} has no voice. Names with one: {known}.{meant}")
+        self._warnings.append(f'"{start[1]}" was read as text, for it has no voice. Names with one: {known}.{meant}')
+        return False
+
+    def _settings(self, start: re.Match) -> tuple[int | None, str]:
+        """(seed, what stands before the text) of the settings in brackets."""
+        seed, lead = None, ""
+        for setting in start[2].split("|")[1:] if start.re is _BRACKET else ():
+            name, _, value = (part.strip() for part in setting.partition(":"))
+            if name == "seed" and value.isdecimal():
+                seed = int(value)
+            elif name == "speed" and value.replace("_", " ") in _SPEEDS:
+                lead = _SPEEDS[value.replace("_", " ")]
+            else:
+                self._warnings.append(
+                    f'"{setting.strip()}" of {start[1]} was left out. Settings are seed:NUMBER and speed:'
+                    f"{', '.join(_SPEEDS)}."
+                )
+        return seed, lead

@@ -1,4 +1,4 @@
-"""A folder that a command fills: new, whole or not there, and an error that names it. Knows nothing of its content."""
+"""Where commands write: a folder that is new, whole or not there, and a file that can be written. Errors name them."""
 
 from __future__ import annotations
 
@@ -26,3 +26,19 @@ def new_folder(path: Path) -> Iterator[None]:
         if isinstance(error, OSError):
             raise HiggsError(f"{path} cannot be written ({error.strerror}). Give another folder.") from error
         raise
+
+
+def writable(name: str, suffix: str) -> Path:
+    """The path, its folder made. Tried before the work, so that none is lost."""
+    path = Path(name)
+    if path.suffix.lower() != suffix:
+        raise HiggsError(f"{path} does not end in {suffix}. Give a file name that does.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be written ({error.strerror}). Give a file you may write to.") from error
+    return path

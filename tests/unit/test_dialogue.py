@@ -1,0 +1,262 @@
+"""Dialogues: who speaks which words of a script, and that a turn sounds the same whatever stands around it."""
+
+import pathlib
+import random
+
+import pytest
+import torch
+from higgs_tts.engine import (
+    EMBEDDED,
+    SAMPLE_RATE,
+    TURN_GAP,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    SamplingParams,
+    Turn,
+    Voice,
+    read_dialogue,
+    speaker_key,
+)
+from higgs_tts.engine.__main__ import main
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PARAMS = SamplingParams(seed=3, max_frames=60)
+
+
+def turns_of(script, known=()):
+    return [(turn.speaker, turn.text) for turn in read_dialogue(script, known).turns]
+
+
+@pytest.mark.parametrize(
+    ("script", "known", "turns"),
+    [
+        (
+            "Ann: One.\nBob: Two.\nAnn: Three.\nBob: Four.",
+            (),
+            [("Ann", "One."), ("Bob", "Two."), ("Ann", "Three."), ("Bob", "Four.")],
+        ),
+        ("[Ann] One.\n[Bob] Two.", ("Ann", "Bob"), [("Ann", "One."), ("Bob", "Two.")]),
+        ("[Ann]\nOne.\nStill one.\n\n[Bob]:\nTwo.", ("Ann", "Bob"), [("Ann", "One.\nStill one."), ("Bob", "Two.")]),
+        ("ann: One.\nANN: Two.", ("Ann",), [("Ann", "One."), ("Ann", "Two.")]),
+        (
+            "[1]: One.\nSpeaker 2: Two.\n[S1] Three.\n[Speaker_2]: Four.",
+            ("1", "2"),
+            [("1", "One."), ("2", "Two."), ("1", "Three."), ("2", "Four.")],
+        ),
+        ("小明：你好。\n小红：你好。", ("小明", "小红"), [("小明", "你好。"), ("小红", "你好。")]),
+        ("Before.\nAnn: One.", ("Ann",), [("", "Before."), ("Ann", "One.")]),
+        ("# said by nobody\nAnn: One. # two\n\\# three", ("Ann",), [("Ann", "One. # two\n# three")]),
+        (
+            "Ann: One. [pause 1]\n[pause 2]\nAnn: Two.",
+            ("Ann",),
+            [("Ann", "One. [pause 1]\n[pause 2]"), ("Ann", "Two.")],
+        ),
+        ("Ann = a.wav\nBob= b.wav\n\nAnn: One.\nBob: Two.", (), [("Ann", "One."), ("Bob", "Two.")]),
+        (
+            "Ann: It was 5:30.\nhttp://example.org\nAnn: Two",
+            ("Ann",),
+            [("Ann", "It was 5:30.\nhttp://example.org"), ("Ann", "Two")],
+        ),
+        (
+            "[Ann|speed:fast] One.\n[Ann|speed: very_slow] Two.",
+            ("Ann",),
+            [("Ann", "<|prosody:speed_fast|>One."), ("Ann", "<|prosody:speed_very_slow|>Two.")],
+        ),
+        ("One.\nTwo.", ("Ann",), [("", "One.\nTwo.")]),
+        ("Ann:\n\nBob: Two.", ("Ann", "Bob"), [("Bob", "Two.")]),
+        ("", (), []),
+    ],
+)
+def test_who_says_what(script, known, turns):
+    assert turns_of(script, known) == turns
+
+
+@pytest.mark.parametrize("text", ["Note: once.\nThen more.", "[sigh] Oh.\n[sigh] Well.", "He said: no.\n(Ann) yes."])
+def test_text_without_speakers_stays_text(text):
+    assert turns_of(text) == [("", text)]
+
+
+def test_prose_has_no_turns():
+    for path in (ROOT / "training" / "text").glob("*.txt"):
+        assert not any(read_dialogue(path.read_text(encoding="utf-8")).speakers), path
+
+
+def test_a_turn_has_settings_of_its_own():
+    dialogue = read_dialogue("[Ann|seed:24] One.\n[Ann|loud|volume:2] Two.", ["Ann"])
+    assert [turn.seed for turn in dialogue.turns] == [24, None]
+    assert len(dialogue.warnings) == 2 and all("left out" in warning for warning in dialogue.warnings)
+
+
+def test_the_head_names_voices_and_nothing_below_it_does():
+    dialogue = read_dialogue("\nAnn = my voices/ann.safetensors\nBob = 2\n\nAnn: One.\nx = 3")
+    assert dialogue.head == {"Ann": "my voices/ann.safetensors", "Bob": "2"}
+    assert dialogue.turns[0].text == "One.\nx = 3"
+
+
+def test_an_unknown_name_is_refused_where_it_must_be_one_and_told_where_it_may_be_text():
+    with pytest.raises(HiggsError, match=r"Bobb has no voice.*Ann, Bob.*mean Bob"):
+        read_dialogue("Ann: One.\nBobb: Two.\nBobb: Three.", ["Ann", "Bob"])
+    dialogue = read_dialogue("Ann: One.\nWarning: Two.", ["Ann"])
+    assert dialogue.turns[0].text == "One.\nWarning: Two." and "Warning" in dialogue.warnings[0]
+
+
+@pytest.mark.parametrize("names", [("1", "Speaker 1", "S1", "[s 1]", "SPEAKER_1"), ("Old Tom", "old_tom", "OLD  TOM")])
+def test_a_name_is_one_however_it_is_written(names):
+    assert len({speaker_key(name.strip("[]")) for name in names}) == 1
+
+
+def test_no_script_breaks_the_reader():
+    """Whatever stands there, every word is spoken, or it is a comment, markup, or named in a warning."""
+    parts = [
+        "Ann",
+        "Bob:",
+        "[Ann]",
+        "[",
+        "]",
+        ":",
+        "|seed:",
+        "7",
+        "#",
+        "\\#",
+        "\n",
+        "\n\n",
+        " ",
+        "=",
+        "word",
+        "[pause 1]",
+        "<|emotion:awe|>",
+        "。",
+        "：",
+        "Ann: ",
+        "[Bob|x:y]",
+        "\t",
+        "é",
+    ]
+    choose = random.Random(1)
+    for _ in range(3000):
+        script = "".join(choose.choices(parts, k=choose.randint(1, 25)))
+        try:
+            dialogue = read_dialogue(script, ["Ann", "Bob"])
+        except HiggsError:
+            continue
+        said = " ".join(turn.text for turn in dialogue.turns)
+        kept = [line for line in script.splitlines() if not line.strip().startswith("#")]
+        if not dialogue.head:
+            assert said.count("word") == "\n".join(kept).count("word"), script
+            assert said.count("é") == "\n".join(kept).count("é"), script
+
+
+@pytest.fixture(scope="module")
+def voices():
+    codes = torch.randint(0, 1024, (2, 40, 8), generator=torch.Generator().manual_seed(1))
+    return {name: Voice(one, "A reference.", name) for name, one in zip(("Ann", "Bob"), codes, strict=True)}
+
+
+SCENE = [
+    Turn("Ann", "One apple."),
+    Turn("Bob", "Two apples are here."),
+    Turn("Ann", "Three."),
+    Turn("Bob", "One apple."),
+    Turn("Ann", "One apple."),
+]
+
+
+def opened(folder, **config):
+    return Engine(EngineConfig(str(folder), device="cpu", context=512, **config))
+
+
+def codes_of(speech):
+    """The codes of each turn."""
+    ends = [
+        (round(turn.start - silent), round(turn.stop - silent))
+        for turn, silent in zip(speech.turns, _silence_before(speech), strict=True)
+    ]
+    return [speech.codes[start // 960 : stop // 960] for start, stop in ends]
+
+
+def _silence_before(speech):
+    silent, at = [], 0
+    for turn in speech.turns:
+        silent.append(turn.start - at + (silent[-1] if silent else 0))
+        at = turn.stop
+    return silent
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_a_turn_does_not_depend_on_how_many_go_together_nor_on_its_place(written, voices, family):
+    said = []
+    for batch in (1, 2, 0):
+        with opened(written[family], batch=batch) as engine:
+            said.append(engine.speak_turns(SCENE, voices, PARAMS))
+    assert all(torch.equal(said[0].codes, other.codes) for other in said[1:])
+    assert all(torch.equal(said[0].wav, other.wav) for other in said[1:])
+    first = codes_of(said[0])
+    assert not torch.equal(first[0], first[4]), "the same words again are said anew"
+    with opened(written[family]) as engine:
+        edited = engine.speak_turns([*SCENE[:2], Turn("Bob", "A new turn."), *SCENE[2:]], voices, PARAMS)
+        reseeded = engine.speak_turns([Turn("Ann", "One apple.", seed=9), *SCENE[1:]], voices, PARAMS)
+    again = codes_of(edited)
+    for old, new in zip((0, 1, 2, 3, 4), (0, 1, 3, 4, 5), strict=True):
+        assert torch.equal(first[old], again[new]), old
+    changed = codes_of(reseeded)
+    assert not torch.equal(changed[0], first[0])
+    assert all(torch.equal(one, other) for one, other in zip(changed[1:], first[1:], strict=True))
+
+
+def test_turns_lie_where_the_result_says_and_gaps_are_silent(voices):
+    script = [
+        Turn("Ann", "One apple is here. [pause 1]"),
+        Turn("Bob", "Two apples."),
+        Turn("Ann", "[pause 0.5] Three."),
+    ]
+    with opened(EMBEDDED) as engine:
+        speech = engine.speak_turns(script, voices, SamplingParams(seed=3, max_frames=100))
+        heard = []
+        engine.speak_turns(
+            script, voices, SamplingParams(seed=3, max_frames=100), on_audio=lambda wav: heard.append(wav)
+        )
+    one, two, three = speech.turns
+    assert [turn.speaker for turn in speech.turns] == ["Ann", "Bob", "Ann"]
+    assert one.start == 0 and two.start - one.stop == SAMPLE_RATE and three.stop == len(speech.wav)
+    assert three.start - two.stop == SAMPLE_RATE // 2, "what is written counts, not the gap"
+    assert not speech.wav[one.stop : two.start].any() and not speech.wav[two.stop : three.start].any()
+    assert all(speech.wav[turn.start : turn.stop].abs().max() > 0.01 for turn in speech.turns)
+    assert len(torch.cat(heard)) == len(speech.wav)
+
+
+def test_the_gap_between_turns_is_the_one_asked_for(voices):
+    with opened(EMBEDDED) as engine:
+        for gap in (TURN_GAP, 0.0, 0.7):
+            speech = engine.speak_turns(SCENE[:2], voices, PARAMS, turn_gap=gap)
+            assert speech.turns[1].start - speech.turns[0].stop == round(gap * SAMPLE_RATE)
+
+
+def test_speakers_without_a_voice_get_different_ones_and_keep_them(written, voices):
+    script = [
+        Turn(name, text) for text in ("Here I am.", "This is what I say.", "And this.") for name in ("Ann", "Cid")
+    ]
+    with opened(written["v3"]) as engine:
+        both = engine.speak_turns(script, {}, PARAMS)
+        one = engine.speak_turns(script, {"Cid": voices["Bob"]}, PARAMS)
+    spoken, beside = codes_of(both), codes_of(one)
+    assert not torch.equal(spoken[0], spoken[1]), "the same words, two people"
+    for place in (0, 2, 4):
+        assert torch.equal(spoken[place], beside[place]), "Ann's voice has nothing to do with Cid's"
+
+
+def test_an_empty_script_is_refused():
+    with opened(EMBEDDED) as engine, pytest.raises(HiggsError, match="nothing to say"):
+        engine.speak_turns([], {}, PARAMS)
+
+
+def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):
+    script, out = tmp_path / "scene.txt", tmp_path / "scene.wav"
+    voices["Ann"].save(tmp_path / "ann.safetensors")
+    script.write_text("Ann = ann.safetensors\n\nAnn: One apple.\nAnn: Two.\n", encoding="utf-8")
+    assert main(["say", "--script", str(script), "--out", str(out), "--device", "cpu", "--max-frames", "40"]) == 0
+    assert out.is_file() and "2 chunks at a time" in capsys.readouterr().out
+    assert main(["say", "--out", str(out)]) == 2 and "--script" in capsys.readouterr().err
+    script.write_text("Ann = gone.safetensors\nAnn: One.", encoding="utf-8")
+    assert main(["say", "--script", str(script), "--out", str(out)]) == 2
+    assert "gone.safetensors" in capsys.readouterr().err
