@@ -21,12 +21,14 @@ class HiggsExtension(ComfyExtension):
         if not is_new_enough():
             log.error("Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated.")
             return []
+        from .dialogue import HiggsTTSDialogue
         from .load import HiggsTTSLoadModel
         from .speak import HiggsTTSSpeak
         from .voice import HiggsTTSVoice
         from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
 
-        return [HiggsTTSLoadModel, HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice, HiggsTTSSpeak]
+        voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
+        return [HiggsTTSLoadModel, *voices, HiggsTTSSpeak, HiggsTTSDialogue]
 
 
 def make_extension() -> HiggsExtension:

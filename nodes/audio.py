@@ -22,3 +22,13 @@ def to_clip(audio: dict | None) -> tuple[torch.Tensor, int]:
 def from_speech(speech: SpeechResult) -> dict:
     """AUDIO of what the engine spoke: one clip, one channel."""
     return {"waveform": speech.wav.detach().float().cpu()[None, None], "sample_rate": SAMPLE_RATE}
+
+
+def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
+    """AUDIO of a dialogue with a channel for each speaker, in that order."""
+    wav = speech.wav.detach().float().cpu()
+    channels = torch.zeros(len(speakers), len(wav))
+    for turn in speech.turns:
+        span = slice(turn.start, turn.stop)
+        channels[speakers.index(turn.speaker), span] = wav[span]
+    return {"waveform": channels[None], "sample_rate": SAMPLE_RATE}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import VERSION, Engine, HiggsError, SamplingParams, SpeechResult, Voice
+from ..engine import VERSION, HiggsError, SamplingParams, SpeechResult, Voice
 from . import audio, types, widgets
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
@@ -44,8 +46,8 @@ class HiggsTTSSpeak(io.ComfyNode):
                     tooltip="From Higgs Voice or Higgs Load Voice. If not connected, the model chooses a voice, which "
                     "changes with the seed (the embedded model always uses the same one).",
                 ),
-                *_sampling_inputs(),
-                *_advanced_inputs(),
+                *sampling_inputs(),
+                *advanced_inputs(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
@@ -63,12 +65,13 @@ class HiggsTTSSpeak(io.ComfyNode):
             params = replace(SamplingParams(), **settings)
             if not text.strip():
                 raise HiggsError("the text is empty. Enter the text to speak.")
-            speech = speak(load_engine(model), text, voice, params, scene.strip() or None)
+            engine = load_engine(model)
+            speech = with_bar(functools.partial(engine.speak, text, voice, params, scene=scene.strip() or None))
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.warnings))
 
 
-def speak(engine: Engine, text: str, voice: Voice | None, params: SamplingParams, scene: str | None) -> SpeechResult:
-    """`engine.speak` with the node's progress bar; stops within a few frames when the user says so."""
+def with_bar(speak: Callable[..., SpeechResult]) -> SpeechResult:
+    """What `speak(on_frame=...)` says, with the node's progress bar; stops within a few frames when asked to."""
     bar = comfy.utils.ProgressBar(1)
 
     def on_frame(done: int, expected: int) -> None:
@@ -76,19 +79,20 @@ def speak(engine: Engine, text: str, voice: Voice | None, params: SamplingParams
         bar.update_absolute(done, expected)
 
     check_interrupt()
-    speech = engine.speak(text, voice, params, scene=scene, on_frame=on_frame)
+    speech = speak(on_frame=on_frame)
     bar.update_absolute(speech.frames, speech.frames)  # what was expected is an estimate: end with a full bar
     return speech
 
 
-def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = ()) -> str:
-    """The info output: what came of it, warnings, the model, and a line for engineers."""
+def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *more: str) -> str:
+    """The info output: what came of it, warnings, lines of the node's own, the model, and a line for engineers."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     return "\n".join(
         [
             f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
             *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
+            *more,
             f"Model: {model}",
             f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}. "
             f"Higgs TTS {VERSION}",
@@ -102,7 +106,8 @@ def _pace(speech: SpeechResult) -> str:
     return f", {speech.seconds / speech.elapsed:.1f} times real time"
 
 
-def _sampling_inputs() -> list[io.Input]:
+def sampling_inputs() -> list[io.Input]:
+    """How codes are drawn."""
     steady = f"{SamplingParams.temperature}, {SamplingParams.top_p}, {SamplingParams.top_k}"
     return [
         widgets.number(
@@ -130,7 +135,8 @@ def _sampling_inputs() -> list[io.Input]:
     ]
 
 
-def _advanced_inputs() -> list[io.Input]:
+def advanced_inputs() -> list[io.Input]:
+    """What few people change."""
     return [
         io.String.Input(
             "scene",

@@ -120,18 +120,20 @@ class HiggsTTSLoadVoice(io.ComfyNode):
     def fingerprint_inputs(cls, voice: str | None, **others: object) -> list:
         if voice is None:
             return []
-        path = find_voice(voice)
-        return [*_fingerprint(path), *transcript_of(path)]
+        return fingerprint(find_voice(voice))
 
     @classmethod
     def execute(cls, voice: str, model: HiggsPatcher | None = None) -> io.NodeOutput:
         with node_errors(LOAD_NAME):
             path = find_voice(voice)
-            loaded = Voice.load(path) if path.suffix.lower() == SAVED else _from_clip(path, model)
+            loaded = load(path, model)
         return io.NodeOutput(loaded, _describe(path, loaded))
 
 
-def _from_clip(path: Path, model: HiggsPatcher | None) -> Voice:
+def load(path: Path, model: HiggsPatcher | None) -> Voice:
+    """The voice in a file; of a clip the model makes it."""
+    if path.suffix.lower() == SAVED:
+        return Voice.load(path)
     if model is None:
         raise HiggsError(f"{path.name} is an audio clip; making a voice of it needs a model. Connect Higgs Load Model.")
     transcript, _ = transcript_of(path)
@@ -141,6 +143,11 @@ def _from_clip(path: Path, model: HiggsPatcher | None) -> Voice:
 def _describe(path: Path, loaded: Voice) -> str:
     remedy = "" if path.suffix.lower() == SAVED else f"Put it into {path.stem}.txt next to the clip."
     return f"{path.name}: {voice.describe(loaded, remedy)}"
+
+
+def fingerprint(path: Path) -> list:
+    """Of a voice file and its transcript."""
+    return [*_fingerprint(path), *transcript_of(path)]
 
 
 def _fingerprint(path: Path) -> tuple:

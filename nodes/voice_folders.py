@@ -26,8 +26,13 @@ def voices() -> dict[str, Path]:
         for path in sorted(root.rglob("*")):
             if path.suffix.lower() in (SAVED, *CLIPS) and path.is_file():
                 files.setdefault(path.relative_to(root).as_posix(), path)
-    built_in = {f"{BUILT_IN}/{path.name}": path for path in sorted(BUILT_IN_CLIPS.glob("*.flac"))}
+    built_in = {f"{BUILT_IN}/{path.name}": path for path in built_in_voices()}
     return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **built_in}
+
+
+def built_in_voices() -> list[Path]:
+    """The pack's own clips."""
+    return sorted(BUILT_IN_CLIPS.glob("*.flac"))
 
 
 def find_voice(name: str) -> Path:

@@ -1,8 +1,9 @@
 """What a checkpoint has learned, as an optional higgs_tts.json in its folder says; warns about text that asks for more.
 
-    {"languages": ["en"], "tags": ["<|prosody:pause|>"]}
+    {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true}
 
 languages: BCP 47 codes; tags: the control tags that work. A list that is absent leaves everything in.
+one_voice: without a reference it always speaks with the same voice.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Card:
 
     languages: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
+    one_voice: bool = False
     notes: tuple[str, ...] = ()  # what is wrong with the card itself; it then restricts nothing
 
     def warnings(self, text: str) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ def read_card(folder: Path) -> Card:
         if unknown:
             notes.append(f"{path}: tags lists {_listed(unknown)}, which {_is_are(unknown)} not known as control tags.")
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
-    return Card(languages or None, tags, tuple(notes))
+    return Card(languages or None, tags, held.get("one_voice") is True, tuple(notes))
 
 
 def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ import types
 
 import pytest
 import torch
-from higgs_tts.engine import SpeechResult, Voice
+from higgs_tts.engine import SpeechResult, SpokenTurn, Voice
 
 CPU = torch.device("cpu")
 
@@ -74,6 +74,7 @@ class FakeEngine:
     """Counts what is done to it: weights of 700 bytes, and 300 that `trim` gives up."""
 
     device, planned_bytes, encoder_bytes = CPU, 1000, 300
+    card = types.SimpleNamespace(one_voice=False)
 
     def __init__(self, fails=None):
         self.opened, self.trimmed, self.fails, self.calls = False, False, fails, []
@@ -108,6 +109,13 @@ class FakeEngine:
         return SpeechResult(
             wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",), how="by hand"
         )
+
+    def speak_turns(self, turns, voices, params, scene=None, on_frame=None, turn_gap=0.0):
+        self.calls.append((turns, voices, params, scene, turn_gap))
+        on_frame(1, 2)
+        spoken = tuple(SpokenTurn(turn.speaker, turn.text, 10 * at, 10 * at + 5) for at, turn in enumerate(turns))
+        wav, codes = torch.ones(10 * len(turns)), torch.zeros(2, 8, dtype=torch.int64)
+        return SpeechResult(wav, codes, 0.02, len(turns), "end of speech", how="by hand", turns=spoken)
 
     def encode_voice(self, wav, sample_rate, transcript=None, name=""):
         self.calls.append((tuple(wav.shape), sample_rate, transcript, name))
@@ -145,6 +153,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
 
     io = types.SimpleNamespace(
         **{name: socket_type(name) for name in ("Combo", "Int", "Float", "String", "Boolean", "Audio")},
+        Autogrow=types.SimpleNamespace(Input=socket_type("Autogrow").Input, TemplateNames=Recorder),
         Custom=socket_type, Schema=Recorder, NodeOutput=Recorder, Input=object, NodeReplace=object,
         ComfyNode=type("ComfyNode", (), {"hidden": types.SimpleNamespace(unique_id="7")}),
         Hidden=types.SimpleNamespace(unique_id="UNIQUE_ID"),

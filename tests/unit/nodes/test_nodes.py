@@ -6,6 +6,8 @@ import asyncio
 import importlib
 import pathlib
 import sys
+import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,6 +32,7 @@ def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
 def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak",
+        "HiggsTTSDialogue",
     ]  # fmt: skip
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
@@ -39,7 +42,11 @@ def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
 
 
 def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
-    settings = {"HiggsTTSSpeak": SamplingParams, "HiggsTTSLoadModel": EngineConfig}
+    settings = {
+        "HiggsTTSSpeak": SamplingParams,
+        "HiggsTTSDialogue": SamplingParams,
+        "HiggsTTSLoadModel": EngineConfig,
+    }
     seen = set()
     for node_id, cls in settings.items():
         for socket in schemas[node_id].inputs:
@@ -63,7 +70,7 @@ def test_the_licence_stands_where_a_checkpoint_is_chosen(load_module):
 
 
 def test_linked_names_are_unknown_before_the_run(comfy):
-    load, _, save, read, _ = node_list()
+    load, _, save, read, *_ = node_list()
     assert load.validate_inputs(None) is True and read.validate_inputs(None) is True
     for node, name in ((load, "model"), (save, "name"), (read, "voice")):
         assert node.fingerprint_inputs(**{name: None}) == node.fingerprint_inputs(**{name: None})
@@ -236,3 +243,73 @@ class TestSaveVoice:
         before = save.fingerprint_inputs("anna")
         path.with_name("anna 2.safetensors").unlink()
         assert save.fingerprint_inputs("anna") != before
+
+
+class TestDialogue:
+    @pytest.fixture
+    def run(self, load_module, make_engine):
+        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher.model.label, patcher.model.warnings = "higgs", ()
+        node = load_module("dialogue").HiggsTTSDialogue
+
+        def run(script, **given):
+            audio, speakers, info = node.execute(patcher, script, **given).args
+            return patcher.engine.calls[-1], audio, speakers, info
+
+        run.engine, run.node = patcher.engine, node
+        return run
+
+    @pytest.mark.parametrize(
+        "script",
+        [
+            "[1] One.\n[2] Two.",
+            "Speaker 1: One.\nSpeaker 2: Two.",
+            "anna: One.\nTOM: Two.",
+            "Cleo = 1\nBen = tom\nCleo: One.\nBen: Two.",
+        ],
+    )
+    def test_a_voice_goes_by_its_name_and_its_socket(self, run, script):
+        voices = {"voice_1": replace(VOICE, name="Anna"), "voice_2": replace(OTHER, name="Tom"), "voice_3": None}
+        (turns, given, params, scene, gap), audio, speakers, info = run(script, voices=voices, turn_gap=0.5, seed=7)
+        assert [turn.text for turn in turns] == ["One.", "Two."] and params.seed == 7 and (scene, gap) == (None, 0.5)
+        assert [given[turn.speaker] for turn in turns] == [voices["voice_1"], voices["voice_2"]]
+        assert audio["waveform"].shape == (1, 1, 20) and speakers["waveform"].shape == (1, 2, 20)
+        first, second = speakers["waveform"][0]
+        assert first.nonzero().flatten().tolist() == list(range(5))
+        assert second.nonzero().flatten().tolist() == list(range(10, 15))
+        assert "Speakers: 1 " in info and "Warning" not in info
+
+    def test_a_file_in_models_voices_is_named_at_the_head(self, run, library):
+        VOICE.save(library / "anna.safetensors")
+        (_, given, *_), *_ = run("Anna = anna.safetensors\nAnna: One.")
+        assert torch.equal(given["Anna"].codes, VOICE.codes) and given["Anna"].transcript == VOICE.transcript
+        before = run.node.fingerprint_inputs("Anna = anna.safetensors\nAnna: One.", model=None)
+        OTHER.save(library / "anna.safetensors")
+        assert run.node.fingerprint_inputs("Anna = anna.safetensors\nAnna: One.", model=None) != before
+        assert run.node.fingerprint_inputs(None) == [] and run.node.fingerprint_inputs("A: x\nB = y\n") == []
+
+    def test_without_a_voice_the_engine_finds_one_unless_it_has_but_one(self, run, load_module):
+        (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.")
+        assert given == {}
+        run.engine.card = types.SimpleNamespace(one_voice=True)
+        (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.")
+        clips = [path.stem for path in load_module("voice_folders").built_in_voices()]
+        assert [voice.name for voice in given.values()] == clips[:2] and list(given) == ["Anna", "Tom"]
+        (_, given, *_), *_ = run("Only one speaks.")
+        assert given == {}
+
+    def test_what_stands_before_the_first_name_has_the_first_voice(self, run):
+        (turns, given, *_), *_ = run("Once upon a time.\n[1] One.", voices={"voice_1": VOICE})
+        assert [turn.speaker for turn in turns] == ["", "1"] and given[""] is given["1"] is VOICE
+
+    @pytest.mark.parametrize(
+        ("script", "voices", "error"),
+        [
+            ("  # nothing", {}, "the script is empty"),
+            ("Ann = gone.wav\nAnn: One.", {}, "there is no voice 'gone.wav'"),
+            ("[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with one: 1"),
+        ],
+    )
+    def test_errors_name_node_and_remedy(self, run, script, voices, error):
+        with pytest.raises(HiggsError, match=f"Higgs Dialogue: {error}"):
+            run(script, voices=voices)

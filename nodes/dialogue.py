@@ -1,0 +1,146 @@
+"""HiggsTTSDialogue: a script and its voices become AUDIO, all turns together. Knows no tensor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+
+from comfy_api.latest import io
+
+from ..engine import TURN_GAP, Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, speaker_key
+from . import audio, types, voice_files
+from .memory import load_engine
+from .node_errors import node_errors
+from .patcher import HiggsPatcher
+from .speak import advanced_inputs, describe, sampling_inputs, with_bar
+from .voice_folders import built_in_voices, find_voice
+
+NAME = "Higgs Dialogue"
+SCRIPT = """Anna: Did you hear that?
+Tom: Hear what?
+Anna: There. Somebody is at the door. [pause 1]
+Tom: At this hour?"""
+SOCKETS = [f"voice_{number}" for number in range(1, 17)]
+
+
+class HiggsTTSDialogue(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSDialogue",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Turns a script of several speakers into speech, each with a voice of their own. All turns are "
+            "generated together as far as memory allows.",
+            search_aliases=["text to dialogue", "multi speaker", "conversation", "podcast", "tts", "higgs audio"],
+            inputs=[
+                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                io.String.Input(
+                    "script",
+                    multiline=True,
+                    default=SCRIPT,
+                    tooltip="Lines such as 'Anna: Hello' or '[Anna] Hello' begin a turn. [pause 1.5] is silence, # a "
+                    "comment; ? tells the rest.",
+                ),
+                io.Autogrow.Input(
+                    "voices",
+                    template=io.Autogrow.TemplateNames(types.Voice.Input("voice", optional=True), names=SOCKETS, min=1),
+                    optional=True,
+                    tooltip="Voices of the speakers, by the voice's name or the socket's number. 'Anna = 1' at the "
+                    "script's head gives Anna the first. Who has none gets a voice from the seed.",
+                ),
+                *sampling_inputs(),
+                io.Float.Input(
+                    "turn_gap",
+                    default=TURN_GAP,
+                    min=0.0,
+                    max=10.0,
+                    step=0.05,
+                    optional=True,
+                    tooltip="Silence between turns, in seconds, where the script names no pause.",
+                ),
+                *advanced_inputs(),
+            ],
+            outputs=[
+                io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
+                io.Audio.Output(
+                    display_name="speakers", tooltip="The same with a channel for each speaker, as info lists them."
+                ),
+                io.String.Output(
+                    display_name="info", tooltip="Length, speed, whether the text is complete, speakers and warnings."
+                ),
+            ],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, script: str | None, **others: object) -> list:
+        """Speaks again when a voice file that the script names has changed. A linked script is None here."""
+        files = []
+        for name in _read_head(script or "").values():
+            try:
+                files.append(voice_files.fingerprint(find_voice(name)))
+            except HiggsError:  # a socket's name, or told when the node runs
+                files.append([])
+        return files
+
+    @classmethod
+    def execute(
+        cls,
+        model: HiggsPatcher,
+        script: str,
+        voices: Mapping[str, Voice | None] | None = None,
+        turn_gap: float = TURN_GAP,
+        scene: str = "",
+        **settings: float,
+    ) -> io.NodeOutput:
+        with node_errors(NAME):
+            params = replace(SamplingParams(), **settings)
+            sockets = _by_name(voices or {})
+            dialogue = read_dialogue(script, sockets)
+            if not dialogue.turns:
+                raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
+            given = _voices(dialogue, {speaker_key(name): voice for name, voice in sockets.items()}, model)
+            what = dialogue.turns, given, params, scene.strip() or None
+            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, turn_gap=turn_gap))
+        speakers = dialogue.speakers
+        warnings = (*model.model.warnings, *dialogue.warnings)
+        info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
+        return io.NodeOutput(audio.from_speech(speech), audio.by_speaker(speech, speakers), info)
+
+
+def _by_name(voices: Mapping[str, Voice | None]) -> dict[str, Voice]:
+    """The connected voices by their sockets' numbers, and by their own names."""
+    connected = {name.rpartition("_")[2]: voice for name, voice in voices.items() if voice is not None}
+    return connected | {voice.name: voice for voice in connected.values() if voice.name}
+
+
+def _read_head(script: str) -> dict[str, str]:
+    try:
+        return read_dialogue(script).head
+    except HiggsError:  # told when the node runs
+        return {}
+
+
+def _voices(dialogue: Dialogue, sockets: Mapping[str, Voice], model: HiggsPatcher) -> dict[str, Voice]:
+    """Speaker -> voice, of those that have one. Who speaks before the first name has the first socket's."""
+    found = {}
+    heads = {speaker_key(name): named for name, named in dialogue.head.items()}
+    for speaker in dialogue.speakers:
+        named = heads.get(speaker_key(speaker))
+        if named is not None:
+            found[speaker] = sockets.get(speaker_key(named)) or voice_files.load(find_voice(named), model)
+        elif speaker_key(speaker) in sockets:
+            found[speaker] = sockets[speaker_key(speaker)]
+        elif not speaker and sockets:
+            found[speaker] = next(iter(sockets.values()))
+    if model.engine.card.one_voice:
+        without = [speaker for speaker in dialogue.speakers if speaker not in found]
+        clips = built_in_voices()
+        for place, speaker in enumerate(without if len(dialogue.speakers) > 1 else []):
+            found[speaker] = voice_files.load(clips[place % len(clips)], model)
+    return found
+
+
+def _listed(speakers: list[str]) -> str:
+    return ", ".join(f"{number} {name or '(no name)'}" for number, name in enumerate(speakers, 1))
