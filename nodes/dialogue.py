@@ -47,8 +47,8 @@ class HiggsTTSDialogue(io.ComfyNode):
                     "voices",
                     template=io.Autogrow.TemplateNames(types.Voice.Input("voice", optional=True), names=SOCKETS, min=1),
                     optional=True,
-                    tooltip="Voices of the speakers, by the voice's name or the socket's number. 'Anna = 1' at the "
-                    "script's head gives Anna the first. Who has none gets a voice from the seed.",
+                    tooltip="Voices of the speakers, in the order in which they first speak; or by the voice's name or "
+                    "the socket's number, where the script uses these. Who has none gets a voice from the seed.",
                 ),
                 *sampling_inputs(),
                 io.Float.Input(
@@ -97,10 +97,10 @@ class HiggsTTSDialogue(io.ComfyNode):
         with node_errors(NAME):
             params = replace(SamplingParams(), **settings)
             sockets = _by_name(voices or {})
-            dialogue = read_dialogue(script, sockets)
+            dialogue = _read(script, sockets)
             if not dialogue.turns:
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
-            given = _voices(dialogue, {speaker_key(name): voice for name, voice in sockets.items()}, model)
+            given = _voices(dialogue, sockets, model)
             what = dialogue.turns, given, params, scene.strip() or None
             speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, turn_gap=turn_gap))
         speakers = dialogue.speakers
@@ -112,7 +112,18 @@ class HiggsTTSDialogue(io.ComfyNode):
 def _by_name(voices: Mapping[str, Voice | None]) -> dict[str, Voice]:
     """The connected voices by their sockets' numbers, and by their own names."""
     connected = {name.rpartition("_")[2]: voice for name, voice in voices.items() if voice is not None}
-    return connected | {voice.name: voice for voice in connected.values() if voice.name}
+    return connected | {speaker_key(voice.name): voice for voice in connected.values() if voice.name}
+
+
+def _read(script: str, sockets: dict[str, Voice]) -> Dialogue:
+    """The script; where it knows none of the voices by name, its speakers get them in turn, as far as they go."""
+    plain = read_dialogue(script)
+    names = [speaker for speaker in plain.speakers if speaker]
+    if not sockets or not names or plain.head or any(speaker_key(name) in sockets for name in plain.names):
+        return read_dialogue(script, sockets)
+    connected = [voice for name, voice in sockets.items() if name.isdecimal()]
+    sockets |= {speaker_key(name): voice for name, voice in zip(names, connected, strict=False)}
+    return plain
 
 
 def _read_head(script: str) -> dict[str, str]:

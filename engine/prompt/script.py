@@ -89,6 +89,7 @@ class Dialogue:
 
     turns: tuple[Turn, ...]
     head: dict[str, str]
+    names: tuple[str, ...] = ()  # all that stand where a turn could begin, speakers or not
     warnings: tuple[str, ...] = ()
 
     @property
@@ -137,11 +138,11 @@ class _DialogueReader:
                 self._head[declared[1]] = declared[2]
         self._lines = lines
         self._names = {speaker_key(name): name for name in (*known, *self._head) if name}
-        found = [start[1] for line in lines if (start := self._start(line))]
-        self._counts = Counter(map(speaker_key, found))
+        self._found = [start[1] for line in lines if (start := self._start(line))]
+        self._counts = Counter(map(speaker_key, self._found))
         self._voices = bool(self._names)
         if not self._voices:
-            for name in found:
+            for name in self._found:
                 if self._counts[speaker_key(name)] > 1:
                     self._names.setdefault(speaker_key(name), name)
 
@@ -162,7 +163,8 @@ class _DialogueReader:
             seed, lead = self._settings(start)
             said = [start[start.re.groups]]
         end()
-        return Dialogue(tuple(turns), self._head, tuple(dict.fromkeys(self._warnings)))
+        warnings = tuple(dict.fromkeys(self._warnings))
+        return Dialogue(tuple(turns), self._head, tuple(dict.fromkeys(self._found)), warnings)
 
     def _start(self, line: str) -> re.Match | None:
         """What might begin a turn: (name, settings, text) of brackets, (name, text) before a colon."""

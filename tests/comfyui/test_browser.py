@@ -17,9 +17,17 @@ TITLES = {
     "speak": "Higgs TTS - Text to Speech",
     "clone_voice": "Higgs TTS - Voice Cloning",
     "long_narration": "Higgs TTS - Audiobook Narration",
+    "dialogue": "Higgs TTS - Dialogue",
 }
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
-NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
+NODES = [
+    "HiggsTTSLoadModel",
+    "HiggsTTSVoice",
+    "HiggsTTSSaveVoice",
+    "HiggsTTSLoadVoice",
+    "HiggsTTSSpeak",
+    "HiggsTTSDialogue",
+]
 
 # Where a point of a node lies on the page: x is a share of its width, y counts down from its top.
 PLACE = """([type, x, widget]) => {
@@ -92,7 +100,8 @@ class Browser:
         self.page.get_by_text("ComfyUI-Higgs-TTS").click()
         self.page.get_by_test_id(f"template-workflow-{TITLES.get(name, name)}").click()
         self.page.wait_for_function(
-            "() => app.graph._nodes.some(node => node.type === 'HiggsTTSSpeak' && node.widgets.every(w => w.last_y))"
+            "() => app.graph._nodes.some(node => ['HiggsTTSSpeak', 'HiggsTTSDialogue'].includes(node.type)"
+            " && node.widgets.every(w => w.last_y))"
         )
         self.page.get_by_test_id("dialog-overlay").wait_for(state="detached")
         self.page.wait_for_timeout(500)  # the view glides to the graph
@@ -185,13 +194,13 @@ def test_templates_are_found_by_what_people_search_for(fresh_browser):
     page = fresh_browser.page
     page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
     page.get_by_text("ComfyUI-Higgs-TTS").click()
-    page.locator("[data-testid^='template-workflow-Higgs']").nth(2).wait_for()
+    page.locator("[data-testid^='template-workflow-Higgs']").nth(3).wait_for()
     page.wait_for_function(
         "() => [...document.querySelectorAll('[data-testid^=\"template-workflow-Higgs\"] img')].filter("
-        "image => image.complete && image.naturalWidth > 100).length === 3"
+        "image => image.complete && image.naturalWidth > 100).length === 4"
     )
     fresh_browser.shoot("templates")
-    for word, count in (("higgs", 3), ("tts", 3), ("voice", 1), ("speech", 1), ("audiobook", 1), ("narration", 1)):
+    for word, count in (("higgs", 4), ("tts", 4), ("voice", 1), ("speech", 1), ("narration", 1), ("dialogue", 1)):
         page.get_by_placeholder("Search").last.fill(word)
         page.wait_for_function(
             "n => document.querySelectorAll('[data-testid^=\"template-workflow-Higgs\"]').length === n", arg=count
@@ -224,7 +233,7 @@ def test_a_speak_node_added_by_hand_has_a_sentence_and_whole_labels(fresh_browse
     assert browser.value("HiggsTTSSpeak", "text").startswith("Hello!") and cut == []
 
 
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize("name", [path.stem for path in sorted(SAVED.glob("*.json"))])
 def test_a_saved_workflow_has_no_gap_between_paragraphs_and_a_new_node_has(fresh_browser, name):
     saved = json.loads((SAVED / f"{name}.json").read_text(encoding="utf-8"))
     fresh_browser.page.evaluate("saved => app.loadGraphData(saved)", saved)
@@ -237,7 +246,24 @@ def test_a_saved_workflow_has_no_gap_between_paragraphs_and_a_new_node_has(fresh
     assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0.6 and fresh_browser.faults == []
 
 
-@pytest.mark.parametrize("name", ["clone_voice", "long_narration", "speak"])
+def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser):
+    sockets = fresh_browser.page.evaluate("""() => {
+        app.graph.clear()
+        const made = type => { const node = LiteGraph.createNode(type); app.graph.add(node); return node }
+        const scene = made("HiggsTTSDialogue"), counts = []
+        const voices = () => scene.inputs.filter(socket => socket.name.startsWith("voices"))
+        for (let i = 0; i < 5; ++i) {
+            counts.push(voices().length)
+            made("HiggsTTSLoadVoice").connect(0, scene, scene.inputs.indexOf(voices().find(s => s.link == null)))
+        }
+        return [counts, voices().map(socket => socket.name)]
+    }""")
+    (first, *_, last), names = sockets
+    assert last == first + 4 and names[:5] == [f"voices.voice_{number}" for number in range(1, 6)]
+    assert fresh_browser.faults == []
+
+
+@pytest.mark.parametrize("name", ["clone_voice", "long_narration", "speak", "dialogue"])
 def test_templates_open_whole_and_tidy(browser, name):
     browser.open_template(name)
     browser.shoot(name)

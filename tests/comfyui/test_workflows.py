@@ -15,7 +15,8 @@ from .server import TODAY
 
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
-NODES = ["HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak"]
+VOICES = ["HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice"]
+NODES = ["HiggsTTSLoadModel", *VOICES, "HiggsTTSSpeak", "HiggsTTSDialogue"]
 
 
 def check_speech(outcome, class_type="PreviewAudio", chunks=1):
@@ -36,7 +37,7 @@ def test_the_pack_is_there(comfy):
         assert all(options["tooltip"] for _, options in inputs.values())
         assert comfy.fetch(f"/extensions/ComfyUI-Higgs-TTS/docs/{node}.md").startswith(b"# Higgs ")
     titles = comfy.get("/workflow_templates")["ComfyUI-Higgs-TTS"]
-    assert sorted(titles) == sorted(path.stem for path in TODAY.glob("*.json")) and len(titles) == 3
+    assert sorted(titles) == sorted(path.stem for path in TODAY.glob("*.json")) and len(titles) == 4
     for title in map(urllib.parse.quote, titles):
         assert comfy.get(f"/api/workflow_templates/ComfyUI-Higgs-TTS/{title}.json")["nodes"]
         assert comfy.fetch(f"/api/workflow_templates/ComfyUI-Higgs-TTS/{title}.jpg").startswith(b"\xff\xd8")
@@ -60,6 +61,26 @@ def test_long_narration_is_split_and_saved(comfy, workflow):
     assert chunks > 1
     check_speech(outcome, "SaveAudio", chunks)
     assert (comfy.base / "models" / "voices" / "narrator.safetensors").is_file()
+
+
+def test_a_script_is_spoken_by_its_voices(fresh, template):
+    script = "Anna = 1\nTom = 2\n\nAnna: One. [pause 2]\nTom: Two.\nAnna: Three."
+    prompt = template("dialogue", HiggsTTSDialogue={"script": script, "max_frames": 100})
+    outcome = fresh.run(prompt)
+    (wave, rate), info = outcome.audio("SaveAudio"), outcome.text()
+    assert "Speakers: 1 Anna, 2 Tom" in info and "Complete." in info and "Warning" not in info, info
+    assert rate == RATE and wave.shape[1] == 1 and np.abs(wave).max() > 0.05
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], (wave[:, 0] == 0).astype(int), [0]])))
+    assert 2 * RATE <= (edges[1::2] - edges[::2]).max() < 3 * RATE
+    prompt["5"]["inputs"]["audio"] = ["4", 1]
+    tracks, _ = fresh.run(prompt).audio("SaveAudio")
+    assert tracks.shape == (len(wave), 2) and np.abs(tracks.sum(1) - wave[:, 0]).max() < 1e-4
+
+
+def test_a_name_without_a_voice_is_told_on_the_node(fresh, template):
+    script = "[1] One.\n[Cleo] Two.\n[Cleo] Three."
+    outcome = fresh.run(template("dialogue", HiggsTTSDialogue={"script": script}))
+    assert "Higgs Dialogue: Cleo has no voice" in outcome.error
 
 
 def test_v2_speaks_with_a_scene(comfy, workflow):
@@ -195,7 +216,13 @@ def test_a_narration_runs_again_with_another_clip(comfy, workflow):
 
 
 @pytest.mark.parametrize(
-    "name, node", [("speak", "PreviewAudio"), ("clone_voice", "PreviewAudio"), ("long_narration", "SaveAudio")]
+    "name, node",
+    [
+        ("speak", "PreviewAudio"),
+        ("clone_voice", "PreviewAudio"),
+        ("long_narration", "SaveAudio"),
+        ("dialogue", "SaveAudio"),
+    ],
 )
 def test_every_template_speaks_on_a_fresh_install(fresh, template, name, node):
     """As it is opened, with the checkpoint that comes with the pack."""

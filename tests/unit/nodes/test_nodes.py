@@ -266,6 +266,7 @@ class TestDialogue:
             "Speaker 1: One.\nSpeaker 2: Two.",
             "anna: One.\nTOM: Two.",
             "Cleo = 1\nBen = tom\nCleo: One.\nBen: Two.",
+            "Tom = 2\nAnna: One.\nTom: Two.",
         ],
     )
     def test_a_voice_goes_by_its_name_and_its_socket(self, run, script):
@@ -278,6 +279,11 @@ class TestDialogue:
         assert first.nonzero().flatten().tolist() == list(range(5))
         assert second.nonzero().flatten().tolist() == list(range(10, 15))
         assert "Speakers: 1 " in info and "Warning" not in info
+
+    def test_speakers_of_other_names_have_the_sockets_in_turn(self, run):
+        script = "Cleo: One.\nBen: Two.\nCleo: Three.\nBen: Four.\nDora: Five.\nDora: Six."
+        (_, given, *_), *_ = run(script, voices={"voice_1": replace(VOICE, name="Anna"), "voice_2": OTHER})
+        assert list(given) == ["Cleo", "Ben"] and given["Cleo"].name == "Anna" and given["Ben"] is OTHER
 
     def test_a_file_in_models_voices_is_named_at_the_head(self, run, library):
         VOICE.save(library / "anna.safetensors")
@@ -307,7 +313,7 @@ class TestDialogue:
         [
             ("  # nothing", {}, "the script is empty"),
             ("Ann = gone.wav\nAnn: One.", {}, "there is no voice 'gone.wav'"),
-            ("[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with one: 1"),
+            ("[1] Zero.\n[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with one: 1"),
         ],
     )
     def test_errors_name_node_and_remedy(self, run, script, voices, error):

@@ -10,13 +10,16 @@ from higgs_tts.engine import EngineConfig, SamplingParams
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TODAY, SAVED = ROOT / "workflows", ROOT / "tests" / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
-NAMES = ["speak", "clone_voice", "long_narration"]
+NAMES = ["speak", "clone_voice", "long_narration", "dialogue"]
 TITLES = {  # what the template browser shows and searches
     "speak": "Higgs TTS - Text to Speech",
     "clone_voice": "Higgs TTS - Voice Cloning",
     "long_narration": "Higgs TTS - Audiobook Narration",
+    "dialogue": "Higgs TTS - Dialogue",
 }
-every_graph = pytest.mark.parametrize("folder, name", [(f, name) for f in (TODAY, SAVED) for name in NAMES])
+every_graph = pytest.mark.parametrize(
+    "folder, name", [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
+)
 SINCE = {"HiggsTTSSpeak": ("paragraph_gap",)}  # widgets since 0.1.0
 PARAGRAPH_GAP = 0.6  # of a new node
 WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
@@ -29,13 +32,19 @@ CORE = {
 }
 
 
+def names_of(socket):
+    """A socket's name, or of one that grows those of all that it may become."""
+    grown = getattr(socket, "template", None)
+    return [f"{socket.args[0]}.{name}" for name in grown.names] if grown else [socket.args[0]]
+
+
 @pytest.fixture
 def sockets(schemas):
     """{node id: (inputs in order, widgets in order, output types)}; ComfyUI lists optional inputs last."""
     found = dict(CORE)
     for node_id, schema in schemas.items():
         inputs = sorted(schema.inputs, key=lambda socket: getattr(socket, "optional", False))
-        names = [socket.args[0] for socket in inputs]
+        names = [name for socket in inputs for name in names_of(socket)]
         widgets = [socket.args[0] for socket in inputs if socket.kind in WIDGETS]
         found[node_id] = names, widgets, [output.kind for output in schema.outputs]
     return found
@@ -59,7 +68,7 @@ def test_the_voices_that_templates_name_are_there():
     voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
     named = [node["inputs"]["voice"] for name in NAMES for node in api(name).values() if "Load" in node["class_type"]
              and "voice" in node["inputs"]]  # fmt: skip
-    assert len(named) == 2 and {name.removeprefix("built-in/") for name in named} <= voices
+    assert len(named) == 4 and {name.removeprefix("built-in/") for name in named} <= voices
     assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
 
 
@@ -112,7 +121,11 @@ def test_links_are_known_at_both_ends(name):
 def test_values_are_the_engine_s_defaults(name):
     for node in api(name).values():
         for key, value in node["inputs"].items():
-            if node["class_type"] == "HiggsTTSSpeak" and hasattr(SamplingParams, key) and key != "seed":
+            if (
+                node["class_type"] in ("HiggsTTSSpeak", "HiggsTTSDialogue")
+                and hasattr(SamplingParams, key)
+                and key != "seed"
+            ):
                 assert value == (PARAGRAPH_GAP if key == "paragraph_gap" else getattr(SamplingParams, key)), key
             if key == "model" and node["class_type"] == "HiggsTTSLoadModel":
                 assert value == "auto"
