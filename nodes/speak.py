@@ -9,7 +9,7 @@ from dataclasses import replace
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import VERSION, HiggsError, SamplingParams, SpeechResult, Voice
+from ..engine import VERSION, HiggsError, SamplingParams, SpeechResult, Voice, read_dialogue
 from . import audio, types, widgets
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
@@ -67,7 +67,16 @@ class HiggsTTSSpeak(io.ComfyNode):
                 raise HiggsError("the text is empty. Enter the text to speak.")
             engine = load_engine(model)
             speech = with_bar(functools.partial(engine.speak, text, voice, params, scene=scene.strip() or None))
-        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, model.model.warnings))
+        warnings = (*model.model.warnings, *_hints(text))
+        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings))
+
+
+def _hints(text: str) -> list[str]:
+    """That a text looks like a script, which is for another node."""
+    speakers = [name for name in read_dialogue(text).speakers if name]
+    if not speakers:
+        return []
+    return [f"Names such as {speakers[0]} are read aloud here. Higgs Dialogue gives each speaker a voice."]
 
 
 def with_bar(speak: Callable[..., SpeechResult]) -> SpeechResult:

@@ -21,6 +21,7 @@ from ..sequence import Sequence
 from ..talker.config import ModelConfig
 from ..voice.voice import Voice
 from .chunking import estimate_frames
+from .tags import stage_directions
 from .tokenizer import REF_TEXT, Vocabulary
 
 SYSTEM_TEXT = "Generate audio following instruction."
@@ -91,6 +92,8 @@ class PromptBuilder:
     def _content(self, writer: _Writer, text: str) -> str:
         """What of `text` is spoken."""
         content = writer.clean(text)
+        for warning in () if self._family.is_chat else stage_directions(content):
+            writer.warn(warning)
         if not self._vocabulary.guard.speakable(content):
             if self._vocabulary.guard.has_text(content):
                 raise HiggsError("There is nothing to say: the text has no letter or digit.")

@@ -69,6 +69,33 @@ def suggest(spelled: str) -> str:
     return ""
 
 
+# How people and other packs write sounds and ways of speaking: the beginnings of words, and the tag that is meant.
+_WRITTEN = {
+    "laugh|chuckl|giggl": ("<|sfx:laughter|>", "Haha"),
+    "sigh": ("<|sfx:sigh|>", "Ahh"),
+    "cough": ("<|sfx:cough|>", "Ahem"),
+    "cry|cries|cried|sob": ("<|sfx:crying|>", ""),
+    "scream": ("<|sfx:screaming|>", "Aah"),
+    "sniff": ("<|sfx:sniff|>", ""),
+    "sneez": ("<|sfx:sneeze|>", "Achoo"),
+    "hum(?:s|m|ming)?\\b": ("<|sfx:humming|>", "Hmm"),
+    "burp": ("<|sfx:burping|>", ""),
+    "whisper": ("<|style:whispering|>", ""),
+    "shout|yell": ("<|style:shouting|>", ""),
+    "sings?\\b|singing": ("<|style:singing|>", ""),
+}
+_DIRECTION = re.compile(
+    rf"[\[(<*]\s*(?:{'|'.join(f'({words})' for words in _WRITTEN)})[\w ,]{{0,24}}[\])>*]", re.IGNORECASE
+)
+
+
+def stage_directions(text: str) -> list[str]:
+    """A warning for each sound or way of speaking that is written as words, such as [laughs]: they are read aloud."""
+    meant = list(_WRITTEN.values())
+    found = {match[0]: meant[(match.lastindex or 1) - 1] for match in _DIRECTION.finditer(text)}
+    return [f'"{written}" is read aloud. Write {tag}{sound} instead.' for written, (tag, sound) in found.items()]
+
+
 def left_out(command: str) -> str:
     """The warning about a token that only the engine itself may write."""
     return f"{command} was left out of the text: to the model it is a command, not something to say."

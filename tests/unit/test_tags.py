@@ -1,7 +1,7 @@
 """What is left out of a user's text, and what the user is told."""
 
 import pytest
-from higgs_tts.engine.prompt.tags import TAGS, TextGuard, canonical_tag, delivery_slot
+from higgs_tts.engine.prompt.tags import TAGS, TextGuard, canonical_tag, delivery_slot, stage_directions
 
 RESERVED = ["<|tts|>", "<|text|>", "<|audio|>", "<|eoc|>", "<think>", "<thinking>", "[PAD]"]
 
@@ -114,3 +114,29 @@ def test_spellings_and_slots():
     slots = {tag: delivery_slot(tag) for tag in TAGS}
     assert {slot for slot in slots.values() if slot} == {"emotion", "style", "speed", "pitch", "expressive"}
     assert [tag for tag in TAGS if slots[tag] is None] == ["<|prosody:pause|>", "<|prosody:long_pause|>", *TAGS[-9:]]
+
+
+@pytest.mark.parametrize(
+    ("written", "tag"),
+    [
+        ("[laughs]", "<|sfx:laughter|>Haha"),
+        ("(giggling softly)", "<|sfx:laughter|>Haha"),
+        ("<laugh>", "<|sfx:laughter|>Haha"),
+        ("*Sighs*", "<|sfx:sigh|>Ahh"),
+        ("[hums]", "<|sfx:humming|>"),
+        ("(whispers)", "<|style:whispering|>"),
+        ("[shouting]", "<|style:shouting|>"),
+        ("( sings )", "<|style:singing|>"),
+    ],
+)
+def test_a_sound_written_as_words_is_told_with_its_tag(written, tag):
+    (warning,) = stage_directions(f"Well. {written} Indeed, {written} yes.")
+    assert f'"{written}" is read aloud' in warning and tag in warning
+    assert canonical_tag(tag[: tag.index(">") + 1])
+
+
+@pytest.mark.parametrize(
+    "text", ["He laughs.", "(human)", "[singer]", "(he laughed)", "2 * sigh", "<|sfx:laughter|>Haha"]
+)
+def test_words_that_are_no_stage_direction_are_not_told(text):
+    assert stage_directions(text) == []

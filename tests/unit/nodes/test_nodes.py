@@ -77,6 +77,14 @@ def test_linked_names_are_unknown_before_the_run(comfy):
 
 
 class TestSpeak:
+    def test_a_script_gets_a_hint(self, load_module, make_engine):
+        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher.model.label, patcher.model.warnings = "higgs", ()
+        speak = load_module("speak").HiggsTTSSpeak
+        for text, told in (("Anna: Hi.\nTom: Ho.\nAnna: Bye.", True), ("Anna: Hi.\nThat was all.", False)):
+            _, info = speak.execute(patcher, text).args
+            assert ("Names such as Anna" in info and "Higgs Dialogue" in info) == told
+
     @pytest.fixture
     def patcher(self, load_module, make_engine):
         made = load_module("patcher").make_patcher(make_engine())
