@@ -16,6 +16,7 @@ from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from .checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import build_encoder
 from .config import TURN_GAP, EngineConfig, SamplingParams
+from .decode.kept_codes import KeptCodes
 from .errors import HiggsError
 from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes
@@ -57,6 +58,7 @@ class Engine:
         self._lock = threading.RLock()
         self._closing = self._speaking = self._drop_after = False
         self._loaded: LoadedModel | None = None
+        self._kept = KeptCodes()
 
     @property
     def family(self) -> str:
@@ -197,17 +199,17 @@ class Engine:
         on_frame: Callable[[int, int], None] | None = None,
         on_audio: Callable[[torch.Tensor], None] | None = None,
         turn_gap: float = TURN_GAP,
+        reuse: bool = True,
     ) -> SpeechResult:
         """Says a dialogue, all of its turns together; see `speak` for what both have.
 
-        voices: by speaker. One without gets its own from the seed and its name: its first words are the voice of the
-        rest. turn_gap: seconds of silence between turns, where no pause is written. What a turn sounds like depends on
-        its speaker, text and settings alone, and on how often the speaker has said the same before.
-        Raises HiggsError as `speak` does, and for no turns at all.
+        voices: by speaker. One without gets its own from seed and name: its first words are the voice of the rest.
+        turn_gap: seconds of silence between turns, where no pause is written. reuse: what this engine has said before
+        comes from its codes, which stay on the host. Raises HiggsError as `speak` does, and for no turns at all.
         """
         if not turns:
             raise HiggsError("There is nothing to say: the script has no text.")
-        return self._say(turns, voices, params, scene, on_frame, on_audio, turn_gap)
+        return self._say(turns, voices, params, scene, on_frame, on_audio, turn_gap, self._kept if reuse else None)
 
     def _say(
         self,
@@ -218,6 +220,7 @@ class Engine:
         on_frame: Callable[[int, int], None] | None,
         on_audio: Callable[[torch.Tensor], None] | None,
         turn_gap: float | None,
+        kept: KeptCodes | None = None,
     ) -> SpeechResult:
         params = params or SamplingParams()
         for name, voice in voices.items():
@@ -236,7 +239,7 @@ class Engine:
                 if on_frame is not None:
                     on_frame(done, expected)
 
-            what = turns, voices, params, scene, Listener(tick, on_audio), turn_gap
+            what = turns, voices, params, scene, Listener(tick, on_audio), turn_gap, kept
             self._speaking = True
             try:
                 with self._few_threads(), SpeechRequest(self._loaded, self._builder, *what) as request:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, replace
@@ -19,14 +18,16 @@ from . import ending
 from .codec.waveform import Waveform
 from .codes import CODEBOOK_SIZE
 from .config import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE, SamplingParams
+from .decode.kept_codes import KeptCodes
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
 from .decode.scheduler import Scheduler
 from .errors import HiggsError
 from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
-from .prompt.chunking import estimate_frames, estimate_seconds, split_script
-from .prompt.script import Script, Turn, read_pauses
+from .prompt.chunking import estimate_frames, estimate_seconds
+from .prompt.plan import Chunk, plan
+from .prompt.script import Script, Turn
 from .result import SpeechResult, SpokenTurn
 from .sequence import Sequence
 from .voice.clip import MAX_CLIP_SECONDS
@@ -47,22 +48,11 @@ class Listener:
     on_audio: Callable[[torch.Tensor], None] | None = None
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """What becomes one sequence."""
-
-    turn: int
-    speaker: str
-    text: str
-    params: SamplingParams
-    index: int  # see Sequence
-    silence: float | None  # seconds before it; None: it goes on where the one before ends
-
-
 class SpeechRequest:
     """Speaks turns. A speaker without a voice gets one: the first of what it says is the voice of the rest.
 
-    turn_gap: seconds of silence between turns, where no pause is written. Of a dialogue the noise is numbered by how
+    turn_gap: seconds of silence between turns, where no pause is written. kept: where chunks that have been said before
+    come from, and those of now go to. Of a dialogue the noise is numbered by how
     often the same speaker has said the same before, so that a turn more or less changes no other; and a speaker's own
     voice depends on its name.
     """
@@ -77,14 +67,16 @@ class SpeechRequest:
         scene: str | None,
         listener: Listener,
         turn_gap: float | None = None,
+        kept: KeptCodes | None = None,
     ):
         self._loaded, self._builder, self._listener = loaded, builder, listener
         self._turns, self._params, self._scene = turns, params, scene
         self._given, self._voices = voices, dict(voices)
         self._turn_gap = turn_gap  # None: this is no dialogue
+        self._kept, self._reused = kept, 0
         self._waveform = Waveform(loaded.decoder, loaded.pool, streamed=listener.on_audio is not None)
         self._warnings: list[str] = []
-        self._chunks: list[_Chunk] = []  # in the text's order, and so are their sequences
+        self._chunks: list[Chunk] = []  # in the text's order, and so are their sequences
         self._sequences: list[Sequence | None] = []
         self._last_silence = 0.0
         self._current = self._pieces = 0  # the sequence that is heard now, and how many pieces of its codes were
@@ -98,12 +90,14 @@ class SpeechRequest:
         """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
         self._waveform.close()
         with contextlib.suppress(AttributeError):  # closed before
-            del self._loaded, self._listener
+            del self._loaded, self._listener, self._kept
 
     def run(self) -> SpeechResult:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
         began = time.perf_counter()
-        self._plan()
+        planned = plan(self._turns, self._params, self._turn_gap, self._chunk_seconds)
+        self._chunks, self._last_silence = planned.chunks, planned.last_silence
+        self._warnings += planned.warnings
         self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
         self._sequences = [None] * len(self._chunks)
         while places := self._reference_places():
@@ -125,28 +119,10 @@ class SpeechRequest:
             len(self._chunks),
             ending.stopped(*limits),
             tuple(dict.fromkeys([*ending.warnings(*limits), *self._warnings])),
-            self._how,
+            self._how or "none, all of it had been spoken before",
             self._spoken_turns(),
+            self._reused,
         )
-
-    def _plan(self):
-        """The turns as chunks, and what is silent before each."""
-        asked, said = 0.0, Counter()  # silence written at the end of the turn before; how often what was said
-        for number, turn in enumerate(self._turns):
-            script = read_pauses(turn.text, self._params.paragraph_gap)
-            self._warnings += script.warnings
-            texts, silences = split_script(script, self._chunk_seconds(script, turn.speaker))
-            before = asked + silences[0]
-            if number and not before:
-                before = self._turn_gap or 0.0
-            asked = silences[-1]
-            params = self._params if turn.seed is None else replace(self._params, seed=turn.seed)
-            for place, (text, silence) in enumerate(zip(texts, [before, *silences[1:-1]], strict=True)):
-                index = len(self._chunks) if self._turn_gap is None else said[turn.speaker, text]
-                said[turn.speaker, text] += 1
-                seam = silence if silence or (number and not place) else None
-                self._chunks.append(_Chunk(number, turn.speaker, text, params, index, seam))
-        self._last_silence = asked
 
     def _reference_places(self) -> list[int]:
         """The next chunk of every speaker that still needs a voice for what comes later.
@@ -208,12 +184,19 @@ class SpeechRequest:
         sequences = []
         for place in places:
             self._sequences[place] = sequence = self._sequence(self._chunks[place])
-            sequences.append(sequence)
+            if self._kept is not None and self._kept.fill(sequence):
+                self._reused += 1
+                self._remaining -= sequence.expected
+            else:
+                sequences.append(sequence)
+        if not sequences:
+            self._speak()
+            return
         longest = max(map(len, sequences)) + self._params.max_frames + self._loaded.talker.config.codebooks - 1
         with self._loaded.runner_for(len(sequences), longest, alone=self._turn_gap is None) as runner:
-            self._run(runner, sequences, waited_for=places[0] == self._current)
+            self._run(runner, sequences, waited_for=self._sequences[self._current] is sequences[0])
 
-    def _sequence(self, chunk: _Chunk) -> Sequence:
+    def _sequence(self, chunk: Chunk) -> Sequence:
         voice, params = self._voices.get(chunk.speaker), chunk.params
         if voice is None and chunk.speaker:  # each has a voice of its own
             params = replace(params, seed=(params.seed + zlib.crc32(chunk.speaker.encode())) % _SEEDS)
@@ -240,6 +223,8 @@ class SpeechRequest:
             for outputs in scheduler:
                 for sequence, frames in outputs:
                     self._count(sequence, len(frames))
+                    if sequence.finished and self._kept is not None:
+                        self._kept.keep(sequence)
                 if outputs:
                     self._speak()
                 self._hear(self._waveform.poll())

@@ -33,6 +33,7 @@ class SpeechResult:
     warnings: tuple[str, ...] = ()
     how: str = ""  # what decoded it: kernels and executor, in plain words
     turns: tuple[SpokenTurn, ...] = ()  # in order; one where nobody else speaks
+    reused: int = 0  # chunks of a dialogue that had been said before
 
     @property
     def complete(self) -> bool:

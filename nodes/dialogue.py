@@ -43,24 +43,11 @@ class HiggsTTSDialogue(io.ComfyNode):
                     tooltip="Lines such as 'Anna: Hello' or '[Anna] Hello' begin a turn. [pause 1.5] is silence, # a "
                     "comment; ? tells the rest.",
                 ),
-                io.Autogrow.Input(
-                    "voices",
-                    template=io.Autogrow.TemplateNames(types.Voice.Input("voice", optional=True), names=SOCKETS, min=1),
-                    optional=True,
-                    tooltip="Voices of the speakers, in the order in which they first speak; or by the voice's name or "
-                    "the socket's number, where the script uses these. Who has none gets a voice from the seed.",
-                ),
+                _voices_input(),
                 *sampling_inputs(),
-                io.Float.Input(
-                    "turn_gap",
-                    default=TURN_GAP,
-                    min=0.0,
-                    max=10.0,
-                    step=0.05,
-                    optional=True,
-                    tooltip="Silence between turns, in seconds, where the script names no pause.",
-                ),
+                _gap_input(),
                 *advanced_inputs(),
+                _reuse_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
@@ -92,6 +79,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         voices: Mapping[str, Voice | None] | None = None,
         turn_gap: float = TURN_GAP,
         scene: str = "",
+        reuse: bool = True,
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -102,11 +90,44 @@ class HiggsTTSDialogue(io.ComfyNode):
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
             given = _voices(dialogue, sockets, model)
             what = dialogue.turns, given, params, scene.strip() or None
-            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, turn_gap=turn_gap))
+            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, turn_gap=turn_gap, reuse=reuse))
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
         return io.NodeOutput(audio.from_speech(speech), audio.by_speaker(speech, speakers), info)
+
+
+def _voices_input() -> io.Input:
+    return io.Autogrow.Input(
+        "voices",
+        template=io.Autogrow.TemplateNames(types.Voice.Input("voice", optional=True), names=SOCKETS, min=1),
+        optional=True,
+        tooltip="Voices of the speakers, in the order in which they first speak; or by the voice's name or "
+        "the socket's number, where the script uses these. Who has none gets a voice from the seed.",
+    )
+
+
+def _gap_input() -> io.Input:
+    return io.Float.Input(
+        "turn_gap",
+        default=TURN_GAP,
+        min=0.0,
+        max=10.0,
+        step=0.05,
+        optional=True,
+        tooltip="Silence between turns, in seconds, where the script names no pause.",
+    )
+
+
+def _reuse_input() -> io.Input:
+    return io.Boolean.Input(
+        "reuse",
+        default=True,
+        optional=True,
+        advanced=True,
+        tooltip="Speak only turns that have changed since an earlier run with this model. The speech is "
+        "the same either way.",
+    )
 
 
 def _by_name(voices: Mapping[str, Voice | None]) -> dict[str, Voice]:

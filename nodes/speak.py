@@ -97,6 +97,7 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
     """The info output: what came of it, warnings, lines of the node's own, the model, and a line for engineers."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
+    chunks += f" ({speech.reused} spoken before)" if speech.reused else ""
     return "\n".join(
         [
             f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",

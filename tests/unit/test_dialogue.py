@@ -19,6 +19,8 @@ from higgs_tts.engine import (
     speaker_key,
 )
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.decode.kept_codes import KeptCodes
+from higgs_tts.engine.sequence import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARAMS = SamplingParams(seed=3, max_frames=60)
@@ -260,3 +262,60 @@ def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):
     script.write_text("Ann = gone.safetensors\nAnn: One.", encoding="utf-8")
     assert main(["say", "--script", str(script), "--out", str(out)]) == 2
     assert "gone.safetensors" in capsys.readouterr().err
+
+
+def test_only_what_has_changed_is_spoken_again(written, voices):
+    edited = [*SCENE[:2], Turn("Ann", "Three and a half."), *SCENE[3:]]
+    with opened(written["v3"]) as engine:
+        first = engine.speak_turns(SCENE, voices, PARAMS)
+        again = engine.speak_turns(SCENE, voices, PARAMS)
+        steps = []
+        changed = engine.speak_turns(
+            edited, voices, PARAMS, on_frame=lambda done, expected: steps.append((done, expected))
+        )
+        anew = engine.speak_turns(edited, voices, PARAMS, reuse=False)
+        other_seed = engine.speak_turns(SCENE, voices, SamplingParams(seed=4, max_frames=60))
+        other_voice = engine.speak_turns(SCENE, voices | {"Bob": voices["Ann"]}, PARAMS)
+    assert (first.reused, again.reused, changed.reused, anew.reused) == (0, 5, 4, 0)
+    assert (other_seed.reused, other_voice.reused) == (0, 4), "Bob says in Ann's voice what she has said"
+    assert torch.equal(first.codes, again.codes) and torch.equal(first.wav, again.wav)
+    assert torch.equal(changed.codes, anew.codes) and torch.equal(changed.wav, anew.wav)
+    assert first.stopped == again.stopped and first.warnings == again.warnings
+    assert steps[-1][0] < 2 * 60 and steps[-1][0] <= steps[-1][1]
+    with opened(written["v3"]) as engine:
+        engine.speak_turns(SCENE, voices, PARAMS)
+        engine.close()
+        engine.open()
+        assert engine.speak_turns(SCENE, voices, PARAMS).reused == 5, "unloading keeps them: they are on the host"
+
+
+def test_a_speaker_s_own_voice_comes_back_with_its_turns():
+    script = [Turn(name, text) for text in ("Here I am.", "This is what I say.") for name in ("Ann", "Cid")]
+    with opened(EMBEDDED) as engine:
+        first = engine.speak_turns(script, {}, PARAMS)
+        again = engine.speak_turns(script, {}, PARAMS)
+        cancelled = []
+
+        def cancel(done, expected):
+            cancelled.append(done)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            engine.speak_turns([*script, Turn("Ann", "One more.")], {}, PARAMS, on_frame=cancel)
+        after = engine.speak_turns([*script, Turn("Ann", "One more.")], {}, PARAMS)
+    assert torch.equal(first.wav, again.wav) and again.reused == 4 and after.reused == 4
+
+
+def test_kept_codes_stay_small():
+    kept = KeptCodes(most_bytes=3 * 100 * 8 * 2)
+    sequences = [Sequence([1, 2, number], index=number) for number in range(5)]
+    for sequence in sequences:
+        sequence.codes.append(torch.full((100, 8), 1023))
+        sequence.finished = sequence.ended = True
+        kept.keep(sequence)
+        assert kept.nbytes <= 3 * 100 * 8 * 2
+    assert len(kept) == 3
+    for number, there in enumerate((False, False, True, True, True)):
+        fresh = Sequence([1, 2, number], index=number)
+        assert kept.fill(fresh) == there == fresh.finished
+        assert not there or torch.equal(fresh.codes[0], sequences[number].codes[0])

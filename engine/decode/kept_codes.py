@@ -1,0 +1,59 @@
+"""What sequences have said before, on the host, so that a dialogue's unchanged turns are not spoken again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import replace
+
+import torch
+
+from ..config import SamplingParams
+from ..sequence import Sequence
+
+MOST_BYTES = 64 << 20
+
+
+class KeptCodes:
+    """Codes by all that they depend on beside the weights: prompt with its voice, sampling parameters and index.
+
+    It belongs to one engine. The ones used longest ago go when there are more than MOST_BYTES.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES):
+        self._kept: OrderedDict[bytes, tuple[torch.Tensor, bool]] = OrderedDict()  # int16 [T, K], ended by itself
+        self._most, self.nbytes = most_bytes, 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def fill(self, sequence: Sequence) -> bool:
+        """Finishes a sequence that was said before; false where it was not."""
+        key = _key(sequence)
+        if key not in self._kept:
+            return False
+        self._kept.move_to_end(key)
+        codes, sequence.ended = self._kept[key]
+        sequence.codes.append(codes.long())
+        sequence.num_frames, sequence.finished = len(codes), True
+        return True
+
+    def keep(self, sequence: Sequence) -> None:
+        """Keeps the codes of a finished sequence."""
+        key, codes = _key(sequence), torch.cat(sequence.codes).to(torch.int16)
+        if key in self._kept:
+            self.nbytes -= self._kept.pop(key)[0].nbytes
+        self._kept[key] = codes, sequence.ended
+        self.nbytes += codes.nbytes
+        while self.nbytes > self._most:
+            self.nbytes -= self._kept.popitem(last=False)[1][0].nbytes
+
+
+def _key(sequence: Sequence) -> bytes:
+    plain = SamplingParams()
+    params = replace(sequence.params, chunk_seconds=plain.chunk_seconds, paragraph_gap=plain.paragraph_gap)
+    digest = hashlib.sha256(repr((sequence.ids, params, sequence.index, sequence.budget)).encode())
+    for at, codes in sequence.audio:
+        digest.update(repr((at, codes.shape)).encode())
+        digest.update(codes.to(torch.int64).contiguous().numpy().tobytes())
+    return digest.digest()

@@ -1,0 +1,59 @@
+"""A call's turns as the chunks that become its sequences, and what is silent between them. Knows no model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ..config import SamplingParams
+from .chunking import split_script
+from .script import Script, Turn, read_pauses
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What becomes one sequence."""
+
+    turn: int
+    speaker: str
+    text: str
+    params: SamplingParams
+    index: int  # see engine/sequence.py
+    silence: float | None  # seconds before it; None: it goes on where the one before ends
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Chunks in the text's order, seconds of silence after the last, and what was left out of the text."""
+
+    chunks: list[Chunk]
+    last_silence: float
+    warnings: list[str]
+
+
+def plan(
+    turns: Sequence[Turn],
+    params: SamplingParams,
+    turn_gap: float | None,
+    chunk_seconds: Callable[[Script, str], float],
+) -> Plan:
+    """turn_gap: seconds; None: this is no dialogue. chunk_seconds: how long a speaker's chunks of a text may get."""
+    chunks: list[Chunk] = []
+    warnings: list[str] = []
+    asked, said = 0.0, Counter()  # silence written at the end of the turn before; how often what was said
+    for number, turn in enumerate(turns):
+        script = read_pauses(turn.text, params.paragraph_gap)
+        warnings += script.warnings
+        texts, silences = split_script(script, chunk_seconds(script, turn.speaker))
+        before = asked + silences[0]
+        if number and not before:
+            before = turn_gap or 0.0
+        asked = silences[-1]
+        own = params if turn.seed is None else replace(params, seed=turn.seed)
+        for place, (text, silence) in enumerate(zip(texts, [before, *silences[1:-1]], strict=True)):
+            index = len(chunks) if turn_gap is None else said[turn.speaker, text]
+            said[turn.speaker, text] += 1
+            seam = silence if silence or (number and not place) else None
+            chunks.append(Chunk(number, turn.speaker, text, own, index, seam))
+    return Plan(chunks, asked, warnings)
