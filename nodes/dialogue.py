@@ -14,7 +14,7 @@ from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
 from .speak import advanced_inputs, describe, sampling_inputs, with_bar
-from .voice_folders import built_in_voices, find_voice
+from .voice_folders import built_in_voices, find_voice, voice_called
 
 NAME = "Higgs Dialogue"
 SCRIPT = """Anna: Did you hear that?
@@ -63,13 +63,12 @@ class HiggsTTSDialogue(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, script: str | None, **others: object) -> list:
         """Speaks again when a voice file that the script names has changed. A linked script is None here."""
-        files = []
-        for name in _read_head(script or "").values():
-            try:
-                files.append(voice_files.fingerprint(find_voice(name)))
-            except HiggsError:  # a socket's name, or told when the node runs
-                files.append([])
-        return files
+        try:
+            plain = read_dialogue(script or "")
+        except HiggsError:  # told when the node runs
+            return []
+        files = filter(None, map(voice_called, [*plain.head.values(), *plain.names]))
+        return [voice_files.fingerprint(path) for path in files]
 
     @classmethod
     def execute(
@@ -137,21 +136,15 @@ def _by_name(voices: Mapping[str, Voice | None]) -> dict[str, Voice]:
 
 
 def _read(script: str, sockets: dict[str, Voice]) -> Dialogue:
-    """The script; where it knows none of the voices by name, its speakers get them in turn, as far as they go."""
+    """The script; where it knows no voice by name, its speakers get the connected ones in turn, as far as they go."""
     plain = read_dialogue(script)
-    names = [speaker for speaker in plain.speakers if speaker]
-    if not sockets or not names or plain.head or any(speaker_key(name) in sockets for name in plain.names):
-        return read_dialogue(script, sockets)
+    files = [name for name in plain.names if voice_called(name)]
+    if plain.head or files or any(speaker_key(name) in sockets for name in plain.names):
+        return read_dialogue(script, [*files, *sockets])
     connected = [voice for name, voice in sockets.items() if name.isdecimal()]
-    sockets |= {speaker_key(name): voice for name, voice in zip(names, connected, strict=False)}
+    speakers = [speaker_key(speaker) for speaker in plain.speakers if speaker]
+    sockets |= dict(zip(speakers, connected, strict=False))
     return plain
-
-
-def _read_head(script: str) -> dict[str, str]:
-    try:
-        return read_dialogue(script).head
-    except HiggsError:  # told when the node runs
-        return {}
 
 
 def _voices(dialogue: Dialogue, sockets: Mapping[str, Voice], model: HiggsPatcher) -> dict[str, Voice]:
@@ -160,16 +153,19 @@ def _voices(dialogue: Dialogue, sockets: Mapping[str, Voice], model: HiggsPatche
     heads = {speaker_key(name): named for name, named in dialogue.head.items()}
     for speaker in dialogue.speakers:
         named = heads.get(speaker_key(speaker))
-        if named is not None:
-            found[speaker] = sockets.get(speaker_key(named)) or voice_files.load(find_voice(named), model)
-        elif speaker_key(speaker) in sockets:
-            found[speaker] = sockets[speaker_key(speaker)]
+        key = speaker_key(speaker if named is None else named)
+        if key in sockets:
+            found[speaker] = sockets[key]
+        elif named is not None:
+            found[speaker] = voice_files.load(voice_called(named) or find_voice(named), model)
+        elif speaker and (path := voice_called(speaker)):
+            found[speaker] = voice_files.load(path, model)
         elif not speaker and sockets:
             found[speaker] = next(iter(sockets.values()))
-    if model.engine.card.one_voice:
-        without = [speaker for speaker in dialogue.speakers if speaker not in found]
+    without = [speaker for speaker in dialogue.speakers if speaker not in found]
+    if model.engine.card.one_voice and len(dialogue.speakers) > 1:
         clips = built_in_voices()
-        for place, speaker in enumerate(without if len(dialogue.speakers) > 1 else []):
+        for place, speaker in enumerate(without):
             found[speaker] = voice_files.load(clips[place % len(clips)], model)
     return found
 

@@ -54,6 +54,16 @@ def find_voice(name: str) -> Path:
     return known[matches[0]]
 
 
+def voice_called(name: str) -> Path | None:
+    """The file of the voice that a script calls `name`, whatever its suffix and case; the user's before the pack's."""
+    wanted = name.strip().replace("\\", "/").lower()
+    for listed, path in voices().items():
+        plain = listed.lower().removeprefix(f"{BUILT_IN}/")
+        if wanted in (listed.lower(), plain, plain.removesuffix(path.suffix.lower())):
+            return path
+    return None
+
+
 def _is_built_in(name: str) -> bool:
     return parts_of(name)[0] == BUILT_IN
 

@@ -258,8 +258,9 @@ def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser):
         }
         return [counts, voices().map(socket => socket.name)]
     }""")
-    (first, *_, last), names = sockets
-    assert last == first + 4 and names[:5] == [f"voices.voice_{number}" for number in range(1, 6)]
+    counts, names = sockets
+    assert counts[0] <= 2 and counts == sorted(counts) and counts[-1] >= 5, "one is always free"
+    assert names[:5] == [f"voices.voice_{number}" for number in range(1, 6)]
     assert fresh_browser.faults == []
 
 

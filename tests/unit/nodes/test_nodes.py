@@ -293,14 +293,22 @@ class TestDialogue:
         (_, given, *_), *_ = run(script, voices={"voice_1": replace(VOICE, name="Anna"), "voice_2": OTHER})
         assert list(given) == ["Cleo", "Ben"] and given["Cleo"].name == "Anna" and given["Ben"] is OTHER
 
-    def test_a_file_in_models_voices_is_named_at_the_head(self, run, library):
+    @pytest.mark.parametrize(
+        "script", ["Cleo = anna.safetensors\nCleo: One.", "Cleo = Anna\nCleo: One.", "Anna: One.\nAnna: Two."]
+    )
+    def test_a_file_in_models_voices_goes_by_its_name(self, run, library, script):
         VOICE.save(library / "anna.safetensors")
-        (_, given, *_), *_ = run("Anna = anna.safetensors\nAnna: One.")
-        assert torch.equal(given["Anna"].codes, VOICE.codes) and given["Anna"].transcript == VOICE.transcript
-        before = run.node.fingerprint_inputs("Anna = anna.safetensors\nAnna: One.", model=None)
+        (turns, given, *_), *_ = run(script)
+        voice = given[turns[0].speaker]
+        assert torch.equal(voice.codes, VOICE.codes) and voice.transcript == VOICE.transcript
+        before = run.node.fingerprint_inputs(script, model=None)
         OTHER.save(library / "anna.safetensors")
-        assert run.node.fingerprint_inputs("Anna = anna.safetensors\nAnna: One.", model=None) != before
-        assert run.node.fingerprint_inputs(None) == [] and run.node.fingerprint_inputs("A: x\nB = y\n") == []
+        assert run.node.fingerprint_inputs(script, model=None) != before
+        assert run.node.fingerprint_inputs(None) == []
+
+    def test_the_pack_s_voices_go_by_their_names(self, run):
+        (_, given, *_), *_ = run("amber: One.\nOliver: Two.")
+        assert {speaker: voice.name for speaker, voice in given.items()} == {"amber": "amber", "Oliver": "oliver"}
 
     def test_without_a_voice_the_engine_finds_one_unless_it_has_but_one(self, run, load_module):
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.")
