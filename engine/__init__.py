@@ -19,6 +19,7 @@ from .config import (
 )
 from .engine import Engine
 from .errors import HiggsError
+from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, speaker_key
 from .result import SpeechResult, SpokenTurn
 from .voice.clip import Wave, read_clip
@@ -41,6 +42,7 @@ __all__ = [
     "EngineConfig",
     "Found",
     "HiggsError",
+    "Pronunciations",
     "SamplingParams",
     "SpeechResult",
     "SpokenTurn",
@@ -53,5 +55,6 @@ __all__ = [
     "range_of",
     "read_clip",
     "read_dialogue",
+    "read_pronunciations",
     "speaker_key",
 ]

@@ -21,12 +21,12 @@ from . import (
     Engine,
     EngineConfig,
     HiggsError,
+    Pronunciations,
     SamplingParams,
     SpeechResult,
     Voice,
     range_of,
     read_clip,
-    read_dialogue,
 )
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
 from .optional import import_optional
@@ -35,6 +35,7 @@ from .tools.bench import bench as time_steps
 from .tools.doctor import examine
 from .tools.new_folder import new_folder, writable
 from .tools.quantize_folder import quantize_folder
+from .tools.text_files import dialogue_in, pronunciations_in
 from .tools.tiny import FAMILIES, write_tiny
 
 _SMALL_VOICE = (
@@ -75,14 +76,15 @@ def say(args: argparse.Namespace) -> int:
             "--voice is for a text. A script names its voices at its head, as in: Alice = alice.safetensors"
         )
     write = import_optional("soundfile", "write")
+    said = pronunciations_in(args.pronunciations)
     out = writable(args.out, ".wav")
     codes_out = writable(args.codes, ".npy") if args.codes else None
     with Engine(_engine_config(args)) as engine:
         if args.script:
-            speech = _with_bar(_dialogue(engine, Path(args.script), params, args))
+            speech = _with_bar(_dialogue(engine, Path(args.script), params, args, said))
         else:
             voice = _voice(engine, args.voice, args.transcript) if args.voice else None
-            speech = _with_bar(functools.partial(engine.speak, args.text, voice, params, args.scene))
+            speech = _with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
     write(out, speech.wav.numpy(), SAMPLE_RATE)
     if codes_out:
         np.save(codes_out, speech.codes.numpy())
@@ -179,13 +181,10 @@ def _voice(engine: Engine, path: str, transcript: str | None) -> Voice:
 
 
 def _dialogue(
-    engine: Engine, path: Path, params: SamplingParams, args: argparse.Namespace
+    engine: Engine, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
 ) -> Callable[..., SpeechResult]:
     """What speaks a script, with the voices that its head names: files, looked for beside the script."""
-    try:
-        dialogue = read_dialogue(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise HiggsError(f"{path} cannot be read ({error}). Give a text file in UTF-8.") from error
+    dialogue = dialogue_in(path, said)
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}
@@ -236,6 +235,7 @@ def _say_parser(commands):
     command.add_argument("--out", required=True, metavar="FILE.wav")
     command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
     command.add_argument("--transcript", help="what the clip says")
+    command.add_argument("--pronunciations", type=Path, metavar="FILE.txt", help="lines such as Nguyen = Win")
     command.add_argument("--scene", help="v2 only: description of the recording")
     _sampling_argument(command, "seed")
     _sampling_argument(command, "temperature")

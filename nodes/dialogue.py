@@ -13,8 +13,8 @@ from . import audio, types, voice_files
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
-from .speak import advanced_inputs, describe, sampling_inputs, with_bar
-from .voice_folders import built_in_voices, find_voice, voice_called
+from .speak import advanced_inputs, describe, said_as, sampling_inputs, with_bar
+from .voice_folders import built_in_voices, find_voice, listed_pronunciations, voice_called
 
 NAME = "Higgs Dialogue"
 SCRIPT = """Anna: Did you hear that?
@@ -68,7 +68,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         except HiggsError:  # told when the node runs
             return []
         files = filter(None, map(voice_called, [*plain.head.values(), *plain.names]))
-        return [voice_files.fingerprint(path) for path in files]
+        return [listed_pronunciations(), *(voice_files.fingerprint(path) for path in files)]
 
     @classmethod
     def execute(
@@ -78,6 +78,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         voices: Mapping[str, Voice | None] | None = None,
         turn_gap: float = TURN_GAP,
         scene: str = "",
+        pronunciations: str = "",
         reuse: bool = True,
         **settings: float,
     ) -> io.NodeOutput:
@@ -88,7 +89,9 @@ class HiggsTTSDialogue(io.ComfyNode):
             if not dialogue.turns:
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
             given = _voices(dialogue, sockets, model)
-            what = dialogue.turns, given, params, scene.strip() or None
+            said = said_as(pronunciations)
+            turns = [replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns]
+            what = turns, given, params, scene.strip() or None
             speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, turn_gap=turn_gap, reuse=reuse))
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings)

@@ -9,11 +9,21 @@ from dataclasses import replace
 import comfy.utils
 from comfy_api.latest import io
 
-from ..engine import VERSION, HiggsError, SamplingParams, SpeechResult, Voice, read_dialogue
+from ..engine import (
+    VERSION,
+    HiggsError,
+    Pronunciations,
+    SamplingParams,
+    SpeechResult,
+    Voice,
+    read_dialogue,
+    read_pronunciations,
+)
 from . import audio, types, widgets
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .patcher import HiggsPatcher
+from .voice_folders import PRONUNCIATIONS, listed_pronunciations
 
 NAME = "Higgs Speak"
 PARAGRAPH_GAP = 0.6  # seconds, of a new node
@@ -58,17 +68,35 @@ class HiggsTTSSpeak(io.ComfyNode):
         )
 
     @classmethod
+    def fingerprint_inputs(cls, **inputs: object) -> str:
+        """Speaks again when the list of pronunciations in models/voices has changed."""
+        return listed_pronunciations()
+
+    @classmethod
     def execute(
-        cls, model: HiggsPatcher, text: str, voice: Voice | None = None, scene: str = "", **settings: float
+        cls,
+        model: HiggsPatcher,
+        text: str,
+        voice: Voice | None = None,
+        scene: str = "",
+        pronunciations: str = "",
+        **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
             params = replace(SamplingParams(), **settings)
             if not text.strip():
                 raise HiggsError("the text is empty. Enter the text to speak.")
+            said = said_as(pronunciations).apply(text)
             engine = load_engine(model)
-            speech = with_bar(functools.partial(engine.speak, text, voice, params, scene=scene.strip() or None))
+            speech = with_bar(functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None))
         warnings = (*model.model.warnings, *_hints(text))
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings))
+
+
+def said_as(pronunciations: str) -> Pronunciations:
+    """The node's list and, behind it, the one in models/voices."""
+    own = read_pronunciations(pronunciations)
+    return Pronunciations(own.entries + read_pronunciations(listed_pronunciations(), PRONUNCIATIONS).entries)
 
 
 def _hints(text: str) -> list[str]:
@@ -175,5 +203,15 @@ def advanced_inputs() -> list[io.Input]:
             fresh=PARAGRAPH_GAP,
             advanced=True,
             tooltip="Silence between paragraphs, in seconds; blank lines part paragraphs. 0 adds none.",
+        ),
+        io.String.Input(
+            "pronunciations",
+            multiline=True,
+            default="",
+            optional=True,
+            advanced=True,
+            placeholder="Nguyen = Win",
+            tooltip="How words are to be said, one a line: Nguyen = Win. Lines in models/voices/pronunciations.txt count "
+            "too.",
         ),
     ]

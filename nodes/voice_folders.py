@@ -9,6 +9,7 @@ from . import folders
 from .saved_names import closest, parts_of
 
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
+PRONUNCIATIONS = "pronunciations.txt"
 SAVED = ".safetensors"  # a saved voice
 CLIPS = (".wav", ".flac", ".mp3", ".ogg")
 BUILT_IN = "built-in"  # what the names of the pack's clips begin with
@@ -66,6 +67,15 @@ def voice_called(name: str) -> Path | None:
 
 def _is_built_in(name: str) -> bool:
     return parts_of(name)[0] == BUILT_IN
+
+
+def listed_pronunciations() -> str:
+    """What pronunciations.txt in the voice folders says, the first of them that has one; else nothing."""
+    for root in folders.registered(FOLDER):
+        path = root / PRONUNCIATIONS
+        if path.is_file():
+            return path.read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def voice_target(name: str) -> Path:

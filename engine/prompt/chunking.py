@@ -57,6 +57,11 @@ _NEXT_SAID = re.compile(rf"[\s{_TAG}{_PAUSE}{_OPENERS}]*(.?)", re.DOTALL)
 _LEADING_TAG = re.compile(rf"\s*({TAG_LIKE.pattern})")
 
 
+def is_syllabic(character: str) -> bool:
+    """Whether it is a syllable or a word by itself, in a script without spaces."""
+    return _SYLLABIC_CHARACTER.match(character) is not None
+
+
 def estimate_seconds(text: str) -> float:
     """Seconds that saying `text` takes, roughly: tags are silent except for pauses."""
     return sum(_seconds_each(text, _mask(text)))

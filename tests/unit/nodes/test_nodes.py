@@ -77,6 +77,17 @@ def test_linked_names_are_unknown_before_the_run(comfy):
 
 
 class TestSpeak:
+    def test_words_are_said_as_listed(self, load_module, make_engine, library):
+        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher.model.label, patcher.model.warnings = "higgs", ()
+        speak = load_module("speak").HiggsTTSSpeak
+        speak.execute(patcher, "Nguyen of York.", pronunciations="Nguyen = Win")
+        before = speak.fingerprint_inputs(text="York")
+        (library / "pronunciations.txt").write_text("York = Yorrk")
+        speak.execute(patcher, "Nguyen of York.", pronunciations="Nguyen = Win")
+        said = [call[0] for call in patcher.engine.calls if isinstance(call, tuple)]
+        assert said == ["Win of York.", "Win of Yorrk."] and speak.fingerprint_inputs(text="York") != before
+
     def test_a_script_gets_a_hint(self, load_module, make_engine):
         patcher = load_module("patcher").make_patcher(make_engine())
         patcher.model.label, patcher.model.warnings = "higgs", ()
@@ -304,7 +315,7 @@ class TestDialogue:
         before = run.node.fingerprint_inputs(script, model=None)
         OTHER.save(library / "anna.safetensors")
         assert run.node.fingerprint_inputs(script, model=None) != before
-        assert run.node.fingerprint_inputs(None) == []
+        assert run.node.fingerprint_inputs(None) == [""]
 
     def test_the_pack_s_voices_go_by_their_names(self, run):
         (_, given, *_), *_ = run("amber: One.\nOliver: Two.")
@@ -335,3 +346,11 @@ class TestDialogue:
     def test_errors_name_node_and_remedy(self, run, script, voices, error):
         with pytest.raises(HiggsError, match=f"Higgs Dialogue: {error}"):
             run(script, voices=voices)
+
+    def test_words_are_said_as_listed(self, run, library):
+        (library / "pronunciations.txt").write_text("York = Yorrk\nNguyen = Nwin\n[Tom]\nYork = Jork\n")
+        (turns, *_), *_ = run("Anna: Nguyen of York.\nTom: York.\nAnna: a\nTom: b", pronunciations="Nguyen = Win")
+        assert [turn.text for turn in turns[:2]] == ["Win of Yorrk.", "Jork."]
+        assert "York" in run.node.fingerprint_inputs("Anna: Hi.")[0]
+        with pytest.raises(HiggsError, match=r"pronunciations, line 1: 'no entry'"):
+            run("Anna: Hi.", pronunciations="no entry")

@@ -1,0 +1,28 @@
+"""Scripts and lists of pronunciations from files, for the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import HiggsError
+from ..prompt.pronunciations import Pronunciations, read_pronunciations
+from ..prompt.script import Dialogue, read_dialogue
+
+
+def dialogue_in(path: Path, said: Pronunciations) -> Dialogue:
+    """The script in a file, its words as they are to be said. Raises HiggsError for one that cannot be read."""
+    dialogue = read_dialogue(_read(path))
+    return replace(dialogue, turns=tuple(replace(t, text=said.apply(t.text, t.speaker)) for t in dialogue.turns))
+
+
+def pronunciations_in(path: Path | None) -> Pronunciations:
+    """The list in a file; without one it is empty. Raises HiggsError as `read_pronunciations` does."""
+    return Pronunciations() if path is None else read_pronunciations(_read(path), str(path))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HiggsError(f"{path} cannot be read ({error}). Give a text file in UTF-8.") from error

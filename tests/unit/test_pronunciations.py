@@ -1,0 +1,70 @@
+"""Words that are said otherwise than they are written."""
+
+import pytest
+from higgs_tts.engine import HiggsError, read_pronunciations
+from higgs_tts.engine.__main__ import main
+
+LIST = """
+# names
+Nguyen = Win
+nginx = engine x
+SQL = sequel
+New York City = the big apple
+York = Yorrk
+C++ = C plus plus
+北京 = 背景
+
+[Anna]
+Nguyen = Nwin
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Mr Nguyen, Nguyen's and NGUYEN.", "Mr Win, Win's and NGUYEN."),
+        ("Nginx, NGINX and nginx-proxy; nginxes", "engine x, engine x and engine x-proxy; nginxes"),
+        ("SQL, sql, MySQL", "sequel, sql, MySQL"),
+        ("New York City is not York.", "the big apple is not Yorrk."),
+        ("C++ and C+++", "C plus plus and C plus plus+"),
+        ("我在北京。", "我在背景。"),
+        ("<|emotion:York|>York [York] [pause 1]", "<|emotion:York|>Yorrk [York] [pause 1]"),
+        ("", ""),
+    ],
+)
+def test_whole_words_are_spelled_as_listed(text, said):
+    assert read_pronunciations(LIST).apply(text) == said
+
+
+@pytest.mark.parametrize(("speaker", "said"), [("Anna", "Nwin"), ("anna", "Nwin"), ("Tom", "Win"), ("", "Win")])
+def test_a_speaker_s_own_come_first(speaker, said):
+    assert read_pronunciations(LIST).apply("Nguyen", speaker) == said
+
+
+def test_what_has_been_put_in_is_not_looked_at_again():
+    assert read_pronunciations("a = b\nb = c").apply("a b") == "b c"
+
+
+def test_an_empty_list_changes_nothing():
+    assert not read_pronunciations("# nothing\n\n") and read_pronunciations("").apply("a = b") == "a = b"
+
+
+@pytest.mark.parametrize("line", ["Nguyen", "Nguyen =", "= Win", "Nguyen: Win"])
+def test_a_line_that_is_no_entry_is_named(line):
+    with pytest.raises(HiggsError, match=r"my\.txt, line 2: .*Nguyen = Win"):
+        read_pronunciations(f"# one\n{line}", "my.txt")
+
+
+def test_the_terminal_reads_a_list(tmp_path, capsys):
+    words, out = tmp_path / "words.txt", tmp_path / "a.wav"
+    words.write_text("[broken", encoding="utf-8")
+    assert main(["say", "Hi.", "--out", str(out), "--pronunciations", str(words)]) == 2
+    assert "words.txt, line 1" in capsys.readouterr().err and not out.exists()
+    codes = []
+    words.write_text("apple = pear", encoding="utf-8")
+    for number, (text, given) in enumerate((("One apple.", ["--pronunciations", str(words)]), ("One pear.", []))):
+        saved = tmp_path / f"{number}.npy"
+        command = ["say", text, "--out", str(out), "--codes", str(saved), "--device", "cpu", "--max-frames", "30"]
+        assert main([*command, *given]) == 0
+        codes.append(saved.read_bytes())
+    assert codes[0] == codes[1]
