@@ -211,7 +211,7 @@ def advanced_inputs() -> list[io.Input]:
             optional=True,
             advanced=True,
             placeholder="Nguyen = Win",
-            tooltip="How words are to be said, one a line: Nguyen = Win. Lines in models/voices/pronunciations.txt count "
-            "too.",
+            tooltip="How words are to be said, one a line: Nguyen = Win. Lines in models/voices/pronunciations.txt "
+            "count too.",
         ),
     ]
