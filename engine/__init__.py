@@ -20,7 +20,7 @@ from .config import (
 from .engine import Engine
 from .errors import HiggsError
 from .prompt.pronunciations import Pronunciations, read_pronunciations
-from .prompt.script import Dialogue, Turn, read_dialogue, speaker_key
+from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .result import SpeechResult, SpokenTurn
 from .voice.clip import Wave, read_clip
 from .voice.voice import Voice
@@ -56,5 +56,6 @@ __all__ = [
     "read_clip",
     "read_dialogue",
     "read_pronunciations",
+    "script_names",
     "speaker_key",
 ]

@@ -98,6 +98,8 @@ class SpeechRequest:
         planned = plan(self._turns, self._params, self._turn_gap, self._chunk_seconds)
         self._chunks, self._last_silence = planned.chunks, planned.last_silence
         self._warnings += planned.warnings
+        if not self._chunks:
+            raise HiggsError("There is nothing to say: the script has no word. Enter some text.")
         self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
         self._sequences = [None] * len(self._chunks)
         while places := self._reference_places():
@@ -271,10 +273,10 @@ class SpeechRequest:
 
     def _spoken_turns(self) -> tuple[SpokenTurn, ...]:
         """Where each turn lies in the sound."""
-        at, spans = 0, {}
+        at, spans = 0, {}  # turn -> start and stop; one without a word has none
         for chunk, sequence in zip(self._chunks, self._spoken(), strict=True):
             at += round((chunk.silence or 0.0) * SAMPLE_RATE)
             start = spans[chunk.turn][0] if chunk.turn in spans else at
             at += sequence.num_frames * FRAME_SAMPLES
             spans[chunk.turn] = start, at
-        return tuple(SpokenTurn(turn.speaker, turn.text, *spans[number]) for number, turn in enumerate(self._turns))
+        return tuple(SpokenTurn(self._turns[n].speaker, self._turns[n].text, *span) for n, span in spans.items())

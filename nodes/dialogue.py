@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..engine import TURN_GAP, Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, speaker_key
+from ..engine import TURN_GAP, Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, speaker_key
 from . import audio, types, voice_files
 from .memory import load_engine
 from .node_errors import node_errors
@@ -63,11 +63,8 @@ class HiggsTTSDialogue(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, script: str | None, **others: object) -> list:
         """Speaks again when a voice file that the script names has changed. A linked script is None here."""
-        try:
-            plain = read_dialogue(script or "")
-        except HiggsError:  # told when the node runs
-            return []
-        files = filter(None, map(voice_called, [*plain.head.values(), *plain.names]))
+        head, names = script_names(script or "")
+        files = filter(None, map(voice_called, [*head.values(), *names]))
         return [listed_pronunciations(), *(voice_files.fingerprint(path) for path in files)]
 
     @classmethod
@@ -140,14 +137,15 @@ def _by_name(voices: Mapping[str, Voice | None]) -> dict[str, Voice]:
 
 def _read(script: str, sockets: dict[str, Voice]) -> Dialogue:
     """The script; where it knows no voice by name, its speakers get the connected ones in turn, as far as they go."""
-    plain = read_dialogue(script)
-    files = [name for name in plain.names if voice_called(name)]
-    if plain.head or files or any(speaker_key(name) in sockets for name in plain.names):
-        return read_dialogue(script, [*files, *sockets])
+    head, names = script_names(script)
+    with_voice = [name for name in names if speaker_key(name) in sockets or voice_called(name)]
+    if head or with_voice:
+        return read_dialogue(script, [*sockets, *reversed(with_voice)])  # as the script first spells them
+    dialogue = read_dialogue(script)
     connected = [voice for name, voice in sockets.items() if name.isdecimal()]
-    speakers = [speaker_key(speaker) for speaker in plain.speakers if speaker]
+    speakers = [speaker_key(speaker) for speaker in dialogue.speakers if speaker]
     sockets |= dict(zip(speakers, connected, strict=False))
-    return plain
+    return dialogue
 
 
 def _voices(dialogue: Dialogue, sockets: Mapping[str, Voice], model: HiggsPatcher) -> dict[str, Voice]:

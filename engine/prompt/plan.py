@@ -38,13 +38,19 @@ def plan(
     turn_gap: float | None,
     chunk_seconds: Callable[[Script, str], float],
 ) -> Plan:
-    """turn_gap: seconds; None: this is no dialogue. chunk_seconds: how long a speaker's chunks of a text may get."""
+    """The chunks of all turns; of a dialogue's turn without a word only its pauses count.
+
+    turn_gap: seconds; None: this is no dialogue. chunk_seconds: how long a speaker's chunks of a text may get.
+    """
     chunks: list[Chunk] = []
     warnings: list[str] = []
     asked, said = 0.0, Counter()  # silence written at the end of the turn before; how often what was said
     for number, turn in enumerate(turns):
         script = read_pauses(turn.text, params.paragraph_gap)
         warnings += script.warnings
+        if turn_gap is not None and not any(map(str.isalnum, script.text)):
+            asked += sum(pause.seconds for pause in script.pauses if pause.asked)
+            continue
         texts, silences = split_script(script, chunk_seconds(script, turn.speaker))
         before = asked + silences[0]
         if number and not before:

@@ -89,7 +89,6 @@ class Dialogue:
 
     turns: tuple[Turn, ...]
     head: dict[str, str]
-    names: tuple[str, ...] = ()  # all that stand where a turn could begin, speakers or not
     warnings: tuple[str, ...] = ()
 
     @property
@@ -107,6 +106,12 @@ def read_dialogue(script: str, known: Iterable[str] = ()) -> Dialogue:
     [S1], [Speaker_1] and [1] are the same name. Raises HiggsError for a name without a voice where others have one.
     """
     return _DialogueReader(script, known).read()
+
+
+def script_names(script: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(voices that the head of a script names, names that stand where a turn could begin). Judges nothing."""
+    reader = _DialogueReader(script, ())
+    return reader.head, tuple(dict.fromkeys(reader.found))
 
 
 def speaker_key(name: str) -> str:
@@ -129,20 +134,22 @@ _RESERVED = frozenset(
 
 
 class _DialogueReader:
+    """Reads one script. `head` and `found` are there before anything is judged."""
+
     def __init__(self, script: str, known: Iterable[str]):
         lines = [line for line in script.splitlines() if not _COMMENT.match(line)]
         self._warnings: list[str] = []
-        self._head: dict[str, str] = {}
+        self.head: dict[str, str] = {}  # speaker -> voice
         while lines and (not lines[0].strip() or _DECLARED.fullmatch(lines[0])):
             if declared := _DECLARED.fullmatch(lines.pop(0)):
-                self._head[declared[1]] = declared[2]
+                self.head[declared[1]] = declared[2]
         self._lines = lines
-        self._names = {speaker_key(name): name for name in (*known, *self._head) if name}
-        self._found = [start[1] for line in lines if (start := self._start(line))]
-        self._counts = Counter(map(speaker_key, self._found))
+        self._names = {speaker_key(name): name for name in (*known, *self.head) if name}
+        self.found = [start[1] for line in lines if (start := self._start(line))]
+        self._counts = Counter(map(speaker_key, self.found))
         self._voices = bool(self._names)
         if not self._voices:
-            for name in self._found:
+            for name in self.found:
                 if self._counts[speaker_key(name)] > 1:
                     self._names.setdefault(speaker_key(name), name)
 
@@ -163,13 +170,17 @@ class _DialogueReader:
             seed, lead = self._settings(start)
             said = [start[start.re.groups]]
         end()
-        warnings = tuple(dict.fromkeys(self._warnings))
-        return Dialogue(tuple(turns), self._head, tuple(dict.fromkeys(self._found)), warnings)
+        return Dialogue(tuple(turns), self.head, tuple(dict.fromkeys(self._warnings)))
 
     def _start(self, line: str) -> re.Match | None:
         """What might begin a turn: (name, settings, text) of brackets, (name, text) before a colon."""
         match = _BRACKET.fullmatch(line) or _COLON.fullmatch(line)
-        if match is None or len(match[1]) > _LONGEST_NAME or speaker_key(match[1]) in _RESERVED:
+        if (
+            _MARKER.match(line.strip())
+            or match is None
+            or len(match[1]) > _LONGEST_NAME
+            or speaker_key(match[1]) in _RESERVED
+        ):
             return None
         choices = match.re is _BRACKET and any(":" not in setting for setting in match[2].split("|")[1:])
         return None if choices and speaker_key(match[1]) not in self._names else match

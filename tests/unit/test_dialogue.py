@@ -74,6 +74,11 @@ def test_who_says_what(script, known, turns):
     assert turns_of(script, known) == turns
 
 
+def test_pauses_on_lines_of_their_own_are_nobody():
+    script = "Ann: One.\n[pause 1]\nBob: Two.\n[pause 1]\nAnn: Three.\n[pause 1]\nBob: Four."
+    assert [speaker for speaker, _ in turns_of(script)] == ["Ann", "Bob", "Ann", "Bob"]
+
+
 @pytest.mark.parametrize("text", ["Note: once.\nThen more.", "[sigh] Oh.\n[sigh] Well.", "He said: no.\n(Ann) yes."])
 def test_text_without_speakers_stays_text(text):
     assert turns_of(text) == [("", text)]
@@ -247,9 +252,17 @@ def test_speakers_without_a_voice_get_different_ones_and_keep_them(written, voic
         assert torch.equal(spoken[place], beside[place]), "Ann's voice has nothing to do with Cid's"
 
 
-def test_an_empty_script_is_refused():
+@pytest.mark.parametrize("turns", [[], [Turn("Ann", "[pause 1]"), Turn("Bob", " ... ")]])
+def test_a_script_without_a_word_is_refused(turns):
     with opened(EMBEDDED) as engine, pytest.raises(HiggsError, match="nothing to say"):
-        engine.speak_turns([], {}, PARAMS)
+        engine.speak_turns(turns, {}, PARAMS)
+
+
+def test_a_turn_without_a_word_is_a_pause(voices):
+    script = [Turn("Ann", "One apple."), Turn("Bob", "[pause 1] [pause 0.5]"), Turn("Ann", "Two.")]
+    with opened(EMBEDDED) as engine:
+        one, two = engine.speak_turns(script, voices, PARAMS).turns
+    assert two.start - one.stop == 1.5 * SAMPLE_RATE and (one.text, two.text) == ("One apple.", "Two.")
 
 
 def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):

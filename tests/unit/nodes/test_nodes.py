@@ -317,6 +317,13 @@ class TestDialogue:
         assert run.node.fingerprint_inputs(script, model=None) != before
         assert run.node.fingerprint_inputs(None) == [""]
 
+    def test_a_head_does_not_hide_the_sockets(self, run):
+        script = "Cleo = 1\nCleo: One.\n[2] Two.\n[2] Three.\nTOM: Four."
+        voices = {"voice_1": VOICE, "voice_2": replace(OTHER, name="tom")}
+        (turns, given, *_), _, _, info = run(script, voices=voices)
+        assert [turn.speaker for turn in turns] == ["Cleo", "2", "2", "TOM"] and "1 Cleo, 2 2, 3 TOM" in info
+        assert given["Cleo"] is VOICE and given["2"] is given["TOM"] is voices["voice_2"]
+
     def test_the_pack_s_voices_go_by_their_names(self, run):
         (_, given, *_), *_ = run("amber: One.\nOliver: Two.")
         assert {speaker: voice.name for speaker, voice in given.items()} == {"amber": "amber", "Oliver": "oliver"}
