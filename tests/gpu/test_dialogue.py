@@ -1,0 +1,70 @@
+"""Dialogues on the GPU: a turn's codes whatever goes together with it, and the memory back."""
+
+import gc
+
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice
+
+PARAMS = SamplingParams(seed=5, max_frames=60)
+SCENE = [Turn(("Ann", "Bob")[number % 2], f"This is what turn number {number} says.") for number in range(66)]
+
+
+def voices():
+    codes = torch.randint(0, 1024, (2, 60, 8), generator=torch.Generator().manual_seed(1))
+    return {name: Voice(one, "A reference.", name) for name, one in zip(("Ann", "Bob"), codes, strict=True)}
+
+
+def config(**changes):
+    return EngineConfig(**{"model": str(EMBEDDED), "device": "cuda:0", "context": 1024, **changes})
+
+
+def codes_of(speech):
+    """Codes of each turn; 0.25 s of silence between two."""
+    gap = round(0.25 * SAMPLE_RATE)
+    starts = [(turn.start - gap * place) // 960 for place, turn in enumerate(speech.turns)]
+    return [speech.codes[start:stop] for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
+def test_a_turn_s_codes_are_its_own(dtype):
+    said = {}
+    for batch in (2, 8, 64):
+        with Engine(config(batch=batch, dtype=dtype)) as engine:
+            said[batch] = engine.speak_turns(SCENE, voices(), PARAMS)
+    for speech in said.values():
+        assert torch.equal(speech.codes, said[2].codes) and torch.equal(speech.wav, said[2].wav)
+    turns = codes_of(said[2])
+    with Engine(config(dtype=dtype)) as engine:
+        for place in (0, 7):
+            alone = engine.speak_turns([SCENE[place]], voices(), PARAMS)
+            assert torch.equal(alone.codes, turns[place]), "one turn goes the way of many"
+        edited = engine.speak_turns([*SCENE[:5], Turn("Ann", "A new one."), *SCENE[5:]], voices(), PARAMS, reuse=False)
+        again = codes_of(edited)
+        assert all(torch.equal(one, other) for one, other in zip(turns, again[:5] + again[6:], strict=True))
+
+
+def test_nothing_of_a_scene_stays_on_the_device():
+    free = []
+    for _ in range(3):
+        with Engine(config()) as engine:
+            for _ in range(2):
+                engine.speak_turns(
+                    [*SCENE[:12], Turn("Cid", "I have no voice."), Turn("Cid", "Now I do.")], voices(), PARAMS
+                )
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free.append(torch.cuda.mem_get_info()[0])
+    assert free[1] == free[2]
+
+
+def test_a_pause_is_exact_where_windows_go_beside_the_talker():
+    heard = []
+    with Engine(config()) as engine:
+        text = "One apple is here. [pause 1.25] Two apples are there."
+        speech = engine.speak(text, params=PARAMS)
+        engine.speak(text, params=PARAMS, on_audio=lambda wav: heard.append(wav.clone()))
+    for wav in (speech.wav, torch.cat(heard)):
+        edges = torch.cat([torch.zeros(1), (wav == 0).float(), torch.zeros(1)]).diff().nonzero().flatten()
+        assert int((edges[1::2] - edges[::2]).max()) == 1.25 * SAMPLE_RATE
