@@ -188,7 +188,8 @@ def _dialogue(
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}
-    return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, turn_gap=args.turn_gap)
+    how = {"turn_gap": args.turn_gap, "even": not args.uneven}
+    return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, **how)
 
 
 def _with_bar(speak: Callable[..., SpeechResult]) -> SpeechResult:
@@ -231,6 +232,9 @@ def _say_parser(commands):
     command = commands.add_parser("say", help="speak text into a WAV file")
     command.add_argument("text", nargs="?", help="what to say; [pause 1.5] is that many seconds of silence")
     command.add_argument("--script", metavar="FILE.txt", help="a dialogue instead: lines such as Alice: Hello")
+    command.add_argument(
+        "--uneven", action="store_true", help="leave the turns of a --script as loud as they are spoken"
+    )
     command.add_argument("--turn-gap", type=float, default=TURN_GAP, help="seconds between turns of a --script")
     command.add_argument("--out", required=True, metavar="FILE.wav")
     command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")

@@ -17,6 +17,7 @@ from .checkpoint.load import Checkpoint, inspect, require_quantizable, require_w
 from .codec.model import build_encoder
 from .config import TURN_GAP, EngineConfig, SamplingParams
 from .decode.kept_codes import KeptCodes
+from .device import device_of
 from .errors import HiggsError
 from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes
@@ -42,7 +43,7 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig):
-        self.device = _device(config.device)
+        self.device = device_of(config.device)
         if config.runner == "graph" and self.device.type != "cuda":
             raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
         self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
@@ -200,16 +201,19 @@ class Engine:
         on_audio: Callable[[torch.Tensor], None] | None = None,
         turn_gap: float = TURN_GAP,
         reuse: bool = True,
+        even: bool = True,
     ) -> SpeechResult:
         """Says a dialogue, all of its turns together; see `speak` for what both have.
 
         voices: by speaker. One without gets its own from seed and name: its first words are the voice of the rest.
         turn_gap: seconds of silence between turns, where no pause is written. reuse: what this engine has said before
-        comes from its codes, which stay on the host. Raises HiggsError as `speak` does, and for no turns at all.
+        comes from its codes, which stay on the host. even: the result's turns are equally loud, but for their settings;
+        on_audio gets them as they are spoken. Raises HiggsError as `speak` does, and for no turns at all.
         """
         if not turns:
             raise HiggsError("There is nothing to say: the script has no text.")
-        return self._say(turns, voices, params, scene, on_frame, on_audio, turn_gap, self._kept if reuse else None)
+        kept = self._kept if reuse else None
+        return self._say(turns, voices, params, scene, on_frame, on_audio, turn_gap, kept, even)
 
     def _say(
         self,
@@ -221,6 +225,7 @@ class Engine:
         on_audio: Callable[[torch.Tensor], None] | None,
         turn_gap: float | None,
         kept: KeptCodes | None = None,
+        even: bool = True,
     ) -> SpeechResult:
         params = params or SamplingParams()
         for name, voice in voices.items():
@@ -239,7 +244,7 @@ class Engine:
                 if on_frame is not None:
                     on_frame(done, expected)
 
-            what = turns, voices, params, scene, Listener(tick, on_audio), turn_gap, kept
+            what = turns, voices, params, scene, Listener(tick, on_audio), turn_gap, kept, even
             self._speaking = True
             try:
                 with self._few_threads(), SpeechRequest(self._loaded, self._builder, *what) as request:
@@ -251,26 +256,6 @@ class Engine:
         # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
         whole = "\n".join(turn.text for turn in turns)
         return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.card.warnings(whole)))))
-
-
-def _device(name: str) -> torch.device:
-    """The device of that name, always with its index where it has one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise HiggsError(f"'{name}' is not a device. Use auto, cpu, or cuda:0 and so on.") from error
-    if device.type == "cpu":
-        return device
-    if device.type != "cuda":
-        raise HiggsError(f"The device is {name}, but Higgs runs on CUDA GPUs and on the CPU. Use auto, cpu or cuda:0.")
-    if not torch.cuda.is_available():
-        raise HiggsError(f"The device is {name}, but PyTorch sees no CUDA GPU here. Use cpu or auto.")
-    index = torch.cuda.current_device() if device.index is None else device.index
-    if index >= torch.cuda.device_count():
-        raise HiggsError(f"The device is {name}, but there are only {torch.cuda.device_count()} GPUs.")
-    return torch.device("cuda", index)
 
 
 def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from . import ending
+from .audio.loudness import evening_gain
 from .codec.waveform import Waveform
 from .codes import CODEBOOK_SIZE
 from .config import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE, SamplingParams
@@ -52,9 +53,9 @@ class SpeechRequest:
     """Speaks turns. A speaker without a voice gets one: the first of what it says is the voice of the rest.
 
     turn_gap: seconds of silence between turns, where no pause is written. kept: where chunks that have been said before
-    come from, and those of now go to. Of a dialogue the noise is numbered by how
-    often the same speaker has said the same before, so that a turn more or less changes no other; and a speaker's own
-    voice depends on its name.
+    come from, and those of now go to. even: turns get the same loudness, once all is spoken. Of a dialogue the noise is
+    numbered by how often the same speaker has said the same before, so that a turn more or less changes no other; and a
+    speaker's own voice depends on its name.
     """
 
     def __init__(
@@ -68,12 +69,13 @@ class SpeechRequest:
         listener: Listener,
         turn_gap: float | None = None,
         kept: KeptCodes | None = None,
+        even: bool = True,
     ):
         self._loaded, self._builder, self._listener = loaded, builder, listener
         self._turns, self._params, self._scene = turns, params, scene
         self._given, self._voices = voices, dict(voices)
         self._turn_gap = turn_gap  # None: this is no dialogue
-        self._kept, self._reused = kept, 0
+        self._kept, self._reused, self._even = kept, 0, even
         self._waveform = Waveform(loaded.decoder, loaded.pool, streamed=listener.on_audio is not None)
         self._warnings: list[str] = []
         self._chunks: list[Chunk] = []  # in the text's order, and so are their sequences
@@ -114,15 +116,18 @@ class SpeechRequest:
         none = torch.empty((0, self._loaded.talker.config.codebooks), dtype=torch.int64)
         codes = torch.cat([none, *(piece for sequence in sequences for piece in sequence.codes)])
         limits = sequences, self._params.max_frames, self._loaded.context
+        wav, spans = self._waveform.whole(), self._spans()
+        if self._turn_gap is not None:
+            self._set_volumes(wav, spans)
         return SpeechResult(
-            self._waveform.whole(),
+            wav,
             codes,
             time.perf_counter() - began,
             len(self._chunks),
             ending.stopped(*limits),
             tuple(dict.fromkeys([*ending.warnings(*limits), *self._warnings])),
             self._how or "none, all of it had been spoken before",
-            self._spoken_turns(),
+            tuple(SpokenTurn(self._turns[n].speaker, self._turns[n].text, *span) for n, span in spans.items()),
             self._reused,
         )
 
@@ -271,12 +276,20 @@ class SpeechRequest:
     def _spoken(self) -> list[Sequence]:
         return [sequence for sequence in self._sequences if sequence is not None]
 
-    def _spoken_turns(self) -> tuple[SpokenTurn, ...]:
-        """Where each turn lies in the sound."""
-        at, spans = 0, {}  # turn -> start and stop; one without a word has none
+    def _spans(self) -> dict[int, tuple[int, int]]:
+        """Turn -> the samples where it starts and stops; one without a word has none."""
+        at, spans = 0, {}
         for chunk, sequence in zip(self._chunks, self._spoken(), strict=True):
             at += round((chunk.silence or 0.0) * SAMPLE_RATE)
             start = spans[chunk.turn][0] if chunk.turn in spans else at
             at += sequence.num_frames * FRAME_SAMPLES
             spans[chunk.turn] = start, at
-        return tuple(SpokenTurn(self._turns[n].speaker, self._turns[n].text, *span) for n, span in spans.items())
+        return spans
+
+    def _set_volumes(self, wav: torch.Tensor, spans: Mapping[int, tuple[int, int]]):
+        """Turns as loud as each other, each by its own sound alone, then as their settings say."""
+        for number, (start, stop) in spans.items():
+            spoken, volume = wav[start:stop], self._turns[number].volume
+            gain = volume * (evening_gain(spoken) if self._even else 1.0)
+            if gain != 1.0:
+                spoken.mul_(gain).clamp_(-1.0, 1.0)

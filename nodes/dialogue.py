@@ -47,7 +47,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 *sampling_inputs(),
                 _gap_input(),
                 *advanced_inputs(),
-                _reuse_input(),
+                *_switches(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
@@ -77,6 +77,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         scene: str = "",
         pronunciations: str = "",
         reuse: bool = True,
+        even_loudness: bool = True,
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -89,7 +90,8 @@ class HiggsTTSDialogue(io.ComfyNode):
             said = said_as(pronunciations)
             turns = [replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns]
             what = turns, given, params, scene.strip() or None
-            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, turn_gap=turn_gap, reuse=reuse))
+            how = {"turn_gap": turn_gap, "reuse": reuse, "even": even_loudness}
+            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, **how))
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
@@ -118,15 +120,24 @@ def _gap_input() -> io.Input:
     )
 
 
-def _reuse_input() -> io.Input:
-    return io.Boolean.Input(
-        "reuse",
-        default=True,
-        optional=True,
-        advanced=True,
-        tooltip="Speak only turns that have changed since an earlier run with this model. The speech is "
-        "the same either way.",
-    )
+def _switches() -> list[io.Input]:
+    return [
+        io.Boolean.Input(
+            "reuse",
+            default=True,
+            optional=True,
+            advanced=True,
+            tooltip="Speak only turns that have changed since an earlier run with this model. The speech is the same "
+            "either way.",
+        ),
+        io.Boolean.Input(
+            "even_loudness",
+            default=True,
+            optional=True,
+            advanced=True,
+            tooltip="Make turns equally loud, as far as 8 dB allow; volumes in the script count after that.",
+        ),
+    ]
 
 
 def _by_name(voices: Mapping[str, Voice | None]) -> dict[str, Voice]:

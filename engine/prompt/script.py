@@ -81,6 +81,7 @@ class Turn:
     speaker: str
     text: str
     seed: int | None = None  # instead of the call's
+    volume: float = 1.0  # times as loud
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,11 @@ class Dialogue:
 def read_dialogue(script: str, known: Iterable[str] = ()) -> Dialogue:
     """A script for several speakers; known: names that have a voice besides those that its head declares.
 
-    `Name: text`, `[Name] text` or `[Name]` on a line of its own begin a turn, `[Name|seed:24|speed:fast]` with settings
-    of its own. Where any voice is declared, only names with one do; else names that recur at the beginning of a line.
-    `Name = voice` lines at the head declare voices, a line that begins with # is a comment, and \\# is a #. Speaker 1,
-    [S1], [Speaker_1] and [1] are the same name. Raises HiggsError for a name without a voice where others have one.
+    `Name: text`, `[Name] text` or `[Name]` on a line of its own begin a turn, `[Name|seed:24|speed:fast|volume:-6dB]`
+    with settings of its own. Where any voice is declared, only names with one do; else names that recur where a line
+    begins. `Name = voice` lines at the head declare voices, a line that begins with # is a comment, and \\# is a #.
+    Speaker 1, [S1], [Speaker_1] and [1] are the same name. Raises HiggsError for a name without a voice where others
+    have one.
     """
     return _DialogueReader(script, known).read()
 
@@ -128,9 +130,20 @@ _COLON = re.compile(rf"\s*({_NAME})\s*(?::(?=\s|$)|：)\s*(.*)", re.DOTALL)
 _COMMENT = re.compile(r"\s*#")
 _LONGEST_NAME = 40
 _SPEEDS = {name.replace("_", " "): f"<|prosody:speed_{name}|>" for name in ("very_slow", "slow", "fast", "very_fast")}
+_VOLUME = re.compile(r"([+-]?\d{1,3}(?:\.\d+)?)\s*(db)?", re.IGNORECASE)
+_LOUDEST = 4.0  # times
 _RESERVED = frozenset(
     speaker_key(word) for category, values in TAG_VALUES.items() for word in (category, *values, "pause", "speed")
 )
+
+
+@dataclass
+class _Settings:
+    """What a turn's brackets say of it."""
+
+    seed: int | None = None
+    lead: str = ""  # stands before the text
+    volume: float = 1.0
 
 
 class _DialogueReader:
@@ -154,11 +167,11 @@ class _DialogueReader:
                     self._names.setdefault(speaker_key(name), name)
 
     def read(self) -> Dialogue:
-        turns, speaker, seed, lead, said = [], "", None, "", []
+        turns, speaker, settings, said = [], "", _Settings(), []
 
         def end():
             if text := "\n".join(said).replace("\\#", "#").strip():
-                turns.append(Turn(speaker, lead + text, seed))
+                turns.append(Turn(speaker, settings.lead + text, settings.seed, settings.volume))
 
         for line in self._lines:
             start = self._start(line)
@@ -167,7 +180,7 @@ class _DialogueReader:
                 continue
             end()
             speaker = self._names[speaker_key(start[1])]
-            seed, lead = self._settings(start)
+            settings = self._settings(start)
             said = [start[start.re.groups]]
         end()
         return Dialogue(tuple(turns), self.head, tuple(dict.fromkeys(self._warnings)))
@@ -199,18 +212,22 @@ class _DialogueReader:
         self._warnings.append(f'"{start[1]}" was read as text, for it has no voice. Names with one: {known}.{meant}')
         return False
 
-    def _settings(self, start: re.Match) -> tuple[int | None, str]:
-        """(seed, what stands before the text) of the settings in brackets."""
-        seed, lead = None, ""
+    def _settings(self, start: re.Match) -> _Settings:
+        """Those in a turn's brackets; what is none of them gets a warning."""
+        given = _Settings()
         for setting in start[2].split("|")[1:] if start.re is _BRACKET else ():
             name, _, value = (part.strip() for part in setting.partition(":"))
+            speed, volume = _SPEEDS.get(value.replace("_", " ")), _VOLUME.fullmatch(value)
             if name == "seed" and value.isdecimal():
-                seed = int(value)
-            elif name == "speed" and value.replace("_", " ") in _SPEEDS:
-                lead = _SPEEDS[value.replace("_", " ")]
+                given.seed = int(value)
+            elif name == "speed" and speed:
+                given.lead = speed
+            elif name == "volume" and volume:
+                number = float(volume[1])
+                given.volume = min(_LOUDEST, 10 ** (number / 20) if volume[2] else abs(number))
             else:
                 self._warnings.append(
-                    f'"{setting.strip()}" of {start[1]} was left out. Settings are seed:NUMBER and speed:'
-                    f"{', '.join(_SPEEDS)}."
+                    f'"{setting.strip()}" of {start[1]} was left out. Settings are seed:24, volume:0.5 or volume:-6dB, '
+                    f"and speed: {', '.join(_SPEEDS)}."
                 )
-        return seed, lead
+        return given

@@ -15,8 +15,8 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 TIERS = [
     {"buffers", "codes", "cuda", "errors", "threads", "torch_names"},
     {"memory"},
-    {"config", "json_file", "optional", "resample"},
-    {"codec", "result", "sequence", "talker", "voice"},
+    {"config", "device", "json_file", "optional", "resample"},
+    {"audio", "codec", "result", "sequence", "talker", "voice"},
     {"checkpoint", "decode", "ending", "prompt"},
     {"loaded_model"},
     {"request"},

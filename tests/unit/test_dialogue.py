@@ -19,6 +19,7 @@ from higgs_tts.engine import (
     speaker_key,
 )
 from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.audio.loudness import evening_gain
 from higgs_tts.engine.decode.kept_codes import KeptCodes
 from higgs_tts.engine.sequence import Sequence
 
@@ -90,8 +91,10 @@ def test_prose_has_no_turns():
 
 
 def test_a_turn_has_settings_of_its_own():
-    dialogue = read_dialogue("[Ann|seed:24] One.\n[Ann|loud|volume:2] Two.", ["Ann"])
-    assert [turn.seed for turn in dialogue.turns] == [24, None]
+    script = "[Ann|seed:24] One.\n[Ann|loud|volume:x] Two.\n[Ann|volume:0.5] Three.\n[Ann|volume: -6 dB|seed:1] Four."
+    dialogue = read_dialogue(f"{script}\n[Ann|volume:+40dB] Five.", ["Ann"])
+    assert [turn.seed for turn in dialogue.turns] == [24, None, None, 1, None]
+    assert [round(turn.volume, 3) for turn in dialogue.turns] == [1.0, 1.0, 0.5, 0.501, 4.0]
     assert len(dialogue.warnings) == 2 and all("left out" in warning for warning in dialogue.warnings)
 
 
@@ -332,3 +335,24 @@ def test_kept_codes_stay_small():
         fresh = Sequence([1, 2, number], index=number)
         assert kept.fill(fresh) == there == fresh.finished
         assert not there or torch.equal(fresh.codes[0], sequences[number].codes[0])
+
+
+def test_turns_are_equally_loud_and_then_as_asked(voices):
+    script = [
+        Turn("Ann", "One apple is on the table."),
+        Turn("Bob", "Two apples are there."),
+        Turn("Ann", "Three.", volume=0.5),
+    ]
+    params = SamplingParams(seed=3, max_frames=100)
+    with opened(EMBEDDED) as engine:
+        plain = engine.speak_turns(script, voices, params, even=False)
+        even = engine.speak_turns(script, voices, params)
+    assert torch.equal(plain.codes, even.codes) and plain.turns == even.turns
+    for number, turn in enumerate(plain.turns):
+        before, after = (speech.wav[turn.start : turn.stop] for speech in (plain, even))
+        gain = evening_gain(before / script[number].volume)
+        assert torch.allclose(after, before * gain, atol=1e-6) and after.abs().max() <= 1
+    with opened(EMBEDDED) as engine:
+        other = engine.speak_turns([script[1], Turn("Ann", "Something else.")], voices, params)
+    spans = [speech.wav[turn.start : turn.stop] for speech, turn in ((even, even.turns[1]), (other, other.turns[0]))]
+    assert torch.equal(*spans), "a turn's loudness is its own affair"

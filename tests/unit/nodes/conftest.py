@@ -110,7 +110,7 @@ class FakeEngine:
             wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",), how="by hand"
         )
 
-    def speak_turns(self, turns, voices, params, scene=None, on_frame=None, turn_gap=0.0, reuse=True):
+    def speak_turns(self, turns, voices, params, scene=None, on_frame=None, turn_gap=0.0, reuse=True, even=True):
         self.calls.append((turns, voices, params, scene, turn_gap))
         on_frame(1, 2)
         spoken = tuple(SpokenTurn(turn.speaker, turn.text, 10 * at, 10 * at + 5) for at, turn in enumerate(turns))

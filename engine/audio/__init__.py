@@ -1,0 +1,1 @@
+"""Sound after it was spoken: how loud it is. Knows no model."""
