@@ -17,7 +17,6 @@ from . import (
     EMBEDDED,
     QUANTIZED,
     SAMPLE_RATE,
-    TURN_GAP,
     Engine,
     EngineConfig,
     HiggsError,
@@ -167,6 +166,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
         top_k=args.top_k,
         max_frames=args.max_frames,
         paragraph_gap=args.paragraph_gap,
+        turn_gap=args.turn_gap,
         ban_specials=not args.allow_specials,
     )
 
@@ -188,8 +188,7 @@ def _dialogue(
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}
-    how = {"turn_gap": args.turn_gap, "even": not args.uneven}
-    return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, **how)
+    return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, even=not args.uneven)
 
 
 def _with_bar(speak: Callable[..., SpeechResult]) -> SpeechResult:
@@ -235,7 +234,6 @@ def _say_parser(commands):
     command.add_argument(
         "--uneven", action="store_true", help="leave the turns of a --script as loud as they are spoken"
     )
-    command.add_argument("--turn-gap", type=float, default=TURN_GAP, help="seconds between turns of a --script")
     command.add_argument("--out", required=True, metavar="FILE.wav")
     command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
     command.add_argument("--transcript", help="what the clip says")
@@ -248,6 +246,7 @@ def _say_parser(commands):
     command.add_argument("--greedy", action="store_true", help="always take the most likely code")
     _sampling_argument(command, "max_frames", "limit a chunk of text; 25 a second")
     _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
+    _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _way_arguments(command)

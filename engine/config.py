@@ -14,7 +14,6 @@ FRAME_SAMPLES = 960  # samples a codec frame
 FRAME_RATE = SAMPLE_RATE // FRAME_SAMPLES  # 25 frames a second
 RAS_WINDOW = 7  # frames of history the state keeps for v2's repetition rule
 MAX_BATCH = 64  # rows of a batch at most
-TURN_GAP = 0.25  # seconds between the turns of a dialogue
 QUANTIZED = ("int8", "int4")
 DTYPES = ("auto", "bf16", "fp32", *QUANTIZED)
 KERNELS = ("auto", "torch")
@@ -113,6 +112,7 @@ class SamplingParams:
     # Longer text is split at sentence ends into chunks about this long; 0 never splits.
     chunk_seconds: float = _number(30.0, 0.0, 120.0, step=5.0)
     paragraph_gap: float = _number(0.0, 0.0, 10.0, step=0.1)  # seconds of silence between paragraphs
+    turn_gap: float = _number(0.25, 0.0, 10.0, step=0.05)  # and between the turns of a dialogue
 
     @property
     def greedy(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from .checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import build_encoder
-from .config import TURN_GAP, EngineConfig, SamplingParams
+from .config import EngineConfig, SamplingParams
 from .decode.kept_codes import KeptCodes
 from .device import device_of
 from .errors import HiggsError
@@ -24,7 +24,7 @@ from .memory import device_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .prompt.script import Turn
-from .request import Listener, SpeechRequest
+from .request import DialogueOptions, Listener, SpeechRequest
 from .result import SpeechResult
 from .threads import SMALL_BYTES, one_thread
 from .voice.clip import Wave, check_clip, prepare_clip
@@ -199,21 +199,18 @@ class Engine:
         scene: str | None = None,
         on_frame: Callable[[int, int], None] | None = None,
         on_audio: Callable[[torch.Tensor], None] | None = None,
-        turn_gap: float = TURN_GAP,
         reuse: bool = True,
         even: bool = True,
     ) -> SpeechResult:
         """Says a dialogue, all of its turns together; see `speak` for what both have.
 
         voices: by speaker. One without gets its own from seed and name: its first words are the voice of the rest.
-        turn_gap: seconds of silence between turns, where no pause is written. reuse: what this engine has said before
-        comes from its codes, which stay on the host. even: the result's turns are equally loud, but for their settings;
-        on_audio gets them as they are spoken. Raises HiggsError as `speak` does, and for no turns at all.
+        reuse: what this engine has said before comes from its codes, which stay on the host. even: the result's turns
+        are equally loud, but for their settings; on_audio gets them as they are spoken. Raises HiggsError as `speak`
+        does, and where no turn has a word.
         """
-        if not turns:
-            raise HiggsError("There is nothing to say: the script has no text.")
-        kept = self._kept if reuse else None
-        return self._say(turns, voices, params, scene, on_frame, on_audio, turn_gap, kept, even)
+        dialogue = DialogueOptions(self._kept if reuse else None, even)
+        return self._say(turns, voices, params, scene, on_frame, on_audio, dialogue)
 
     def _say(
         self,
@@ -223,9 +220,7 @@ class Engine:
         scene: str | None,
         on_frame: Callable[[int, int], None] | None,
         on_audio: Callable[[torch.Tensor], None] | None,
-        turn_gap: float | None,
-        kept: KeptCodes | None = None,
-        even: bool = True,
+        dialogue: DialogueOptions | None,
     ) -> SpeechResult:
         params = params or SamplingParams()
         for name, voice in voices.items():
@@ -244,7 +239,7 @@ class Engine:
                 if on_frame is not None:
                     on_frame(done, expected)
 
-            what = turns, voices, params, scene, Listener(tick, on_audio), turn_gap, kept, even
+            what = turns, voices, params, scene, Listener(tick, on_audio), dialogue
             self._speaking = True
             try:
                 with self._few_threads(), SpeechRequest(self._loaded, self._builder, *what) as request:

@@ -49,13 +49,19 @@ class Listener:
     on_audio: Callable[[torch.Tensor], None] | None = None
 
 
+@dataclass(frozen=True)
+class DialogueOptions:
+    """What a request of several speakers has that one text has not."""
+
+    kept: KeptCodes | None  # where chunks that have been said before come from, and those of now go to
+    even: bool  # turns get the same loudness, once all is spoken
+
+
 class SpeechRequest:
     """Speaks turns. A speaker without a voice gets one: the first of what it says is the voice of the rest.
 
-    turn_gap: seconds of silence between turns, where no pause is written. kept: where chunks that have been said before
-    come from, and those of now go to. even: turns get the same loudness, once all is spoken. Of a dialogue the noise is
-    numbered by how often the same speaker has said the same before, so that a turn more or less changes no other; and a
-    speaker's own voice depends on its name.
+    dialogue: None for one text. Of a dialogue the noise is numbered by how often the same speaker has said the same
+    before, so that a turn more or less changes no other; and a speaker's own voice depends on its name.
     """
 
     def __init__(
@@ -67,15 +73,13 @@ class SpeechRequest:
         params: SamplingParams,
         scene: str | None,
         listener: Listener,
-        turn_gap: float | None = None,
-        kept: KeptCodes | None = None,
-        even: bool = True,
+        dialogue: DialogueOptions | None = None,
     ):
         self._loaded, self._builder, self._listener = loaded, builder, listener
         self._turns, self._params, self._scene = turns, params, scene
         self._given, self._voices = voices, dict(voices)
-        self._turn_gap = turn_gap  # None: this is no dialogue
-        self._kept, self._reused, self._even = kept, 0, even
+        self._dialogue, self._reused = dialogue, 0
+        self._kept = dialogue.kept if dialogue else None
         self._waveform = Waveform(loaded.decoder, loaded.pool, streamed=listener.on_audio is not None)
         self._warnings: list[str] = []
         self._chunks: list[Chunk] = []  # in the text's order, and so are their sequences
@@ -92,12 +96,12 @@ class SpeechRequest:
         """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
         self._waveform.close()
         with contextlib.suppress(AttributeError):  # closed before
-            del self._loaded, self._listener, self._kept
+            del self._loaded, self._listener, self._kept, self._dialogue
 
     def run(self) -> SpeechResult:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
         began = time.perf_counter()
-        planned = plan(self._turns, self._params, self._turn_gap, self._chunk_seconds)
+        planned = plan(self._turns, self._params, self._dialogue is not None, self._chunk_seconds)
         self._chunks, self._last_silence = planned.chunks, planned.last_silence
         self._warnings += planned.warnings
         if not self._chunks:
@@ -117,8 +121,8 @@ class SpeechRequest:
         codes = torch.cat([none, *(piece for sequence in sequences for piece in sequence.codes)])
         limits = sequences, self._params.max_frames, self._loaded.context
         wav, spans = self._waveform.whole(), self._spans()
-        if self._turn_gap is not None:
-            self._set_volumes(wav, spans)
+        if self._dialogue:
+            self._set_volumes(wav, spans, self._dialogue.even)
         return SpeechResult(
             wav,
             codes,
@@ -176,7 +180,7 @@ class SpeechRequest:
         seconds = max(1.0, estimate_seconds(script.text))
         per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions a second of speech
         fits = self._budget(overhead) / per_second
-        if voice is None and (self._turn_gap is not None or seconds > min(wanted, fits)):
+        if voice is None and (self._dialogue or seconds > min(wanted, fits)):
             fits /= 2
         return min(wanted, max(fits, _LEAST_SECONDS))
 
@@ -200,7 +204,7 @@ class SpeechRequest:
             self._speak()
             return
         longest = max(map(len, sequences)) + self._params.max_frames + self._loaded.talker.config.codebooks - 1
-        with self._loaded.runner_for(len(sequences), longest, alone=self._turn_gap is None) as runner:
+        with self._loaded.runner_for(len(sequences), longest, alone=self._dialogue is None) as runner:
             self._run(runner, sequences, waited_for=self._sequences[self._current] is sequences[0])
 
     def _sequence(self, chunk: Chunk) -> Sequence:
@@ -239,7 +243,7 @@ class SpeechRequest:
 
     def _prefixes(self, runner: ModelRunner) -> PrefixCache:
         """The engine's for a given voice; a voice made of this text, or one of a dialogue, is of no use to the next."""
-        if self._turn_gap is None and self._voices.keys() == self._given.keys():
+        if self._dialogue is None and self._voices.keys() == self._given.keys():
             return self._loaded.prefixes
         return PrefixCache(runner.pool, max(1, len(self._voices)))
 
@@ -286,10 +290,10 @@ class SpeechRequest:
             spans[chunk.turn] = start, at
         return spans
 
-    def _set_volumes(self, wav: torch.Tensor, spans: Mapping[int, tuple[int, int]]):
+    def _set_volumes(self, wav: torch.Tensor, spans: Mapping[int, tuple[int, int]], even: bool):
         """Turns as loud as each other, each by its own sound alone, then as their settings say."""
         for number, (start, stop) in spans.items():
             spoken, volume = wav[start:stop], self._turns[number].volume
-            gain = volume * (evening_gain(spoken) if self._even else 1.0)
+            gain = volume * (evening_gain(spoken) if even else 1.0)
             if gain != 1.0:
                 spoken.mul_(gain).clamp_(-1.0, 1.0)

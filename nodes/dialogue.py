@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..engine import TURN_GAP, Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, speaker_key
-from . import audio, types, voice_files
+from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, speaker_key
+from . import audio, types, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
@@ -45,7 +45,11 @@ class HiggsTTSDialogue(io.ComfyNode):
                 ),
                 _voices_input(),
                 *sampling_inputs(),
-                _gap_input(),
+                widgets.number(
+                    SamplingParams,
+                    "turn_gap",
+                    tooltip="Silence between turns, in seconds, where the script names no pause.",
+                ),
                 *advanced_inputs(),
                 *_switches(),
             ],
@@ -73,7 +77,6 @@ class HiggsTTSDialogue(io.ComfyNode):
         model: HiggsPatcher,
         script: str,
         voices: Mapping[str, Voice | None] | None = None,
-        turn_gap: float = TURN_GAP,
         scene: str = "",
         pronunciations: str = "",
         reuse: bool = True,
@@ -90,8 +93,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             said = said_as(pronunciations)
             turns = [replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns]
             what = turns, given, params, scene.strip() or None
-            how = {"turn_gap": turn_gap, "reuse": reuse, "even": even_loudness}
-            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, **how))
+            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness))
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
@@ -105,18 +107,6 @@ def _voices_input() -> io.Input:
         optional=True,
         tooltip="Voices of the speakers, in the order in which they first speak; or by the voice's name or "
         "the socket's number, where the script uses these. Who has none gets a voice from the seed.",
-    )
-
-
-def _gap_input() -> io.Input:
-    return io.Float.Input(
-        "turn_gap",
-        default=TURN_GAP,
-        min=0.0,
-        max=10.0,
-        step=0.05,
-        optional=True,
-        tooltip="Silence between turns, in seconds, where the script names no pause.",
     )
 
 

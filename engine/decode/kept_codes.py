@@ -50,8 +50,9 @@ class KeptCodes:
 
 
 def _key(sequence: Sequence) -> bytes:
-    plain = SamplingParams()
-    params = replace(sequence.params, chunk_seconds=plain.chunk_seconds, paragraph_gap=plain.paragraph_gap)
+    plain = SamplingParams()  # of what only says where the text is cut and what is silent
+    cuts = {name: getattr(plain, name) for name in ("chunk_seconds", "paragraph_gap", "turn_gap")}
+    params = replace(sequence.params, **cuts)
     digest = hashlib.sha256(repr((sequence.ids, params, sequence.index, sequence.budget)).encode())
     for at, codes in sequence.audio:
         digest.update(repr((at, codes.shape)).encode())

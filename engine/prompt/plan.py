@@ -35,12 +35,12 @@ class Plan:
 def plan(
     turns: Sequence[Turn],
     params: SamplingParams,
-    turn_gap: float | None,
+    is_dialogue: bool,
     chunk_seconds: Callable[[Script, str], float],
 ) -> Plan:
     """The chunks of all turns; of a dialogue's turn without a word only its pauses count.
 
-    turn_gap: seconds; None: this is no dialogue. chunk_seconds: how long a speaker's chunks of a text may get.
+    chunk_seconds: how long a speaker's chunks of a text may get.
     """
     chunks: list[Chunk] = []
     warnings: list[str] = []
@@ -48,18 +48,16 @@ def plan(
     for number, turn in enumerate(turns):
         script = read_pauses(turn.text, params.paragraph_gap)
         warnings += script.warnings
-        if turn_gap is not None and not any(map(str.isalnum, script.text)):
+        if is_dialogue and not any(map(str.isalnum, script.text)):
             asked += sum(pause.seconds for pause in script.pauses if pause.asked)
             continue
         texts, silences = split_script(script, chunk_seconds(script, turn.speaker))
-        before = asked + silences[0]
-        if number and not before:
-            before = turn_gap or 0.0
-        asked = silences[-1]
+        asked, before = silences[-1], asked + silences[0]
+        # A turn begins anew even where nothing is silent before it; the first has nothing to begin anew from.
+        begin = (before or params.turn_gap) if chunks else (before or None)
         own = params if turn.seed is None else replace(params, seed=turn.seed)
-        for place, (text, silence) in enumerate(zip(texts, [before, *silences[1:-1]], strict=True)):
-            index = len(chunks) if turn_gap is None else said[turn.speaker, text]
+        for text, silence in zip(texts, [begin, *(seconds or None for seconds in silences[1:-1])], strict=True):
+            index = said[turn.speaker, text] if is_dialogue else len(chunks)
             said[turn.speaker, text] += 1
-            seam = silence if silence or (number and not place) else None
-            chunks.append(Chunk(number, turn.speaker, text, own, index, seam))
+            chunks.append(Chunk(number, turn.speaker, text, own, index, silence))
     return Plan(chunks, asked, warnings)

@@ -10,6 +10,7 @@ from .chunking import is_syllabic
 from .script import speaker_key
 from .tags import TAG_LIKE
 
+_COMMENT = re.compile(r"(?:^|\s)#")  # C# is a word
 _SECTION = re.compile(r"\[([^\[\]]+)\]")
 _MARKUP = rf"{TAG_LIKE.pattern}|\[[^\[\]\r\n]*\]"  # what a text says beside its words
 
@@ -19,9 +20,6 @@ class Pronunciations:
     """(speaker's key or nothing, word, spelling) each, in the order of the list; a speaker's own come first."""
 
     entries: tuple[tuple[str, str, str], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.entries)
 
     def apply(self, text: str, speaker: str = "") -> str:
         """`text` with its words as they are spelled for that speaker: whole words, and nothing in tags and brackets.
@@ -36,8 +34,9 @@ class Pronunciations:
         if not spelled:
             return text
         words = sorted(spelled, key=len, reverse=True)
-        pattern = re.compile("|".join([f"({_MARKUP})", *map(_whole, words)]))
-        return pattern.sub(lambda found: found[0] if found[1] else _said(found[0], spelled), text)
+        said = [None, *(spelled[word] for word in words)]  # by the group that matched
+        pattern = re.compile("|".join(f"({part})" for part in (_MARKUP, *map(_whole, words))))
+        return pattern.sub(lambda found: said[(found.lastindex or 1) - 1] or found[0], text)
 
 
 def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciations:
@@ -47,13 +46,15 @@ def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciat
     """
     entries, speaker = [], ""
     for number, line in enumerate(text.splitlines(), 1):
-        plain = line.split("#")[0].strip()
+        plain = _COMMENT.split(line)[0].strip()
         if section := _SECTION.fullmatch(plain):
             speaker = speaker_key(section[1])
         elif plain:
             word, equals, spelling = (part.strip() for part in plain.partition("="))
             if not (word and equals and spelling):
-                raise HiggsError(f"{source}, line {number}: '{plain}' is no entry. Write for example: Nguyen = Win.")
+                raise HiggsError(
+                    f"{source}, line {number}: '{plain}' is not an entry. Write for example: Nguyen = Win."
+                )
             entries.append((speaker, word, spelling))
     return Pronunciations(tuple(entries))
 
@@ -64,7 +65,3 @@ def _whole(word: str) -> str:
     after = "" if is_syllabic(word[-1]) else r"(?!\w)"
     written = re.escape(word)
     return f"{before}{f'(?i:{written})' if word == word.lower() else written}{after}"
-
-
-def _said(found: str, spelled: dict[str, str]) -> str:
-    return spelled[found] if found in spelled else spelled[found.lower()]

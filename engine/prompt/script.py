@@ -130,7 +130,7 @@ _COLON = re.compile(rf"\s*({_NAME})\s*(?::(?=\s|$)|：)\s*(.*)", re.DOTALL)
 _COMMENT = re.compile(r"\s*#")
 _LONGEST_NAME = 40
 _SPEEDS = {name.replace("_", " "): f"<|prosody:speed_{name}|>" for name in ("very_slow", "slow", "fast", "very_fast")}
-_VOLUME = re.compile(r"([+-]?\d{1,3}(?:\.\d+)?)\s*(db)?", re.IGNORECASE)
+_VOLUME = re.compile(r"(?:(?P<db>[+-]?\d{1,3}(?:\.\d+)?)\s*db|(?P<times>\d{1,3}(?:\.\d+)?))", re.IGNORECASE)
 _LOUDEST = 4.0  # times
 _RESERVED = frozenset(
     speaker_key(word) for category, values in TAG_VALUES.items() for word in (category, *values, "pause", "speed")
@@ -223,8 +223,8 @@ class _DialogueReader:
             elif name == "speed" and speed:
                 given.lead = speed
             elif name == "volume" and volume:
-                number = float(volume[1])
-                given.volume = min(_LOUDEST, 10 ** (number / 20) if volume[2] else abs(number))
+                times = 10 ** (float(volume["db"]) / 20) if volume["db"] else float(volume["times"])
+                given.volume = min(_LOUDEST, times)
             else:
                 self._warnings.append(
                     f'"{setting.strip()}" of {start[1]} was left out. Settings are seed:24, volume:0.5 or volume:-6dB, '

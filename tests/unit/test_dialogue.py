@@ -2,13 +2,13 @@
 
 import pathlib
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from higgs_tts.engine import (
     EMBEDDED,
     SAMPLE_RATE,
-    TURN_GAP,
     Engine,
     EngineConfig,
     HiggsError,
@@ -91,7 +91,7 @@ def test_prose_has_no_turns():
 
 
 def test_a_turn_has_settings_of_its_own():
-    script = "[Ann|seed:24] One.\n[Ann|loud|volume:x] Two.\n[Ann|volume:0.5] Three.\n[Ann|volume: -6 dB|seed:1] Four."
+    script = "[Ann|seed:24] One.\n[Ann|loud|volume:-2] Two.\n[Ann|volume:0.5] Three.\n[Ann|volume: -6 dB|seed:1] Four."
     dialogue = read_dialogue(f"{script}\n[Ann|volume:+40dB] Five.", ["Ann"])
     assert [turn.seed for turn in dialogue.turns] == [24, None, None, 1, None]
     assert [round(turn.volume, 3) for turn in dialogue.turns] == [1.0, 1.0, 0.5, 0.501, 4.0]
@@ -237,8 +237,8 @@ def test_turns_lie_where_the_result_says_and_gaps_are_silent(voices):
 
 def test_the_gap_between_turns_is_the_one_asked_for(voices):
     with opened(EMBEDDED) as engine:
-        for gap in (TURN_GAP, 0.0, 0.7):
-            speech = engine.speak_turns(SCENE[:2], voices, PARAMS, turn_gap=gap)
+        for gap in (PARAMS.turn_gap, 0.0, 0.7):
+            speech = engine.speak_turns(SCENE[:2], voices, replace(PARAMS, turn_gap=gap))
             assert speech.turns[1].start - speech.turns[0].stop == round(gap * SAMPLE_RATE)
 
 
@@ -262,9 +262,10 @@ def test_a_script_without_a_word_is_refused(turns):
 
 
 def test_a_turn_without_a_word_is_a_pause(voices):
-    script = [Turn("Ann", "One apple."), Turn("Bob", "[pause 1] [pause 0.5]"), Turn("Ann", "Two.")]
+    script = [Turn("Bob", "..."), Turn("Ann", "One apple."), Turn("Bob", "[pause 1] [pause 0.5]"), Turn("Ann", "Two.")]
     with opened(EMBEDDED) as engine:
         one, two = engine.speak_turns(script, voices, PARAMS).turns
+    assert one.start == 0, "nothing is silent before the first word"
     assert two.start - one.stop == 1.5 * SAMPLE_RATE and (one.text, two.text) == ("One apple.", "Two.")
 
 
@@ -274,6 +275,8 @@ def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):
     script.write_text("Ann = ann.safetensors\n\nAnn: One apple.\nAnn: Two.\n", encoding="utf-8")
     assert main(["say", "--script", str(script), "--out", str(out), "--device", "cpu", "--max-frames", "40"]) == 0
     assert out.is_file() and "2 chunks at a time" in capsys.readouterr().out
+    assert main(["say", "--script", str(script), "--out", str(out), "--turn-gap", "-1"]) == 2
+    assert "turn_gap is -1.0" in capsys.readouterr().err
     assert main(["say", "--out", str(out)]) == 2 and "--script" in capsys.readouterr().err
     script.write_text("Ann = gone.safetensors\nAnn: One.", encoding="utf-8")
     assert main(["say", "--script", str(script), "--out", str(out)]) == 2

@@ -12,6 +12,8 @@ SQL = sequel
 New York City = the big apple
 York = Yorrk
 C++ = C plus plus
+C# = C sharp  # not the note
+sun = moon
 北京 = 背景
 
 [Anna]
@@ -26,6 +28,8 @@ Nguyen = Nwin
         ("Nginx, NGINX and nginx-proxy; nginxes", "engine x, engine x and engine x-proxy; nginxes"),
         ("SQL, sql, MySQL", "sequel, sql, MySQL"),
         ("New York City is not York.", "the big apple is not Yorrk."),
+        ("C# it is", "C sharp it is"),
+        ("Sun and \u017fun", "moon and moon"),  # the long s is an s in another case
         ("C++ and C+++", "C plus plus and C plus plus+"),
         ("我在北京。", "我在背景。"),
         ("<|emotion:York|>York [York] [pause 1]", "<|emotion:York|>Yorrk [York] [pause 1]"),
@@ -46,7 +50,7 @@ def test_what_has_been_put_in_is_not_looked_at_again():
 
 
 def test_an_empty_list_changes_nothing():
-    assert not read_pronunciations("# nothing\n\n") and read_pronunciations("").apply("a = b") == "a = b"
+    assert read_pronunciations("# nothing\n\n").entries == () and read_pronunciations("").apply("a = b") == "a = b"
 
 
 @pytest.mark.parametrize("line", ["Nguyen", "Nguyen =", "= Win", "Nguyen: Win"])

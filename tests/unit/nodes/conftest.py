@@ -110,8 +110,8 @@ class FakeEngine:
             wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",), how="by hand"
         )
 
-    def speak_turns(self, turns, voices, params, scene=None, on_frame=None, turn_gap=0.0, reuse=True, even=True):
-        self.calls.append((turns, voices, params, scene, turn_gap))
+    def speak_turns(self, turns, voices, params, scene=None, on_frame=None, reuse=True, even=True):
+        self.calls.append((turns, voices, params, scene, even))
         on_frame(1, 2)
         spoken = tuple(SpokenTurn(turn.speaker, turn.text, 10 * at, 10 * at + 5) for at, turn in enumerate(turns))
         wav, codes = torch.ones(10 * len(turns)), torch.zeros(2, 8, dtype=torch.int64)

@@ -60,7 +60,17 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
             else:
                 assert (socket.min, socket.max, socket.step) == range_of(cls, name), name
             seen.add(name)
-    numbers = {"seed", "temperature", "top_p", "top_k", "max_frames", "chunk_seconds", "paragraph_gap", "context"}
+    numbers = {
+        "seed",
+        "temperature",
+        "top_p",
+        "top_k",
+        "max_frames",
+        "chunk_seconds",
+        "paragraph_gap",
+        "turn_gap",
+        "context",
+    }
     assert seen == numbers | {"device", "dtype"}
 
 
@@ -290,8 +300,13 @@ class TestDialogue:
     )
     def test_a_voice_goes_by_its_name_and_its_socket(self, run, script):
         voices = {"voice_1": replace(VOICE, name="Anna"), "voice_2": replace(OTHER, name="Tom"), "voice_3": None}
-        (turns, given, params, scene, gap), audio, speakers, info = run(script, voices=voices, turn_gap=0.5, seed=7)
-        assert [turn.text for turn in turns] == ["One.", "Two."] and params.seed == 7 and (scene, gap) == (None, 0.5)
+        (turns, given, params, scene, even), audio, speakers, info = run(script, voices=voices, turn_gap=0.5, seed=7)
+        assert [turn.text for turn in turns] == ["One.", "Two."] and (params.seed, params.turn_gap, scene, even) == (
+            7,
+            0.5,
+            None,
+            True,
+        )
         assert [given[turn.speaker] for turn in turns] == [voices["voice_1"], voices["voice_2"]]
         assert audio["waveform"].shape == (1, 1, 20) and speakers["waveform"].shape == (1, 2, 20)
         first, second = speakers["waveform"][0]
@@ -359,5 +374,5 @@ class TestDialogue:
         (turns, *_), *_ = run("Anna: Nguyen of York.\nTom: York.\nAnna: a\nTom: b", pronunciations="Nguyen = Win")
         assert [turn.text for turn in turns[:2]] == ["Win of Yorrk.", "Jork."]
         assert "York" in run.node.fingerprint_inputs("Anna: Hi.")[0]
-        with pytest.raises(HiggsError, match=r"pronunciations, line 1: 'no entry'"):
+        with pytest.raises(HiggsError, match=r"pronunciations, line 1: 'no entry' is not"):
             run("Anna: Hi.", pronunciations="no entry")
