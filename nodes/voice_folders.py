@@ -74,7 +74,7 @@ def listed_pronunciations() -> str:
     for root in folders.registered(FOLDER):
         path = root / PRONUNCIATIONS
         if path.is_file():
-            return path.read_text(encoding="utf-8", errors="replace")
+            return path.read_text(encoding="utf-8-sig", errors="replace")  # Windows begins files with a mark
     return ""
 
 

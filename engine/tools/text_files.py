@@ -23,6 +23,6 @@ def pronunciations_in(path: Path | None) -> Pronunciations:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Windows begins files with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise HiggsError(f"{path} cannot be read ({error}). Give a text file in UTF-8.") from error

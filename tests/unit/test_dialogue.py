@@ -272,7 +272,7 @@ def test_a_turn_without_a_word_is_a_pause(voices):
 def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):
     script, out = tmp_path / "scene.txt", tmp_path / "scene.wav"
     voices["Ann"].save(tmp_path / "ann.safetensors")
-    script.write_text("Ann = ann.safetensors\n\nAnn: One apple.\nAnn: Two.\n", encoding="utf-8")
+    script.write_text("Ann = ann.safetensors\n\nAnn: One apple.\nAnn: Two.\n", encoding="utf-8-sig")
     assert main(["say", "--script", str(script), "--out", str(out), "--device", "cpu", "--max-frames", "40"]) == 0
     assert out.is_file() and "2 chunks at a time" in capsys.readouterr().out
     assert main(["say", "--script", str(script), "--out", str(out), "--turn-gap", "-1"]) == 2

@@ -370,7 +370,8 @@ class TestDialogue:
             run(script, voices=voices)
 
     def test_words_are_said_as_listed(self, run, library):
-        (library / "pronunciations.txt").write_text("York = Yorrk\nNguyen = Nwin\n[Tom]\nYork = Jork\n")
+        listed = "York = Yorrk\nNguyen = Nwin\n[Tom]\nYork = Jork\n"
+        (library / "pronunciations.txt").write_text(listed, encoding="utf-8-sig")
         (turns, *_), *_ = run("Anna: Nguyen of York.\nTom: York.\nAnna: a\nTom: b", pronunciations="Nguyen = Win")
         assert [turn.text for turn in turns[:2]] == ["Win of Yorrk.", "Jork."]
         assert "York" in run.node.fingerprint_inputs("Anna: Hi.")[0]
