@@ -20,7 +20,7 @@ from .decode.kept_codes import KeptCodes
 from .device import device_of
 from .errors import HiggsError
 from .loaded_model import LoadedModel, planned_bytes
-from .memory import device_bytes
+from .memory import device_bytes, drop
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .prompt.script import Turn
@@ -163,10 +163,13 @@ class Engine:
         with self._lock, self._on_device():
             codec = self.checkpoint.codec
             encoder = build_encoder(codec.config, codec.read("encoder", self.device))
-            codes = encoder.encode(clip).cpu()
-            del encoder
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            try:
+                codes = encoder.encode(clip).cpu()
+            finally:
+                drop((*encoder.parameters(), *encoder.buffers()))  # HuBERT's weight norm refers to itself
+                del encoder
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
         return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
 
     @torch.inference_mode()

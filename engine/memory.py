@@ -94,11 +94,16 @@ class PrivatePool:
         held = self.live_bytes()
         if held:
             log.debug("Higgs TTS: %d bytes on %s were still referenced when their pool closed.", held, self.device)
-        for tensor in self._living():
-            tensor.data = tensor.new_empty(0)
+        drop(self._living())
         self._adopted.clear()
         self._pool = None
         self.trim()
+
+
+def drop(tensors: Iterable[torch.Tensor]) -> None:
+    """Takes these tensors' memory from them, whoever still refers to them: they are empty from now on."""
+    for tensor in tensors:
+        tensor.data = tensor.new_empty(0)
 
 
 def device_bytes(sizes: Iterable[int], device: torch.device) -> int:
