@@ -3,8 +3,8 @@
     python benchmarks/low_bit.py --out benchmarks/results/low_bit.json
 
 Random weights in the published shapes. Each row is a process of its own, whose memory this one reads from the driver.
-`--squeeze` takes the card's memory but for what a small card has, and goes through what a user does, twice. The result
-file keeps rows of the same GPU that this run does not measure. Prints one JSON line last. Needs a CUDA GPU.
+`--squeeze` takes the card's memory but for what a small card has, and goes through what a user does, again and again.
+The result file keeps rows of the same GPU that this run does not measure. Prints one JSON line last. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ BATCHES = (8, 32, 64)
 STEP_CONTEXT = 500
 SQUEEZE = {"int8": 8 * GB, "int4": 6 * GB}  # bytes left of the card, with a process's context
 SQUEEZED_FRAMES = 2000  # 80 s
+ROUNDS = 5
 
 
 def main():
@@ -166,7 +167,7 @@ def _row(args):
 
 
 def _squeezed(args):
-    """Open, speak for 80 s, eight chunks together, clone from a clip, close; twice, with the same audio."""
+    """Open, speak for 80 s, eight chunks together, clone from a clip, close; ROUNDS times, with the same audio."""
     import torch
 
     from engine import Engine, EngineConfig, SamplingParams
@@ -174,7 +175,7 @@ def _squeezed(args):
     torch.zeros(1, device=DEVICE)
     _tell("idle")
     heard = []
-    for _ in range(2):
+    for _ in range(ROUNDS):
         with Engine(EngineConfig(args.folder, device=DEVICE, dtype=args.weights, context=CONTEXT)) as engine:
             long = engine.speak(TWENTY_WORDS, params=SamplingParams(max_frames=SQUEEZED_FRAMES, chunk_seconds=0))
             scene = engine.speak(" ".join([TWENTY_WORDS] * 8), params=SamplingParams(max_frames=250, chunk_seconds=8))
@@ -187,8 +188,10 @@ def _squeezed(args):
                 _tell("peak")
         del long, scene, clone, voice, engine
         torch.cuda.empty_cache()
+        torchs = {"reserved": torch.cuda.memory_reserved(), "allocated": torch.cuda.memory_allocated()}
+        print(f"round {len(heard)}: bytes that torch still holds: {torchs}", file=sys.stderr, flush=True)
         _tell("closed")
-    _tell("figures", json.dumps({"same_audio": heard[0] == heard[1], "chunks": chunks, "how": how}))
+    _tell("figures", json.dumps({"same_audio": len(set(heard)) == 1, "chunks": chunks, "how": how}))
 
 
 WORKERS = {"row": _row, "squeezed": _squeezed}
