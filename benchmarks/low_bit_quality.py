@@ -26,11 +26,14 @@ from hearing import RECOGNISERS, longest_silence, word_errors
 
 from engine import EMBEDDED, QUANTIZED, Engine, EngineConfig, SamplingParams
 from engine.codes import CODEBOOK_SIZE, EOC
+from engine.config import FRAME_SAMPLES
 from engine.prompt.builder import PromptBuilder
+from engine.prompt.script import Turn
 from training import corpus
 
 REFERENCE = "bf16"
 LED_SENTENCES = 20
+MOST_FRAMES = 750  # of a sentence; 30 s
 SILENCE = 2.0  # seconds that count as a long one
 
 
@@ -69,20 +72,24 @@ def engine_of(given, name: str) -> Engine:
 
 
 def speak(given, name: str, texts: list[str], hear) -> dict:
-    """(seed, text) -> what became of it: codes, frames, whether it ended, the longest silence, wrong words."""
-    told = {}
+    """(seed, text) -> what became of it: codes, frames, whether it ended, the longest silence, wrong words.
+
+    All texts of a seed are said together, each by a speaker of its own, so that none is the voice of another.
+    """
+    told, turns = {}, [Turn(speaker=text, text=text) for text in texts]
     with engine_of(given, name) as engine:
         for seed in range(given.seeds):
-            params = SamplingParams(seed=seed, max_frames=750)
-            for text in texts:
-                speech = engine.speak(text, params=params)
-                words = word_errors(text, hear(speech.wav)) if hear else (0, 0)
-                told[seed, text] = {
-                    "codes": speech.codes,
-                    "frames": speech.frames,
-                    "complete": speech.complete,
-                    "silence": longest_silence(speech.wav),
-                    "words": words,
+            params = SamplingParams(seed=seed, max_frames=MOST_FRAMES, chunk_seconds=0, turn_gap=0)
+            speech = engine.speak_turns(turns, params=params, reuse=False, even=False)
+            for turn in speech.turns:
+                wav = speech.wav[turn.start : turn.stop]
+                codes = speech.codes[turn.start // FRAME_SAMPLES : turn.stop // FRAME_SAMPLES]
+                told[seed, turn.text] = {
+                    "codes": codes,
+                    "frames": len(codes),
+                    "complete": len(codes) < MOST_FRAMES,
+                    "silence": longest_silence(wav) if len(wav) else 0.0,
+                    "words": word_errors(turn.text, hear(wav)) if hear else (0, 0),
                 }
     return told
 

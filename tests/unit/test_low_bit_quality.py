@@ -51,6 +51,26 @@ def test_a_format_differs_from_the_reference_and_the_reference_not_from_itself(q
     assert coarse["end_probability_of_reference"] == same["end_probability"]
 
 
+def test_sentences_that_are_spoken_together_are_what_each_is_alone(quality):
+    given = argparse.Namespace(folder=str(quality.EMBEDDED), device="cpu", seeds=2)
+    texts = [TEXT, "Good morning.", "It rains."]
+    together = quality.speak(given, "fp32", texts, None)
+    assert list(together) == [(seed, text) for seed in (0, 1) for text in texts]
+    assert all(5 < one["frames"] == len(one["codes"]) < 100 and one["complete"] for one in together.values())
+    assert not torch.equal(together[0, TEXT]["codes"], together[1, TEXT]["codes"])
+    alone = quality.speak(given, "fp32", texts[1:2], None)
+    for seed in (0, 1):
+        assert torch.equal(alone[seed, texts[1]]["codes"], together[seed, texts[1]]["codes"])
+        assert alone[seed, texts[1]]["silence"] == together[seed, texts[1]]["silence"]
+
+
+def test_a_sentence_that_does_not_end_has_run_to_the_limit(quality, monkeypatch):
+    monkeypatch.setattr(quality, "MOST_FRAMES", 12)
+    given = argparse.Namespace(folder=str(quality.EMBEDDED), device="cpu", seeds=1)
+    told = quality.speak(given, "fp32", [TEXT, "No."], None)
+    assert (told[0, TEXT]["frames"], told[0, TEXT]["complete"]) == (12, False)
+
+
 def test_means_are_taken_where_a_code_is_real(quality):
     values, real = torch.tensor([[1.0, 5.0], [3.0, 7.0]]), torch.tensor([[True, False], [True, True]])
     assert quality.per_codebook(values, real).tolist() == [2.0, 7.0]
