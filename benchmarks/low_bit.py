@@ -66,6 +66,7 @@ def _arguments():
 
 
 def _put(result: dict, name: str, row: dict):
+    row |= {"commit": result["commit"]}
     print(row, file=sys.stderr, flush=True)
     result[name] = put(result[name], row, ("family", "weights"))
 
