@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from common import commit
 from hearing import RECOGNISERS, longest_silence, word_errors
 
-from engine import EMBEDDED, QUANTIZED, Engine, EngineConfig, SamplingParams
+from engine import EMBEDDED, QUANTIZED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams
 from engine.codes import CODEBOOK_SIZE, EOC
 from engine.config import FRAME_SAMPLES
 from engine.prompt.builder import PromptBuilder
@@ -79,16 +79,17 @@ def speak(given, name: str, texts: list[str], hear) -> dict:
     told, turns = {}, [Turn(speaker=text, text=text) for text in texts]
     with engine_of(given, name) as engine:
         for seed in range(given.seeds):
-            params = SamplingParams(seed=seed, max_frames=MOST_FRAMES, chunk_seconds=0, turn_gap=0)
+            params = SamplingParams(seed=seed, max_frames=MOST_FRAMES, chunk_seconds=0, turn_gap=0, retries=0)
             speech = engine.speak_turns(turns, params=params, reuse=False, even=False)
             for turn in speech.turns:
                 wav = speech.wav[turn.start : turn.stop]
-                codes = speech.codes[turn.start // FRAME_SAMPLES : turn.stop // FRAME_SAMPLES]
+                codes = speech.codes[slice(*turn.frames)]
+                cut = (len(codes) * FRAME_SAMPLES - len(wav)) / SAMPLE_RATE  # silent at the turn's edges
                 told[seed, turn.text] = {
                     "codes": codes,
                     "frames": len(codes),
                     "complete": len(codes) < MOST_FRAMES,
-                    "silence": longest_silence(wav) if len(wav) else 0.0,
+                    "silence": max(longest_silence(wav), cut) if len(wav) else cut,
                     "words": word_errors(turn.text, hear(wav)) if hear else (0, 0),
                 }
     return told

@@ -89,6 +89,8 @@ def say(args: argparse.Namespace) -> int:
         np.save(codes_out, speech.codes.numpy())
     for warning in speech.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    for chunk in speech.spoken_again:
+        print(f"spoken again: {chunk}", file=sys.stderr)
     print(
         f"{speech.seconds:.2f} s of audio in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
         f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; backend: {speech.how}"
@@ -165,6 +167,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
         top_p=args.top_p,
         top_k=args.top_k,
         max_frames=args.max_frames,
+        retries=args.retries,
         paragraph_gap=args.paragraph_gap,
         turn_gap=args.turn_gap,
         ban_specials=not args.allow_specials,
@@ -245,6 +248,7 @@ def _say_parser(commands):
     _sampling_argument(command, "top_k")
     command.add_argument("--greedy", action="store_true", help="always take the most likely code")
     _sampling_argument(command, "max_frames", "limit a chunk of text; 25 a second")
+    _sampling_argument(command, "retries", "speak a chunk again that came out badly, so many times at most")
     _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
     _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")

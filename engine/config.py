@@ -111,6 +111,7 @@ class SamplingParams:
     ras_repeats: int = _number(2, 1, RAS_WINDOW + 1)  # v2 only: repeats in the window that make a code be sampled again
     # Longer text is split at sentence ends into chunks about this long; 0 never splits.
     chunk_seconds: float = _number(30.0, 0.0, 120.0, step=5.0)
+    retries: int = _number(2, 0, 8)  # how often a chunk that came out badly is spoken again; 0: nothing is judged
     paragraph_gap: float = _number(0.0, 0.0, 10.0, step=0.1)  # seconds of silence between paragraphs
     turn_gap: float = _number(0.25, 0.0, 10.0, step=0.05)  # and between the turns of a dialogue
 

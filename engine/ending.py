@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .config import FRAME_RATE
-from .result import END_OF_SPEECH
+from .result import END_OF_SPEECH, FLAWS, Retaken, quoted
 from .sequence import Sequence
 
-_QUOTED = 40  # characters of a chunk that a warning quotes
 _MORE = {
     "limit": "Raise max_frames, or set chunk_seconds above 0 so that the text is split.",
     "context": "Load the model with a larger context, or use a shorter reference clip or smaller chunk_seconds.",
@@ -42,6 +43,20 @@ def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
     return told
 
 
+def flawed(retaken: Iterable[Retaken]) -> list[str]:
+    """A sentence for each chunk whose best take is bad all the same; `warnings` tells of one that did not end."""
+    told = []
+    for chunk in retaken:
+        flaws = chunk.flaws[chunk.kept - 1]
+        if flaws and "limit" not in flaws:
+            count = f" in {len(chunk.flaws)} takes" if len(chunk.flaws) > 1 else ""
+            told.append(
+                f"The best{count} of the chunk that begins {quoted(chunk.text)} is bad: "
+                f"{' and '.join(FLAWS[flaw] for flaw in flaws)}. Try another seed or a lower temperature."
+            )
+    return told
+
+
 def _cut_by(sequence: Sequence, limit: int) -> str:
     """What cut a sequence: "limit", "context", or "" where it ended by itself."""
     if sequence.ended:
@@ -69,6 +84,4 @@ def _where(cut: list[Sequence], count: int) -> str:
         return ""
     if len(cut) > 1:
         return f" in {len(cut)} of {count} chunks"
-    text = " ".join(cut[0].text.split())
-    quoted = text if len(text) <= _QUOTED else text[:_QUOTED].rstrip() + "..."
-    return f' in the chunk that begins "{quoted}"'
+    return f" in the chunk that begins {quoted(cut[0].text)}"

@@ -181,17 +181,20 @@ class Engine:
         scene: str | None = None,
         on_frame: Callable[[int, int], None] | None = None,
         on_audio: Callable[[torch.Tensor], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
     ) -> SpeechResult:
         """Says `text`; the engine must be open.
 
         Long text is split at sentence ends into sequences that decode together; without a voice the first one is spoken
         alone and is the voice of the rest. `scene` is v2's description of the recording. `on_frame(done, expected)` is
         called after every step and may raise to cancel; the engine stays usable. `on_audio(wav)` gets the sound
-        [n] float32, on the host and in order, as soon as it is final. Raises HiggsError for empty text, a prompt that
-        does not fit the context, for a voice of another codec, and when the engine is closed meanwhile.
+        [n] float32, on the host and in order, as soon as it is final: of the first sequence while it is spoken, of
+        others once nothing is wrong with them. `on_restart()`: the first came out badly, and all sound so far is void;
+        without it, that one is not spoken again. Raises HiggsError for empty text, a prompt that does not fit the
+        context, for a voice of another codec, and when the engine is closed meanwhile.
         """
         voices = {} if voice is None else {"": voice}
-        return self._say((Turn("", text),), voices, params, scene, on_frame, on_audio, None)
+        return self._say((Turn("", text),), voices, params, scene, (on_frame, on_audio, on_restart), None)
 
     @torch.inference_mode()
     def speak_turns(
@@ -202,6 +205,7 @@ class Engine:
         scene: str | None = None,
         on_frame: Callable[[int, int], None] | None = None,
         on_audio: Callable[[torch.Tensor], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
         reuse: bool = True,
         even: bool = True,
     ) -> SpeechResult:
@@ -213,7 +217,7 @@ class Engine:
         does, and where no turn has a word.
         """
         dialogue = DialogueOptions(self._kept if reuse else None, even)
-        return self._say(turns, voices, params, scene, on_frame, on_audio, dialogue)
+        return self._say(turns, voices, params, scene, (on_frame, on_audio, on_restart), dialogue)
 
     def _say(
         self,
@@ -221,11 +225,11 @@ class Engine:
         voices: Mapping[str, Voice],
         params: SamplingParams | None,
         scene: str | None,
-        on_frame: Callable[[int, int], None] | None,
-        on_audio: Callable[[torch.Tensor], None] | None,
+        callbacks: tuple[Callable | None, Callable | None, Callable | None],
         dialogue: DialogueOptions | None,
     ) -> SpeechResult:
         params = params or SamplingParams()
+        on_frame, on_audio, on_restart = callbacks
         for name, voice in voices.items():
             if voice.codec not in ("", self.checkpoint.codec.config.name):
                 raise HiggsError(
@@ -242,7 +246,7 @@ class Engine:
                 if on_frame is not None:
                     on_frame(done, expected)
 
-            what = turns, voices, params, scene, Listener(tick, on_audio), dialogue
+            what = turns, voices, params, scene, Listener(tick, on_audio, on_restart), dialogue
             self._speaking = True
             try:
                 with self._few_threads(), SpeechRequest(self._loaded, self._builder, *what) as request:

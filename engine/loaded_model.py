@@ -102,8 +102,10 @@ class LoadedModel:
         with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
             keys, values = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
             self.talker.prefill([0] * length, (), keys, values)
-            waveform = Waveform(self.decoder, self.pool, streamed=False)
-            list(waveform.push(torch.zeros(1, config.codebooks, dtype=torch.int64), True))
+            waveform = Waveform(self.decoder, self.pool)
+            sound = waveform.sound()
+            list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))
+            sound.finish()
             waveform.finish()
 
     def describe(self, runner: ModelRunner) -> str:

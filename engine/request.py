@@ -7,46 +7,42 @@ from __future__ import annotations
 
 import contextlib
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from . import ending
+from .audio.assembly import Assembly
 from .audio.loudness import evening_gain
-from .codec.waveform import Waveform
-from .codes import CODEBOOK_SIZE
-from .config import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE, SamplingParams
+from .codec.waveform import Sound, Waveform
+from .config import SamplingParams
 from .decode.kept_codes import KeptCodes
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
 from .decode.scheduler import Scheduler
+from .decode.takes import Takes
 from .errors import HiggsError
 from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
-from .prompt.chunking import estimate_frames, estimate_seconds
+from .prompt.chunking import estimate_frames
 from .prompt.plan import Chunk, plan
-from .prompt.script import Script, Turn
-from .result import SpeechResult, SpokenTurn
+from .prompt.script import Turn
+from .prompt.sequences import SequenceBuilder
+from .prompt.speakers import Speakers
+from .result import Retaken, SpeechResult, SpokenTurn
 from .sequence import Sequence
-from .voice.clip import MAX_CLIP_SECONDS
 from .voice.voice import Voice
-
-_SELF_REFERENCE_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
-_LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # of a speaker's first chunks, where turns or pauses make them short
-_LENGTH_MARGIN = 1.5  # context kept free for a chunk, as a multiple of its estimated length
-_LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
-_SEEDS = 1 << 64
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Whom a request tells: `on_frame(done, expected)` and `on_audio(wav)` as for `Engine.speak`; both may raise."""
+    """Whom a request tells: as for `Engine.speak`; all may raise."""
 
     on_frame: Callable[[int, int], None]
     on_audio: Callable[[torch.Tensor], None] | None = None
+    on_restart: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +53,22 @@ class DialogueOptions:
     even: bool  # turns get the same loudness, once all is spoken
 
 
+@dataclass(eq=False)
+class _Part:
+    """A chunk on its way to sound."""
+
+    chunk: Chunk
+    takes: Takes | None = None  # of its sequence, once it has one
+    sound: Sound | None = None  # of the take that is being spoken
+
+    @property
+    def spoken(self) -> Sequence | None:
+        """The take that is kept."""
+        return self.takes.kept if self.takes else None
+
+
 class SpeechRequest:
-    """Speaks turns. A speaker without a voice gets one: the first of what it says is the voice of the rest.
+    """Speaks turns, and again what came out badly.
 
     dialogue: None for one text. Of a dialogue the noise is numbered by how often the same speaker has said the same
     before, so that a turn more or less changes no other; and a speaker's own voice depends on its name.
@@ -75,17 +85,19 @@ class SpeechRequest:
         listener: Listener,
         dialogue: DialogueOptions | None = None,
     ):
-        self._loaded, self._builder, self._listener = loaded, builder, listener
-        self._turns, self._params, self._scene = turns, params, scene
-        self._given, self._voices = voices, dict(voices)
+        self._loaded, self._listener, self._turns, self._params = loaded, listener, turns, params
         self._dialogue, self._reused = dialogue, 0
+        self._speakers = Speakers(voices, loaded.context)
+        size = loaded.context, loaded.talker.config.codebooks
+        self._prompts = SequenceBuilder(builder, self._speakers, params, scene, *size, is_dialogue=dialogue is not None)
         self._kept = dialogue.kept if dialogue else None
-        self._waveform = Waveform(loaded.decoder, loaded.pool, streamed=listener.on_audio is not None)
+        self._waveform = Waveform(loaded.decoder, loaded.pool)
         self._warnings: list[str] = []
-        self._chunks: list[Chunk] = []  # in the text's order, and so are their sequences
-        self._sequences: list[Sequence | None] = []
-        self._last_silence = 0.0
-        self._current = self._pieces = 0  # the sequence that is heard now, and how many pieces of its codes were
+        self._chunks: list[Chunk] = []  # in the text's order, and so are their parts
+        self._parts: list[_Part] = []
+        self._speaking: dict[Sequence, _Part] = {}  # those that are not judged yet
+        self._ending: list[tuple[Sequence, Sound]] = []  # and of those, the ones that only wait for their last windows
+        self._current = 0  # the part that is heard now
         self._done = self._remaining = 0  # frames, over the whole text
         self._how = ""
 
@@ -101,199 +113,182 @@ class SpeechRequest:
     def run(self) -> SpeechResult:
         """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
         began = time.perf_counter()
-        planned = plan(self._turns, self._params, self._dialogue is not None, self._chunk_seconds)
-        self._chunks, self._last_silence = planned.chunks, planned.last_silence
-        self._warnings += planned.warnings
-        if not self._chunks:
-            raise HiggsError("There is nothing to say: the script has no word. Enter some text.")
-        self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
-        self._sequences = [None] * len(self._chunks)
-        while places := self._reference_places():
+        self._plan()
+        while places := self._speakers.reference_places(self._chunks, self._spoken()):
             self._decode(places)
             for speaker in {self._chunks[place].speaker for place in places}:
-                self._refer(speaker)
-        self._decode([place for place, sequence in enumerate(self._sequences) if sequence is None])
-        if self._last_silence:
-            self._hear(self._waveform.pause(self._last_silence))
-        self._hear(self._waveform.finish())
-        sequences = self._spoken()
+                self._speakers.refer(speaker, self._chunks, self._spoken())
+        self._decode([place for place, part in enumerate(self._parts) if part.spoken is None])
+        sequences = [part.spoken for part in self._parts if part.spoken is not None]
         none = torch.empty((0, self._loaded.talker.config.codebooks), dtype=torch.int64)
-        codes = torch.cat([none, *(piece for sequence in sequences for piece in sequence.codes)])
+        codes = torch.cat([none, *(frames for sequence in sequences for frames in sequence.codes)])
         limits = sequences, self._params.max_frames, self._loaded.context
-        wav, spans = self._waveform.whole(), self._spans()
+        wav, turns = self._assembly.finish(), self._spoken_turns()
         if self._dialogue:
-            self._set_volumes(wav, spans, self._dialogue.even)
+            self._set_volumes(wav, turns, self._dialogue.even)
+        retaken = self._retaken()
+        self._warnings += self._prompts.warnings
         return SpeechResult(
             wav,
             codes,
             time.perf_counter() - began,
             len(self._chunks),
             ending.stopped(*limits),
-            tuple(dict.fromkeys([*ending.warnings(*limits), *self._warnings])),
+            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *self._warnings])),
             self._how or "none, all of it had been spoken before",
-            tuple(SpokenTurn(self._turns[n].speaker, self._turns[n].text, *span) for n, span in spans.items()),
+            tuple(turns.values()),
             self._reused,
+            retaken,
         )
 
-    def _reference_places(self) -> list[int]:
-        """The next chunk of every speaker that still needs a voice for what comes later.
+    def _plan(self):
+        """Chunks, and what will become of them."""
+        planned = plan(self._turns, self._params, self._dialogue is not None, self._prompts.chunk_seconds)
+        self._chunks = planned.chunks
+        self._warnings += planned.warnings
+        if not self._chunks:
+            raise HiggsError("There is nothing to say: the script has no word. Enter some text.")
+        self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
+        self._parts = [_Part(chunk) for chunk in self._chunks]
+        ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
+        silences = [*(chunk.silence for chunk in self._chunks), planned.last_silence or ends]
+        silences[0] = silences[0] or ends
+        self._assembly = Assembly(silences, self._listener.on_audio)
 
-        That is its first one; where a pause or its turn's end makes that short, also the next.
-        """
-        places = []
-        for speaker in dict.fromkeys(chunk.speaker for chunk in self._chunks):
-            if speaker in self._given:
-                continue
-            own = [place for place, chunk in enumerate(self._chunks) if chunk.speaker == speaker]
-            spoken = [sequence for place in own if (sequence := self._sequences[place]) is not None]
-            if len(spoken) == len(own) or len(own) == 1:
-                continue
-            short = sum(sequence.num_frames for sequence in spoken) < _LEAST_REFERENCE_FRAMES
-            if not spoken or (short and self._chunks[own[len(spoken)]].silence is not None):
-                places.append(own[len(spoken)])
-        return places
-
-    def _refer(self, speaker: str):
-        """What the speaker has said so far becomes its voice; its transcript only where the whole of it is heard."""
-        own = [
-            (chunk.text, sequence)
-            for chunk, sequence in zip(self._chunks, self._sequences, strict=True)
-            if chunk.speaker == speaker and sequence is not None
-        ]
-        codes = torch.cat([piece for _, sequence in own for piece in sequence.codes])
-        if not len(codes):
-            return
-        most = min(_SELF_REFERENCE_FRAMES, self._loaded.context // 3)  # it may have run on, and others must fit too
-        whole = all(sequence.ended for _, sequence in own) and len(codes) <= most
-        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[:most]
-        self._voices[speaker] = Voice(codes, " ".join(text for text, _ in own) if whole else None, "first chunk")
-
-    def _chunk_seconds(self, script: Script, speaker: str) -> float:
-        """As asked for, or as much shorter as it takes for a chunk to fit behind its voice; 0 still never splits.
-
-        Without a voice the first chunk is the voice of the others, and both must fit.
-        """
-        wanted, voice = self._params.chunk_seconds, self._given.get(speaker)
-        if not wanted:
-            return wanted
-        overhead, tokens = self._builder.measure(script.text, voice, self._scene)
-        seconds = max(1.0, estimate_seconds(script.text))
-        per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions a second of speech
-        fits = self._budget(overhead) / per_second
-        if voice is None and (self._dialogue or seconds > min(wanted, fits)):
-            fits /= 2
-        return min(wanted, max(fits, _LEAST_SECONDS))
-
-    def _budget(self, positions: int) -> int:
-        """Frames that a prompt of so many positions leaves room for."""
-        return self._loaded.context - positions - self._loaded.talker.config.codebooks + 1
+    def _spoken(self) -> list[Sequence | None]:
+        return [part.spoken for part in self._parts]
 
     def _decode(self, places: list[int]):
         """Speaks these chunks, all of them before the first one starts known to fit."""
-        if not places:
-            return
-        sequences = []
+        reused, sequences = [], []
         for place in places:
-            self._sequences[place] = sequence = self._sequence(self._chunks[place])
-            if self._kept is not None and self._kept.fill(sequence):
-                self._reused += 1
-                self._remaining -= sequence.expected
-            else:
-                sequences.append(sequence)
-        if not sequences:
-            self._speak()
-            return
-        longest = max(map(len, sequences)) + self._params.max_frames + self._loaded.talker.config.codebooks - 1
-        with self._loaded.runner_for(len(sequences), longest, alone=self._dialogue is None) as runner:
-            self._run(runner, sequences, waited_for=self._sequences[self._current] is sequences[0])
+            part = self._parts[place]
+            sequence = self._prompts.build(part.chunk)
+            is_reused = self._kept is not None and self._kept.fill(sequence)
+            (reused if is_reused else sequences).append(sequence)
+            part.takes = self._takes(place, sequence, is_reused)
+            listened = place == 0 and self._listener.on_audio is not None
+            part.sound = self._waveform.sound(streamed=listened and not is_reused)
+            self._speaking[sequence] = part
+        for sequence in reused:
+            self._reused += 1
+            self._remaining -= sequence.expected
+            self._push(sequence, sequence.codes[0])
+        if sequences:
+            longest = max(map(len, sequences)) + self._params.max_frames + self._loaded.talker.config.codebooks - 1
+            with self._loaded.runner_for(len(sequences), longest, alone=self._dialogue is None) as runner:
+                self._run(runner, sequences)
+        self._waveform.finish()
+        self._settle()
 
-    def _sequence(self, chunk: Chunk) -> Sequence:
-        voice, params = self._voices.get(chunk.speaker), chunk.params
-        if voice is None and chunk.speaker:  # each has a voice of its own
-            params = replace(params, seed=(params.seed + zlib.crc32(chunk.speaker.encode())) % _SEEDS)
-        sequence = self._builder.build(chunk.text, voice, self._scene, params=params, index=chunk.index)
-        self._warnings += sequence.warnings
-        sequence.budget = self._budget(len(sequence))
-        if sequence.budget < FRAME_RATE:
-            remedies = ["Load the model with a larger context"]
-            remedies += ["use a shorter reference clip"] if chunk.speaker in self._given else []
-            remedies += [] if self._params.chunk_seconds else ["set chunk_seconds above 0, so that the text is split"]
-            raise HiggsError(
-                f"Text and voice take {len(sequence)} of {self._loaded.context} positions, which leaves less than "
-                f"a second for speech. {', or '.join(remedies)}."
-            )
-        return sequence
+    def _takes(self, place: int, sequence: Sequence, is_reused: bool) -> Takes:
+        if is_reused or not self._params.retries:
+            return Takes(sequence, 0, judged=False)
+        heard_for_good = place == 0 and self._listener.on_audio is not None and self._listener.on_restart is None
+        return Takes(sequence, 0 if self._params.greedy or heard_for_good else self._params.retries)
 
-    def _run(self, runner: ModelRunner, sequences: list[Sequence], waited_for: bool):
+    def _run(self, runner: ModelRunner, sequences: list[Sequence]):
         self._warnings += runner.notes
         rows = min(runner.state.batch, len(sequences))
         self._how = self._loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
         self._waveform.windows.serialize = rows == 1
-        low_latency_frames = self._waveform.low_latency_frames if waited_for else 0
+        first = self._speaking[sequences[0]].sound
+        low_latency_frames = first.low_latency_frames if first else 0
         with Scheduler(runner, sequences, self._prefixes(runner), low_latency_frames) as scheduler:
-            for outputs in scheduler:
-                for sequence, frames in outputs:
-                    self._count(sequence, len(frames))
-                    if sequence.finished and self._kept is not None:
-                        self._kept.keep(sequence)
-                if outputs:
-                    self._speak()
-                self._hear(self._waveform.poll())
-                self._tick()
+            while scheduler.waiting:
+                for outputs in scheduler:
+                    for sequence, frames in outputs:
+                        self._count(sequence, len(frames))
+                        self._push(sequence, frames)
+                    self._waveform.poll()
+                    scheduler.add(*self._settle())
+                    self._tick()
+                self._waveform.finish()
+                scheduler.add(*self._settle())
 
     def _prefixes(self, runner: ModelRunner) -> PrefixCache:
         """The engine's for a given voice; a voice made of this text, or one of a dialogue, is of no use to the next."""
-        if self._dialogue is None and self._voices.keys() == self._given.keys():
+        if self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys():
             return self._loaded.prefixes
-        return PrefixCache(runner.pool, max(1, len(self._voices)))
+        return PrefixCache(runner.pool, max(1, len(self._speakers.voices)))
 
     def _count(self, sequence: Sequence, frames: int):
         """Frames of a sequence that have become final."""
         self._done += frames
         self._remaining += sequence.remaining - max(0, sequence.expected - sequence.num_frames + frames)
 
-    def _speak(self):
-        """Puts what is next in the text's order into the waveform."""
-        while self._current < len(self._sequences):
-            sequence = self._sequences[self._current]
-            if sequence is None:
-                return
-            silence = self._chunks[self._current].silence
-            if self._pieces == 0 and sequence.codes and silence is not None:
-                self._hear(self._waveform.pause(silence))
-            while self._pieces < len(sequence.codes):
-                self._pieces += 1
-                for wav in self._waveform.push(sequence.codes[self._pieces - 1], self._current == 0):
-                    self._hear(wav)
-                    self._tick()
-            if not sequence.finished:
-                return
-            self._current, self._pieces = self._current + 1, 0
+    def _push(self, sequence: Sequence, frames: torch.Tensor):
+        """A sequence's next frames, to sound."""
+        part = self._speaking[sequence]
+        assert part.sound is not None
+        for _ in part.sound.push(frames):
+            self._stream()
+            self._tick()
+        if sequence.finished:
+            part.sound.finish()
+            self._ending.append((sequence, part.sound))
 
-    def _hear(self, wav: torch.Tensor):
-        if len(wav) and self._listener.on_audio is not None:
-            self._listener.on_audio(wav)
+    def _settle(self) -> list[Sequence]:
+        """Judges what is whole, and lets hear what is next in the text's order -> what is to be spoken again."""
+        again = []
+        for sequence, sound in [one for one in self._ending if one[1].is_complete]:
+            self._ending.remove((sequence, sound))
+            again += self._judge(self._speaking.pop(sequence), sequence, sound.wav())
+        self._stream()
+        while self._current < len(self._parts) and (takes := self._parts[self._current].takes) and takes.kept:
+            self._assembly.append(takes.take_wav())
+            self._current += 1
+        return again
+
+    def _judge(self, part: _Part, sequence: Sequence, wav: torch.Tensor) -> list[Sequence]:
+        """The chunk's next take where this one is bad; else one is kept."""
+        assert part.takes
+        part.sound, again = None, part.takes.add(sequence, wav)
+        if again is None:
+            if self._kept is not None and part.spoken is not None:
+                self._kept.keep(part.takes.asked, part.spoken)
+            return []
+        if part is self._parts[self._current] and self._assembly.was_heard and self._listener.on_restart is not None:
+            self._assembly.restart()
+            self._listener.on_restart()
+        self._remaining += again.expected
+        part.sound = self._waveform.sound()
+        self._speaking[again] = part
+        return [again]
+
+    def _stream(self):
+        """Lets hear what is there of the part that is heard now: the first, or one that will not be spoken again."""
+        if self._listener.on_audio is None or self._current == len(self._parts):
+            return
+        part = self._parts[self._current]
+        if part.sound and part.takes and (part.takes.is_only or (self._current == 0 and not part.takes.flaws)):
+            self._assembly.stream(part.sound.wav())
 
     def _tick(self):
         self._listener.on_frame(self._done, self._done + self._remaining)
 
-    def _spoken(self) -> list[Sequence]:
-        return [sequence for sequence in self._sequences if sequence is not None]
+    def _spoken_turns(self) -> dict[int, SpokenTurn]:
+        """By number; a turn without a word has none."""
+        turns, frames = {}, 0
+        for part, (start, stop) in zip(self._parts, self._assembly.spans, strict=True):
+            number, first = part.chunk.turn, frames
+            frames += part.spoken.num_frames if part.spoken else 0
+            if number in turns:
+                start, first = turns[number].start, turns[number].frames[0]
+            turns[number] = SpokenTurn(part.chunk.speaker, self._turns[number].text, start, stop, (first, frames))
+        return turns
 
-    def _spans(self) -> dict[int, tuple[int, int]]:
-        """Turn -> the samples where it starts and stops; one without a word has none."""
-        at, spans = 0, {}
-        for chunk, sequence in zip(self._chunks, self._spoken(), strict=True):
-            at += round((chunk.silence or 0.0) * SAMPLE_RATE)
-            start = spans[chunk.turn][0] if chunk.turn in spans else at
-            at += sequence.num_frames * FRAME_SAMPLES
-            spans[chunk.turn] = start, at
-        return spans
+    def _retaken(self) -> tuple[Retaken, ...]:
+        return tuple(
+            Retaken(number, part.chunk.text, tuple(part.takes.flaws), part.takes.number)
+            for number, part in enumerate(self._parts, 1)
+            if part.takes and any(part.takes.flaws)
+        )
 
-    def _set_volumes(self, wav: torch.Tensor, spans: Mapping[int, tuple[int, int]], even: bool):
+    def _set_volumes(self, wav: torch.Tensor, turns: Mapping[int, SpokenTurn], even: bool):
         """Turns as loud as each other, each by its own sound alone, then as their settings say."""
-        for number, (start, stop) in spans.items():
-            spoken, volume = wav[start:stop], self._turns[number].volume
+        for number, turn in turns.items():
+            spoken, volume = wav[turn.start : turn.stop], self._turns[number].volume
             gain = volume * (evening_gain(spoken) if even else 1.0)
             if gain != 1.0:
                 spoken.mul_(gain).clamp_(-1.0, 1.0)

@@ -9,6 +9,21 @@ import torch
 from .config import SAMPLE_RATE
 
 END_OF_SPEECH = "end of speech"
+FLAWS = {  # what can be wrong with a take
+    "limit": "it did not end",
+    "long": "it was too long for its text",
+    "short": "it was too short for its text",
+    "repeat": "it said the same again and again",
+    "silence": "it fell silent",
+    "level": "it was clipped or next to silent",
+}
+_QUOTED = 40  # characters of a chunk that are quoted
+
+
+def quoted(text: str) -> str:
+    """The beginning of a text in quotation marks, on one line."""
+    text = " ".join(text.split())
+    return f'"{text}"' if len(text) <= _QUOTED else f'"{text[:_QUOTED].rstrip()}..."'
 
 
 @dataclass(frozen=True)
@@ -19,6 +34,21 @@ class SpokenTurn:
     text: str
     start: int
     stop: int
+    frames: tuple[int, int] = (0, 0)  # and in the codes
+
+
+@dataclass(frozen=True)
+class Retaken:
+    """A chunk with a take that was bad."""
+
+    chunk: int  # from 1
+    text: str
+    flaws: tuple[tuple[str, ...], ...]  # what was wrong with each take: names in FLAWS
+    kept: int  # the take that is heard, from 1
+
+    def __str__(self) -> str:
+        why = " and ".join(FLAWS[flaw] for flaw in self.flaws[0])
+        return f"chunk {self.chunk}, {quoted(self.text)}: {why}; take {self.kept} of {len(self.flaws)} is heard"
 
 
 @dataclass(frozen=True)
@@ -34,11 +64,17 @@ class SpeechResult:
     how: str = ""  # what decoded it: kernels and executor, in plain words
     turns: tuple[SpokenTurn, ...] = ()  # in order; one where nobody else speaks
     reused: int = 0  # chunks of a dialogue that had been said before
+    retaken: tuple[Retaken, ...] = ()  # chunks that were spoken again, or should have been
 
     @property
     def complete(self) -> bool:
         """Whether every chunk ended by itself."""
         return self.stopped == END_OF_SPEECH
+
+    @property
+    def spoken_again(self) -> tuple[Retaken, ...]:
+        """Chunks of which there was more than one take."""
+        return tuple(chunk for chunk in self.retaken if len(chunk.flaws) > 1)
 
     @property
     def frames(self) -> int:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from .config import SamplingParams
+
+
+class Bounds(NamedTuple):
+    """What speech of a text lies within, unless something is wrong with it."""
+
+    shortest: float = 0.0  # frames
+    longest: float = math.inf  # frames
+    silence: float = math.inf  # seconds of it at a stretch
 
 
 @dataclass(eq=False)
@@ -29,6 +39,7 @@ class Sequence:
     index: int = 0  # its place in the request; part of the noise's counter, so that sequences of one seed differ
     expected: int = 0  # frames it takes, by estimate
     budget: int = 0  # frames that its prompt leaves room for in the context
+    bounds: Bounds = Bounds()
 
     num_generated: int = field(default=0, init=False)  # step outputs that the host has read
     num_frames: int = field(default=0, init=False)  # whole frames in `codes`

@@ -13,7 +13,7 @@ from . import audio, types, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
-from .speak import advanced_inputs, describe, said_as, sampling_inputs, with_bar
+from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_bar
 from .voice_folders import built_in_voices, find_voice, listed_pronunciations, voice_called
 
 NAME = "Higgs Dialogue"
@@ -52,6 +52,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 ),
                 *advanced_inputs(),
                 *_switches(),
+                retries_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),

@@ -26,6 +26,7 @@ from .patcher import HiggsPatcher
 from .voice_folders import PRONUNCIATIONS, listed_pronunciations
 
 NAME = "Higgs Speak"
+_TOLD = 8  # chunks that were spoken again, in the info output
 PARAGRAPH_GAP = 0.6  # seconds, of a new node
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
 
@@ -58,6 +59,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                 ),
                 *sampling_inputs(),
                 *advanced_inputs(),
+                retries_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
@@ -130,12 +132,18 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
         [
             f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
             *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
+            *_spoken_again(speech),
             *more,
             f"Model: {model}",
             f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}. "
             f"Higgs TTS {VERSION}",
         ]
     )
+
+
+def _spoken_again(speech: SpeechResult) -> list[str]:
+    told = [f"Spoken again: {chunk}." for chunk in speech.spoken_again]
+    return told if len(told) <= _TOLD else [*told[:_TOLD], f"Spoken again: {len(told) - _TOLD} more chunks."]
 
 
 def _pace(speech: SpeechResult) -> str:
@@ -215,3 +223,14 @@ def advanced_inputs() -> list[io.Input]:
             "count too.",
         ),
     ]
+
+
+def retries_input() -> io.Input:
+    """Last of all: workflows keep widgets in their order, and older ones lack it."""
+    return widgets.number(
+        SamplingParams,
+        "retries",
+        advanced=True,
+        tooltip="How often a chunk is spoken again, with another seed, when it runs on, breaks off, falls silent or "
+        "repeats itself; the best is kept. 0 turns it off.",
+    )

@@ -23,10 +23,6 @@ class InlineWindows:
         """Frames start..stop of codes [T, K] are to become sound."""
         self._ready.append(self._decoder.decode_span(codes.T[None], start, stop)[0].to(codes.device))
 
-    def append(self, wav: torch.Tensor) -> None:
-        """Sound [n] fp32 on the host that comes after the windows so far."""
-        self._ready.append(wav)
-
     def poll(self, wait: bool = False) -> list[torch.Tensor]:
         """wav [960 * frames] fp32 on the host of the windows that are ready, in order, each given once.
 
@@ -58,13 +54,6 @@ class SideStreamWindows:
     def submit(self, codes: torch.Tensor, start: int, stop: int) -> None:
         """As `InlineWindows.submit`, codes on the host."""
         self._windows.append(self.begin(codes, start, stop))
-
-    def append(self, wav: torch.Tensor) -> None:
-        """As `InlineWindows.append`."""
-        with torch.cuda.stream(self._stream):
-            event = torch.cuda.Event()
-            event.record()
-        self._windows.append((event, wav))
 
     def poll(self, wait: bool = False) -> list[torch.Tensor]:
         """As `InlineWindows.poll`."""

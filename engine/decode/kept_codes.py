@@ -38,12 +38,12 @@ class KeptCodes:
         sequence.num_frames, sequence.finished = len(codes), True
         return True
 
-    def keep(self, sequence: Sequence) -> None:
-        """Keeps the codes of a finished sequence."""
-        key, codes = _key(sequence), torch.cat(sequence.codes).to(torch.int16)
+    def keep(self, asked: Sequence, spoken: Sequence) -> None:
+        """Keeps what was spoken of a sequence: its own codes, or those of a later take."""
+        key, codes = _key(asked), torch.cat(spoken.codes).to(torch.int16)
         if key in self._kept:
             self.nbytes -= self._kept.pop(key)[0].nbytes
-        self._kept[key] = codes, sequence.ended
+        self._kept[key] = codes, spoken.ended
         self.nbytes += codes.nbytes
         while self.nbytes > self._most:
             self.nbytes -= self._kept.popitem(last=False)[1][0].nbytes

@@ -21,6 +21,7 @@ from ..sequence import Sequence
 from ..talker.config import ModelConfig
 from ..voice.voice import Voice
 from .chunking import estimate_frames
+from .lengths import bounds_of
 from .tags import stage_directions
 from .tokenizer import REF_TEXT, Vocabulary
 
@@ -77,7 +78,7 @@ class PromptBuilder:
         self._write(writer, self._content(writer, text), voice, scene, tuple(turns))
         sequence = writer.finish()
         sequence.text, sequence.voice, sequence.expected = text, voice, estimate_frames(text)
-        sequence.params, sequence.index = params, index
+        sequence.params, sequence.index, sequence.bounds = params, index, bounds_of(text)
         return sequence
 
     def measure(self, text: str, voice: Voice | None = None, scene: str | None = None) -> tuple[int, int]:

@@ -23,7 +23,7 @@ TEXTS = {
     "cloned": "These are words that the clip never said.",
     "long": "The first sentence is short. The second one says a little more than that. And the third one ends it.",
 }
-PARAMS = {"seed": 7, "temperature": 1.0, "top_p": 0.95, "top_k": 50}
+PARAMS = {"seed": 7, "temperature": 1.0, "top_p": 0.95, "top_k": 50, "retries": 0}
 ROWS = (1, 2, 8, 64)
 LINES = 70  # more than the most rows, so that rows are refilled
 BATCH_TEXT = " ".join(f"This is sentence number {number} of seventy." for number in range(1, LINES + 1))

@@ -20,10 +20,8 @@ def config(**changes):
 
 
 def codes_of(speech):
-    """Codes of each turn; 0.25 s of silence between two."""
-    gap = round(0.25 * SAMPLE_RATE)
-    starts = [(turn.start - gap * place) // 960 for place, turn in enumerate(speech.turns)]
-    return [speech.codes[start:stop] for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+    """Codes of each turn."""
+    return [speech.codes[slice(*turn.frames)] for turn in speech.turns]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])

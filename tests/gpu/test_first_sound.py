@@ -45,14 +45,16 @@ def voice(seed, frames=120):
 
 
 def heard(decoder, pool, codes, sizes=SIZES):
-    """The sound of `codes` in pieces of `sizes`, while somebody listens."""
-    waveform = Waveform(decoder, pool, streamed=True)
+    """The sound of `codes` in parts of `sizes`, while somebody listens."""
+    waveform = Waveform(decoder, pool)
     assert type(waveform.windows) is SideStreamWindows
+    sound = waveform.sound(streamed=True)
     for size in (*sizes, len(codes)):
-        list(waveform.push(codes[:size], True))
+        list(sound.push(codes[:size]))
         codes = codes[size:]
+    sound.finish()
     waveform.finish()
-    return waveform.whole()
+    return sound.wav()
 
 
 def at_once(windows, codes, start, stop):

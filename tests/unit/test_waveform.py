@@ -64,17 +64,25 @@ def draw_codes(frames, seed=0):
 
 
 def made(decoder, streamed=False):
-    return Waveform(decoder, PrivatePool(torch.device("cpu")), streamed)
+    waveform = Waveform(decoder, PrivatePool(torch.device("cpu")))
+    return waveform, waveform.sound(streamed)
 
 
-def push(waveform, codes, sizes=(1,), is_first=True):
-    """What comes of `codes` in pieces of `sizes`, the last size repeated."""
-    out, sizes = [], list(sizes)
+def push(sound, codes, sizes=(1,)):
+    """Gives `codes` in parts of `sizes`, the last size repeated -> samples that are there after each window."""
+    there, sizes = [], list(sizes)
     while len(codes):
         size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
-        out += waveform.push(codes[:size], is_first)
+        there += [len(sound.wav()) for _ in sound.push(codes[:size])]
         codes = codes[size:]
-    return out
+    return there
+
+
+def finished(waveform, sound):
+    sound.finish()
+    waveform.finish()
+    assert sound.is_complete
+    return sound.wav()
 
 
 PUSHES = [[1], [3], [13], [44], [100], [0, 1, 9, 0, 20, 2, 1], [22, 0, 1, 12, 6]]
@@ -83,73 +91,92 @@ PUSHES = [[1], [3], [13], [44], [100], [0, 1, 9, 0, 20, 2, 1], [22, 0, 1, 12, 6]
 @pytest.mark.parametrize("sizes", PUSHES, ids=str)
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_sound_is_that_of_one_decode_however_the_codes_come(decoder, streamed, sizes):
-    codes, waveform = draw_codes(144), made(decoder, streamed)
-    heard = [*push(waveform, codes, sizes), waveform.finish()]
-    whole = decoder(codes.T[None])[0].clamp(-1, 1)
-    assert torch.equal(torch.cat(heard), waveform.whole()) and len(heard) > 3
-    assert waveform.whole().shape == whole.shape and (waveform.whole() - whole).abs().max() < 1e-5
-    assert torch.equal(waveform.whole(), torch.cat([*push(again := made(decoder, streamed), codes), again.finish()]))
+    codes = draw_codes(144)
+    waveform, sound = made(decoder, streamed)
+    there = push(sound, codes, sizes)
+    assert there == sorted(there) and len(there) > 3
+    expected, heard = decoder(codes.T[None])[0].clamp(-1, 1), finished(waveform, sound)
+    assert heard.shape == expected.shape and (heard - expected).abs().max() < 1e-5
+    waveform, again = made(decoder, streamed)
+    push(again, codes)
+    assert torch.equal(heard, finished(waveform, again))
+
+
+def test_sounds_that_are_made_together_are_those_made_alone(decoder):
+    waveform = Waveform(decoder, PrivatePool(torch.device("cpu")))
+    said = [draw_codes(frames, seed=frames) for frames in (40, 77, 130)]
+    sounds = [waveform.sound(streamed=number == 0) for number in range(3)]
+    for start in range(0, 130, 7):
+        for sound, codes in zip(sounds, said, strict=True):
+            push(sound, codes[start : start + 7])
+    for number, (sound, codes) in enumerate(zip(sounds, said, strict=True)):
+        alone, one = made(decoder, streamed=number == 0)
+        push(one, codes)
+        assert torch.equal(finished(waveform, sound), finished(alone, one))
 
 
 @pytest.mark.parametrize("frames", [0, 1, 10, 11, 20, 21])
 def test_short_sounds(decoder, frames):
-    codes, waveform = draw_codes(frames, seed=9), made(decoder, streamed=True)
-    push(waveform, codes)
-    waveform.finish()
-    whole = decoder(codes.T[None])[0].clamp(-1, 1) if frames else torch.empty(0)
-    assert waveform.whole().shape == whole.shape and torch.allclose(waveform.whole(), whole, atol=1e-5, rtol=0)
+    codes = draw_codes(frames, seed=9)
+    waveform, sound = made(decoder, streamed=True)
+    push(sound, codes)
+    assert not sound.is_complete
+    expected = decoder(codes.T[None])[0].clamp(-1, 1) if frames else torch.empty(0)
+    heard = finished(waveform, sound)
+    assert heard.shape == expected.shape and torch.allclose(heard, expected, atol=1e-5, rtol=0)
 
 
 def test_windows_depend_on_the_frames_numbers_alone():
     for sizes in PUSHES[:5]:
         alone, listened = Ruler(), Ruler()
         for ruler, streamed in ((alone, False), (listened, True)):
-            waveform = made(ruler, streamed)
-            push(waveform, draw_codes(190), sizes)
-            waveform.finish()
+            waveform, sound = made(ruler, streamed)
+            push(sound, draw_codes(190), sizes)
+            finished(waveform, sound)
         assert alone.sizes == [25] * 7 + [15]
         assert listened.sizes == [1, 2, 4, 8, 16, 25, 50, 25, 25, 34]
 
 
 def test_one_window_is_kept_and_no_history():
-    waveform = made(ruler := Ruler())
+    waveform, sound = made(ruler := Ruler())
     for size in [1] * 3000 + [4] * 300:
-        list(waveform.push(torch.zeros(size, 8, dtype=torch.int64), True))
-        (codes,) = (held for held in vars(waveform).values() if torch.is_tensor(held))
+        list(sound.push(torch.zeros(size, 8, dtype=torch.int64)))
+        (codes,) = (held for held in vars(sound).values() if torch.is_tensor(held))
         assert len(codes) < 10 + 25 + 10
         assert codes.untyped_storage().nbytes() < 8 * 8 * (10 + 25 + 10)
-    waveform.finish()
+    finished(waveform, sound)
     assert sum(ruler.sizes) == 4200 and max(ruler.given) == 10 + 25 + 10 and len(ruler.sizes) <= 4200 // 25 + 1
 
 
 def test_windows_that_become_ready_late_come_in_order_and_finish_waits_for_the_rest(decoder, monkeypatch):
     windows = Held(decoder)
     monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
-    waveform, codes, out = made(decoder, streamed=True), draw_codes(60), []
-    assert waveform.low_latency_frames == 11
-    (first,) = waveform.push(codes[:11], True)  # waited for
-    assert len(first) == 960 and waveform.low_latency_frames == 0
-    out = push(waveform, codes[11:25], [14])
-    assert [len(wav) for wav in out] == [0, 0, 0] and len(windows.events) == 4
+    (waveform, sound), codes = made(decoder, streamed=True), draw_codes(60)
+    assert sound.low_latency_frames == 11
+    assert push(sound, codes[:11], [11]) == [960] and sound.low_latency_frames == 0  # waited for
+    assert push(sound, codes[11:25], [14]) == [960] * 3 and len(windows.events) == 4
     windows.events[2].ready = True
-    assert not len(waveform.poll())  # the third may not come before the second
+    waveform.poll()
+    assert len(sound.wav()) == 960, "the third may not come before the second"
     windows.events[1].ready = True
-    assert len(waveform.poll()) == 960 * 6 and not len(waveform.poll())
-    push(waveform, codes[25:], [35])
-    waveform.finish()
-    whole = decoder(codes.T[None])[0].clamp(-1, 1)
-    assert waveform.whole().shape == whole.shape and (waveform.whole() - whole).abs().max() < 1e-5
+    waveform.poll()
+    assert len(sound.wav()) == 960 * 7
+    push(sound, codes[25:], [35])
+    sound.finish()
+    assert not sound.is_complete
+    heard, expected = finished(waveform, sound), decoder(codes.T[None])[0].clamp(-1, 1)
+    assert heard.shape == expected.shape and (heard - expected).abs().max() < 1e-5
 
 
 def test_sound_that_is_not_finite_is_refused():
     ruler = Ruler()
     ruler.decode_span = lambda codes, start, stop: torch.full((1, 960 * (stop - start)), float("nan"))
     with pytest.raises(HiggsError, match="NaN"):
-        push(made(ruler), draw_codes(40))
+        push(made(ruler)[1], draw_codes(40))
 
 
 def test_on_a_cpu_windows_are_decoded_at_once(decoder):
-    assert type(made(decoder).windows) is InlineWindows
+    assert type(made(decoder)[0].windows) is InlineWindows
 
 
 def test_the_activation_is_transformers_own(decoder):

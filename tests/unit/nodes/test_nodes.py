@@ -69,6 +69,7 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
         "chunk_seconds",
         "paragraph_gap",
         "turn_gap",
+        "retries",
         "context",
     }
     assert seen == numbers | {"device", "dtype"}

@@ -20,7 +20,7 @@ TITLES = {  # what the template browser shows and searches
 every_graph = pytest.mark.parametrize(
     "folder, name", [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
 )
-SINCE = {"HiggsTTSSpeak": ("paragraph_gap", "pronunciations")}  # widgets since 0.1.0
+SINCE = {"HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries")}  # widgets since 0.1.0
 PARAGRAPH_GAP = 0.6  # of a new node
 WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
 # (inputs, widgets, outputs) of the nodes of ComfyUI that the workflows use.

@@ -1,0 +1,51 @@
+"""Where speech is silent, and whether its level is sound. Levels are taken over hundredths of a second."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from ..config import SAMPLE_RATE
+
+_STEP = SAMPLE_RATE // 100
+_NOTHING = 10 ** (-50 / 20)  # of full scale: nobody speaks so softly
+_BELOW_SPEECH = 10 ** (-35 / 20)  # of the speech: what a room makes
+_SPEECH = 0.9  # of the levels lie below that of speech
+_FULL, _CLIPPED = 0.999, 0.01  # share of samples at full scale
+_EDGE = 5  # hundredths of a second that stay around what is heard: sounds begin and fade softly
+
+
+def longest_silence(wav: torch.Tensor) -> float:
+    """Seconds of the longest silence in speech [n], its end included."""
+    levels = _levels(wav)
+    if not len(levels):
+        return 0.0
+    quiet = levels < max(_NOTHING, _BELOW_SPEECH * float(levels.quantile(_SPEECH)))
+    edges = F.pad(quiet.int(), (1, 1)).diff()
+    runs = (edges == -1).nonzero().flatten() - (edges == 1).nonzero().flatten()
+    return float(runs.max()) / 100 if len(runs) else 0.0
+
+
+def is_near_silent(wav: torch.Tensor) -> bool:
+    """Whether next to nothing is heard in speech [n]."""
+    levels = _levels(wav)
+    return not len(levels) or float(levels.quantile(_SPEECH)) < _NOTHING
+
+
+def is_clipped(wav: torch.Tensor) -> bool:
+    """Whether so much of speech [n] lies at full scale that it is heard."""
+    return bool(len(wav)) and float((wav.abs() >= _FULL).float().mean()) > _CLIPPED
+
+
+def spoken_part(wav: torch.Tensor) -> tuple[int, int] | None:
+    """The samples of wav [n] from where to where something is heard, with a little around; None where nothing is."""
+    heard = (_levels(wav) >= _NOTHING).nonzero().flatten()
+    if not len(heard):
+        return None
+    first, last = int(heard[0]), int(heard[-1]) + 1
+    return max(0, first - _EDGE) * _STEP, min(len(wav), (last + _EDGE) * _STEP)
+
+
+def _levels(wav: torch.Tensor) -> torch.Tensor:
+    """Root mean square of each whole hundredth of a second."""
+    return wav[: len(wav) // _STEP * _STEP].view(-1, _STEP).square().mean(1).sqrt()

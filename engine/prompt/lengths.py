@@ -1,0 +1,52 @@
+"""How long speech of a text may be before something is wrong with it. Knows no model and no sound.
+
+Only to judge speech that has ended: speakers differ by a factor of two, so the bounds lie far apart.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from ..config import FRAME_RATE
+from ..sequence import Bounds
+from .chunking import estimate_seconds, is_syllabic
+from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag
+
+# Shortest and longest speech as multiples of the estimate. Plain letters: sentences of the embedded checkpoint lie
+# between 0.6 and 1.5 (benchmarks/results/takes.json), and a cloned voice may be half or twice as fast.
+_PLAIN = (0.4, 2.5)
+# Readers of 17 languages say 4 to 9 syllables a second (Coupe et al. 2019, doi 10.1126/sciadv.aaw2594), two thirds to
+# one and a half times the English rate; letters a syllable, and syllables a character, differ about as much again.
+_OTHER = (0.25, 4.0)
+_SHORTER, _LONGER = 0.5, 2.0  # seconds beside that: speech begins and ends in silence, and names are spelled out
+_SILENCE = 2.0  # seconds of it inside or at the end that nobody asked for
+_SOUND = 3.0  # seconds that a laugh or a sigh may take
+_PACES = {"very_slow": (1.0, 2.0), "slow": (1.0, 1.6), "fast": (0.7, 1.0), "very_fast": (0.5, 1.0)}
+_ALPHABETS = re.compile("[\u00aa-\u024f\u0370-\u052f\u1e00-\u1fff]")  # Latin with marks, Greek, Cyrillic
+_FEW = 0.05  # of the letters: a foreign name changes nothing
+
+
+def bounds_of(text: str) -> Bounds:
+    """What speech of `text` must lie within; in a script whose pace is not known here, only its silence is bounded."""
+    words = TAG_LIKE.sub(" ", text)
+    tags = [tag for match in TAG_LIKE.finditer(text) if (tag := canonical_tag(match[0]))]
+    pauses = 2 * sum(PAUSE_SECONDS.get(tag, 0.0) for tag in tags)
+    rates = _rates(words)
+    if rates is None:
+        return Bounds(0, math.inf, _SILENCE + pauses)
+    paces = [_PACES[pace] for tag in tags if (pace := tag[2:-2].partition("speed_")[2])]
+    least = rates[0] * min([1.0, *(shorter for shorter, _ in paces)])
+    most = rates[1] * max([1.0, *(longer for _, longer in paces)])
+    seconds, sounds = estimate_seconds(words), _SOUND * sum(tag.startswith("<|sfx:") for tag in tags)
+    shortest, longest = least * seconds - _SHORTER, most * seconds + _LONGER + pauses + sounds
+    return Bounds(max(0.0, shortest) * FRAME_RATE, longest * FRAME_RATE, _SILENCE + pauses)
+
+
+def _rates(words: str) -> tuple[float, float] | None:
+    letters = [character for character in words if character.isalpha()]
+    others = [character for character in letters if not character.isascii()]
+    if len(others) <= _FEW * len(letters):
+        return _PLAIN
+    unknown = sum(not (_ALPHABETS.match(character) or is_syllabic(character)) for character in others)
+    return _OTHER if unknown <= _FEW * len(letters) else None

@@ -1,0 +1,72 @@
+"""Chunks of a request as sequences that fit the context, each with its speaker's voice. Knows no model."""
+
+from __future__ import annotations
+
+from ..config import FRAME_RATE, SamplingParams
+from ..errors import HiggsError
+from ..sequence import Sequence
+from .builder import PromptBuilder
+from .chunking import estimate_seconds
+from .plan import Chunk
+from .script import Script
+from .speakers import Speakers
+
+_LENGTH_MARGIN = 1.5  # context kept free for a chunk, as a multiple of its estimated length
+_LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
+
+
+class SequenceBuilder:
+    """What PromptBuilder makes of chunks, within `context` positions. warnings: what it left out of texts.
+
+    codebooks: the delay takes so many positions more than there are frames. is_dialogue: see SpeechRequest.
+    """
+
+    def __init__(
+        self,
+        builder: PromptBuilder,
+        speakers: Speakers,
+        params: SamplingParams,
+        scene: str | None,
+        context: int,
+        codebooks: int,
+        is_dialogue: bool,
+    ):
+        self._builder, self._speakers, self._params, self._scene = builder, speakers, params, scene
+        self._context, self._codebooks, self._is_dialogue = context, codebooks, is_dialogue
+        self.warnings: list[str] = []
+
+    def chunk_seconds(self, script: Script, speaker: str) -> float:
+        """As asked for, or as much shorter as it takes for a chunk to fit behind its voice; 0 still never splits.
+
+        Without a voice the first chunk is the voice of the others, and both must fit.
+        """
+        wanted, voice = self._params.chunk_seconds, self._speakers.given.get(speaker)
+        if not wanted:
+            return wanted
+        overhead, tokens = self._builder.measure(script.text, voice, self._scene)
+        seconds = max(1.0, estimate_seconds(script.text))
+        per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions a second of speech
+        fits = self._budget(overhead) / per_second
+        if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):
+            fits /= 2
+        return min(wanted, max(fits, _LEAST_SECONDS))
+
+    def build(self, chunk: Chunk) -> Sequence:
+        """The chunk's sequence. Raises HiggsError where less than a second of speech fits behind it."""
+        params, voice = self._speakers.params_of(chunk), self._speakers.voices.get(chunk.speaker)
+        sequence = self._builder.build(chunk.text, voice, self._scene, params=params, index=chunk.index)
+        self.warnings += sequence.warnings
+        sequence.budget = self._budget(len(sequence))
+        if sequence.budget < FRAME_RATE:
+            remedies = ["Load the model with a larger context"]
+            remedies += ["use a shorter reference clip"] if chunk.speaker in self._speakers.given else []
+            remedies += [] if self._params.chunk_seconds else ["set chunk_seconds above 0, so that the text is split"]
+            raise HiggsError(
+                f"Text and voice take {len(sequence)} of {self._context} positions, which leaves less than "
+                f"a second for speech. {', or '.join(remedies)}."
+            )
+        return sequence
+
+    def _budget(self, positions: int) -> int:
+        """Frames that a prompt of so many positions leaves room for."""
+        return self._context - positions - self._codebooks + 1

@@ -1,0 +1,70 @@
+"""Who speaks with which voice. A speaker without one gets one: the first of what it says is the voice of the rest."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import replace
+
+import torch
+
+from ..codes import CODEBOOK_SIZE
+from ..config import FRAME_RATE, SamplingParams
+from ..sequence import Sequence
+from ..voice.clip import MAX_CLIP_SECONDS
+from ..voice.voice import Voice
+from .plan import Chunk
+
+_SELF_REFERENCE_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
+_LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # of a speaker's first chunks, where turns or pauses make them short
+_SEEDS = 1 << 64
+
+
+class Speakers:
+    """The voices of a request: those that were given, and those that speakers have got since.
+
+    context: positions of the model's; a voice made of speech leaves room for others' text in them.
+    """
+
+    def __init__(self, given: Mapping[str, Voice], context: int):
+        self.given, self.voices = given, dict(given)
+        self._most = min(_SELF_REFERENCE_FRAMES, context // 3)  # of speech that ran on
+
+    def params_of(self, chunk: Chunk) -> SamplingParams:
+        """Those of a chunk; a speaker with a name and no voice has a seed, and so a voice, of its own."""
+        if chunk.speaker in self.voices or not chunk.speaker:
+            return chunk.params
+        return replace(chunk.params, seed=(chunk.params.seed + zlib.crc32(chunk.speaker.encode())) % _SEEDS)
+
+    def reference_places(self, chunks: Ordered[Chunk], spoken: Ordered[Sequence | None]) -> list[int]:
+        """The next chunk of every speaker that still needs a voice for what comes later.
+
+        That is its first one; where a pause or its turn's end makes that short, also the next.
+        """
+        places = []
+        for speaker in dict.fromkeys(chunk.speaker for chunk in chunks):
+            if speaker in self.given:
+                continue
+            own = [place for place, chunk in enumerate(chunks) if chunk.speaker == speaker]
+            said = [sequence for place in own if (sequence := spoken[place]) is not None]
+            if len(said) == len(own) or len(own) == 1:
+                continue
+            short = sum(sequence.num_frames for sequence in said) < _LEAST_REFERENCE_FRAMES
+            if not said or (short and chunks[own[len(said)]].silence is not None):
+                places.append(own[len(said)])
+        return places
+
+    def refer(self, speaker: str, chunks: Ordered[Chunk], spoken: Ordered[Sequence | None]) -> None:
+        """What the speaker has said so far becomes its voice; its transcript only where the whole of it is heard."""
+        own = [
+            (chunk.text, sequence)
+            for chunk, sequence in zip(chunks, spoken, strict=True)
+            if chunk.speaker == speaker and sequence is not None
+        ]
+        codes = torch.cat([part for _, sequence in own for part in sequence.codes])
+        if not len(codes):
+            return
+        whole = all(sequence.ended for _, sequence in own) and len(codes) <= self._most
+        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[: self._most]
+        self.voices[speaker] = Voice(codes, " ".join(text for text, _ in own) if whole else None, "first chunk")
