@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
 from itertools import count
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from .node_errors import node_errors
 from .patcher import HiggsPatcher
 from .transcripts import transcript_of
 from .voice_folders import SAVED, find_voice, numbered, voice_target, voices
+from .written import Written
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
-_saved: dict[Path, tuple] = {}  # by the name asked for: the file that Save Voice wrote, and its fingerprint
-_lost: Counter = Counter()  # by the name asked for: how often that file was gone or changed
+_saved = Written()  # by the path asked for
 
 
 class HiggsTTSSaveVoice(io.ComfyNode):
@@ -48,13 +48,7 @@ class HiggsTTSSaveVoice(io.ComfyNode):
         """Saves again when the file has gone or changed since, and only then. A linked name is None here."""
         if name is None:
             return []
-        wanted = voice_target(name)
-        if wanted in _saved:
-            path, fingerprint = _saved[wanted]
-            if fingerprint != _fingerprint(path):
-                del _saved[wanted]
-                _lost[wanted] += 1
-        return [_lost[wanted]]
+        return [_saved.number(voice_target(name))]
 
     @classmethod
     def execute(cls, voice: Voice, name: str, overwrite: bool = False) -> io.NodeOutput:
@@ -63,7 +57,7 @@ class HiggsTTSSaveVoice(io.ComfyNode):
             path = wanted if overwrite else _free_name(wanted, voice)
             if not _is_saved_in(path, voice):  # else it keeps its time, so that Load Voice need not read it again
                 voice.save(path)
-            _saved[wanted] = (path, _fingerprint(path))
+            _saved.leave(wanted, functools.partial(_fingerprint, path))
         return io.NodeOutput(voice, ui=ui.PreviewText(_where(path, wanted)))
 
 

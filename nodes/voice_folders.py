@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..engine import HiggsError
 from . import folders
+from .portable_names import portable_parts
 from .saved_names import closest, parts_of
 
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
@@ -14,8 +15,6 @@ SAVED = ".safetensors"  # a saved voice
 CLIPS = (".wav", ".flac", ".mp3", ".ogg")
 BUILT_IN = "built-in"  # what the names of the pack's clips begin with
 BUILT_IN_CLIPS = Path(__file__).parent / "voices"
-MAX_NAME_BYTES = 200  # file systems take 255, and a suffix is added, and another while the file is written
-RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
 
 folders.register(FOLDER, {SAVED, *CLIPS})
 
@@ -81,8 +80,8 @@ def listed_pronunciations() -> str:
 def voice_target(name: str) -> Path:
     """Where a voice of this name is saved. Raises HiggsError for a name that leaves the folder or is not portable."""
     plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
-    parts = plain.split("/")
-    if not plain or not all(map(_is_portable, parts)):
+    parts = portable_parts(plain)
+    if not parts:
         raise HiggsError(f"{name!r} is not a valid voice name. Use letters and digits, with / for a folder.")
     return folders.registered(FOLDER)[0].joinpath(*parts[:-1], parts[-1] + SAVED)
 
@@ -90,12 +89,3 @@ def voice_target(name: str) -> Path:
 def numbered(path: Path, number: int) -> Path:
     """`path` for 1, then "name 2", "name 3", ... beside it."""
     return path if number == 1 else path.with_name(f"{path.name.removesuffix(SAVED)} {number}{SAVED}")
-
-
-def _is_portable(part: str) -> bool:
-    """Whether every system takes `part` as the name of a file or folder."""
-    if part.strip(" .") != part or not 0 < len(part.encode()) <= MAX_NAME_BYTES:
-        return False
-    if part.split(".")[0].upper() in RESERVED:
-        return False
-    return all(character.isprintable() and character not in '<>:"|?*' for character in part)

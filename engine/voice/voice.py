@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from safetensors.torch import save as safetensors_bytes
 from ..codes import CODEBOOK_SIZE
 from ..config import FRAME_RATE, SAMPLE_RATE
 from ..errors import HiggsError
+from ..whole_file import write_whole
 
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
@@ -75,14 +75,9 @@ class Voice:
         if self.transcript is not None:
             metadata["transcript"] = self.transcript
         data = safetensors_bytes({"codes": self.codes.to(torch.int16)}, metadata)
-        # Beside the target, so that the rename stays on one disk; closed before it, which Windows asks for.
-        partial = path.with_name(f".{uuid.uuid4().hex}.part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(data)
-            os.replace(partial, path)
+            write_whole(path, data)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise HiggsError(
                 f"The voice could not be saved to {path}: {error.strerror or error}. "
                 "Choose a folder that can be written to, and close programs that have the file open."

@@ -13,7 +13,7 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
-    {"buffers", "codes", "cuda", "errors", "threads", "torch_names"},
+    {"buffers", "codes", "cuda", "errors", "threads", "torch_names", "whole_file"},
     {"memory"},
     {"config", "device", "json_file", "optional", "resample"},
     {"audio", "codec", "result", "sequence", "talker", "voice"},
