@@ -1,0 +1,77 @@
+"""Which of several speakers has which voice, and the inputs that nodes for several speakers share. Knows no text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from comfy_api.latest import io
+
+from ..engine import Voice, speaker_key
+from . import types, voice_files
+from .patcher import HiggsPatcher
+from .voice_folders import built_in_voices, find_voice, voice_called
+
+SOCKETS = [f"voice_{number}" for number in range(1, 17)]
+
+
+def voices_input(tooltip: str) -> io.Input:
+    """Sockets for voices; another appears when one is connected."""
+    return io.Autogrow.Input(
+        "voices",
+        template=io.Autogrow.TemplateNames(types.Voice.Input("voice", optional=True), names=SOCKETS, min=1),
+        optional=True,
+        tooltip=tooltip,
+    )
+
+
+def even_loudness_input(tooltip: str) -> io.Input:
+    return io.Boolean.Input("even_loudness", default=True, optional=True, advanced=True, tooltip=tooltip)
+
+
+def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
+    """The connected voices by their sockets' numbers, and by their own names."""
+    connected = {name.rpartition("_")[2]: voice for name, voice in (voices or {}).items() if voice is not None}
+    return connected | {speaker_key(voice.name): voice for voice in connected.values() if voice.name}
+
+
+def with_voice(names: Iterable[str], sockets: Mapping[str, Voice]) -> list[str]:
+    """Those of `names` that are the name of a voice."""
+    return [name for name in names if name and (speaker_key(name) in sockets or voice_called(name))]
+
+
+def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, Voice]:
+    """`sockets`, and speakers who have the connected voices in the order in which they speak, as far as these go."""
+    connected = [voice for name, voice in sockets.items() if name.isdecimal()]
+    return {**sockets, **dict(zip(map(speaker_key, filter(None, speakers)), connected, strict=False))}
+
+
+def voices_of(
+    speakers: list[str],
+    sockets: Mapping[str, Voice],
+    model: HiggsPatcher,
+    declared: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Voice]:
+    """Speaker -> voice, of those that have one. Who has no name has the first socket's.
+
+    declared: speaker -> name of a voice, as a script may say.
+    """
+    found = {}
+    heads = {speaker_key(name): named for name, named in declared.items()}
+    for speaker in speakers:
+        named = heads.get(speaker_key(speaker))
+        key = speaker_key(speaker if named is None else named)
+        if key in sockets:
+            found[speaker] = sockets[key]
+        elif named is not None:
+            found[speaker] = voice_files.load(voice_called(named) or find_voice(named), model)
+        elif speaker and (path := voice_called(speaker)):
+            found[speaker] = voice_files.load(path, model)
+        elif not speaker and sockets:
+            found[speaker] = next(iter(sockets.values()))
+    without = [speaker for speaker in speakers if speaker not in found]
+    if model.engine.card.one_voice and len(speakers) > 1:
+        clips = built_in_voices()
+        for place, speaker in enumerate(without):
+            found[speaker] = voice_files.load(clips[place % len(clips)], model)
+    return found
