@@ -18,11 +18,14 @@ from .config import (
 )
 from .engine import Engine
 from .errors import HiggsError
+from .prompt.chunking import estimate_seconds
+from .prompt.lines import LinesRow, read_lines
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .result import SpeechResult, SpokenTurn
 from .voice.clip import Wave, read_clip
 from .voice.voice import Voice
+from .whole_file import write_whole
 
 __all__ = [
     "DEFAULT_GRAPHS",
@@ -40,6 +43,7 @@ __all__ = [
     "EngineConfig",
     "Found",
     "HiggsError",
+    "LinesRow",
     "Pronunciations",
     "SamplingParams",
     "SpeechResult",
@@ -48,12 +52,15 @@ __all__ = [
     "Voice",
     "Wave",
     "download_checkpoint",
+    "estimate_seconds",
     "find_checkpoints",
     "find_in_hf_cache",
     "range_of",
     "read_clip",
     "read_dialogue",
+    "read_lines",
     "read_pronunciations",
     "script_names",
     "speaker_key",
+    "write_whole",
 ]

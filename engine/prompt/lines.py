@@ -1,0 +1,169 @@
+"""Many lines to speak, each for a file of its own: CSV, JSON or plain text becomes rows. Knows no file and no voice."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..config import SamplingParams, range_of
+from ..errors import HiggsError
+from .script import read_pauses, speaker_key
+
+FIELDS = ("id", "speaker", "text", "seed")
+_KNOWN = f"Columns are {', '.join(FIELDS)}."
+_DELIMITERS = (",", ";", "\t")
+# A plain text may begin with [pause 1]; only JSON goes on like this.
+_JSON = re.compile(r"\s*(\{|\[\s*[{\[\]\"'])")
+
+
+@dataclass(frozen=True)
+class LinesRow:
+    """A row of the sheet: what is said, and what its file is called. Without a speaker that is empty."""
+
+    number: int  # from 1, the header not counted
+    id: str
+    speaker: str
+    text: str
+    seed: int | None = None
+
+    @property
+    def has_words(self) -> bool:
+        return any(map(str.isalnum, read_pauses(self.text).text))
+
+
+def read_lines(text: str) -> list[LinesRow]:
+    """The rows of a CSV sheet with a header, of JSON (a list of objects, or id -> text), or of plain text, one a line.
+
+    A row without an id gets its number as "001"; rows without text are among them. A speaker is spelled as at first.
+    Raises HiggsError that names the row where an id comes twice, a column is unknown, a seed is no number or the sheet
+    is broken.
+    """
+    text = text.lstrip("\ufeff")
+    if not text.strip():
+        raise HiggsError("there are no lines. Enter one a line, or a sheet with the columns id, speaker and text.")
+    if _JSON.match(text):
+        fields: Sequence[Mapping[str, object]] = _from_json(text)
+    elif delimiter := _delimiter_of(text):
+        fields = _from_csv(text, delimiter)
+    else:
+        fields = [{"text": line} for line in text.splitlines() if line.strip()]
+    rows: list[LinesRow] = []
+    spelled: dict[str, str] = {}  # a speaker's key -> the name as it stands at first
+    taken: dict[str, int] = {}
+    for number, given in enumerate(fields, 1):
+        row = _row(number, given, spelled)
+        key = row.id.casefold()  # as file systems that know no case take it
+        if key in taken:
+            raise HiggsError(
+                f"row {number}: the id {row.id!r} is row {taken[key]}'s too. Give each row one of its own."
+            )
+        taken[key] = number
+        rows.append(row)
+    return rows
+
+
+def _row(number: int, given: Mapping[str, object], spelled: dict[str, str]) -> LinesRow:
+    held = {name: _plain(number, name, value) for name, value in given.items()}
+    name = held.get("id", "").replace("\\", "/")
+    speaker = " ".join(held.get("speaker", "").split())
+    if speaker:
+        speaker = spelled.setdefault(speaker_key(speaker), speaker)
+    name = re.sub(r"\.wav$", "", name, flags=re.IGNORECASE)  # what the file is called; it becomes one anyway
+    return LinesRow(number, name or f"{number:03}", speaker, held.get("text", ""), _seed(number, held.get("seed", "")))
+
+
+def _plain(number: int, name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        return str(value).encode(errors="replace").decode().strip()  # JSON can spell halves of characters
+    raise HiggsError(f"row {number}: {name} is {json.dumps(value)[:80]}. Write it as a string.")
+
+
+def _seed(number: int, seed: str) -> int | None:
+    if not seed:
+        return None
+    low, high, _ = range_of(SamplingParams, "seed")
+    if not (seed.isdecimal() and len(seed) <= len(str(high)) and low <= int(seed) <= high):
+        raise HiggsError(
+            f"row {number}: seed is {seed[:80]!r}. Write a whole number from {low} to {high}, or leave it empty."
+        )
+    return int(seed)
+
+
+def _named(row: str, names: list[str]) -> list[str]:
+    """Columns as we spell them. Raises HiggsError for one that is unknown or comes twice."""
+    found = [name.strip().casefold() for name in names]
+    for name in found:
+        if name not in FIELDS:
+            raise HiggsError(f"{row}: there is a column {name[:80]!r}. {_KNOWN} Rename it or take it out.")
+        if found.count(name) > 1:
+            raise HiggsError(f"{row}: the column {name} is there twice. Take one of them out.")
+    return found
+
+
+def _delimiter_of(text: str) -> str:
+    """What parts the columns, where the first line is a header; else nothing."""
+    first = text.strip().splitlines()[0]
+    for delimiter in _DELIMITERS:
+        names = [name.strip().strip('"').casefold() for name in first.split(delimiter)]
+        if "text" in names or (len(names) > 1 and (names[0] == "id" or len({*names} & {*FIELDS}) > 1)):
+            return delimiter
+    return ""
+
+
+def _from_csv(text: str, delimiter: str) -> list[dict[str, object]]:
+    reader = csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=delimiter, strict=True)
+    rows: list[dict[str, object]] = []
+    try:
+        columns = _named("the header", next(reader))
+        if "text" not in columns:
+            raise HiggsError(f"the header names no column text. {_KNOWN} Name the column that is spoken text.")
+        for cells in filter(None, reader):  # an empty line is no row
+            if len(cells) > len(columns):
+                raise HiggsError(
+                    f"row {len(rows) + 1} has {len(cells)} cells, and the header names {len(columns)}. Put text that "
+                    f'has a {_called(delimiter)} in it between double quotes ("), and write "" for a quote inside.'
+                )
+            rows.append(dict(zip(columns, cells, strict=False)))
+    except csv.Error as error:
+        raise HiggsError(
+            f"row {len(rows) + 1} cannot be read as CSV ({error}). Look for a double quote that is not closed; within "
+            'quotes write "" for one.'
+        ) from error
+    return rows
+
+
+def _called(delimiter: str) -> str:
+    return {",": "comma", ";": "semicolon"}.get(delimiter, "tab")
+
+
+def _from_json(text: str) -> list[dict[str, object]]:
+    try:
+        # Pairs, since a name that comes twice would be lost in a dict.
+        held = json.loads(text, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError) as error:
+        raise HiggsError(
+            f"the lines begin like JSON and cannot be read as such ({error}). Mend them there, or enter CSV."
+        ) from error
+    if isinstance(held, _Pairs):
+        # id -> text, or id -> the rest of its row
+        entries = [_Pairs([("id", name), *(given if isinstance(given, _Pairs) else [("text", given)])])
+                   for name, given in held]  # fmt: skip
+    else:
+        entries = [_Pairs([("text", entry)]) if isinstance(entry, str) else entry for entry in held]
+    rows: list[dict[str, object]] = []
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry, _Pairs):
+            raise HiggsError(f'row {number} is no object. Write for example {{"id": "greeting", "text": "Hello!"}}.')
+        names = _named(f"row {number}", [name for name, _ in entry])
+        rows.append(dict(zip(names, (value for _, value in entry), strict=True)))
+    return rows
+
+
+class _Pairs(list):
+    """A JSON object as (name, value) pairs, for a list of them is something else."""

@@ -1,0 +1,82 @@
+"""Sheets of lines: CSV, JSON and plain text become the same rows, and what is wrong is told with its row."""
+
+import json
+
+import pytest
+from higgs_tts.engine import HiggsError, read_lines
+
+ROWS = [("hello", "Anna", "Hello, you.", None), ("002", "", 'Say "yes".', 7), ("team/bye", "Anna", "", None)]
+OBJECTS = [
+    {"id": "hello", "speaker": "Anna", "text": "Hello, you."},
+    {"Text": 'Say "yes".', "seed": 7, "speaker": None},
+    {"id": "team\\bye.wav", "speaker": " ANNA ", "text": "", "seed": ""},
+]
+
+
+def told(text):
+    return [(row.id, row.speaker, row.text, row.seed) for row in read_lines(text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'id,speaker,text,seed\nhello,Anna,"Hello, you.",\n,,"Say ""yes"".",7\nteam/bye,anna,,\n',
+        '\ufeffSpeaker; Text ;ID;Seed\r\nAnna;Hello, you.;hello;\r\n\r\n;"Say ""yes"".";;7\r\nAnna;;team\\bye.wav\r\n',
+        'id\ttext\tspeaker\tseed\nhello\tHello, you.\tAnna\n\t"Say ""yes""."\t\t7\nteam/bye\t\tAnna\n',
+        json.dumps(OBJECTS, indent=2),
+    ],
+)
+def test_every_format_gives_the_same_rows(text):
+    assert told(text) == ROWS
+
+
+def test_plain_text_and_short_json():
+    assert told("[pause 1] One.\n\n  Two, text. \n") == [
+        ("001", "", "[pause 1] One.", None),
+        ("002", "", "Two, text.", None),
+    ]
+    assert told('{"a": "One.", "b": {"text": "Two.", "seed": "3"}}') == [("a", "", "One.", None), ("b", "", "Two.", 3)]
+    assert told('["One.", {"text": "Two."}]') == [("001", "", "One.", None), ("002", "", "Two.", None)]
+    assert told('text\n"One,\ntwo."') == [("001", "", "One,\ntwo.", None)]
+
+
+def test_rows_without_a_word():
+    rows = read_lines('id,text\na,One\nb,\nc,[pause 2]\nd,"..."')
+    assert [row.has_words for row in rows] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (" \n", "there are no lines. Enter"),
+        ("id,text\na,One\nA,Two", "row 2: the id 'A' is row 1's too. Give each row one of its own"),
+        ("id,text\n002,One\n,Two", "row 2: the id '002' is row 1's too"),
+        ('{"a": "One", "a": "Two"}', "row 2: the id 'a' is row 1's too"),
+        ("id,text,mood\na,One,happy", "the header: there is a column 'mood'. Columns are id, speaker, text, seed"),
+        ("id,speaker,spoken\na,Anna,One", "the header: there is a column 'spoken'"),
+        ("id,speaker\na,Anna", "the header names no column text"),
+        ("text,id,text\nOne,a,Two", "the header: the column text is there twice"),
+        ('[{"text": "One"}, {"line": "Two"}]', "row 2: there is a column 'line'"),
+        ('[{"text": "One", "Text": "Two"}]', "row 1: the column text is there twice"),
+        ("id,text\na,One, two", "row 1 has 3 cells, and the header names 2. Put text that has a comma"),
+        ('id,text\na,One\nb,"Two', "row 2 cannot be read as CSV .* double quote"),
+        ('id,"text\n', "row 1 cannot be read as CSV"),
+        ("text,seed\nOne,many", "row 1: seed is 'many'. Write a whole number from 0 to 18446744073709551615"),
+        ("text,seed\nOne,-1", "row 1: seed is '-1'"),
+        ("text,seed\nOne,18446744073709551616", "row 1: seed is '1844"),
+        ('[{"text": "One", "seed": 1.5}]', "row 1: seed is 1.5"),
+        ('[{"text": ["One"]}]', r'row 1: text is \["One"\]. Write it as a string'),
+        ('[{"text": true}]', "row 1: text is true"),
+        ('["One", 2]', "row 2 is no object. Write for example"),
+        ('[{"text": "One"},]', "begin like JSON and cannot be read as such .*line 1 column"),
+        ('{"a":' * 100_000, "begin like JSON and cannot be read"),
+    ],
+)
+def test_errors_name_row_and_remedy(text, error):
+    with pytest.raises(HiggsError, match=error):
+        read_lines(text)
+
+
+def test_halves_of_characters_do_no_harm():
+    (row,) = read_lines('[{"text": "One \\ud83d", "speaker": "A\\udc00"}]')
+    assert row.text.encode() and row.speaker == "A?"
