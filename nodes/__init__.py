@@ -22,13 +22,14 @@ class HiggsExtension(ComfyExtension):
             log.error("Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated.")
             return []
         from .dialogue import HiggsTTSDialogue
+        from .lines import HiggsTTSLines
         from .load import HiggsTTSLoadModel
         from .speak import HiggsTTSSpeak
         from .voice import HiggsTTSVoice
         from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
 
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
-        return [HiggsTTSLoadModel, *voices, HiggsTTSSpeak, HiggsTTSDialogue]
+        return [HiggsTTSLoadModel, *voices, HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines]
 
 
 def make_extension() -> HiggsExtension:

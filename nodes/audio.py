@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import wave as wave_format
+from collections.abc import Collection
+
 import torch
 
 from ..engine import SAMPLE_RATE, HiggsError, SpeechResult
+
+_HEADER = 44  # bytes of a WAV file before its samples
 
 
 def to_clip(audio: dict | None) -> tuple[torch.Tensor, int]:
@@ -21,7 +27,7 @@ def to_clip(audio: dict | None) -> tuple[torch.Tensor, int]:
 
 def from_speech(speech: SpeechResult) -> dict:
     """AUDIO of what the engine spoke: one clip, one channel."""
-    return {"waveform": speech.wav.detach().float().cpu()[None, None], "sample_rate": SAMPLE_RATE}
+    return _clip(speech.wav.detach().float().cpu()[None])
 
 
 def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
@@ -31,4 +37,35 @@ def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
     for turn in speech.turns:
         span = slice(turn.start, turn.stop)
         channels[speakers.index(turn.speaker), span] = wav[span]
-    return {"waveform": channels[None], "sample_rate": SAMPLE_RATE}
+    return _clip(channels)
+
+
+def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
+    """AUDIO of these turns, each with the silence behind it; of none of them a moment of silence."""
+    if speech is None or not numbers:
+        return _clip(torch.zeros(1, SAMPLE_RATE // 10))
+    ends = [*(turn.start for turn in speech.turns[1:]), len(speech.wav)]
+    parts = [speech.wav[turn.start : end] for turn, end in zip(speech.turns, ends, strict=True)]
+    return _clip(torch.cat([parts[number] for number in sorted(numbers)]).detach().float().cpu()[None])
+
+
+def wav_file(speech: SpeechResult, number: int) -> bytes:
+    """One turn as a WAV file: 16 bits, one channel."""
+    turn, file = speech.turns[number], io.BytesIO()
+    samples = speech.wav[turn.start : turn.stop].detach().float().cpu().clamp(-1, 1)
+    with wave_format.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(SAMPLE_RATE)
+        out.writeframes((samples * 32767).round().numpy().astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def seconds_of(wav_bytes: int) -> float:
+    """Of a file as `wav_file` makes it, by its size."""
+    return max(0, wav_bytes - _HEADER) / 2 / SAMPLE_RATE
+
+
+def _clip(samples: torch.Tensor) -> dict:
+    """AUDIO of a clip [C, S]."""
+    return {"waveform": samples[None], "sample_rate": SAMPLE_RATE}

@@ -1,4 +1,4 @@
-"""Folders of models as ComfyUI knows them: below models/ and in extra_model_paths.yaml. Looks into none."""
+"""Folders as ComfyUI knows them: of models, below models/ and in extra_model_paths.yaml, and of output. Opens none."""
 
 from __future__ import annotations
 
@@ -23,3 +23,7 @@ def registered(name: str) -> list[Path]:
 
 def below_models(name: str) -> Path:
     return Path(folder_paths.models_dir, name)
+
+
+def output() -> Path:
+    return Path(folder_paths.get_output_directory())

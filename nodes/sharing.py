@@ -23,4 +23,5 @@ def share_patcher(engine: Engine, fingerprint: list[list], label: str = "", warn
     if patcher is None:
         patcher = _patchers[key] = make_patcher(engine)
     patcher.model.label, patcher.model.warnings = label, (warning,) if warning else ()
+    patcher.model.stamp = repr((files, precision))
     return patcher

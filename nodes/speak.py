@@ -152,14 +152,14 @@ def _pace(speech: SpeechResult) -> str:
     return f", {speech.seconds / speech.elapsed:.1f} times real time"
 
 
-def sampling_inputs() -> list[io.Input]:
-    """How codes are drawn."""
+def sampling_inputs(new_seeds: bool = True) -> list[io.Input]:
+    """How codes are drawn. new_seeds: whether the seed can change by itself after each run."""
     steady = f"{SamplingParams.temperature}, {SamplingParams.top_p}, {SamplingParams.top_k}"
     return [
         widgets.number(
             SamplingParams,
             "seed",
-            control_after_generate=True,
+            control_after_generate=new_seeds,
             tooltip="The same seed and inputs give the same speech on the same kind of device.",
         ),
         widgets.number(

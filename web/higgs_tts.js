@@ -1,5 +1,5 @@
-// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once. A saved Higgs Speak that is
-// older than one of its widgets keeps saying what it said.
+// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once; Higgs Lines shows its
+// report. A saved Higgs Speak that is older than one of its widgets keeps saying what it said.
 import { app } from "../../scripts/app.js"
 import { ComfyWidgets } from "../../scripts/widgets.js"
 
@@ -20,14 +20,15 @@ function show(node, text) {
 }
 
 app.registerExtension({
-    name: "HiggsTTS.SaveVoice",
+    name: "HiggsTTS.ShownText",
     beforeRegisterNodeDef(nodeType, nodeData) {
-        if (nodeData.name !== "HiggsTTSSaveVoice") return
+        const saves = nodeData.name === "HiggsTTSSaveVoice"
+        if (!saves && nodeData.name !== "HiggsTTSLines") return
         const onExecuted = nodeType.prototype.onExecuted
         nodeType.prototype.onExecuted = function (output) {
             onExecuted?.apply(this, arguments)
             const text = output?.text?.join("")
-            if (text && show(this, text)) app.refreshComboInNodes()
+            if (text && show(this, text) && saves) app.refreshComboInNodes()
         }
     },
 })

@@ -16,7 +16,7 @@ from .server import TODAY
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
 VOICES = ["HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice"]
-NODES = ["HiggsTTSLoadModel", *VOICES, "HiggsTTSSpeak", "HiggsTTSDialogue"]
+NODES = ["HiggsTTSLoadModel", *VOICES, "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines"]
 
 
 def check_speech(outcome, class_type="PreviewAudio", chunks=1):
@@ -81,6 +81,42 @@ def test_a_name_without_a_voice_is_told_on_the_node(fresh, template):
     script = "[1] One.\n[Cleo] Two.\n[Cleo] Three."
     outcome = fresh.run(template("dialogue", HiggsTTSDialogue={"script": script}))
     assert "Higgs Dialogue: Cleo has no voice" in outcome.error
+
+
+def test_lines_become_files_and_only_changed_ones_again(fresh, template):
+    soundfile = pytest.importorskip("soundfile")
+    folder = fresh.base / "output" / "game" / "shop"
+
+    def run(**given):
+        """What became of each file, and which nodes ran."""
+        outcome = fresh.run(template("lines", HiggsTTSLines={"folder": "game", "max_frames": 100, **given}))
+        report = outcome.text("HiggsTTSLines")
+        assert outcome.text() == report and "Warning" not in report, report
+        rows = [line.split(": ")[0] for line in report.splitlines() if line.endswith(", spoken")]
+        return rows, {data["node"] for data in outcome.data("executing")} - {None}, outcome
+
+    rows, _, outcome = run()
+    assert rows == ["shop/welcome", "shop/prices", "shop/thanks", "shop/bye"]
+    heard, rate = outcome.audio()
+    made = {path.name: soundfile.read(path, dtype="float32")[0] for path in folder.glob("*.wav")}
+    assert rate == RATE and sorted(made) == ["bye.wav", "prices.wav", "thanks.wav", "welcome.wav"]
+    assert np.abs(made["welcome.wav"] - heard[: len(made["welcome.wav"]), 0]).max() < 1e-3
+    assert all(len(wave) > RATE // 2 and np.abs(wave).max() > 0.05 for wave in made.values())
+    assert "4" not in run()[1], "nothing has changed"
+    (folder / "thanks.wav").unlink()
+    rows, nodes, _ = run()
+    assert rows == ["shop/thanks"] and "4" in nodes and "4" not in run()[1]
+    assert np.array_equal(soundfile.read(folder / "thanks.wav", dtype="float32")[0], made["thanks.wav"])
+    changed = template("lines")["4"]["inputs"]["lines"].replace("Come back soon.", "See you.")
+    assert run(lines=changed)[0] == ["shop/bye"] and run()[0] == ["shop/bye"], "also when it changes back"
+    assert np.array_equal(soundfile.read(folder / "bye.wav", dtype="float32")[0], made["bye.wav"])
+
+
+def test_a_sheet_that_is_wrong_is_told_on_the_node(fresh, template):
+    outcome = fresh.run(template("lines", HiggsTTSLines={"lines": "id,text\na,One, two."}))
+    assert "Higgs Lines: row 1 has 3 cells" in outcome.error
+    outcome = fresh.run(template("lines", HiggsTTSLines={"folder": "../elsewhere"}))
+    assert "Higgs Lines: folder is '../elsewhere'" in outcome.error
 
 
 def test_v2_speaks_with_a_scene(comfy, workflow):

@@ -164,6 +164,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
 
     paths = types.ModuleType("folder_paths")
     paths.models_dir = str(base / "models")
+    paths.get_output_directory = lambda: str(base / "output")
     paths.folder_names_and_paths = {"higgs_tts": ([str(base / "disk")], set())}  # as a yaml file leaves it
 
     def add(name, path):

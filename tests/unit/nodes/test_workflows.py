@@ -11,15 +11,16 @@ from higgs_tts.engine import EngineConfig, SamplingParams
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TODAY, SAVED = ROOT / "workflows", ROOT / "tests" / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NAMES = ["speak", "clone_voice", "long_narration", "dialogue"]
+API_ONLY = ["lines"]  # for programs: no template
+EVERY = [*NAMES, *API_ONLY]
 TITLES = {  # what the template browser shows and searches
     "speak": "Higgs TTS - Text to Speech",
     "clone_voice": "Higgs TTS - Voice Cloning",
     "long_narration": "Higgs TTS - Audiobook Narration",
     "dialogue": "Higgs TTS - Dialogue",
 }
-every_graph = pytest.mark.parametrize(
-    "folder, name", [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
-)
+GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
+every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
 SINCE = {"HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries")}  # widgets since 0.1.0
 PARAGRAPH_GAP = 0.6  # of a new node
 WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
@@ -59,20 +60,20 @@ def api(name, folder=TODAY):
 
 
 def test_no_workflow_is_left_out():
-    assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(NAMES)
+    assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(EVERY)
     assert sorted(path.stem for path in TODAY.glob("*.json")) == sorted(TITLES.values())
     assert sorted(path.stem for path in TODAY.glob("*.jpg")) == sorted(TITLES.values())
 
 
 def test_the_voices_that_templates_name_are_there():
     voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
-    named = [node["inputs"]["voice"] for name in NAMES for node in api(name).values() if "Load" in node["class_type"]
-             and "voice" in node["inputs"]]  # fmt: skip
-    assert len(named) == 4 and {name.removeprefix("built-in/") for name in named} <= voices
+    inputs = [node["inputs"] for name in EVERY for node in api(name).values() if "Load" in node["class_type"]]
+    named = [given["voice"] for given in inputs if "voice" in given]
+    assert len(named) == 6 and {name.removeprefix("built-in/") for name in named} <= voices
     assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
 
 
-@every_graph
+@pytest.mark.parametrize("folder, name", [*GRAPHS, *((TODAY, name) for name in API_ONLY)])
 def test_api_workflows_fit_the_schemas(folder, name, sockets):
     prompt = api(name, folder)
     for node in prompt.values():
@@ -117,12 +118,12 @@ def test_links_are_known_at_both_ends(name):
     assert saved["last_node_id"] == max(nodes) and saved["last_link_id"] == max(link[0] for link in saved["links"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_values_are_the_engine_s_defaults(name):
     for node in api(name).values():
         for key, value in node["inputs"].items():
             if (
-                node["class_type"] in ("HiggsTTSSpeak", "HiggsTTSDialogue")
+                node["class_type"] in ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines")
                 and hasattr(SamplingParams, key)
                 and key != "seed"
             ):
@@ -133,7 +134,7 @@ def test_values_are_the_engine_s_defaults(name):
                 assert value == getattr(EngineConfig, "runner" if key == "graphs" else key), key
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_no_path_of_one_machine(name):
-    text = json.dumps([graph(name), api(name)])
+    text = json.dumps([api(name), graph(name) if name in NAMES else {}])
     assert "\\\\" not in text and "/home" not in text and ":/" not in text

@@ -1,0 +1,199 @@
+"""HiggsTTSLines: rows of text become sound files, all together, and only those that have changed. Knows no tensor."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from comfy_api.latest import io, ui
+
+from ..engine import LinesRow, SamplingParams, SpeechResult, Turn, Voice, read_lines
+from . import audio, types, voice_files
+from .line_files import LineFiles, lines_folder, look
+from .line_plan import LinePlan, LineTake, plan
+from .memory import load_engine
+from .node_errors import node_errors
+from .patcher import HiggsPatcher
+from .speak import advanced_inputs, describe, said_as, sampling_inputs, with_bar
+from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
+from .voice_folders import listed_pronunciations, voice_called
+from .written import Written
+
+NAME = "Higgs Lines"
+FOLDER, MOST_TAKES = "lines", 16
+SHOWN = 5  # names of other files in the report
+LINES = """id,speaker,text
+greeting,Anna,Welcome to my shop!
+prices,Anna,"Two coins for bread, three for cheese."
+thanks,Tom,Thank you. I will take both."""
+_written = Written()
+_asked: dict[str, str] = {}  # node -> what it was last asked for, as far as that is known before it runs
+
+
+class HiggsTTSLines(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSLines",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Turns a sheet of lines into a sound file each, for games and apps. All lines are generated "
+            "together as far as memory allows, and only those that have changed since the last run.",
+            search_aliases=[
+                "batch",
+                "game dialogue",
+                "voice lines",
+                "csv",
+                "json",
+                "text to speech",
+                "tts",
+                "higgs audio",
+            ],
+            is_output_node=True,
+            inputs=[
+                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                io.String.Input(
+                    "lines",
+                    multiline=True,
+                    default=LINES,
+                    tooltip="A row each: CSV with a header (id, speaker, text, seed; only text is needed), JSON, or "
+                    "plain text. The id names the file.",
+                ),
+                voices_input(
+                    "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
+                    "socket's number, where the rows use these. Rows without a speaker have the first."
+                ),
+                *_file_inputs(),
+                *sampling_inputs(new_seeds=False),
+                *advanced_inputs(),
+                even_loudness_input("Make all files equally loud, as far as 8 dB allow."),
+            ],
+            outputs=[
+                io.Audio.Output(display_name="audio", tooltip="What was spoken in this run, 24 kHz, one channel."),
+                io.String.Output(display_name="report", tooltip="What became of each row, and any warnings."),
+            ],
+            hidden=[io.Hidden.unique_id],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, lines: str | None, **others: object) -> list:
+        """Runs again when a voice file that the rows name has changed, or a sound file is not what a run left.
+
+        What is linked is None here.
+        """
+        speakers = {row.speaker for row in read_lines(lines)} if lines is not None else set()
+        files = filter(None, map(voice_called, sorted(filter(None, speakers))))
+        asked = repr((cls.hidden.unique_id, lines, sorted(others.items())))
+        key = _asked[cls.hidden.unique_id] = hashlib.sha256(asked.encode(errors="replace")).hexdigest()
+        return [listed_pronunciations(), _written.number(key), *(voice_files.fingerprint(path) for path in files)]
+
+    @classmethod
+    def execute(
+        cls,
+        model: HiggsPatcher,
+        lines: str,
+        folder: str = FOLDER,
+        voices: Mapping[str, Voice | None] | None = None,
+        takes: int = 1,
+        scene: str = "",
+        pronunciations: str = "",
+        even_loudness: bool = True,
+        **settings: float,
+    ) -> io.NodeOutput:
+        with node_errors(NAME):
+            params = replace(SamplingParams(), **settings)
+            rows, files = read_lines(lines), LineFiles(lines_folder(folder))
+            spoken = [row for row in rows if row.has_words]
+            scene = scene.strip()
+            common = model.model.stamp, scene, even_loudness
+            planned = plan(spoken, takes, params, said_as(pronunciations), _voices(spoken, voices, model), common)
+            wanted = {take.file for take in planned.takes if not files.has(take.file, take.fingerprint)}
+            needed, turns, given = planned.to_speak(wanted)
+            speech, numbers = None, []
+            if turns:
+                what = turns, given, params, scene or None
+                speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
+                numbers = _write(files, speech, turns, needed, wanted)
+            if key := _asked.get(cls.hidden.unique_id):
+                _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
+        report = _report(model, rows, planned, files, wanted, speech)
+        return io.NodeOutput(audio.of_turns(speech, numbers), report, ui=ui.PreviewText(report))
+
+
+def _file_inputs() -> list[io.Input]:
+    return [
+        io.String.Input(
+            "folder",
+            default=FOLDER,
+            optional=True,
+            tooltip="Where the files go, below ComfyUI's output folder; a / makes a folder in it.",
+        ),
+        io.Int.Input(
+            "takes",
+            default=1,
+            min=1,
+            max=MOST_TAKES,
+            optional=True,
+            tooltip="Files of each row, to choose from: id_1.wav has the row's seed, id_2.wav the next one, and so on.",
+        ),
+    ]
+
+
+def _voices(
+    rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None, model: HiggsPatcher
+) -> dict[str, Voice]:
+    """Speaker -> voice, of those that have one: by its name or number where rows use these, else in turn."""
+    speakers, sockets = list(dict.fromkeys(row.speaker for row in rows)), by_name(voices)
+    if not with_voice(speakers, sockets):
+        sockets = in_turn(speakers, sockets)
+    return voices_of(speakers, sockets, model)
+
+
+def _write(
+    files: LineFiles, speech: SpeechResult, turns: Sequence[Turn], takes: Sequence[LineTake], wanted: set[str]
+) -> list[int]:
+    """Writes the wanted files, and returns which turns of the speech they are. takes: what `turns` were spoken for."""
+    asked, made, numbers = zip(turns, takes, strict=True), {}, []
+    for number, spoken in enumerate(speech.turns):  # turns without a word are not among them
+        take = next(take for turn, take in asked if (turn.speaker, turn.text) == (spoken.speaker, spoken.text))
+        if take.file in wanted:
+            made[take.file] = take.fingerprint, audio.wav_file(speech, number)
+            numbers.append(number)
+    files.write(made)
+    return numbers
+
+
+def _report(
+    model: HiggsPatcher,
+    rows: Sequence[LinesRow],
+    planned: LinePlan,
+    files: LineFiles,
+    wanted: set[str],
+    speech: SpeechResult | None,
+) -> str:
+    """Totals, warnings, what became of each row, and how it was spoken."""
+    of: dict[str, list[LineTake]] = {}  # by the row's id
+    for take in planned.takes:
+        of.setdefault(take.row.id, []).append(take)
+    became, told = Counter(), []
+    for row in rows:
+        made = [take for take in of.get(row.id, ()) if files.has(take.file, take.fingerprint)]
+        if not made:
+            became["skipped"] += 1
+            told.append(f"{row.id}: skipped: no text")
+        for take in made:
+            state = "spoken" if take.file in wanted else "unchanged"
+            became[state] += 1
+            told.append(f"{row.id}: {audio.seconds_of(files.listed[take.file][1]):.2f} s, {take.file}, {state}")
+    totals = ", ".join(f"{became[state]} {state}" for state in ("spoken", "unchanged", "skipped") if became[state])
+    lead = [f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} in {files.folder}: {totals}."]
+    if others := files.others(take.file for take in planned.takes):
+        names = ", ".join([*others[:SHOWN], *(["..."] if len(others) > SHOWN else [])])
+        lead.append(f"Left as they are, since no row is theirs: {len(others)} files of earlier runs ({names}).")
+    warnings = (*model.model.warnings, *filter(None, [files.damage]))
+    if speech is not None:
+        return "\n".join([*lead, describe(speech, model.model.label, warnings, *told)])
+    return "\n".join([*lead, *(f"Warning: {warning}" for warning in warnings), *told, f"Model: {model.model.label}"])

@@ -1,0 +1,294 @@
+"""Higgs Lines: which files rows become, that only changed rows are spoken again, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+import types
+import wave
+from dataclasses import replace
+
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice
+
+VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
+SHEET = "id,speaker,text,seed\nhello,Anna,Hello.,\ndoor/who,Tom,Who is there?,5\nnone,Tom,,\nbye,Anna,Good bye.,\n"
+VOICES = {"voice_1": replace(VOICE, name="Anna"), "voice_2": replace(OTHER, name="Tom")}
+
+
+@pytest.fixture
+def run(load_module, make_engine, tmp_path):
+    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher.model.label, patcher.model.warnings = "higgs", ()
+    node = load_module("lines").HiggsTTSLines
+
+    def run(lines, **given):
+        """What was said in this run; `run.audio` and `run.report` are its outputs."""
+        before = len(patcher.engine.calls)
+        output = node.execute(patcher, lines, **given)
+        run.audio, run.report = output.args[0]["waveform"], output.args[1]
+        assert output.ui.args == (run.report,)
+        run.calls = [call for call in patcher.engine.calls[before:] if isinstance(call, tuple) and len(call) == 5]
+        assert len(run.calls) <= 1, "all lines together"
+        return [turn.text for turns, *_ in run.calls for turn in turns]
+
+    run.engine, run.model, run.node = patcher.engine, patcher.model, node
+    run.folder = tmp_path / "output" / "lines"
+    return run
+
+
+def files_in(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file_for_each_row(run):
+    assert run(SHEET, voices=VOICES, seed=2) == ["Hello.", "Who is there?", "Good bye."]
+    ((turns, given, params, scene, even),) = run.calls
+    assert [given[turn.speaker].name for turn in turns] == ["Anna", "Tom", "Anna"]
+    assert [turn.seed for turn in turns] == [2, 5, 2] and (params.seed, scene, even) == (2, None, True)
+    assert files_in(run.folder) == ["bye.wav", "door/who.wav", "hello.wav", "lines.json"]
+    with wave.open(str(run.folder / "door" / "who.wav")) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate(), file.getnframes()) == (1, 2, 24000, 5)
+        assert file.readframes(5) == b"\xff\x7f" * 5
+    assert run.audio.shape == (1, 1, 30)
+    told = run.report.splitlines()
+    assert told[0] == f"4 rows in {run.folder}: 3 spoken, 1 skipped."
+    for line in (
+        "hello: 0.00 s, hello.wav, spoken",
+        "door/who: 0.00 s, door/who.wav, spoken",
+        "none: skipped: no text",
+    ):
+        assert line in told
+
+
+def test_only_what_has_changed_is_spoken_again(run):
+    run(SHEET, voices=VOICES)
+    written = (run.folder / "hello.wav").stat().st_mtime_ns
+    assert (
+        run(SHEET, voices=VOICES) == [] and "3 unchanged, 1 skipped" in run.report and run.audio.shape == (1, 1, 2400)
+    )
+    assert run(SHEET.replace("Good bye", "Bye"), voices=VOICES) == ["Bye."]
+    assert "bye: 0.00 s, bye.wav, spoken" in run.report and "hello: 0.00 s, hello.wav, unchanged" in run.report
+    assert run.audio.shape == (1, 1, 10)
+    assert run(SHEET, voices=VOICES) == ["Good bye."], "also when it changes back"
+    assert run(SHEET, voices=VOICES | {"voice_2": replace(VOICE, name="Tom")}) == ["Who is there?"]
+    assert (run.folder / "hello.wav").stat().st_mtime_ns == written
+    run(SHEET, voices=VOICES)
+    (run.folder / "hello.wav").unlink()
+    (run.folder / "bye.wav").write_bytes(b"cut")
+    assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 9},
+        {"temperature": 0.5},
+        {"scene": "A hall."},
+        {"even_loudness": False},
+        {"pronunciations": "Hello = Hallo\nGood = Gut"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_settings_count(run, change):
+    run(SHEET, voices=VOICES)
+    own_seed = "seed" in change or "pronunciations" in change
+    assert len(run(SHEET, voices=VOICES, **change)) == (2 if own_seed else 3)
+    assert run(SHEET, voices=VOICES, **change) == []
+
+
+def test_another_checkpoint_counts(run):
+    run(SHEET, voices=VOICES)
+    run.model.stamp = "other files"
+    assert len(run(SHEET, voices=VOICES)) == 3
+
+
+def test_takes_have_seeds_of_their_own(run):
+    last = 2**64 - 1
+    run(f"id,text,seed\na,One.,\nb,Two.,{last}", voices=VOICES, takes=2, seed=4)
+    ((turns, *_),) = run.calls
+    assert [(turn.text, turn.seed) for turn in turns] == [("One.", 4), ("Two.", last), ("One.", 5), ("Two.", 0)]
+    assert files_in(run.folder) == ["a_1.wav", "a_2.wav", "b_1.wav", "b_2.wav", "lines.json"]
+    assert len({turn.speaker for turn in turns}) == 4, "no take changes another's noise"
+    told = [line for line in run.report.splitlines() if line.startswith("a: ")]
+    assert told == ["a: 0.00 s, a_1.wav, spoken", "a: 0.00 s, a_2.wav, spoken"]
+    assert len(run("id,text\na,One.", voices=VOICES, takes=3, seed=4)) == 1
+    assert "Left as they are, since no row is theirs: 2 files of earlier runs (b_1.wav, b_2.wav)." in run.report
+
+
+def test_speakers_without_a_voice_keep_theirs(run):
+    """What such a speaker says first is the voice of the rest, so it is said again with any of it."""
+    long = (
+        "This is a sentence that takes about nine seconds to say, for it goes on and on until nobody remembers how it "
+    )
+    rows = ["Anna," + (long + "began, or why. ") * 2, "Anna,Two.", "Tom,Three.", "Anna,Four.", "Anna,Two."]
+
+    def sheet():
+        return "\n".join(["speaker,text", *(f'{row.split(",", 1)[0]},"{row.split(",", 1)[1]}"' for row in rows)])
+
+    run(sheet())
+    ((turns, given, *_),) = run.calls
+    assert given == {} and [turn.speaker for turn in turns] == ["Anna", "Anna", "Tom", "Anna", "Anna"]
+    rows[3] = "Anna,Four and a half."
+    said = run(sheet())
+    assert len(said) == 2 and said[0].startswith(long) and said[1] == "Four and a half."
+    assert run.audio.shape == (1, 1, 10), "what was only said for the voice is not heard"
+    assert run.report.count(", spoken") == 1 and run.report.count(", unchanged") == 4
+    (run.folder / "005.wav").unlink()
+    said = run(sheet())
+    assert said[1:] == ["Two.", "Two."], "the noise of the same words is numbered"
+    rows[0] = rows[0].replace("This", "That")
+    assert len(run(sheet())) == 4 and run.report.count(", spoken") == 4, "Tom has another voice"
+
+
+def test_voices_are_found_as_in_a_dialogue(run, library, load_module):
+    VOICE.save(library / "cleo.safetensors")
+    run("speaker,text\nBen,One.\ncleo,Two.\n,Three.\nBEN,Four.", voices={"voice_1": OTHER})
+    ((turns, given, *_),) = run.calls
+    assert [turn.speaker.split("  ")[0] for turn in turns] == ["Ben", "cleo", "", "Ben"]
+    assert [turn.speaker in given for turn in turns] == [False, True, True, False]
+    before = run.node.fingerprint_inputs("speaker,text\ncleo,Two.")
+    OTHER.save(library / "cleo.safetensors")
+    assert run.node.fingerprint_inputs("speaker,text\ncleo,Two.") != before
+    run("speaker,text\nAda,One.\nBen,Two.\nAda,Three.", voices={"voice_2": OTHER, "voice_3": VOICE}, folder="b")
+    ((turns, given, *_),) = run.calls
+    assert [given[turn.speaker] for turn in turns] == [OTHER, VOICE, OTHER]
+    run.engine.card = types.SimpleNamespace(one_voice=True)
+    run("speaker,text\nAda,One.\nBen,Two.", folder="c")
+    ((turns, given, *_),) = run.calls
+    clips = [path.stem for path in load_module("voice_folders").built_in_voices()]
+    assert [given[turn.speaker].name for turn in turns] == clips[:2]
+
+
+def test_words_are_said_as_listed(run, library):
+    (library / "pronunciations.txt").write_text("York = Yorrk\n[Tom]\nYork = Jork\n")
+    said = run("speaker,text\nAnna,York.\nTom,York.", voices=VOICES)
+    assert said == ["Yorrk.", "Jork."] and "York" in run.node.fingerprint_inputs("One.")[0]
+
+
+def test_a_damaged_list_counts_as_absent(run):
+    run(SHEET, voices=VOICES)
+    held = (run.folder / "lines.json").read_text(encoding="utf-8")
+    for damaged in (
+        "",
+        "[]",
+        "{}",
+        held[:-5],
+        held.replace('"bytes"', '"size"'),
+        held.replace("hello.wav", "../x.wav"),
+    ):
+        (run.folder / "lines.json").write_text(damaged, encoding="utf-8")
+        assert len(run(SHEET, voices=VOICES)) == 3
+        assert "Warning: lines.json in " in run.report and "all lines were spoken again" in run.report
+        assert run(SHEET, voices=VOICES) == [] and "Warning" not in run.report
+
+
+def test_a_run_that_ends_early_leaves_no_wrong_file(run, load_module, monkeypatch):
+    """What is being written is not in the list, so it is made again even where its text changes back."""
+    run(SHEET, voices=VOICES)
+    files = load_module("line_files")
+
+    def full(path, data, write=files.write_whole):
+        if path.name == "bye.wav":
+            raise OSError(28, "No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(files, "write_whole", full)
+    with pytest.raises(HiggsError, match=r"Higgs Lines: .*bye\.wav could not be written: No space left"):
+        run(SHEET.replace("Hello", "Hallo").replace("Good", "God"), voices=VOICES)
+    monkeypatch.undo()
+    assert "hello.wav" not in json.loads((run.folder / "lines.json").read_text(encoding="utf-8"))["files"]
+    assert not list(run.folder.rglob("*.part"))
+    assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
+
+
+@pytest.mark.parametrize(
+    "folder", ["", " ", "..", "a/../..", "/etc", "\\\\host\\share", "C:\\x", "C:x", "a//b", "nul", "a\0"]
+)
+def test_no_folder_but_below_output(run, folder):
+    with pytest.raises(HiggsError, match=r"^Higgs Lines: folder is .* below ComfyUI's output"):
+        run(SHEET, folder=folder)
+    assert run.engine.calls == []
+
+
+def test_a_folder_in_a_folder(run, tmp_path):
+    run("One.", folder=" game\\act 1/ ")
+    assert files_in(tmp_path / "output") == ["game/act 1/001.wav", "game/act 1/lines.json"]
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "C:x", "what?", "nul", "a."])
+def test_ids_that_are_no_files_are_told(run, name):
+    with pytest.raises(HiggsError, match=r"^Higgs Lines: row 2: the id .* is no name for a file"):
+        run(f"id,text\na,One.\n{name},Two.")
+    assert run.engine.calls == []
+
+
+def test_nothing_to_say_loads_nothing(run):
+    assert run("id,text\na,\nb,...") == [] and run.engine.calls == []
+    assert run.report.startswith(f"2 rows in {run.folder}: 2 skipped.") and not run.folder.exists()
+    with pytest.raises(HiggsError, match=r"^Higgs Lines: there are no lines"):
+        run(" \n")
+
+
+class TestRunsAgain:
+    """ComfyUI runs a node again when what `fingerprint_inputs` returns is new to it for these inputs."""
+
+    @pytest.fixture
+    def queue(self, run):
+        held = set()
+
+        def queue(lines, behind="", **given):
+            """Whether the node ran. ComfyUI keeps results of old inputs; `behind` stands for what links bring."""
+            asked = repr((lines, behind, given, run.node.fingerprint_inputs(lines, model=None, **given)))
+            if asked in held:
+                return False
+            run(behind or lines, voices=VOICES, **given)
+            held.add(asked)
+            return True
+
+        return queue
+
+    def test_only_when_its_files_are_not_what_it_left(self, run, queue):
+        assert queue(SHEET) and not queue(SHEET)
+        for name in ("hello.wav", "lines.json"):
+            (run.folder / name).unlink()
+            assert queue(SHEET) and not queue(SHEET), name
+
+    def test_when_inputs_change_back(self, run, queue):
+        other = SHEET.replace("Hello", "Hallo")
+        assert queue(SHEET) and queue(other) and queue(SHEET) and not queue(SHEET)
+        assert queue(SHEET, temperature=0.5) and queue(SHEET)
+
+    def test_what_is_linked(self, run, queue):
+        """Its lines are not known before the run; where others were run meanwhile, both run again."""
+        assert queue(None, behind="One.") and not queue(None, behind="One.")
+        assert queue(None, behind="Two.") and queue(None, behind="One.")
+        (run.folder / "001.wav").unlink()
+        assert queue(None, behind="One.")
+
+    def test_two_nodes_with_folders_of_their_own(self, queue):
+        assert queue(SHEET) and queue(SHEET, folder="other") and not queue(SHEET) and not queue(SHEET, folder="other")
+
+
+def test_the_embedded_engine_speaks_them(load_module, tmp_path):
+    """What is spoken alone, for a file that was lost, is what was spoken among others."""
+    engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
+    patcher = load_module("sharing").share_patcher(engine, [["files"]], "embedded")
+    node, folder = load_module("lines").HiggsTTSLines, tmp_path / "output" / "lines"
+    sheet = "id,speaker,text\na,amber,One apple.\nb,Ann,Two.\nc,Ann,Three.\nd,amber,One apple.\n"
+    node.execute(patcher, sheet, max_frames=50, takes=2)
+    made = {name: (folder / name).read_bytes() for name in files_in(folder) if name.endswith(".wav")}
+    assert len(made) == 8 and made["a_1.wav"] == made["d_1.wav"] != made["a_2.wav"]
+    for name in ("c_2.wav", "d_1.wav", "a_2.wav"):
+        (folder / name).unlink()
+    engine.close()  # what it had said before is of no help to another
+    other = load_module("sharing").share_patcher(
+        Engine(EngineConfig(str(EMBEDDED), device="cpu", context=2048)), [["files"]], "embedded"
+    )
+    audio, report = node.execute(other, sheet, max_frames=50, takes=2).args
+    assert report.count(", spoken") == 3 and report.count(", unchanged") == 5
+    assert {name: (folder / name).read_bytes() for name in made} == made
+    frames = sum(len(made[name]) - 44 for name in ("c_2.wav", "d_1.wav", "a_2.wav")) // 2
+    gap = round(SamplingParams.turn_gap * 24000)
+    assert frames <= audio["waveform"].shape[-1] <= frames + 3 * gap
+    assert node.execute(other, sheet, max_frames=50, takes=2).args[1].count(", unchanged") == 8
