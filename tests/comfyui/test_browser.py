@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from .server import interpreter
+from .server import TODAY, interpreter, read_workflow
 
 ARGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
 --disable-component-update --disable-sync""".split()
@@ -27,6 +27,7 @@ NODES = [
     "HiggsTTSLoadVoice",
     "HiggsTTSSpeak",
     "HiggsTTSDialogue",
+    "HiggsTTSLines",
 ]
 
 # Where a point of a node lies on the page: x is a share of its width, y counts down from its top.
@@ -225,6 +226,23 @@ def test_save_voice_shows_where_and_load_voice_lists_it(fresh_browser):
     assert set(node["inputs"]) == {"voice", "name", "overwrite"} and browser.faults == []
 
 
+def test_lines_show_their_report_and_keep_their_seed(fresh_browser):
+    """From the workflow in API format, which the page opens as well."""
+    lines = read_workflow("lines", 100, TODAY)
+    fresh_browser.page.evaluate("async lines => { await app.loadApiJson(lines, 'lines') }", lines)
+    fresh_browser.run()
+    report = fresh_browser.page.evaluate(SHOWN, "HiggsTTSLines")
+    assert "4 spoken" in report and "shop/bye.wav, spoken" in report, report
+    fresh_browser.shoot("lines")
+    assert fresh_browser.value("HiggsTTSLines", "seed") == 1
+    assert "control_after_generate" not in fresh_browser.page.evaluate(
+        "() => app.graph._nodes.find(node => node.type === 'HiggsTTSLines').widgets.map(widget => widget.name)"
+    )
+    sent = fresh_browser.page.evaluate("async () => (await app.graphToPrompt()).output")
+    (asked,) = [node["inputs"] for node in sent.values() if node["class_type"] == "HiggsTTSLines"]
+    assert "saved" not in asked and fresh_browser.faults == []
+
+
 def test_a_speak_node_added_by_hand_has_a_sentence_and_whole_labels(fresh_browser):
     browser = fresh_browser
     cut = browser.page.evaluate(CUT_LABELS, NODES)
@@ -246,18 +264,22 @@ def test_a_saved_workflow_has_no_gap_between_paragraphs_and_a_new_node_has(fresh
     assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0.6 and fresh_browser.faults == []
 
 
-def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser):
-    sockets = fresh_browser.page.evaluate("""() => {
+@pytest.mark.parametrize("node", ["HiggsTTSDialogue", "HiggsTTSLines"])
+def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser, node):
+    sockets = fresh_browser.page.evaluate(
+        """node => {
         app.graph.clear()
         const made = type => { const node = LiteGraph.createNode(type); app.graph.add(node); return node }
-        const scene = made("HiggsTTSDialogue"), counts = []
+        const scene = made(node), counts = []
         const voices = () => scene.inputs.filter(socket => socket.name.startsWith("voices"))
         for (let i = 0; i < 5; ++i) {
             counts.push(voices().length)
             made("HiggsTTSLoadVoice").connect(0, scene, scene.inputs.indexOf(voices().find(s => s.link == null)))
         }
         return [counts, voices().map(socket => socket.name)]
-    }""")
+    }""",
+        node,
+    )
     counts, names = sockets
     assert counts[0] <= 2 and counts == sorted(counts) and counts[-1] >= 5, "one is always free"
     assert names[:5] == [f"voices.voice_{number}" for number in range(1, 6)]
