@@ -226,23 +226,6 @@ def test_save_voice_shows_where_and_load_voice_lists_it(fresh_browser):
     assert set(node["inputs"]) == {"voice", "name", "overwrite"} and browser.faults == []
 
 
-def test_lines_show_their_report_and_keep_their_seed(fresh_browser):
-    """From the workflow in API format, which the page opens as well."""
-    lines = read_workflow("lines", 100, TODAY)
-    fresh_browser.page.evaluate("async lines => { await app.loadApiJson(lines, 'lines') }", lines)
-    fresh_browser.run()
-    report = fresh_browser.page.evaluate(SHOWN, "HiggsTTSLines")
-    assert "4 spoken" in report and "shop/bye.wav, spoken" in report, report
-    fresh_browser.shoot("lines")
-    assert fresh_browser.value("HiggsTTSLines", "seed") == 1
-    assert "control_after_generate" not in fresh_browser.page.evaluate(
-        "() => app.graph._nodes.find(node => node.type === 'HiggsTTSLines').widgets.map(widget => widget.name)"
-    )
-    sent = fresh_browser.page.evaluate("async () => (await app.graphToPrompt()).output")
-    (asked,) = [node["inputs"] for node in sent.values() if node["class_type"] == "HiggsTTSLines"]
-    assert "saved" not in asked and fresh_browser.faults == []
-
-
 def test_a_speak_node_added_by_hand_has_a_sentence_and_whole_labels(fresh_browser):
     browser = fresh_browser
     cut = browser.page.evaluate(CUT_LABELS, NODES)
@@ -284,6 +267,23 @@ def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser, node):
     assert counts[0] <= 2 and counts == sorted(counts) and counts[-1] >= 5, "one is always free"
     assert names[:5] == [f"voices.voice_{number}" for number in range(1, 6)]
     assert fresh_browser.faults == []
+
+
+def test_lines_show_their_report_and_keep_their_seed(fresh_browser):
+    """From the workflow in API format, which the page opens as well."""
+    lines = read_workflow("lines", 100, TODAY)
+    fresh_browser.page.evaluate("async lines => { await app.loadApiJson(lines, 'lines') }", lines)
+    fresh_browser.run()
+    report = fresh_browser.page.evaluate(SHOWN, "HiggsTTSLines")
+    assert "4 spoken" in report and "shop/bye.wav, spoken" in report, report
+    fresh_browser.shoot("lines")
+    assert fresh_browser.value("HiggsTTSLines", "seed") == 1
+    assert "control_after_generate" not in fresh_browser.page.evaluate(
+        "() => app.graph._nodes.find(node => node.type === 'HiggsTTSLines').widgets.map(widget => widget.name)"
+    )
+    sent = fresh_browser.page.evaluate("async () => (await app.graphToPrompt()).output")
+    (asked,) = [node["inputs"] for node in sent.values() if node["class_type"] == "HiggsTTSLines"]
+    assert "saved" not in asked and fresh_browser.faults == []
 
 
 @pytest.mark.parametrize("name", ["clone_voice", "long_narration", "speak", "dialogue"])
