@@ -17,7 +17,7 @@ from .line_plan import LinePlan, LineTake, plan
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
-from .speak import advanced_inputs, describe, said_as, sampling_inputs, with_bar
+from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
 from .written import Written
@@ -70,6 +70,7 @@ class HiggsTTSLines(io.ComfyNode):
                 *sampling_inputs(new_seeds=False),
                 *advanced_inputs(),
                 even_loudness_input("Make all files equally loud, as far as 8 dB allow."),
+                retries_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="What was spoken in this run, 24 kHz, one channel."),
@@ -156,7 +157,7 @@ def _write(
     files: LineFiles, speech: SpeechResult, turns: Sequence[Turn], takes: Sequence[LineTake], wanted: set[str]
 ) -> list[int]:
     """Writes the wanted files, and returns which turns of the speech they are. takes: what `turns` were spoken for."""
-    asked, made, numbers = zip(turns, takes, strict=True), {}, []
+    asked, made, numbers = iter(zip(turns, takes, strict=True)), {}, []
     for number, spoken in enumerate(speech.turns):  # turns without a word are not among them
         take = next(take for turn, take in asked if (turn.speaker, turn.text) == (spoken.speaker, spoken.text))
         if take.file in wanted:
