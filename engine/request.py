@@ -139,6 +139,7 @@ class SpeechRequest:
             tuple(turns.values()),
             self._reused,
             retaken,
+            tuple(self._assembly.spans),
         )
 
     def _plan(self):

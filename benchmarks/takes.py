@@ -1,0 +1,271 @@
+"""What the guard catches, what it costs, and what a scene of several voices takes; on the embedded checkpoint.
+
+    python benchmarks/takes.py --device cuda:0 --sound scene/     everything but the words
+    python benchmarks/takes.py --hear scene/                      who says what in the scene that was kept there
+
+Failures are planted into good takes, and called forth by heat and noise on the weights. --hear alone needs
+benchmarks/requirements.txt. Prints one JSON line last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import pathlib
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+import torch
+from common import ROOT, commit
+from hearing import RECOGNISERS, Speakers, word_errors
+
+from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice, read_clip
+from engine.decode.takes import judge
+from engine.prompt.lengths import bounds_of
+from engine.result import FLAWS
+from engine.sequence import Sequence
+from training import corpus
+
+RESULT = ROOT / "benchmarks" / "results" / "takes.json"
+CLIPS = ROOT / "nodes" / "voices"
+PLANTED = 50  # good takes that each failure is planted into
+HOT = {"temperature": 1.4, "top_p": 1.0, "top_k": 0}
+NOISE = 0.5  # of each weight's own spread
+TURNS, SAMPLES = 60, 8  # turns of the scene; sentences of each voice by which the classifier knows it
+NARRATIONS, CHUNK_SECONDS = 6, 6.0
+
+
+def main():
+    """The command line; the last line of output is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--sound", type=pathlib.Path, help="folder that the scene is kept in, for --hear")
+    parser.add_argument("--hear", type=pathlib.Path, help="only has the scene in that folder heard")
+    parser.add_argument("--recogniser", choices=RECOGNISERS, default="whisper")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULT)
+    given = parser.parse_args()
+    if given.hear:
+        result = json.loads(given.out.read_text())
+        result["scene"] |= heard(given.hear, given.recogniser)
+    else:
+        result = measured(given)
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result))
+
+
+def measured(given) -> dict:
+    """All that needs no ears."""
+    texts = corpus.sentences("heldout", given.sentences)
+    with Engine(EngineConfig(str(EMBEDDED), device=given.device, context=1024)) as engine:
+        where = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else engine.device.type
+        result = {"date": str(datetime.date.today()), "commit": commit(), "checkpoint": "embedded", "device": where}
+        result |= {"torch": torch.__version__, "sentences": len(texts)}
+        result |= alarms(engine, texts)
+        result["joins_over_local_level"] = joins(engine, texts)
+        voices = voices_of(engine)
+        result["context"] = context(engine, voices, texts)
+        result["scene"] = scene(engine, voices, texts, given.sound)
+        result["failures"] = failures(engine, texts[: given.sentences // 4])
+    return result
+
+
+def say(engine: Engine, texts: list[str], **params):
+    """All of them together, each by a speaker of its own, so that none is the voice of another."""
+    turns = [Turn(speaker=text, text=text) for text in texts]
+    settings = SamplingParams(**{"max_frames": 750, "chunk_seconds": 0, **params})
+    return engine.speak_turns(turns, params=settings, reuse=False, even=False)
+
+
+def alarms(engine: Engine, texts: list[str]) -> dict:
+    """How often a take is called bad at the defaults, and what judging costs; with and without it in turn."""
+    say(engine, texts[:64])
+    seconds = {0: [], 2: []}
+    for retries in (0, 2, 2, 0):
+        speech = say(engine, texts, retries=retries)
+        seconds[retries].append(speech.elapsed)
+    without, judged = (statistics.median(seconds[retries]) for retries in (0, 2))
+    flaws = Counter(flaw for chunk in speech.retaken for flaw in chunk.flaws[0])
+    return {
+        "false_alarms": len(speech.retaken),
+        "false_alarms_by": dict(flaws),
+        "false_alarms_of": [[chunk.text, chunk.flaws] for chunk in speech.retaken[:30]],
+        "seconds": {str(retries): [round(one, 3) for one in found] for retries, found in seconds.items()},
+        "extra_seconds_pct": round(100 * (judged / without - 1), 2),
+        "lengths_over_estimate": ratios(speech),
+    }
+
+
+def ratios(speech) -> dict:
+    """Spoken length over the estimate, of texts of 2 s and more."""
+    from engine.prompt.chunking import estimate_seconds
+
+    found = sorted(
+        (turn.frames[1] - turn.frames[0]) / 25 / seconds
+        for turn in speech.turns
+        if (seconds := estimate_seconds(turn.text)) >= 2
+    )
+    return {
+        name: round(found[int(share * (len(found) - 1))], 2)
+        for name, share in (("least", 0), ("p50", 0.5), ("most", 1))
+    }
+
+
+def failures(engine: Engine, texts: list[str]) -> dict:
+    """By flaw: planted into good takes and caught; and in first takes and in kept ones, of a model that fails often."""
+    speech = say(engine, [text for text in texts if 2 < len(text) / 15 < 8][:PLANTED], retries=0)
+    found = {flaw: {"planted": 0, "caught": 0} for flaw in FLAWS}
+    for turn in speech.turns:
+        codes, wav = speech.codes[slice(*turn.frames)], speech.wav[turn.start : turn.stop]
+        assert judge(*take(turn.text, codes, wav)) == (), turn.text
+        for flaw, spoilt in planted(turn.text, codes, wav).items():
+            found[flaw]["planted"] += 1
+            found[flaw]["caught"] += flaw in judge(*spoilt)
+    noise = torch.Generator(engine.device).manual_seed(0)
+    with torch.inference_mode():
+        for weight in engine.loaded.talker.tensors():
+            if weight.is_floating_point() and weight.dim() > 1:
+                spread = weight.float().std() * NOISE
+                weight += (torch.randn(weight.shape, generator=noise, device=weight.device) * spread).to(weight.dtype)
+    speech = say(engine, texts, retries=2, **HOT)
+    for flaw in FLAWS:
+        found[flaw]["before"] = sum(flaw in chunk.flaws[0] for chunk in speech.retaken)
+        found[flaw]["after"] = sum(flaw in chunk.flaws[chunk.kept - 1] for chunk in speech.retaken)
+    return found
+
+
+def take(text: str, codes: torch.Tensor, wav: torch.Tensor, ended: bool = True) -> tuple[Sequence, torch.Tensor]:
+    sequence = Sequence([], text=text, expected=len(codes), bounds=bounds_of(text))
+    sequence.codes, sequence.num_frames, sequence.finished, sequence.ended = [codes], len(codes), True, ended
+    return sequence, wav
+
+
+def planted(text: str, codes: torch.Tensor, wav: torch.Tensor) -> dict:
+    """A good take spoilt in each way."""
+    long = torch.cat([codes.roll(7 * number, 1) for number in range(6)])
+    gap = torch.zeros(round(2.4 * SAMPLE_RATE))
+    return {
+        "limit": take(text, codes, wav, ended=False),
+        "long": take(text, long, wav.repeat(6)),
+        "short": take(text, codes[: len(codes) // 8], wav[: len(wav) // 8]),
+        "repeat": take(text, torch.cat([codes, codes[-20:].repeat(6, 1)]), wav),
+        "silence": take(text, codes, torch.cat([wav[: len(wav) // 2], gap, wav[len(wav) // 2 :]])),
+        "level": take(text, codes, wav * 0.002),
+    }
+
+
+def joins(engine: Engine, texts: list[str]) -> dict:
+    """Chunks that meet, with and without their own silence: steps between two samples over the largest around them."""
+    over = count = 0
+    for number in range(NARRATIONS):
+        text = " ".join(texts[10 * number : 10 * number + 10])
+        plain = engine.speak(text, params=SamplingParams(seed=number, chunk_seconds=CHUNK_SECONDS))
+        turns = [Turn("", sentence) for sentence in texts[10 * number : 10 * number + 10]]
+        tight = engine.speak_turns(turns, params=SamplingParams(seed=number, turn_gap=0), reuse=False)
+        for speech in (plain, tight):
+            for at, _ in speech.spans[1:]:
+                around = speech.wav[max(0, at - SAMPLE_RATE // 20) : at + SAMPLE_RATE // 20].diff().abs()
+                over += int((speech.wav[at] - speech.wav[at - 1]).abs() > around.max())
+                count += 1
+    return {"joins": count, "over": over}
+
+
+def voices_of(engine: Engine) -> dict[str, Voice]:
+    """Four voices: the pack's clips, and the one that speaks without a clip, by its own speech."""
+    found = {}
+    for path in sorted(CLIPS.glob("*.flac")):
+        found[path.stem] = engine.encode_voice(
+            *read_clip(path), path.with_suffix(".txt").read_text().strip(), path.stem
+        )
+    text = "This is the voice that speaks when nobody has given it another one to follow."
+    found["own"] = Voice(engine.speak(text).codes, text, "own", engine.checkpoint.codec.config.name)
+    return found
+
+
+def known(engine: Engine, voices: dict[str, Voice], texts: list[str]) -> Speakers:
+    """A classifier of these voices, taught by sentences that nothing else says."""
+    taught = texts[-2 * SAMPLES :]
+    return Speakers({
+        name: [engine.speak(f"{a} {b}", voice, SamplingParams(seed=77)).wav
+               for a, b in zip(taught[::2], taught[1::2], strict=True)]
+        for name, voice in voices.items()
+    })  # fmt: skip
+
+
+def context(engine: Engine, voices: dict[str, Voice], texts: list[str]) -> dict:
+    """Chunks whose voice is taken for the right one: each after the clip, or after the chunk before it."""
+    speakers, right = known(engine, voices, texts), {"without": 0, "with": 0}
+    count = 0
+    for number in range(NARRATIONS):
+        name = list(voices)[number % len(voices)]
+        sentences = texts[10 * number : 10 * number + 10]
+        chunks = [f"{a} {b}" for a, b in zip(sentences[::2], sentences[1::2], strict=True)]
+        before = voices[name]
+        for place, text in enumerate(chunks):
+            params = SamplingParams(seed=100 * number + place)
+            plain, led = engine.speak(text, voices[name], params), engine.speak(text, before, params)
+            before = Voice(
+                led.codes[-250:].clamp(max=1023), text if len(led.codes) <= 250 else None, name, before.codec
+            )
+            right["without"] += speakers(plain.wav) == name
+            right["with"] += speakers(led.wav) == name
+            count += 1
+    return {how: round(hits / count, 3) for how, hits in right.items()} | {"chunks": count}
+
+
+def scene(engine: Engine, voices: dict[str, Voice], texts: list[str], folder: pathlib.Path | None) -> dict:
+    """A scene of all voices in one run and a call a line, in turn; then one turn is edited."""
+    names = list(voices)
+    turns = [
+        Turn(names[number % len(names)], corpus.TAG.sub(" ", text))
+        for number, text in enumerate(texts[100 : 100 + TURNS])
+    ]
+    together, one_by_one = [], []
+    for _ in range(3):
+        speech = engine.speak_turns(turns, voices, reuse=False)
+        together.append(speech.elapsed)
+        began = time.perf_counter()
+        for turn in turns:
+            engine.speak(turn.text, voices[turn.speaker])
+        one_by_one.append(time.perf_counter() - began)
+    engine.speak_turns(turns, voices)
+    turns[TURNS // 2] = replace(turns[TURNS // 2], text="This line is another one now.")
+    edited = engine.speak_turns(turns, voices)
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        taught = known(engine, voices, texts)
+        torch.save({"speech": edited.wav, "turns": [vars(turn) for turn in edited.turns], "speakers": vars(taught)},
+                   folder / "scene.pt")  # fmt: skip
+    return {
+        "turns": len(turns),
+        "voices": len(voices),
+        "audio_seconds": round(edited.seconds, 1),
+        "seconds": round(statistics.median(together), 3),
+        "seconds_one_by_one": round(statistics.median(one_by_one), 3),
+        "respoken_after_one_edit": edited.chunks - edited.reused,
+    }
+
+
+def heard(folder: pathlib.Path, recogniser: str) -> dict:
+    """Turns of the kept scene whose words are heard but for two or a quarter, and whose voice is taken for its own."""
+    kept = torch.load(folder / "scene.pt", weights_only=False)
+    speakers, hear = Speakers.__new__(Speakers), RECOGNISERS[recogniser]()
+    vars(speakers).update(kept["speakers"])
+    text_right = voice_right = 0
+    for turn in kept["turns"]:
+        wav = kept["speech"][turn["start"] : turn["stop"]]
+        words = hear(wav)
+        wrong, count = word_errors(turn["text"], words)
+        who = speakers(wav)
+        text_right += wrong <= max(2, count // 4)
+        voice_right += who == turn["speaker"]
+        print(turn["speaker"], who, wrong, count, repr(turn["text"]), repr(words), file=sys.stderr)
+    return {"text_right": text_right, "voice_right": voice_right, "recogniser": hear.name}
+
+
+if __name__ == "__main__":
+    main()
