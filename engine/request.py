@@ -177,7 +177,8 @@ class SpeechRequest:
             self._push(sequence, sequence.codes[0])
         if sequences:
             longest = max(map(len, sequences)) + self._params.max_frames + self._loaded.talker.config.codebooks - 1
-            with self._loaded.runner_for(len(sequences), longest, alone=self._dialogue is None) as runner:
+            alone = self._dialogue is None and places[0] == 0
+            with self._loaded.runner_for(len(sequences), longest, alone) as runner:
                 self._run(runner, sequences)
         self._waveform.finish()
         self._settle()

@@ -42,6 +42,16 @@ def test_a_turn_s_codes_are_its_own(dtype):
         assert all(torch.equal(one, other) for one, other in zip(turns, again[:5] + again[6:], strict=True))
 
 
+def test_a_chunk_s_codes_do_not_depend_on_how_many_follow():
+    """Without a voice the first is spoken alone; the second goes the way of many, also where it is the last."""
+    sentences = ["This is the first sentence of all.", "Then there comes another one.", "And a third one ends it."]
+    params = SamplingParams(seed=5, chunk_seconds=2.5, retries=0)
+    with Engine(config()) as engine:
+        two, three = (engine.speak(" ".join(sentences[:count]), params=params) for count in (2, 3))
+    assert (two.chunks, three.chunks) == (2, 3)
+    assert torch.equal(two.codes, three.codes[: two.frames])
+
+
 def test_nothing_of_a_scene_stays_on_the_device():
     free = []
     for _ in range(3):
