@@ -22,7 +22,7 @@ from ..talker.config import ModelConfig
 from ..voice.voice import Voice
 from .chunking import estimate_frames
 from .lengths import bounds_of
-from .tags import stage_directions
+from .tags import after_first_word, stage_directions
 from .tokenizer import REF_TEXT, Vocabulary
 
 SYSTEM_TEXT = "Generate audio following instruction."
@@ -124,6 +124,7 @@ class PromptBuilder:
                 out.token(REF_TEXT).text(transcript)
             rows = self._family.delay(self._codes(voice))
             out.token("<|ref_audio|>").audio(rows, [FILLER] * len(rows))
+            content = after_first_word(content)
         out.token("<|text|>").part().text(content).token("<|audio|>")
 
     def _write_chat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:

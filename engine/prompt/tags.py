@@ -96,6 +96,28 @@ def stage_directions(text: str) -> list[str]:
     return [f'"{written}" is read aloud. Write {tag}{sound} instead.' for written, (tag, sound) in found.items()]
 
 
+_FIRST_WORD = re.compile(r"([^\s<]+)\s+(?=\S)")
+
+
+def after_first_word(cleaned: str) -> str:
+    """Clean text whose leading emotion stands behind the first word, where there is another to come.
+
+    As the very first token a strong one can win against the voice that is cloned.
+    """
+    leading, emotions, at = "", "", 0
+    while match := TAG_LIKE.match(cleaned, at):
+        if delivery_slot(match[0]) == "emotion":
+            emotions += match[0]
+        else:
+            leading += match[0]
+        at = match.end()
+        at += len(cleaned[at:]) - len(cleaned[at:].lstrip())
+    word = _FIRST_WORD.match(cleaned, at)
+    if not emotions or word is None:
+        return cleaned
+    return f"{leading}{word[1]} {emotions}{cleaned[word.end() :]}"
+
+
 def left_out(command: str) -> str:
     """The warning about a token that only the engine itself may write."""
     return f"{command} was left out of the text: to the model it is a command, not something to say."

@@ -1,7 +1,14 @@
 """What is left out of a user's text, and what the user is told."""
 
 import pytest
-from higgs_tts.engine.prompt.tags import TAGS, TextGuard, canonical_tag, delivery_slot, stage_directions
+from higgs_tts.engine.prompt.tags import (
+    TAGS,
+    TextGuard,
+    after_first_word,
+    canonical_tag,
+    delivery_slot,
+    stage_directions,
+)
 
 RESERVED = ["<|tts|>", "<|text|>", "<|audio|>", "<|eoc|>", "<think>", "<thinking>", "[PAD]"]
 
@@ -140,3 +147,20 @@ def test_a_sound_written_as_words_is_told_with_its_tag(written, tag):
 )
 def test_words_that_are_no_stage_direction_are_not_told(text):
     assert stage_directions(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "behind"),
+    [
+        ("<|emotion:sadness|>This is it.", "This <|emotion:sadness|>is it."),
+        ("<|emotion:sadness|> <|style:whispering|> This is it.", "<|style:whispering|>This <|emotion:sadness|>is it."),
+        ("This <|emotion:sadness|>is it.", "This <|emotion:sadness|>is it."),
+        ("<|style:whispering|>This is it.", "<|style:whispering|>This is it."),
+        ("<|emotion:sadness|>Yes.", "<|emotion:sadness|>Yes."),
+        ("<|emotion:sadness|><|sfx:sigh|>Ahh, no.", "<|sfx:sigh|>Ahh, <|emotion:sadness|>no."),
+        ("<|emotion:awe|>Oh <|emotion:anger|>no.", "Oh <|emotion:awe|><|emotion:anger|>no."),
+        ("<|emotion:awe|>\u4f60\u597d\u3002", "<|emotion:awe|>\u4f60\u597d\u3002"),
+    ],
+)
+def test_a_leading_emotion_goes_behind_the_first_word(text, behind):
+    assert after_first_word(text) == behind
