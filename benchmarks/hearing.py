@@ -222,6 +222,10 @@ class Speakers:
         distance = np.linalg.norm(self._means - self._features(clip) @ self._whiten, axis=1)
         return self.names[int(distance.argmin())]
 
+    def distance(self, clip: torch.Tensor, name: str) -> float:
+        """How far the clip is from the speaker of that name."""
+        return float(np.linalg.norm(self._means[self.names.index(name)] - self._features(clip) @ self._whiten))
+
     def _features(self, clip: torch.Tensor) -> np.ndarray:
         spectrum = mfcc(clip)[1:].numpy()  # without the loudness
         level = loudness(clip)[: spectrum.shape[1]]

@@ -44,34 +44,31 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--sound", type=pathlib.Path, help="folder that the scene is kept in, for --hear")
     parser.add_argument("--hear", type=pathlib.Path, help="only has the scene in that folder heard")
     parser.add_argument("--recogniser", choices=RECOGNISERS, default="whisper")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
+    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
     if given.hear:
-        result = json.loads(given.out.read_text())
         result["scene"] |= heard(given.hear, given.recogniser)
     else:
-        result = measured(given)
+        result = measured(given, result)
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result))
 
 
-def measured(given) -> dict:
-    """All that needs no ears."""
+def measured(given, result: dict) -> dict:
+    """All that needs no ears. Parts that are not asked for stay as they are."""
     texts = corpus.sentences("heldout", given.sentences)
     with Engine(EngineConfig(str(EMBEDDED), device=given.device, context=1024)) as engine:
         where = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else engine.device.type
-        result = {"date": str(datetime.date.today()), "commit": commit(), "checkpoint": "embedded", "device": where}
-        result |= {"torch": torch.__version__, "sentences": len(texts)}
-        result |= alarms(engine, texts)
-        result["joins_over_local_level"] = joins(engine, texts)
-        voices = voices_of(engine)
-        result["context"] = context(engine, voices, texts)
-        result["scene"] = scene(engine, voices, texts, given.sound)
-        result["failures"] = failures(engine, texts[: given.sentences // 4])
-    return result
+        ran = {"device": where, "torch": torch.__version__, "date": str(datetime.date.today()), "commit": commit()}
+        for part in given.parts.split(","):
+            PARTS[part](engine, texts, result, given)
+            result.setdefault("ran", {})[part] = ran
+    return {"date": ran["date"], "commit": ran["commit"], "checkpoint": "embedded"} | result | {"sentences": len(texts)}
 
 
 def say(engine: Engine, texts: list[str], **params):
@@ -81,7 +78,7 @@ def say(engine: Engine, texts: list[str], **params):
     return engine.speak_turns(turns, params=settings, reuse=False, even=False)
 
 
-def alarms(engine: Engine, texts: list[str]) -> dict:
+def alarms(engine: Engine, texts: list[str], result: dict, given):
     """How often a take is called bad at the defaults, and what judging costs; with and without it in turn."""
     say(engine, texts[:64])
     seconds = {0: [], 2: []}
@@ -90,7 +87,7 @@ def alarms(engine: Engine, texts: list[str]) -> dict:
         seconds[retries].append(speech.elapsed)
     without, judged = (statistics.median(seconds[retries]) for retries in (0, 2))
     flaws = Counter(flaw for chunk in speech.retaken for flaw in chunk.flaws[0])
-    return {
+    result |= {
         "false_alarms": len(speech.retaken),
         "false_alarms_by": dict(flaws),
         "false_alarms_of": [[chunk.text, chunk.flaws] for chunk in speech.retaken[:30]],
@@ -115,27 +112,34 @@ def ratios(speech) -> dict:
     }
 
 
-def failures(engine: Engine, texts: list[str]) -> dict:
-    """By flaw: planted into good takes and caught; and in first takes and in kept ones, of a model that fails often."""
+def plants(engine: Engine, texts: list[str], result: dict, given):
+    """Flaws that are planted into good takes, and caught."""
     speech = say(engine, [text for text in texts if 2 < len(text) / 15 < 8][:PLANTED], retries=0)
-    found = {flaw: {"planted": 0, "caught": 0} for flaw in FLAWS}
+    failures = result.setdefault("failures", {flaw: {} for flaw in FLAWS})
+    counts = {flaw: Counter() for flaw in FLAWS}
     for turn in speech.turns:
         codes, wav = speech.codes[slice(*turn.frames)], speech.wav[turn.start : turn.stop]
         assert judge(*take(turn.text, codes, wav)) == (), turn.text
         for flaw, spoilt in planted(turn.text, codes, wav).items():
-            found[flaw]["planted"] += 1
-            found[flaw]["caught"] += flaw in judge(*spoilt)
+            counts[flaw].update(planted=1, caught=int(flaw in judge(*spoilt)))
+    for flaw, count in counts.items():
+        failures[flaw] |= {"planted": count["planted"], "caught": count["caught"]}
+
+
+def heat(engine: Engine, texts: list[str], result: dict, given):
+    """Flaws of first takes and of kept ones, where the model is made to fail. It comes last: the weights stay noisy."""
     noise = torch.Generator(engine.device).manual_seed(0)
     with torch.inference_mode():
         for weight in engine.loaded.talker.tensors():
             if weight.is_floating_point() and weight.dim() > 1:
                 spread = weight.float().std() * NOISE
                 weight += (torch.randn(weight.shape, generator=noise, device=weight.device) * spread).to(weight.dtype)
-    speech = say(engine, texts, retries=2, **HOT)
+    speech = say(engine, texts[: len(texts) // 4], retries=2, **HOT)
+    failures = result.setdefault("failures", {flaw: {} for flaw in FLAWS})
     for flaw in FLAWS:
-        found[flaw]["before"] = sum(flaw in chunk.flaws[0] for chunk in speech.retaken)
-        found[flaw]["after"] = sum(flaw in chunk.flaws[chunk.kept - 1] for chunk in speech.retaken)
-    return found
+        before = sum(flaw in chunk.flaws[0] for chunk in speech.retaken)
+        after = sum(flaw in chunk.flaws[chunk.kept - 1] for chunk in speech.retaken)
+        failures[flaw] |= {"before": before, "after": after}
 
 
 def take(text: str, codes: torch.Tensor, wav: torch.Tensor, ended: bool = True) -> tuple[Sequence, torch.Tensor]:
@@ -147,7 +151,7 @@ def take(text: str, codes: torch.Tensor, wav: torch.Tensor, ended: bool = True) 
 def planted(text: str, codes: torch.Tensor, wav: torch.Tensor) -> dict:
     """A good take spoilt in each way."""
     long = torch.cat([codes.roll(7 * number, 1) for number in range(6)])
-    gap = torch.zeros(round(2.4 * SAMPLE_RATE))
+    gap = torch.zeros(round((bounds_of(text).silence + 0.4) * SAMPLE_RATE))
     return {
         "limit": take(text, codes, wav, ended=False),
         "long": take(text, long, wav.repeat(6)),
@@ -158,7 +162,7 @@ def planted(text: str, codes: torch.Tensor, wav: torch.Tensor) -> dict:
     }
 
 
-def joins(engine: Engine, texts: list[str]) -> dict:
+def joins(engine: Engine, texts: list[str], result: dict, given):
     """Chunks that meet, with and without their own silence: steps between two samples over the largest around them."""
     over = count = 0
     for number in range(NARRATIONS):
@@ -171,7 +175,7 @@ def joins(engine: Engine, texts: list[str]) -> dict:
                 around = speech.wav[max(0, at - SAMPLE_RATE // 20) : at + SAMPLE_RATE // 20].diff().abs()
                 over += int((speech.wav[at] - speech.wav[at - 1]).abs() > around.max())
                 count += 1
-    return {"joins": count, "over": over}
+    result["joins_over_local_level"] = {"joins": count, "over": over}
 
 
 def voices_of(engine: Engine) -> dict[str, Voice]:
@@ -196,29 +200,31 @@ def known(engine: Engine, voices: dict[str, Voice], texts: list[str]) -> Speaker
     })  # fmt: skip
 
 
-def context(engine: Engine, voices: dict[str, Voice], texts: list[str]) -> dict:
-    """Chunks whose voice is taken for the right one: each after the clip, or after the chunk before it."""
-    speakers, right = known(engine, voices, texts), {"without": 0, "with": 0}
-    count = 0
+def context(engine: Engine, texts: list[str], result: dict, given):
+    """Chunks with the clip as their voice, and with the chunk before as it: whose voice is heard, and how far off it is."""
+    voices = voices_of(engine)
+    speakers, found = known(engine, voices, texts), {"without": [], "with": []}
     for number in range(NARRATIONS):
         name = list(voices)[number % len(voices)]
         sentences = texts[10 * number : 10 * number + 10]
-        chunks = [f"{a} {b}" for a, b in zip(sentences[::2], sentences[1::2], strict=True)]
         before = voices[name]
-        for place, text in enumerate(chunks):
+        for place, text in enumerate(f"{a} {b}" for a, b in zip(sentences[::2], sentences[1::2], strict=True)):
             params = SamplingParams(seed=100 * number + place)
             plain, led = engine.speak(text, voices[name], params), engine.speak(text, before, params)
             before = Voice(
                 led.codes[-250:].clamp(max=1023), text if len(led.codes) <= 250 else None, name, before.codec
             )
-            right["without"] += speakers(plain.wav) == name
-            right["with"] += speakers(led.wav) == name
-            count += 1
-    return {how: round(hits / count, 3) for how, hits in right.items()} | {"chunks": count}
+            for how, speech in (("without", plain), ("with", led)):
+                found[how].append((speakers(speech.wav) == name, speakers.distance(speech.wav, name)))
+    result["context"] = {how: round(statistics.mean(right for right, _ in chunks), 3) for how, chunks in found.items()}
+    for how, chunks in found.items():
+        result["context"][f"distance_{how}"] = round(statistics.mean(distance for _, distance in chunks), 2)
+    result["context"]["chunks"] = len(found["with"])
 
 
-def scene(engine: Engine, voices: dict[str, Voice], texts: list[str], folder: pathlib.Path | None) -> dict:
+def scene(engine: Engine, texts: list[str], result: dict, given):
     """A scene of all voices in one run and a call a line, in turn; then one turn is edited."""
+    voices = voices_of(engine)
     names = list(voices)
     turns = [
         Turn(names[number % len(names)], corpus.TAG.sub(" ", text))
@@ -235,12 +241,12 @@ def scene(engine: Engine, voices: dict[str, Voice], texts: list[str], folder: pa
     engine.speak_turns(turns, voices)
     turns[TURNS // 2] = replace(turns[TURNS // 2], text="This line is another one now.")
     edited = engine.speak_turns(turns, voices)
-    if folder:
-        folder.mkdir(parents=True, exist_ok=True)
+    if given.sound:
+        given.sound.mkdir(parents=True, exist_ok=True)
         taught = known(engine, voices, texts)
         torch.save({"speech": edited.wav, "turns": [vars(turn) for turn in edited.turns], "speakers": vars(taught)},
-                   folder / "scene.pt")  # fmt: skip
-    return {
+                   given.sound / "scene.pt")  # fmt: skip
+    result["scene"] = {
         "turns": len(turns),
         "voices": len(voices),
         "audio_seconds": round(edited.seconds, 1),
@@ -266,6 +272,8 @@ def heard(folder: pathlib.Path, recogniser: str) -> dict:
         print(turn["speaker"], who, wrong, count, repr(turn["text"]), repr(words), file=sys.stderr)
     return {"text_right": text_right, "voice_right": voice_right, "recogniser": hear.name}
 
+
+PARTS = {"alarms": alarms, "joins": joins, "context": context, "scene": scene, "plants": plants, "heat": heat}
 
 if __name__ == "__main__":
     main()

@@ -19,7 +19,7 @@ _PLAIN = (0.4, 2.5)
 # Readers of 17 languages say 4 to 9 syllables a second (Coupe et al. 2019, doi 10.1126/sciadv.aaw2594), two thirds to
 # one and a half times the English rate; letters a syllable, and syllables a character, differ about as much again.
 _OTHER = (0.25, 4.0)
-_SHORTER, _LONGER = 0.5, 2.0  # seconds beside that: speech begins and ends in silence, and names are spelled out
+_SHORTER, _LONGER = 0.2, 2.0  # seconds beside that: speech begins and ends in silence, and names are spelled out
 _SILENCE = 2.0  # seconds of it inside or at the end that nobody asked for
 _SOUND = 3.0  # seconds that a laugh or a sigh may take
 _PACES = {"very_slow": (1.0, 2.0), "slow": (1.0, 1.6), "fast": (0.7, 1.0), "very_fast": (0.5, 1.0)}
