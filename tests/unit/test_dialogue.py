@@ -86,7 +86,10 @@ def test_text_without_speakers_stays_text(text):
 
 
 def test_prose_has_no_turns():
-    for path in (ROOT / "training" / "text").glob("*.txt"):
+    """The training texts, and two chapters in the public domain: Alice's first, and A Scandal in Bohemia's."""
+    chapters = sorted((ROOT / "tests" / "unit" / "data").glob("*.txt"))
+    assert len(chapters) == 2
+    for path in [*(ROOT / "training" / "text").glob("*.txt"), *chapters]:
         assert not any(read_dialogue(path.read_text(encoding="utf-8")).speakers), path
 
 
