@@ -171,7 +171,7 @@ def joins(engine: Engine, texts: list[str], result: dict, given):
         turns = [Turn("", sentence) for sentence in texts[10 * number : 10 * number + 10]]
         tight = engine.speak_turns(turns, params=SamplingParams(seed=number, turn_gap=0), reuse=False)
         for speech in (plain, tight):
-            for at, _ in speech.spans[1:]:
+            for at in [chunk.start for chunk in speech.said[1:]]:
                 around = speech.wav[max(0, at - SAMPLE_RATE // 20) : at + SAMPLE_RATE // 20].diff().abs()
                 over += int((speech.wav[at] - speech.wav[at - 1]).abs() > around.max())
                 count += 1

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from . import (
     EMBEDDED,
@@ -26,6 +25,7 @@ from . import (
     Voice,
     range_of,
     read_clip,
+    to_srt,
 )
 from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
 from .optional import import_optional
@@ -33,6 +33,7 @@ from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
 from .tools.new_folder import new_folder, writable
+from .tools.progress import with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import dialogue_in, pronunciations_in
 from .tools.tiny import FAMILIES, write_tiny
@@ -78,15 +79,18 @@ def say(args: argparse.Namespace) -> int:
     said = pronunciations_in(args.pronunciations)
     out = writable(args.out, ".wav")
     codes_out = writable(args.codes, ".npy") if args.codes else None
+    srt_out = writable(args.srt_out, ".srt") if args.srt_out else None
     with Engine(_engine_config(args)) as engine:
         if args.script:
-            speech = _with_bar(_dialogue(engine, Path(args.script), params, args, said))
+            speech = with_bar(_dialogue(engine, Path(args.script), params, args, said))
         else:
             voice = _voice(engine, args.voice, args.transcript) if args.voice else None
-            speech = _with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
+            speech = with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
     write(out, speech.wav.numpy(), SAMPLE_RATE)
     if codes_out:
         np.save(codes_out, speech.codes.numpy())
+    if srt_out:
+        srt_out.write_text(to_srt(speech), encoding="utf-8")
     for warning in speech.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in speech.spoken_again:
@@ -194,18 +198,6 @@ def _dialogue(
     return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, even=not args.uneven)
 
 
-def _with_bar(speak: Callable[..., SpeechResult]) -> SpeechResult:
-    with tqdm(desc="speaking", unit="frame", total=0) as bar:
-
-        def on_frame(done: int, expected: int) -> None:
-            bar.total = expected
-            bar.update(done - bar.n)
-
-        speech = speak(on_frame=on_frame)
-        on_frame(speech.frames, speech.frames)
-    return speech
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The commands and their options, with the defaults and ranges of config.py."""
     parser = argparse.ArgumentParser(prog="python -m engine", description="Higgs Audio v2 and Higgs TTS 3.")
@@ -252,6 +244,7 @@ def _say_parser(commands):
     _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
     _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
+    command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, a cue a sentence")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _way_arguments(command)
     _model_arguments(command)

@@ -15,7 +15,7 @@ import torch
 
 from . import ending
 from .audio.assembly import Assembly
-from .audio.loudness import evening_gain
+from .audio.loudness import set_volume
 from .codec.waveform import Sound, Waveform
 from .config import SamplingParams
 from .decode.kept_codes import KeptCodes
@@ -123,9 +123,11 @@ class SpeechRequest:
         none = torch.empty((0, self._loaded.talker.config.codebooks), dtype=torch.int64)
         codes = torch.cat([none, *(frames for sequence in sequences for frames in sequence.codes)])
         limits = sequences, self._params.max_frames, self._loaded.context
-        wav, turns = self._assembly.finish(), self._spoken_turns()
+        wav, said = self._assembly.finish(), self._said()
+        turns = self._spoken_turns(said)
         if self._dialogue:
-            self._set_volumes(wav, turns, self._dialogue.even)
+            for number, turn in turns.items():
+                set_volume(wav[turn.start : turn.stop], self._turns[number].volume, self._dialogue.even)
         retaken = self._retaken()
         self._warnings += self._prompts.warnings
         return SpeechResult(
@@ -139,7 +141,7 @@ class SpeechRequest:
             tuple(turns.values()),
             self._reused,
             retaken,
-            tuple(self._assembly.spans),
+            said,
         )
 
     def _plan(self):
@@ -269,16 +271,22 @@ class SpeechRequest:
     def _tick(self):
         self._listener.on_frame(self._done, self._done + self._remaining)
 
-    def _spoken_turns(self) -> dict[int, SpokenTurn]:
-        """By number; a turn without a word has none."""
-        turns, frames = {}, 0
-        for part, (start, stop) in zip(self._parts, self._assembly.spans, strict=True):
-            number, first = part.chunk.turn, frames
-            frames += part.spoken.num_frames if part.spoken else 0
-            if number in turns:
-                start, first = turns[number].start, turns[number].frames[0]
-            turns[number] = SpokenTurn(part.chunk.speaker, self._turns[number].text, start, stop, (first, frames))
+    def _spoken_turns(self, said: Ordered[SpokenTurn]) -> dict[int, SpokenTurn]:
+        """Chunks as turns, by number; a turn without a word has none."""
+        turns: dict[int, SpokenTurn] = {}
+        for chunk, one in zip(self._chunks, said, strict=True):
+            first = turns.get(chunk.turn, one)
+            span = first.start, one.stop, (first.frames[0], one.frames[1])
+            turns[chunk.turn] = SpokenTurn(chunk.speaker, self._turns[chunk.turn].text, *span)
         return turns
+
+    def _said(self) -> tuple[SpokenTurn, ...]:
+        found, at = [], 0
+        for part, (start, stop) in zip(self._parts, self._assembly.spans, strict=True):
+            frames = at, at + (part.spoken.num_frames if part.spoken else 0)
+            found.append(SpokenTurn(part.chunk.speaker, part.chunk.text, start, stop, frames))
+            at = frames[1]
+        return tuple(found)
 
     def _retaken(self) -> tuple[Retaken, ...]:
         return tuple(
@@ -286,11 +294,3 @@ class SpeechRequest:
             for number, part in enumerate(self._parts, 1)
             if part.takes and any(part.takes.flaws)
         )
-
-    def _set_volumes(self, wav: torch.Tensor, turns: Mapping[int, SpokenTurn], even: bool):
-        """Turns as loud as each other, each by its own sound alone, then as their settings say."""
-        for number, turn in turns.items():
-            spoken, volume = wav[turn.start : turn.stop], self._turns[number].volume
-            gain = volume * (evening_gain(spoken) if even else 1.0)
-            if gain != 1.0:
-                spoken.mul_(gain).clamp_(-1.0, 1.0)

@@ -65,7 +65,7 @@ class SpeechResult:
     turns: tuple[SpokenTurn, ...] = ()  # in order; one where nobody else speaks
     reused: int = 0  # chunks of a dialogue that had been said before
     retaken: tuple[Retaken, ...] = ()  # chunks that were spoken again, or should have been
-    spans: tuple[tuple[int, int], ...] = ()  # of each chunk in the sound, samples from where to where
+    said: tuple[SpokenTurn, ...] = ()  # each chunk, as its turn is told
 
     @property
     def complete(self) -> bool:

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names
+from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt
 from . import audio, types, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
-from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_bar
+from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, srt_output, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
 
@@ -65,6 +65,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 io.String.Output(
                     display_name="info", tooltip="Length, speed, whether the text is complete, speakers and warnings."
                 ),
+                srt_output(),
             ],
         )
 
@@ -100,7 +101,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
-        return io.NodeOutput(audio.from_speech(speech), audio.by_speaker(speech, speakers), info)
+        return io.NodeOutput(audio.from_speech(speech), audio.by_speaker(speech, speakers), info, to_srt(speech))
 
 
 def _switches() -> list[io.Input]:

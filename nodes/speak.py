@@ -18,6 +18,7 @@ from ..engine import (
     Voice,
     read_dialogue,
     read_pronunciations,
+    to_srt,
 )
 from . import audio, types, widgets
 from .memory import load_engine
@@ -66,6 +67,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                 io.String.Output(
                     display_name="info", tooltip="Length, speed, whether the text is complete, and any warnings."
                 ),
+                srt_output(),
             ],
         )
 
@@ -92,7 +94,7 @@ class HiggsTTSSpeak(io.ComfyNode):
             engine = load_engine(model)
             speech = with_bar(functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None))
         warnings = (*model.model.warnings, *_hints(text))
-        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings))
+        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings), to_srt(speech))
 
 
 def said_as(pronunciations: str) -> Pronunciations:
@@ -223,6 +225,11 @@ def advanced_inputs() -> list[io.Input]:
             "count too.",
         ),
     ]
+
+
+def srt_output() -> io.Output:
+    """Last of all, for workflows name outputs by their place."""
+    return io.String.Output(display_name="srt", tooltip="Subtitles: a cue for each sentence, as an SRT file has them.")
 
 
 def retries_input() -> io.Input:

@@ -17,13 +17,18 @@ _EDGE = 5  # hundredths of a second that stay around what is heard: sounds begin
 
 def longest_silence(wav: torch.Tensor) -> float:
     """Seconds of the longest silence in speech [n], its end included."""
+    return max((stop - start for start, stop in silences(wav)), default=0) / SAMPLE_RATE
+
+
+def silences(wav: torch.Tensor) -> list[tuple[int, int]]:
+    """The samples of speech [n] from where to where it is silent, in order."""
     levels = _levels(wav)
     if not len(levels):
-        return 0.0
+        return []
     quiet = levels < max(_NOTHING, _BELOW_SPEECH * float(levels.quantile(_SPEECH)))
     edges = F.pad(quiet.int(), (1, 1)).diff()
-    runs = (edges == -1).nonzero().flatten() - (edges == 1).nonzero().flatten()
-    return float(runs.max()) / 100 if len(runs) else 0.0
+    starts, stops = ((edges == step).nonzero().flatten() * _STEP for step in (1, -1))
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
 def is_near_silent(wav: torch.Tensor) -> bool:

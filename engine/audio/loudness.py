@@ -41,6 +41,13 @@ def evening_gain(wav: torch.Tensor) -> float:
     return min(10 ** (decibels / 20), max(1.0, _PEAK / float(wav.abs().max())))
 
 
+def set_volume(wav: torch.Tensor, volume: float, even: bool) -> None:
+    """Makes speech [n] so many times as loud, in place; even: after it was brought to TARGET."""
+    gain = volume * (evening_gain(wav) if even else 1.0)
+    if gain != 1.0:
+        wav.mul_(gain).clamp_(-1.0, 1.0)
+
+
 def _lufs(power: torch.Tensor) -> torch.Tensor:
     return -0.691 + 10 * power.clamp_min(1e-12).log10()
 

@@ -98,6 +98,13 @@ def split_script(script: Script, seconds_per_chunk: float) -> tuple[list[str], l
     return [tags + text[start:end].strip() for tags, (start, end) in zip(carried, chunks, strict=True)], silences
 
 
+def split_sentences(text: str) -> list[str]:
+    """A text's sentences without tags, each with something to say."""
+    sentences = Cutter(text, math.inf).sentences
+    said = (" ".join(TAG_LIKE.sub(" ", text[start:end]).split()) for start, end in pairwise(sentences))
+    return [sentence for sentence in said if any(map(str.isalnum, sentence))]
+
+
 def _mask(text: str) -> str:
     def stand_in(match: re.Match) -> str:
         return (_PAUSE if canonical_tag(match[0]) in PAUSE_SECONDS else _TAG) * len(match[0])

@@ -18,7 +18,7 @@ TIERS = [
     {"config", "device", "json_file", "optional", "resample"},
     {"audio", "codec", "result", "sequence", "talker", "voice"},
     {"checkpoint", "decode", "ending", "prompt"},
-    {"loaded_model"},
+    {"loaded_model", "subtitles"},
     {"request"},
     {"engine"},
     {"__init__"},

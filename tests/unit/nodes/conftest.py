@@ -107,7 +107,14 @@ class FakeEngine:
         on_frame(1, 2)
         wav, codes = torch.zeros(1920), torch.zeros(2, 8, dtype=torch.int64)
         return SpeechResult(
-            wav, codes, elapsed=0.02, chunks=1, stopped="end of speech", warnings=("a warning",), how="by hand"
+            wav,
+            codes,
+            elapsed=0.02,
+            chunks=1,
+            stopped="end of speech",
+            warnings=("a warning",),
+            how="by hand",
+            said=(SpokenTurn("", text, 0, len(wav)),),
         )
 
     def speak_turns(self, turns, voices, params, scene=None, on_frame=None, reuse=True, even=True):

@@ -105,7 +105,7 @@ class TestSpeak:
         patcher.model.label, patcher.model.warnings = "higgs", ()
         speak = load_module("speak").HiggsTTSSpeak
         for text, told in (("Anna: Hi.\nTom: Ho.\nAnna: Bye.", True), ("Anna: Hi.\nThat was all.", False)):
-            _, info = speak.execute(patcher, text).args
+            _, info, _ = speak.execute(patcher, text).args
             assert ("Names such as Anna" in info and "Higgs Dialogue" in info) == told
 
     @pytest.fixture
@@ -121,11 +121,12 @@ class TestSpeak:
         assert "1 frames" in info[-1] and "3 chunks" in info[-1]
 
     def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, load_module, comfy, patcher):
-        audio, info = (
+        audio, info, srt = (
             load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice="v", scene=" a room ", seed=5).args
         )
         assert patcher.engine.calls == ["open", ("Hi", "v", SamplingParams(seed=5), "a room")]
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
+        assert srt == "1\n00:00:00,000 --> 00:00:00,080\nHi\n"
         assert info.splitlines() == [
             "0.1 s of speech in 0.0 s, 4.0 times real time. Complete.",
             "Warning: a warning of the loader",
@@ -284,7 +285,7 @@ class TestDialogue:
         node = load_module("dialogue").HiggsTTSDialogue
 
         def run(script, **given):
-            audio, speakers, info = node.execute(patcher, script, **given).args
+            audio, speakers, info, _ = node.execute(patcher, script, **given).args
             return patcher.engine.calls[-1], audio, speakers, info
 
         run.engine, run.node = patcher.engine, node
