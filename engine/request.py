@@ -98,6 +98,7 @@ class SpeechRequest:
         self._speaking: dict[Sequence, _Part] = {}  # those that are not judged yet
         self._ending: list[tuple[Sequence, Sound]] = []  # and of those, the ones that only wait for their last windows
         self._current = 0  # the part that is heard now
+        self._streamed = (0, 0)  # the part that was streamed last, and samples of it
         self._done = self._remaining = 0  # frames, over the whole text
         self._how = ""
 
@@ -186,10 +187,9 @@ class SpeechRequest:
         self._settle()
 
     def _takes(self, place: int, sequence: Sequence, is_reused: bool) -> Takes:
-        if is_reused or not self._params.retries:
-            return Takes(sequence, 0, judged=False)
         heard_for_good = place == 0 and self._listener.on_audio is not None and self._listener.on_restart is None
-        return Takes(sequence, 0 if self._params.greedy or heard_for_good else self._params.retries)
+        once = is_reused or heard_for_good or self._params.greedy
+        return Takes(sequence, 0 if once else self._params.retries, judged=self._params.retries > 0)
 
     def _run(self, runner: ModelRunner, sequences: list[Sequence]):
         self._warnings += runner.notes
@@ -249,7 +249,8 @@ class SpeechRequest:
         assert part.takes
         part.sound, again = None, part.takes.add(sequence, wav)
         if again is None:
-            if self._kept is not None and part.spoken is not None:
+            # A bad take that had no second one, because it was heard already, is nothing to go by.
+            if self._kept is not None and part.spoken and not (part.takes.is_only and any(part.takes.flaws)):
                 self._kept.keep(part.takes.asked, part.spoken)
             return []
         if part is self._parts[self._current] and self._assembly.was_heard and self._listener.on_restart is not None:
@@ -266,7 +267,10 @@ class SpeechRequest:
             return
         part = self._parts[self._current]
         if part.sound and part.takes and (part.takes.is_only or (self._current == 0 and not part.takes.flaws)):
-            self._assembly.stream(part.sound.wav())
+            wav = part.sound.wav()
+            if self._streamed != (self._current, len(wav)):  # as after most steps
+                self._streamed = self._current, len(wav)
+                self._assembly.stream(wav)
 
     def _tick(self):
         self._listener.on_frame(self._done, self._done + self._remaining)

@@ -18,17 +18,13 @@ _SEEDS = 1 << 64
 
 @dataclass(frozen=True)
 class LineTake:
-    """A file to be: what is said in it, and a fingerprint of all that its sound depends on.
-
-    leads: its speaker has no voice, and this is among what that voice comes from.
-    """
+    """A file to be: what is said in it, and a fingerprint of all that its sound depends on."""
 
     file: str
     number: int  # of the take
     row: LinesRow
     turn: Turn
     fingerprint: str = ""
-    leads: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,13 +37,12 @@ class LinePlan:
     def to_speak(self, wanted: Collection[str]) -> tuple[list[LineTake], list[Turn], dict[str, Voice]]:
         """(takes, a turn for each, voices by the turns' speakers) that give the wanted files.
 
-        There are others among them where a speaker without a voice has its voice from them, and where it says the same
-        words again, whose noise is numbered in order.
+        There are others among them: of a speaker without a voice all that stand before, since its voice comes from the
+        first of them, and the noise of words that it says again is numbered in order.
         """
-        again = {(take.turn.speaker, take.turn.text) for take in self.takes if take.file in wanted}
-        speakers = {speaker for speaker, _ in again}
+        last = {take.turn.speaker: place for place, take in enumerate(self.takes) if take.file in wanted}
         takes, turns, voices = [], [], {}
-        for take in self.takes:
+        for place, take in enumerate(self.takes):
             speaker = take.turn.speaker
             if speaker in self.voices:
                 if take.file in wanted:
@@ -56,7 +51,7 @@ class LinePlan:
                     takes.append(take)
                     turns.append(replace(take.turn, speaker=own))
                     voices[own] = self.voices[speaker]
-            elif (speaker, take.turn.text) in again or (take.leads and speaker in speakers):
+            elif place <= last.get(speaker, -1):
                 takes.append(take)
                 turns.append(take.turn)
         return takes, turns, voices
@@ -89,7 +84,7 @@ def plan(
         # Without a voice, what was said before is the voice, and the name makes it another than the next speaker's.
         of = voice or [turn.speaker, *([lead.turn.text, lead.turn.seed] for lead in first.get(turn.speaker, ()))]
         sound = json.dumps([turn.text, turn.seed, of, settings, *others])
-        finished.append(replace(take, fingerprint=hashlib.sha256(sound.encode()).hexdigest(), leads=leads))
+        finished.append(replace(take, fingerprint=hashlib.sha256(sound.encode()).hexdigest()))
         if leads:
             first.setdefault(turn.speaker, []).append(take)
             spoken = min(estimate_seconds(turn.text), params.max_frames / FRAME_RATE)

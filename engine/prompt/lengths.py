@@ -24,6 +24,8 @@ _SILENCE = 2.0  # seconds of it inside or at the end that nobody asked for
 _SOUND = 3.0  # seconds that a laugh or a sigh may take
 _PACES = {"very_slow": (1.0, 2.0), "slow": (1.0, 1.6), "fast": (0.7, 1.0), "very_fast": (0.5, 1.0)}
 _ALPHABETS = re.compile("[\u00aa-\u024f\u0370-\u052f\u1e00-\u1fff]")  # Latin with marks, Greek, Cyrillic
+_SILENT = re.compile(r"(?:[^\w\s]|_|\s)+")  # signs may be said, and need not be
+_NUMBER = re.compile(r"\d[\d,.]*\d")
 _FEW = 0.05  # of the letters: a foreign name changes nothing
 
 
@@ -38,9 +40,15 @@ def bounds_of(text: str) -> Bounds:
     paces = [_PACES[pace] for tag in tags if (pace := tag[2:-2].partition("speed_")[2])]
     least = rates[0] * min([1.0, *(shorter for shorter, _ in paces)])
     most = rates[1] * max([1.0, *(longer for _, longer in paces)])
-    seconds, sounds = estimate_seconds(words), _SOUND * sum(tag.startswith("<|sfx:") for tag in tags)
-    shortest, longest = least * seconds - _SHORTER, most * seconds + _LONGER + pauses + sounds
+    sounds = _SOUND * sum(tag.startswith("<|sfx:") for tag in tags)
+    shortest = least * estimate_seconds(_SILENT.sub(" ", _NUMBER.sub(_shortened, words)).strip()) - _SHORTER
+    longest = most * estimate_seconds(words) + _LONGER + pauses + sounds
     return Bounds(max(0.0, shortest) * FRAME_RATE, longest * FRAME_RATE, _SILENCE + pauses)
+
+
+def _shortened(number: re.Match) -> str:
+    """A long number may be said in few words."""
+    return "".join(filter(str.isdecimal, number[0]))[:4]
 
 
 def _rates(words: str) -> tuple[float, float] | None:

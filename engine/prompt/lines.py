@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from ..config import SamplingParams, range_of
 from ..errors import HiggsError
 from .script import read_pauses, speaker_key
+from .tags import is_spoken
 
 FIELDS = ("id", "speaker", "text", "seed")
 _KNOWN = f"Columns are {', '.join(FIELDS)}."
 _DELIMITERS = (",", ";", "\t")
 # A plain text may begin with [pause 1]; only JSON goes on like this.
-_JSON = re.compile(r"\s*(\{|\[\s*[{\[\]\"'])")
+_JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\[\]\"'])")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class LinesRow:
 
     @property
     def has_words(self) -> bool:
-        return any(map(str.isalnum, read_pauses(self.text).text))
+        return is_spoken(read_pauses(self.text).text)
 
 
 def read_lines(text: str) -> list[LinesRow]:
@@ -111,7 +112,8 @@ def _delimiter_of(text: str) -> str:
     first = text.strip().splitlines()[0]
     for delimiter in _DELIMITERS:
         names = [name.strip().strip('"').casefold() for name in first.split(delimiter)]
-        if "text" in names or (len(names) > 1 and (names[0] == "id" or len({*names} & {*FIELDS}) > 1)):
+        known = len({*names} & {*FIELDS})
+        if 2 * known >= len(names) and ("text" in names or known > 1 or (len(names) > 1 and names[0] == "id")):
             return delimiter
     return ""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ..config import SamplingParams
 from .chunking import split_script
 from .script import Script, Turn, read_pauses
+from .tags import is_spoken
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def plan(
     for number, turn in enumerate(turns):
         script = read_pauses(turn.text, params.paragraph_gap)
         warnings += script.warnings
-        if is_dialogue and not any(map(str.isalnum, script.text)):
+        if is_dialogue and not is_spoken(script.text):
             asked += sum(pause.seconds for pause in script.pauses if pause.asked)
             continue
         texts, silences = split_script(script, chunk_seconds(script, turn.speaker))

@@ -89,6 +89,12 @@ _DIRECTION = re.compile(
 )
 
 
+def is_spoken(text: str) -> bool:
+    """Whether a text has anything to say: a letter, a digit or an effect. Other tags alone are silent."""
+    effects = any((canonical_tag(match[0]) or "").startswith("<|sfx:") for match in TAG_LIKE.finditer(text))
+    return effects or any(map(str.isalnum, TAG_LIKE.sub(" ", text)))
+
+
 def stage_directions(text: str) -> list[str]:
     """A warning for each sound or way of speaking that is written as words, such as [laughs]: they are read aloud."""
     meant = list(_WRITTEN.values())
@@ -96,7 +102,8 @@ def stage_directions(text: str) -> list[str]:
     return [f'"{written}" is read aloud. Write {tag}{sound} instead.' for written, (tag, sound) in found.items()]
 
 
-_FIRST_WORD = re.compile(r"([^\s<]+)\s+(?=\S)")
+# A word, with its signs, that ends no sentence and is followed by another one.
+_FIRST_WORD = re.compile(r"([^\s<]*\w[^\s<.!?\u2026\u3002\uff01\uff1f]*)\s+(?=[^\s<])")
 
 
 def after_first_word(cleaned: str) -> str:

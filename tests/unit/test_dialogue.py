@@ -253,7 +253,8 @@ def test_a_script_without_a_word_is_refused(turns):
 
 
 def test_a_turn_without_a_word_is_a_pause(voices):
-    script = [Turn("Bob", "..."), Turn("Ann", "One apple."), Turn("Bob", "[pause 1] [pause 0.5]"), Turn("Ann", "Two.")]
+    silent = Turn("Bob", "[pause 1] <|emotion:awe|> [pause 0.5]")
+    script = [Turn("Bob", "..."), Turn("Ann", "One apple."), silent, Turn("Ann", "Two.")]
     with opened(EMBEDDED) as engine:
         one, two = engine.speak_turns(script, voices, PARAMS).turns
     assert one.start == 0, "nothing is silent before the first word"

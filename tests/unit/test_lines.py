@@ -41,8 +41,13 @@ def test_plain_text_and_short_json():
 
 
 def test_rows_without_a_word():
-    rows = read_lines('id,text\na,One\nb,\nc,[pause 2]\nd,"..."')
-    assert [row.has_words for row in rows] == [True, False, False, False]
+    rows = read_lines('id,text\na,One\nb,\nc,[pause 2]\nd,"..."\ne,<|emotion:anger|>\nf,<|sfx:cough|>')
+    assert [row.has_words for row in rows] == [True, False, False, False, False, True]
+
+
+@pytest.mark.parametrize("text", ["Hello there, text, me later.\nBye.", "{name} is here.\nYes."])
+def test_plain_text_is_not_taken_for_a_sheet(text):
+    assert [row.text for row in read_lines(text)] == text.split("\n")
 
 
 @pytest.mark.parametrize(

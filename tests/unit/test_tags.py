@@ -158,7 +158,9 @@ def test_words_that_are_no_stage_direction_are_not_told(text):
         ("<|style:whispering|>This is it.", "<|style:whispering|>This is it."),
         ("<|emotion:sadness|>Yes.", "<|emotion:sadness|>Yes."),
         ("<|emotion:sadness|><|sfx:sigh|>Ahh, no.", "<|sfx:sigh|>Ahh, <|emotion:sadness|>no."),
-        ("<|emotion:awe|>Oh <|emotion:anger|>no.", "Oh <|emotion:awe|><|emotion:anger|>no."),
+        ("<|emotion:awe|>Oh <|emotion:anger|>no.", "<|emotion:awe|>Oh <|emotion:anger|>no."),
+        ("<|emotion:anger|>Stop! Please go.", "<|emotion:anger|>Stop! Please go."),
+        ("<|emotion:anger|>\u201c Hello there", "<|emotion:anger|>\u201c Hello there"),
         ("<|emotion:awe|>\u4f60\u597d\u3002", "<|emotion:awe|>\u4f60\u597d\u3002"),
     ],
 )

@@ -87,6 +87,13 @@ def test_bounds_follow_the_text(text, good, bad):
     assert not any(shortest <= frames <= longest for frames in bad)
 
 
+@pytest.mark.parametrize(
+    "text", ["Yes. " + "-" * 60, "Aaaa" + " " * 100 + "b", "[]{}()" * 20 + " Hi", "1,000,000,000,000"]
+)
+def test_what_may_be_silent_makes_no_speech_too_short(text):
+    assert bounds_of(text).shortest < 16
+
+
 def test_a_script_whose_pace_is_not_known_has_no_bounds_but_for_silence():
     assert bounds_of("हम नहीं जानते कि अब क्या करना है।") == Bounds(0, math.inf, 2.0)
     assert bounds_of("Wait <|prosody:long_pause|> for it.").silence > 4
@@ -185,6 +192,14 @@ def test_whoever_listens_begins_a_bad_first_chunk_anew_and_hears_what_the_result
     assert not restarts and not sure.retaken and torch.equal(heard, sure.wav)
 
 
+def test_a_listener_costs_work_only_where_there_is_new_sound(engine, monkeypatch):
+    streamed, stream = [], Assembly.stream
+    monkeypatch.setattr(Assembly, "stream", lambda self, wav: streamed.append(len(wav)) or stream(self, wav))
+    steps = []
+    engine.speak(TEXT, params=PARAMS, on_audio=lambda wav: None, on_frame=lambda done, expected: steps.append(done))
+    assert 3 < len(streamed) == len(set(streamed)) < len(steps) / 4
+
+
 def test_what_was_heard_stays_where_a_listener_cannot_begin_anew(engine, bad):
     bad(PARAMS.seed)
     heard = []
@@ -192,6 +207,20 @@ def test_what_was_heard_stays_where_a_listener_cannot_begin_anew(engine, bad):
     first, *others = speech.retaken
     assert len(first.flaws) == 1 and all(chunk.kept == 2 for chunk in others) and len(others) == 2
     assert torch.equal(torch.cat(heard), speech.wav)
+
+
+def test_a_bad_take_that_was_heard_for_good_is_not_kept_for_others(engine, bad):
+    scene = [Turn("Ann", "One apple is here."), Turn("Ann", "Two apples.")]
+    codes = torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(1))
+    voices = {"Ann": Voice(codes, "A reference.", "Ann")}
+    bad(PARAMS.seed)
+    fresh = engine.speak_turns(scene, voices, PARAMS, reuse=False)
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as opened:
+        opened.speak_turns(scene, voices, PARAMS, on_audio=lambda wav: None)
+        later = opened.speak_turns(scene, voices, PARAMS)
+        again = opened.speak_turns(scene, voices, PARAMS)
+    assert later.reused == 1 and again.reused == 2
+    assert torch.equal(later.codes, fresh.codes) and torch.equal(again.codes, fresh.codes)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 0])
