@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 import statistics
@@ -55,7 +56,7 @@ def _streaming(engine) -> dict:
     rates = {"on": [], "off": []}
     for _ in range(5):
         for name, listener in (("on", lambda wav: None), ("off", None)):
-            speech = engine.speak(TWENTY_WORDS, params=SamplingParams(max_frames=500), on_audio=listener)
+            speech = engine.speak(TWENTY_WORDS, params=SamplingParams(max_frames=500, retries=0), on_audio=listener)
             rates[name].append(speech.frames_per_second)
     return {f"frames_per_s_{name}": round(statistics.median(values), 1) for name, values in rates.items()}
 
@@ -90,9 +91,9 @@ def length(args, result: dict):
 
     from engine import SamplingParams
 
-    params = SamplingParams(max_frames=25 * CHUNK_SECONDS, chunk_seconds=CHUNK_SECONDS)
+    params = SamplingParams(max_frames=25 * CHUNK_SECONDS, chunk_seconds=CHUNK_SECONDS, retries=0)
     with _engine(args.layers) as engine:
-        engine.speak(narration(4), params=SamplingParams(max_frames=50, chunk_seconds=CHUNK_SECONDS))  # warm-up
+        engine.speak(narration(4), params=dataclasses.replace(params, max_frames=50))  # warm-up
         result["length"] = []
         for minutes in map(int, args.minutes.split(",")):
             text = narration(minutes * 60 // CHUNK_SECONDS)
