@@ -14,7 +14,7 @@ from .prompt.chunking import estimate_seconds, split_sentences
 from .result import SpeechResult
 
 _LEAST_PAUSE = 0.06  # seconds: shorter ones are stops inside words
-_LONG_PAUSE = 0.4  # seconds: a longer one is no likelier to stand between sentences
+_LONG_PAUSE = 0.4  # seconds: a longer one is not likelier to stand between sentences
 _PAUSE_WORTH = 2.0  # what a long pause makes up for, in spreads of a sentence's length
 _SPREAD, _LEAST_SPREAD = 0.2, 0.15  # of a sentence's length around its estimate: a share of it, and seconds
 _KEPT = 50  # ways that are followed

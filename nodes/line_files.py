@@ -19,7 +19,7 @@ def lines_folder(name: str) -> Path:
     parts = portable_parts(name.strip().rstrip("/\\"))
     if not parts:
         raise HiggsError(
-            f"folder is {name!r}, which is no folder below ComfyUI's output. Use letters and digits, with / for a "
+            f"folder is {name!r}, which is not a folder below ComfyUI's output. Use letters and digits, with / for a "
             "folder in a folder."
         )
     return folders.output().joinpath(*parts)
@@ -30,7 +30,8 @@ def file_name(row: LinesRow, take: int, takes: int) -> str:
     parts = portable_parts(row.id)
     if not parts:
         raise HiggsError(
-            f"row {row.number}: the id {row.id!r} is no name for a file. Use letters and digits, with / for a folder."
+            f"row {row.number}: the id {row.id!r} cannot be the name of a file. Use letters and digits, with / for a "
+            "folder."
         )
     return "/".join(parts) + (f"_{take}.wav" if takes > 1 else ".wav")
 
@@ -87,7 +88,7 @@ def _read(path: Path) -> dict[str, tuple[str, int]]:
     """Raises ValueError for what is no such list."""
     held = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(held, dict) or held.get("format") != _FORMAT or not isinstance(held.get("files"), dict):
-        raise ValueError("it is no list of lines")
+        raise ValueError("it is not a list of lines")
     entries = {}
     for file, entry in held["files"].items():
         if not isinstance(entry, dict) or not portable_parts(file):

@@ -7,7 +7,7 @@ RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", 
 
 
 def portable_parts(name: str) -> list[str]:
-    """The folders and the file that `name` spells, with either slash; nothing where one of them is no portable name."""
+    """The folders and the file that `name` spells, with either slash; nothing where one of them is not portable."""
     parts = name.replace("\\", "/").split("/")
     return parts if all(map(_is_portable, parts)) else []
 

@@ -54,7 +54,7 @@ class Takes:
 def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
     """What is wrong with a finished sequence and its sound [n]: names in result.FLAWS.
 
-    A cut is no flaw where the text may have been going on.
+    A cut is not a flaw where the text may have been going on.
     """
     shortest, longest, silence = sequence.bounds
     found = {

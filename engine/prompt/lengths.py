@@ -14,7 +14,7 @@ from .chunking import estimate_seconds, is_syllabic
 from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag
 
 # Shortest and longest speech as multiples of the estimate. Plain letters: sentences of the embedded checkpoint lie
-# between 0.6 and 1.5 (benchmarks/results/takes.json), and a cloned voice may be half or twice as fast.
+# between 0.6 and 1.9 (benchmarks/results/takes.json), and a cloned voice may be half or twice as fast.
 _PLAIN = (0.4, 2.5)
 # Readers of 17 languages say 4 to 9 syllables a second (Coupe et al. 2019, doi 10.1126/sciadv.aaw2594), two thirds to
 # one and a half times the English rate; letters a syllable, and syllables a character, differ about as much again.

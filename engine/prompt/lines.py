@@ -40,8 +40,8 @@ def read_lines(text: str) -> list[LinesRow]:
     """The rows of a CSV sheet with a header, of JSON (a list of objects, or id -> text), or of plain text, one a line.
 
     A row without an id gets its number as "001"; rows without text are among them. A speaker is spelled as at first.
-    Raises HiggsError that names the row where an id comes twice, a column is unknown, a seed is no number or the sheet
-    is broken.
+    Raises HiggsError that names the row where an id comes twice, a column is unknown, a seed is not a number or the
+    sheet is broken.
     """
     text = text.lstrip("\ufeff")
     if not text.strip():
@@ -125,7 +125,7 @@ def _from_csv(text: str, delimiter: str) -> list[dict[str, object]]:
         columns = _named("the header", next(reader))
         if "text" not in columns:
             raise HiggsError(f"the header names no column text. {_KNOWN} Name the column that is spoken text.")
-        for cells in filter(None, reader):  # an empty line is no row
+        for cells in filter(None, reader):  # an empty line is not a row
             if len(cells) > len(columns):
                 raise HiggsError(
                     f"row {len(rows) + 1} has {len(cells)} cells, and the header names {len(columns)}. Put text that "
@@ -161,7 +161,9 @@ def _from_json(text: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, _Pairs):
-            raise HiggsError(f'row {number} is no object. Write for example {{"id": "greeting", "text": "Hello!"}}.')
+            raise HiggsError(
+                f'row {number} is not an object. Write for example {{"id": "greeting", "text": "Hello!"}}.'
+            )
         names = _named(f"row {number}", [name for name, _ in entry])
         rows.append(dict(zip(names, (value for _, value in entry), strict=True)))
     return rows

@@ -218,7 +218,7 @@ def test_a_folder_in_a_folder(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a//b", "C:x", "what?", "nul", "a."])
 def test_ids_that_are_no_files_are_told(run, name):
-    with pytest.raises(HiggsError, match=r"^Higgs Lines: row 2: the id .* is no name for a file"):
+    with pytest.raises(HiggsError, match=r"^Higgs Lines: row 2: the id .* cannot be the name of a file"):
         run(f"id,text\na,One.\n{name},Two.")
     assert run.engine.calls == []
 
