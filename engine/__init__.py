@@ -23,7 +23,7 @@ from .prompt.lines import LinesRow, read_lines
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .result import SpeechResult, SpokenTurn
-from .subtitles import to_srt
+from .subtitles import to_srt, turn_to_srt
 from .voice.clip import Wave, read_clip
 from .voice.voice import Voice
 from .whole_file import write_whole
@@ -64,5 +64,6 @@ __all__ = [
     "script_names",
     "speaker_key",
     "to_srt",
+    "turn_to_srt",
     "write_whole",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -43,6 +43,17 @@ def cues_of(speech: SpeechResult) -> list[Cue]:
                 begin, end = ((chunk.start + sample) / SAMPLE_RATE for sample in (start, stop))
                 found.append(Cue(begin, end, text, chunk.speaker))
     return found
+
+
+def turn_to_srt(speech: SpeechResult, number: int) -> str:
+    """One turn of a dialogue as a SubRip file of its own; number: its place in `speech.turns`."""
+    turn = speech.turns[number]
+    said = [
+        replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
+        for chunk in speech.said
+        if turn.start <= chunk.start and chunk.stop <= turn.stop
+    ]
+    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(said)))
 
 
 def to_srt(speech: SpeechResult) -> str:

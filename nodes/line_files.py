@@ -36,6 +36,11 @@ def file_name(row: LinesRow, take: int, takes: int) -> str:
     return "/".join(parts) + (f"_{take}.wav" if takes > 1 else ".wav")
 
 
+def subtitles_of(file: str) -> str:
+    """The SRT file beside a sound file."""
+    return file.removesuffix(".wav") + ".srt"
+
+
 def look(folder: Path) -> list:
     """[name, bytes, time] of lines.json and each file that it lists: differs where one of them has gone or changed."""
     names = [LIST, *LineFiles(folder).listed]

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from comfy_api.latest import io, ui
 
-from ..engine import LinesRow, SamplingParams, SpeechResult, Turn, Voice, read_lines
+from ..engine import LinesRow, SamplingParams, SpeechResult, Turn, Voice, read_lines, turn_to_srt
 from . import audio, types, voice_files
-from .line_files import LineFiles, lines_folder, look
+from .line_files import LineFiles, lines_folder, look, subtitles_of
 from .line_plan import LinePlan, LineTake, plan
 from .memory import load_engine
 from .node_errors import node_errors
@@ -71,6 +71,13 @@ class HiggsTTSLines(io.ComfyNode):
                 *advanced_inputs(),
                 even_loudness_input("Make all files equally loud, as far as 8 dB allow."),
                 retries_input(),
+                io.Boolean.Input(
+                    "subtitles",
+                    default=False,
+                    optional=True,
+                    advanced=True,
+                    tooltip="Also write an SRT file beside each sound file, a cue for each sentence.",
+                ),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="What was spoken in this run, 24 kHz, one channel."),
@@ -102,6 +109,7 @@ class HiggsTTSLines(io.ComfyNode):
         scene: str = "",
         pronunciations: str = "",
         even_loudness: bool = True,
+        subtitles: bool = False,
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -111,13 +119,13 @@ class HiggsTTSLines(io.ComfyNode):
             scene = scene.strip()
             common = model.model.stamp, scene, even_loudness
             planned = plan(spoken, takes, params, said_as(pronunciations), _voices(spoken, voices, model), common)
-            wanted = {take.file for take in planned.takes if not files.has(take.file, take.fingerprint)}
+            wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles)}
             needed, turns, given = planned.to_speak(wanted)
             speech, numbers = None, []
             if turns:
                 what = turns, given, params, scene or None
                 speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
-                numbers = _write(files, speech, turns, needed, wanted)
+                numbers = _write(files, speech, turns, needed, wanted, subtitles)
             if key := _asked.get(cls.hidden.unique_id):
                 _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
         report = _report(model, rows, planned, files, wanted, speech)
@@ -153,8 +161,19 @@ def _voices(
     return voices_of(speakers, sockets, model)
 
 
+def _is_there(files: LineFiles, take: LineTake, subtitles: bool) -> bool:
+    """Whether a take lies in the folder, with subtitles where these are asked for."""
+    wanted = [take.file, *([subtitles_of(take.file)] if subtitles else [])]
+    return all(files.has(file, take.fingerprint) for file in wanted)
+
+
 def _write(
-    files: LineFiles, speech: SpeechResult, turns: Sequence[Turn], takes: Sequence[LineTake], wanted: set[str]
+    files: LineFiles,
+    speech: SpeechResult,
+    turns: Sequence[Turn],
+    takes: Sequence[LineTake],
+    wanted: set[str],
+    subtitles: bool,
 ) -> list[int]:
     """Writes the wanted files, and returns which turns of the speech they are. takes: what `turns` were spoken for."""
     asked, made, numbers = iter(zip(turns, takes, strict=True)), {}, []
@@ -162,6 +181,9 @@ def _write(
         take = next(take for turn, take in asked if (turn.speaker, turn.text) == (spoken.speaker, spoken.text))
         if take.file in wanted:
             made[take.file] = take.fingerprint, audio.wav_file(speech, number)
+            beside = subtitles_of(take.file)
+            if subtitles or beside in files.listed:  # those of an earlier run say the same as the sound
+                made[beside] = take.fingerprint, turn_to_srt(speech, number).encode()
             numbers.append(number)
     files.write(made)
     return numbers
@@ -191,7 +213,8 @@ def _report(
             told.append(f"{row.id}: {audio.seconds_of(files.listed[take.file][1]):.2f} s, {take.file}, {state}")
     totals = ", ".join(f"{became[state]} {state}" for state in ("spoken", "unchanged", "skipped") if became[state])
     lead = [f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} in {files.folder}: {totals}."]
-    if others := files.others(take.file for take in planned.takes):
+    theirs = [file for take in planned.takes for file in (take.file, subtitles_of(take.file))]
+    if others := files.others(theirs):
         names = ", ".join([*others[:SHOWN], *(["..."] if len(others) > SHOWN else [])])
         lead.append(f"Left as they are, since no row is theirs: {len(others)} files of earlier runs ({names}).")
     warnings = (*model.model.warnings, *filter(None, [files.damage]))

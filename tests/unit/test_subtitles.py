@@ -1,6 +1,7 @@
 """Subtitles: a cue a sentence, where it is heard."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from higgs_tts.engine import (
     SpokenTurn,
     Turn,
     to_srt,
+    turn_to_srt,
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.prompt.chunking import split_sentences
@@ -62,6 +64,16 @@ def test_a_chunk_of_one_sentence_is_exact_and_speakers_are_named():
         "1\n00:00:00,450 --> 00:00:01,550\nAnn: Hello.\n\n2\n00:00:01,750 --> 00:00:02,250\nBob: Oh!\n"
     )
     assert "Ann" not in to_srt(speech_of([("Hello.", "Ann", [1])]))
+
+
+def test_a_turn_has_subtitles_of_its_own():
+    speech = speech_of([("Hello.", "Ann", [-0.5, 1]), ("Oh!", "Bob", [0.5]), ("Yes.", "Bob", [0.75])])
+    first, second, third = speech.said
+    speech = replace(speech, turns=(first, replace(second, text="Oh! Yes.", stop=third.stop)))
+    assert turn_to_srt(speech, 0) == "1\n00:00:00,450 --> 00:00:01,500\nHello.\n"
+    assert turn_to_srt(speech, 1) == (
+        "1\n00:00:00,000 --> 00:00:00,500\nOh!\n\n2\n00:00:00,500 --> 00:00:01,250\nYes.\n"
+    )
 
 
 def test_where_nothing_is_silent_sentences_have_their_share():

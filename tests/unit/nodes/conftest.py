@@ -122,7 +122,7 @@ class FakeEngine:
         on_frame(1, 2)
         spoken = tuple(SpokenTurn(turn.speaker, turn.text, 10 * at, 10 * at + 5) for at, turn in enumerate(turns))
         wav, codes = torch.ones(10 * len(turns)), torch.zeros(2, 8, dtype=torch.int64)
-        return SpeechResult(wav, codes, 0.02, len(turns), "end of speech", how="by hand", turns=spoken)
+        return SpeechResult(wav, codes, 0.02, len(turns), "end of speech", how="by hand", turns=spoken, said=spoken)
 
     def encode_voice(self, wav, sample_rate, transcript=None, name=""):
         self.calls.append((tuple(wav.shape), sample_rate, transcript, name))

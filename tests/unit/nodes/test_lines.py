@@ -79,6 +79,20 @@ def test_only_what_has_changed_is_spoken_again(run):
     assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
 
 
+def test_subtitles_lie_beside_the_sound_and_follow_it(run):
+    run(SHEET, voices=VOICES)
+    assert len(run(SHEET, voices=VOICES, subtitles=True)) == 3, "there are none yet"
+    assert files_in(run.folder)[:5] == ["bye.srt", "bye.wav", "door/who.srt", "door/who.wav", "hello.srt"]
+    told = (run.folder / "door" / "who.srt").read_text(encoding="utf-8")
+    assert told == "1\n00:00:00,000 --> 00:00:00,000\nWho is there?\n"
+    assert run(SHEET, voices=VOICES, subtitles=True) == [] == run(SHEET, voices=VOICES)
+    assert "earlier runs" not in run.report
+    (run.folder / "bye.srt").unlink()
+    assert run(SHEET, voices=VOICES) == [] and run(SHEET, voices=VOICES, subtitles=True) == ["Good bye."]
+    assert run(SHEET.replace("Good bye", "Bye"), voices=VOICES) == ["Bye."]
+    assert "\nBye.\n" in (run.folder / "bye.srt").read_text(encoding="utf-8"), "none says what is not heard"
+
+
 @pytest.mark.parametrize(
     "change",
     [
