@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from comfy_api.latest import io, ui
 
@@ -20,6 +21,7 @@ from .patcher import HiggsPatcher
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
+from .whole_lists import single
 from .written import Written
 
 NAME = "Higgs Lines"
@@ -53,6 +55,7 @@ class HiggsTTSLines(io.ComfyNode):
                 "higgs audio",
             ],
             is_output_node=True,
+            is_input_list=True,  # a list of texts is a row each; run once for each, they would all be 001.wav
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model."),
                 io.String.Input(
@@ -60,7 +63,7 @@ class HiggsTTSLines(io.ComfyNode):
                     multiline=True,
                     default=LINES,
                     tooltip="A row each: CSV with a header (id, speaker, text, seed; only text is needed), JSON, or "
-                    "plain text. The id names the file.",
+                    "plain text. The id names the file. A linked list of texts is a row each.",
                 ),
                 voices_input(
                     "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
@@ -87,22 +90,28 @@ class HiggsTTSLines(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, lines: str | None, **others: object) -> list:
+    def fingerprint_inputs(cls, lines: Sequence[str | None], **others: object) -> list:
         """Runs again when a voice file that the rows name has changed, or a sound file is not what a run left.
 
-        What is linked is None here.
+        What is linked is [None] here.
         """
-        speakers = {row.speaker for row in read_lines(lines)} if lines is not None else set()
+        known = [text for text in lines if text is not None]
+        speakers = {row.speaker for row in read_lines(*known)} if known else set()
         files = filter(None, map(voice_called, sorted(filter(None, speakers))))
         asked = repr((cls.hidden.unique_id, lines, sorted(others.items())))
         key = _asked[cls.hidden.unique_id] = hashlib.sha256(asked.encode(errors="replace")).hexdigest()
         return [listed_pronunciations(), _written.number(key), *(voice_files.fingerprint(path) for path in files)]
 
     @classmethod
-    def execute(
+    def execute(cls, lines: Sequence[str], **others: Sequence[Any]) -> io.NodeOutput:
+        with node_errors(NAME):
+            return cls._execute(lines, **{name: single(name, values, "lines") for name, values in others.items()})
+
+    @classmethod
+    def _execute(
         cls,
+        lines: Sequence[str],
         model: HiggsPatcher,
-        lines: str,
         folder: str = FOLDER,
         voices: Mapping[str, Voice | None] | None = None,
         takes: int = 1,
@@ -112,22 +121,21 @@ class HiggsTTSLines(io.ComfyNode):
         subtitles: bool = False,
         **settings: float,
     ) -> io.NodeOutput:
-        with node_errors(NAME):
-            params = replace(SamplingParams(), **settings)
-            rows, files = read_lines(lines), LineFiles(lines_folder(folder))
-            spoken = [row for row in rows if row.has_words]
-            scene = scene.strip()
-            common = model.model.stamp, scene, even_loudness
-            planned = plan(spoken, takes, params, said_as(pronunciations), _voices(spoken, voices, model), common)
-            wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles)}
-            needed, turns, given = planned.to_speak(wanted)
-            speech, numbers = None, []
-            if turns:
-                what = turns, given, params, scene or None
-                speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
-                numbers = _write(files, speech, turns, needed, wanted, subtitles)
-            if key := _asked.get(cls.hidden.unique_id):
-                _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
+        params = replace(SamplingParams(), **settings)
+        rows, files = read_lines(*lines), LineFiles(lines_folder(folder))
+        spoken = [row for row in rows if row.has_words]
+        scene = scene.strip()
+        common = model.model.stamp, scene, even_loudness
+        planned = plan(spoken, takes, params, said_as(pronunciations), _voices(spoken, voices, model), common)
+        wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles)}
+        needed, turns, given = planned.to_speak(wanted)
+        speech, numbers = None, []
+        if turns:
+            what = turns, given, params, scene or None
+            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
+            numbers = _write(files, speech, turns, needed, wanted, subtitles)
+        if key := _asked.get(cls.hidden.unique_id):
+            _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
         report = _report(model, rows, planned, files, wanted, speech)
         return io.NodeOutput(audio.of_turns(speech, numbers), report, ui=ui.PreviewText(report))
 

@@ -36,18 +36,21 @@ class LinesRow:
         return is_spoken(read_pauses(self.text).text)
 
 
-def read_lines(text: str) -> list[LinesRow]:
+def read_lines(*texts: str) -> list[LinesRow]:
     """The rows of a CSV sheet with a header, of JSON (a list of objects, or id -> text), or of plain text, one a line.
 
-    A row without an id gets its number as "001"; rows without text are among them. A speaker is spelled as at first.
-    Raises HiggsError that names the row where an id comes twice, a column is unknown, a seed is not a number or the
-    sheet is broken.
+    Several texts are a row of plain text each, whatever they look like. A row without an id gets its number as "001";
+    rows without text are among them. A speaker is spelled as at first. Raises HiggsError that names the row where an id
+    comes twice, a column is unknown, a seed is not a number or the sheet is broken.
     """
-    text = text.lstrip("\ufeff")
-    if not text.strip():
+    text = texts[0].lstrip("\ufeff") if len(texts) == 1 else ""
+    if not any(map(str.strip, texts)):
         raise HiggsError("there are no lines. Enter one a line, or a sheet with the columns id, speaker and text.")
-    if _JSON.match(text):
-        fields: Sequence[Mapping[str, object]] = _from_json(text)
+    fields: Sequence[Mapping[str, object]]
+    if len(texts) > 1:
+        fields = [{"text": text} for text in texts]
+    elif _JSON.match(text):
+        fields = _from_json(text)
     elif delimiter := _delimiter_of(text):
         fields = _from_csv(text, delimiter)
     else:

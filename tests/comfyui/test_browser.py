@@ -18,6 +18,7 @@ TITLES = {
     "clone_voice": "Higgs TTS - Voice Cloning",
     "long_narration": "Higgs TTS - Audiobook Narration",
     "dialogue": "Higgs TTS - Dialogue",
+    "lines": "Higgs TTS - Game Lines",
 }
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NODES = [
@@ -101,8 +102,8 @@ class Browser:
         self.page.get_by_text("ComfyUI-Higgs-TTS").click()
         self.page.get_by_test_id(f"template-workflow-{TITLES.get(name, name)}").click()
         self.page.wait_for_function(
-            "() => app.graph._nodes.some(node => ['HiggsTTSSpeak', 'HiggsTTSDialogue'].includes(node.type)"
-            " && node.widgets.every(w => w.last_y))"
+            "() => app.graph._nodes.some(node => ['HiggsTTSSpeak', 'HiggsTTSDialogue', 'HiggsTTSLines'].includes("
+            "node.type) && node.widgets.every(w => w.last_y))"
         )
         self.page.get_by_test_id("dialog-overlay").wait_for(state="detached")
         self.page.wait_for_timeout(500)  # the view glides to the graph
@@ -286,7 +287,7 @@ def test_lines_show_their_report_and_keep_their_seed(fresh_browser):
     assert "saved" not in asked and fresh_browser.faults == []
 
 
-@pytest.mark.parametrize("name", ["clone_voice", "long_narration", "speak", "dialogue"])
+@pytest.mark.parametrize("name", [*TITLES])
 def test_templates_open_whole_and_tidy(browser, name):
     browser.open_template(name)
     browser.shoot(name)

@@ -40,6 +40,18 @@ def test_plain_text_and_short_json():
     assert told('text\n"One,\ntwo."') == [("001", "", "One,\ntwo.", None)]
 
 
+def test_several_texts_are_a_row_each():
+    rows = read_lines(" One. ", "", "id,text\na,Two", '{"a": "Three"}')
+    assert [(row.id, row.text) for row in rows] == [
+        ("001", "One."),
+        ("002", ""),
+        ("003", "id,text\na,Two"),
+        ("004", '{"a": "Three"}'),
+    ]
+    with pytest.raises(HiggsError, match="there are no lines"):
+        read_lines("", " ")
+
+
 def test_rows_without_a_word():
     rows = read_lines('id,text\na,One\nb,\nc,[pause 2]\nd,"..."\ne,<|emotion:anger|>\nf,<|sfx:cough|>')
     assert [row.has_words for row in rows] == [True, False, False, False, False, True]

@@ -25,7 +25,8 @@ def run(load_module, make_engine, tmp_path):
     def run(lines, **given):
         """What was said in this run; `run.audio` and `run.report` are its outputs."""
         before = len(patcher.engine.calls)
-        output = node.execute(patcher, lines, **given)
+        lines = [lines] if isinstance(lines, str) else lines
+        output = node.execute(**as_lists(model=patcher, lines=lines, **given))
         run.audio, run.report = output.args[0]["waveform"], output.args[1]
         assert output.ui.args == (run.report,)
         run.calls = [call for call in patcher.engine.calls[before:] if isinstance(call, tuple) and len(call) == 5]
@@ -35,6 +36,15 @@ def run(load_module, make_engine, tmp_path):
     run.engine, run.model, run.node = patcher.engine, patcher.model, node
     run.folder = tmp_path / "output" / "lines"
     return run
+
+
+def as_lists(**inputs):
+    """As ComfyUI gives a node its inputs that takes lists whole."""
+    return {
+        name: as_lists(**value) if isinstance(value, dict) else value if name == "lines" else [value]
+        for name, value in inputs.items()
+        if value is not None
+    }
 
 
 def files_in(folder):
@@ -59,6 +69,20 @@ def test_a_file_for_each_row(run):
         "none: skipped: no text",
     ):
         assert line in told
+
+
+def test_a_linked_list_is_a_row_each(run):
+    assert run(["One.", "", 'id,text\na,"Two."'], voices=VOICES) == ["One.", 'id,text\na,"Two."']
+    assert files_in(run.folder) == ["001.wav", "003.wav", "lines.json"]
+    assert run.report.startswith(f"3 rows in {run.folder}: 2 spoken, 1 skipped.")
+    assert run(["One.", "Two."], voices=VOICES) == ["Two."]
+
+
+@pytest.mark.parametrize("name", ["seed", "voices"])
+def test_nothing_else_is_a_list(run, name):
+    lists = {"seed": [1, 2]} if name == "seed" else {"voices": {"voice_1": [VOICE, OTHER]}}
+    with pytest.raises(HiggsError, match=r"^Higgs Lines: (seed|voice_1) has 2 values\. Only lines can be a list"):
+        run.node.execute(lines=["One."], **lists)
 
 
 def test_only_what_has_changed_is_spoken_again(run):
@@ -161,9 +185,9 @@ def test_voices_are_found_as_in_a_dialogue(run, library, load_module):
     ((turns, given, *_),) = run.calls
     assert [turn.speaker.split("  ")[0] for turn in turns] == ["Ben", "cleo", "", "Ben"]
     assert [turn.speaker in given for turn in turns] == [False, True, True, False]
-    before = run.node.fingerprint_inputs("speaker,text\ncleo,Two.")
+    before = run.node.fingerprint_inputs(["speaker,text\ncleo,Two."])
     OTHER.save(library / "cleo.safetensors")
-    assert run.node.fingerprint_inputs("speaker,text\ncleo,Two.") != before
+    assert run.node.fingerprint_inputs(["speaker,text\ncleo,Two."]) != before
     run("speaker,text\nAda,One.\nBen,Two.\nAda,Three.", voices={"voice_2": OTHER, "voice_3": VOICE}, folder="b")
     ((turns, given, *_),) = run.calls
     assert [given[turn.speaker] for turn in turns] == [OTHER, VOICE, OTHER]
@@ -177,7 +201,7 @@ def test_voices_are_found_as_in_a_dialogue(run, library, load_module):
 def test_words_are_said_as_listed(run, library):
     (library / "pronunciations.txt").write_text("York = Yorrk\n[Tom]\nYork = Jork\n")
     said = run("speaker,text\nAnna,York.\nTom,York.", voices=VOICES)
-    assert said == ["Yorrk.", "Jork."] and "York" in run.node.fingerprint_inputs("One.")[0]
+    assert said == ["Yorrk.", "Jork."] and "York" in run.node.fingerprint_inputs(["One."])[0]
 
 
 def test_a_damaged_list_counts_as_absent(run):
@@ -253,7 +277,7 @@ class TestRunsAgain:
 
         def queue(lines, behind="", **given):
             """Whether the node ran. ComfyUI keeps results of old inputs; `behind` stands for what links bring."""
-            asked = repr((lines, behind, given, run.node.fingerprint_inputs(lines, model=None, **given)))
+            asked = repr((lines, behind, given, run.node.fingerprint_inputs([lines], **as_lists(**given))))
             if asked in held:
                 return False
             run(behind or lines, voices=VOICES, **given)
@@ -290,7 +314,7 @@ def test_the_embedded_engine_speaks_them(load_module, tmp_path):
     patcher = load_module("sharing").share_patcher(engine, [["files"]], "embedded")
     node, folder = load_module("lines").HiggsTTSLines, tmp_path / "output" / "lines"
     sheet = "id,speaker,text\na,amber,One apple.\nb,Ann,Two.\nc,Ann,Three.\nd,amber,One apple.\n"
-    node.execute(patcher, sheet, max_frames=50, takes=2)
+    node.execute(**as_lists(model=patcher, lines=[sheet], max_frames=50, takes=2))
     made = {name: (folder / name).read_bytes() for name in files_in(folder) if name.endswith(".wav")}
     assert len(made) == 8 and made["a_1.wav"] == made["d_1.wav"] != made["a_2.wav"]
     for name in ("c_2.wav", "d_1.wav", "a_2.wav"):
@@ -299,10 +323,12 @@ def test_the_embedded_engine_speaks_them(load_module, tmp_path):
     other = load_module("sharing").share_patcher(
         Engine(EngineConfig(str(EMBEDDED), device="cpu", context=2048)), [["files"]], "embedded"
     )
-    audio, report = node.execute(other, sheet, max_frames=50, takes=2).args
+    audio, report = node.execute(**as_lists(model=other, lines=[sheet], max_frames=50, takes=2)).args
     assert report.count(", spoken") == 3 and report.count(", unchanged") == 5
     assert {name: (folder / name).read_bytes() for name in made} == made
     frames = sum(len(made[name]) - 44 for name in ("c_2.wav", "d_1.wav", "a_2.wav")) // 2
     gap = round(SamplingParams.turn_gap * 24000)
     assert frames <= audio["waveform"].shape[-1] <= frames + 3 * gap
-    assert node.execute(other, sheet, max_frames=50, takes=2).args[1].count(", unchanged") == 8
+    assert (
+        node.execute(**as_lists(model=other, lines=[sheet], max_frames=50, takes=2)).args[1].count(", unchanged") == 8
+    )

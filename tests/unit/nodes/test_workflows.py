@@ -10,15 +10,14 @@ from higgs_tts.engine import EngineConfig, SamplingParams
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TODAY, SAVED = ROOT / "workflows", ROOT / "tests" / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
-NAMES = ["speak", "clone_voice", "long_narration", "dialogue"]
-API_ONLY = ["lines"]  # for programs: no template
-EVERY = [*NAMES, *API_ONLY]
 TITLES = {  # what the template browser shows and searches
     "speak": "Higgs TTS - Text to Speech",
     "clone_voice": "Higgs TTS - Voice Cloning",
     "long_narration": "Higgs TTS - Audiobook Narration",
     "dialogue": "Higgs TTS - Dialogue",
+    "lines": "Higgs TTS - Game Lines",
 }
+NAMES = [*TITLES]
 GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
 every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
 SINCE = {"HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries")}  # widgets since 0.1.0
@@ -60,20 +59,20 @@ def api(name, folder=TODAY):
 
 
 def test_no_workflow_is_left_out():
-    assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(EVERY)
+    assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(NAMES)
     assert sorted(path.stem for path in TODAY.glob("*.json")) == sorted(TITLES.values())
     assert sorted(path.stem for path in TODAY.glob("*.jpg")) == sorted(TITLES.values())
 
 
 def test_the_voices_that_templates_name_are_there():
     voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
-    inputs = [node["inputs"] for name in EVERY for node in api(name).values() if "Load" in node["class_type"]]
+    inputs = [node["inputs"] for name in NAMES for node in api(name).values() if "Load" in node["class_type"]]
     named = [given["voice"] for given in inputs if "voice" in given]
     assert len(named) == 6 and {name.removeprefix("built-in/") for name in named} <= voices
     assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
 
 
-@pytest.mark.parametrize("folder, name", [*GRAPHS, *((TODAY, name) for name in API_ONLY)])
+@every_graph
 def test_api_workflows_fit_the_schemas(folder, name, sockets):
     prompt = api(name, folder)
     for node in prompt.values():
@@ -118,7 +117,7 @@ def test_links_are_known_at_both_ends(name):
     assert saved["last_node_id"] == max(nodes) and saved["last_link_id"] == max(link[0] for link in saved["links"])
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", NAMES)
 def test_values_are_the_engine_s_defaults(name):
     for node in api(name).values():
         for key, value in node["inputs"].items():
@@ -134,7 +133,7 @@ def test_values_are_the_engine_s_defaults(name):
                 assert value == getattr(EngineConfig, "runner" if key == "graphs" else key), key
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_path_of_one_machine(name):
-    text = json.dumps([api(name), graph(name) if name in NAMES else {}])
+    text = json.dumps([api(name), graph(name)])
     assert "\\\\" not in text and "/home" not in text and ":/" not in text
