@@ -74,13 +74,7 @@ class HiggsTTSLines(io.ComfyNode):
                 *advanced_inputs(),
                 even_loudness_input("Make all files equally loud, as far as 8 dB allow."),
                 retries_input(),
-                io.Boolean.Input(
-                    "subtitles",
-                    default=False,
-                    optional=True,
-                    advanced=True,
-                    tooltip="Also write an SRT file beside each sound file, a cue for each sentence.",
-                ),
+                _subtitles_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="What was spoken in this run, 24 kHz, one channel."),
@@ -157,6 +151,16 @@ def _file_inputs() -> list[io.Input]:
             tooltip="Files of each row, to choose from: id_1.wav has the row's seed, id_2.wav the next one, and so on.",
         ),
     ]
+
+
+def _subtitles_input() -> io.Input:
+    return io.Boolean.Input(
+        "subtitles",
+        default=False,
+        optional=True,
+        advanced=True,
+        tooltip="Also write an SRT file beside each sound file, a cue for each sentence.",
+    )
 
 
 def _voices(
