@@ -1,4 +1,5 @@
-"""What is left on the device after closing: cycles of open, speak, close under every allocator, one process each.
+"""What is left on the device after closing: cycles of open, a line, a dialogue, close under every allocator, one
+process each.
 
 On request also ComfyUI's Dynamic VRAM (needs comfy-aimdo), the rate of reloading against its ceiling, and the faults
 of tests/gpu. Prints one JSON line last. Needs a CUDA GPU.
@@ -77,14 +78,18 @@ def _faults(allocator: str) -> dict:
 
 
 def _cycles(args) -> dict:
-    """Open, speak and close again and again; bytes missing after each close against before the first."""
+    """Open, speak a line and a dialogue, and close again and again; bytes missing after each close against before the
+    first.
+    """
     room = DynamicVram() if args.dynamic else None
     import psutil
     import torch
 
-    from engine import Engine, EngineConfig, SamplingParams
+    from engine import Engine, EngineConfig, SamplingParams, Turn
 
     torch.zeros(1, device="cuda")
+    params = SamplingParams(max_frames=25, seed=1, retries=0)  # random weights find no end
+    scene = [Turn(("Ann", "Bob", "Cid")[number % 3], f"This is what turn {number} says.") for number in range(12)]
     if room is not None:
         room.fill(left=3 * GB)
     left, rss, used, codes = [], [], [], set()
@@ -92,8 +97,9 @@ def _cycles(args) -> dict:
     for _ in range(args.cycles):
         engine = Engine(EngineConfig(model=args.folder, dtype=args.dtype, context=1024, device="cuda:0"))
         engine.open()
-        speech = engine.speak("Unload me again.", params=SamplingParams(max_frames=25, seed=1))
-        codes.add(hash(speech.wav.numpy().tobytes()))
+        speech = engine.speak("Unload me again.", params=params)
+        said = engine.speak_turns(scene, {}, params)
+        codes.add(hash(speech.wav.numpy().tobytes() + said.wav.numpy().tobytes()))
         used.append(before - free_bytes())
         engine.close()
         left.append(before - free_bytes())
