@@ -14,7 +14,6 @@ import torch
 
 from . import (
     EMBEDDED,
-    QUANTIZED,
     SAMPLE_RATE,
     Engine,
     EngineConfig,
@@ -23,12 +22,12 @@ from . import (
     SamplingParams,
     SpeechResult,
     Voice,
-    range_of,
     read_clip,
     to_srt,
 )
-from .config import DEFAULT_GRAPHS, DTYPES, GRAPHS, KERNELS
+from .config import DEFAULT_GRAPHS, GRAPHS
 from .optional import import_optional
+from .tools.arguments import make_parser
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
@@ -36,7 +35,7 @@ from .tools.new_folder import new_folder, writable
 from .tools.progress import with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import dialogue_in, pronunciations_in
-from .tools.tiny import FAMILIES, write_tiny
+from .tools.tiny import write_tiny
 
 _SMALL_VOICE = (
     "No --model given, so the embedded model speaks. It is very small, reads English only and sounds like an old "
@@ -46,9 +45,10 @@ _SMALL_VOICE = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
+    commands = {"say": say, "voice": voice, "doctor": doctor, "bench": bench, "quantize": quantize, "tiny": tiny}
     args = make_parser().parse_args(argv)
     try:
-        return args.run(args) or 0
+        return commands[args.command](args)
     except HiggsError as error:
         print(f"error: {error}", file=sys.stderr)
     except torch.cuda.OutOfMemoryError as error:
@@ -196,97 +196,6 @@ def _dialogue(
         print(f"warning: {warning}", file=sys.stderr)
     voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}
     return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, even=not args.uneven)
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """The commands and their options, with the defaults and ranges of config.py."""
-    parser = argparse.ArgumentParser(prog="python -m engine", description="Higgs Audio v2 and Higgs TTS 3.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _say_parser(commands)
-    _voice_parser(commands)
-    command = commands.add_parser("doctor", help="report what a checkpoint folder holds and what is wrong with it")
-    command.add_argument("folder")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=doctor)
-    _bench_parser(commands)
-    command = commands.add_parser("quantize", help="write a checkpoint in 8 or 4 bits, which loads as it is")
-    command.add_argument("folder")
-    command.add_argument("out", help="a new folder")
-    command.add_argument("--dtype", choices=QUANTIZED, required=True)
-    command.set_defaults(run=quantize)
-    command = commands.add_parser("tiny", help="write a tiny checkpoint with random weights, for tests")
-    command.add_argument("folder")
-    command.add_argument("--family", choices=FAMILIES, required=True)
-    command.add_argument("--seed", type=int, default=0)
-    command.set_defaults(run=tiny)
-    return parser
-
-
-def _say_parser(commands):
-    command = commands.add_parser("say", help="speak text into a WAV file")
-    command.add_argument("text", nargs="?", help="what to say; [pause 1.5] is that many seconds of silence")
-    command.add_argument("--script", metavar="FILE.txt", help="a dialogue instead: lines such as Alice: Hello")
-    command.add_argument(
-        "--uneven", action="store_true", help="leave the turns of a --script as loud as they are spoken"
-    )
-    command.add_argument("--out", required=True, metavar="FILE.wav")
-    command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
-    command.add_argument("--transcript", help="what the clip says")
-    command.add_argument("--pronunciations", type=Path, metavar="FILE.txt", help="lines such as Nguyen = Win")
-    command.add_argument("--scene", help="v2 only: description of the recording")
-    _sampling_argument(command, "seed")
-    _sampling_argument(command, "temperature")
-    _sampling_argument(command, "top_p")
-    _sampling_argument(command, "top_k")
-    command.add_argument("--greedy", action="store_true", help="always take the most likely code")
-    _sampling_argument(command, "max_frames", "limit a chunk of text; 25 a second")
-    _sampling_argument(command, "retries", "speak a chunk again that came out badly, so many times at most")
-    _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
-    _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
-    command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
-    command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, a cue a sentence")
-    command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
-    _way_arguments(command)
-    _model_arguments(command)
-    command.set_defaults(run=say)
-
-
-def _sampling_argument(command, name, *words):
-    """The option of a number in SamplingParams, with that field's default and range."""
-    default, (low, high, _) = getattr(SamplingParams, name), range_of(SamplingParams, name)
-    text = "; ".join([*words, f"{low} to {high}, default {default}"])
-    command.add_argument("--" + name.replace("_", "-"), type=type(default), default=default, help=text)
-
-
-def _voice_parser(commands):
-    command = commands.add_parser("voice", help="encode a reference clip once into a voice file")
-    command.add_argument("reference", metavar="REF.wav")
-    command.add_argument("--transcript", help="what the clip says")
-    command.add_argument("--out", required=True, metavar="VOICE.safetensors")
-    _model_arguments(command)
-    command.set_defaults(run=voice)
-
-
-def _bench_parser(commands):
-    command = commands.add_parser("bench", help="time the decode step against the device's memory bandwidth")
-    command.add_argument("--json", action="store_true", help="also print one line of JSON, last")
-    _way_arguments(command)
-    _model_arguments(command, "checkpoint folder; without it random weights in the published shapes")
-    command.set_defaults(run=bench)
-
-
-def _way_arguments(command):
-    command.add_argument(
-        "--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no CUDA kernels of ours"
-    )
-    command.add_argument("--graphs", choices=GRAPHS, default=DEFAULT_GRAPHS, help="CUDA graphs; off is slower")
-
-
-def _model_arguments(command, model="checkpoint folder; without it the embedded one speaks"):
-    command.add_argument("--model", metavar="DIR", help=model)
-    command.add_argument("--codec", metavar="DIR", help="codec folder, where the checkpoint holds none")
-    command.add_argument("--device", default=EngineConfig.device)
-    command.add_argument("--dtype", choices=DTYPES, default=EngineConfig.dtype)
 
 
 if __name__ == "__main__":

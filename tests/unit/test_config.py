@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from higgs_tts.engine import EngineConfig, HiggsError, SamplingParams, range_of
-from higgs_tts.engine.__main__ import make_parser
+from higgs_tts.engine.tools.arguments import make_parser
 
 NUMBERS = [
     (settings, field)
