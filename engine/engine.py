@@ -15,10 +15,12 @@ import torch
 from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from .checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import build_encoder
+from .codec.waveform import Waveform
 from .config import EngineConfig, SamplingParams
 from .decode.kept_codes import KeptCodes
 from .device import device_of
 from .errors import HiggsError
+from .generation import generate
 from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes, drop
 from .prompt.builder import PromptBuilder
@@ -247,11 +249,14 @@ class Engine:
                     on_frame(done, expected)
 
             what = turns, voices, params, scene, Listener(tick, on_audio, on_restart), dialogue
+            size = self._loaded.context, self.checkpoint.config.codebooks
+            waveform = Waveform(self._loaded.decoder, self._loaded.pool)
             self._speaking = True
             try:
-                with self._few_threads(), SpeechRequest(self._loaded, self._builder, *what) as request:
-                    speech = request.run()
+                with self._few_threads(), SpeechRequest(self._builder, size, waveform, *what) as request:
+                    speech = generate(self._loaded, request, waveform)
             finally:
+                waveform.close()
                 self._speaking = False
                 if self._drop_after:
                     self._drop()

@@ -1,13 +1,13 @@
 """One call of speak: turns of text as sequences that decode together, and one waveform in the text's order.
 
-Knows neither layers nor kernels, and what decodes the sequences only as a model runner.
+Knows nothing of what decodes the sequences.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
@@ -19,12 +19,8 @@ from .audio.loudness import set_volume
 from .codec.waveform import Sound, Waveform
 from .config import SamplingParams
 from .decode.kept_codes import KeptCodes
-from .decode.model_runner import ModelRunner
-from .decode.prefix_cache import PrefixCache
-from .decode.scheduler import Scheduler
 from .decode.takes import Takes
 from .errors import HiggsError
-from .loaded_model import LoadedModel
 from .prompt.builder import PromptBuilder
 from .prompt.chunking import estimate_frames
 from .prompt.plan import Chunk, plan
@@ -68,16 +64,20 @@ class _Part:
 
 
 class SpeechRequest:
-    """Speaks turns, and again what came out badly.
+    """Turns on their way to sound: says what is to be decoded, takes the codes, and asks again for what came out badly.
 
-    dialogue: None for one text. Of a dialogue the noise is numbered by how often the same speaker has said the same
-    before, so that a turn more or less changes no other; and a speaker's own voice depends on its name.
+    Whoever decodes goes through `stages`, hands over codes by `push`, and decodes what `settle` returns as well.
+
+    size: the context's positions, and codebooks. waveform: makes the sound; other requests may share it. dialogue: None
+    for one text. Of a dialogue the noise is numbered by how often the same speaker has said the same before, so that a
+    turn more or less changes no other; and a speaker's own voice depends on its name.
     """
 
     def __init__(
         self,
-        loaded: LoadedModel,
         builder: PromptBuilder,
+        size: tuple[int, int],
+        waveform: Waveform,
         turns: Ordered[Turn],
         voices: Mapping[str, Voice],
         params: SamplingParams,
@@ -85,13 +85,12 @@ class SpeechRequest:
         listener: Listener,
         dialogue: DialogueOptions | None = None,
     ):
-        self._loaded, self._listener, self._turns, self._params = loaded, listener, turns, params
-        self._dialogue, self._reused = dialogue, 0
-        self._speakers = Speakers(voices, loaded.context)
-        size = loaded.context, loaded.talker.config.codebooks
+        self._began = time.perf_counter()
+        self._size, self._waveform, self._listener = size, waveform, listener
+        self._turns, self._params, self._dialogue, self._reused = turns, params, dialogue, 0
+        self._speakers = Speakers(voices, size[0])
         self._prompts = SequenceBuilder(builder, self._speakers, params, scene, *size, is_dialogue=dialogue is not None)
         self._kept = dialogue.kept if dialogue else None
-        self._waveform = Waveform(loaded.decoder, loaded.pool)
         self._warnings: list[str] = []
         self._chunks: list[Chunk] = []  # in the text's order, and so are their parts
         self._parts: list[_Part] = []
@@ -107,23 +106,57 @@ class SpeechRequest:
 
     def __exit__(self, *exc: object) -> None:
         """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
-        self._waveform.close()
         with contextlib.suppress(AttributeError):  # closed before
-            del self._loaded, self._listener, self._kept, self._dialogue
+            del self._waveform, self._listener, self._kept, self._dialogue
 
-    def run(self) -> SpeechResult:
-        """The whole text. Raises HiggsError for a prompt that does not fit and for sound that is not finite."""
-        began = time.perf_counter()
+    def stages(self) -> Iterator[list[Sequence]]:
+        """What is to be decoded, all of it known to fit; before the next stage that must be settled.
+
+        First what becomes the voice of a speaker without one, then all else; none where all of it was said before.
+        Raises HiggsError for a prompt that does not fit.
+        """
         self._plan()
         while places := self._speakers.reference_places(self._chunks, self._spoken()):
-            self._decode(places)
+            yield self._begin(places)
             for speaker in {self._chunks[place].speaker for place in places}:
                 self._speakers.refer(speaker, self._chunks, self._spoken())
-        self._decode([place for place, part in enumerate(self._parts) if part.spoken is None])
+        yield self._begin([place for place, part in enumerate(self._parts) if part.spoken is None])
+
+    def longest(self, sequences: Ordered[Sequence]) -> int:
+        """Positions that the longest of them may take."""
+        return max(map(len, sequences)) + self._params.max_frames + self._size[1] - 1
+
+    def is_single(self, sequences: Ordered[Sequence]) -> bool:
+        """Whether they may go the way of one row: a text's first chunk, where it is alone."""
+        return self._dialogue is None and len(sequences) == 1 and self._speaking[sequences[0]] is self._parts[0]
+
+    @property
+    def own_voices(self) -> int:
+        """Voices whose prefixes are of no use to later requests: those of a dialogue, and those made of this text."""
+        is_given = self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys()
+        return 0 if is_given else max(1, len(self._speakers.voices))
+
+    def low_latency_frames(self, sequence: Sequence) -> int:
+        """Frames that its first sound takes, while somebody waits for it; else 0."""
+        sound = self._speaking[sequence].sound
+        return sound.low_latency_frames if sound else 0
+
+    def decoded_by(self, how: str, notes: Ordered[str]) -> None:
+        """What decodes the next stage, in words for users, and what there is to warn of."""
+        self._how = how
+        self._warnings += notes
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all sequences so far are judged."""
+        return not self._speaking
+
+    def result(self) -> SpeechResult:
+        """The whole text, once all stages are settled. Raises HiggsError for sound that is not finite."""
         sequences = [part.spoken for part in self._parts if part.spoken is not None]
-        none = torch.empty((0, self._loaded.talker.config.codebooks), dtype=torch.int64)
+        none = torch.empty((0, self._size[1]), dtype=torch.int64)
         codes = torch.cat([none, *(frames for sequence in sequences for frames in sequence.codes)])
-        limits = sequences, self._params.max_frames, self._loaded.context
+        limits = sequences, self._params.max_frames, self._size[0]
         wav, said = self._assembly.finish(), self._said()
         turns = self._spoken_turns(said)
         if self._dialogue:
@@ -134,7 +167,7 @@ class SpeechRequest:
         return SpeechResult(
             wav,
             codes,
-            time.perf_counter() - began,
+            time.perf_counter() - self._began,
             len(self._chunks),
             ending.stopped(*limits),
             tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *self._warnings])),
@@ -162,8 +195,8 @@ class SpeechRequest:
     def _spoken(self) -> list[Sequence | None]:
         return [part.spoken for part in self._parts]
 
-    def _decode(self, places: list[int]):
-        """Speaks these chunks, all of them before the first one starts known to fit."""
+    def _begin(self, places: list[int]) -> list[Sequence]:
+        """The sequences of these chunks, but for those that have been said before."""
         reused, sequences = [], []
         for place in places:
             part = self._parts[place]
@@ -176,63 +209,29 @@ class SpeechRequest:
             self._speaking[sequence] = part
         for sequence in reused:
             self._reused += 1
-            self._remaining -= sequence.expected
-            self._push(sequence, sequence.codes[0])
-        if sequences:
-            longest = max(map(len, sequences)) + self._params.max_frames + self._loaded.talker.config.codebooks - 1
-            alone = self._dialogue is None and places[0] == 0
-            with self._loaded.runner_for(len(sequences), longest, alone) as runner:
-                self._run(runner, sequences)
-        self._waveform.finish()
-        self._settle()
+            self._done -= sequence.num_frames  # progress is of what is decoded
+            self.push(sequence, sequence.codes[0])
+        return sequences
 
     def _takes(self, place: int, sequence: Sequence, is_reused: bool) -> Takes:
         heard_for_good = place == 0 and self._listener.on_audio is not None and self._listener.on_restart is None
         once = is_reused or heard_for_good or self._params.greedy
         return Takes(sequence, 0 if once else self._params.retries, judged=self._params.retries > 0)
 
-    def _run(self, runner: ModelRunner, sequences: list[Sequence]):
-        self._warnings += runner.notes
-        rows = min(runner.state.batch, len(sequences))
-        self._how = self._loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
-        self._waveform.windows.serialize = rows == 1
-        first = self._speaking[sequences[0]].sound
-        low_latency_frames = first.low_latency_frames if first else 0
-        with Scheduler(runner, sequences, self._prefixes(runner), low_latency_frames) as scheduler:
-            while scheduler.waiting:
-                for outputs in scheduler:
-                    for sequence, frames in outputs:
-                        self._count(sequence, len(frames))
-                        self._push(sequence, frames)
-                    self._waveform.poll()
-                    scheduler.add(*self._settle())
-                    self._tick()
-                self._waveform.finish()
-                scheduler.add(*self._settle())
-
-    def _prefixes(self, runner: ModelRunner) -> PrefixCache:
-        """The engine's for a given voice; a voice made of this text, or one of a dialogue, is of no use to the next."""
-        if self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys():
-            return self._loaded.prefixes
-        return PrefixCache(runner.pool, max(1, len(self._speakers.voices)))
-
-    def _count(self, sequence: Sequence, frames: int):
-        """Frames of a sequence that have become final."""
-        self._done += frames
-        self._remaining += sequence.remaining - max(0, sequence.expected - sequence.num_frames + frames)
-
-    def _push(self, sequence: Sequence, frames: torch.Tensor):
-        """A sequence's next frames, to sound."""
+    def push(self, sequence: Sequence, frames: torch.Tensor) -> None:
+        """Frames [t, K] of a sequence that have become final."""
+        self._done += len(frames)
+        self._remaining += sequence.remaining - max(0, sequence.expected - sequence.num_frames + len(frames))
         part = self._speaking[sequence]
         assert part.sound is not None
         for _ in part.sound.push(frames):
             self._stream()
-            self._tick()
+            self.tick()
         if sequence.finished:
             part.sound.finish()
             self._ending.append((sequence, part.sound))
 
-    def _settle(self) -> list[Sequence]:
+    def settle(self) -> list[Sequence]:
         """Judges what is whole, and lets hear what is next in the text's order -> what is to be spoken again."""
         again = []
         for sequence, sound in [one for one in self._ending if one[1].is_complete]:
@@ -272,7 +271,8 @@ class SpeechRequest:
                 self._streamed = self._current, len(wav)
                 self._assembly.stream(wav)
 
-    def _tick(self):
+    def tick(self) -> None:
+        """Tells how far it is. Raises what the listener raises to cancel."""
         self._listener.on_frame(self._done, self._done + self._remaining)
 
     def _spoken_turns(self, said: Ordered[SpokenTurn]) -> dict[int, SpokenTurn]:
