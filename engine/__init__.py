@@ -12,13 +12,20 @@ from .config import (
     QUANTIZED,
     SAMPLE_RATE,
     VERSION,
+    CueParams,
     EngineConfig,
     SamplingParams,
     range_of,
 )
+from .dubbing.mix import mix_speech
+from .dubbing.references import cut_references
+from .dubbing.report import cue_lines, cue_summary
+from .dubbing.speak import CueSpeech, speak_cues
 from .engine import Engine
 from .errors import HiggsError
+from .plain_text import decode_text
 from .prompt.chunking import estimate_seconds
+from .prompt.cues import CueSheet, cue_names, read_cues
 from .prompt.lines import LinesRow, read_lines
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
@@ -39,6 +46,9 @@ __all__ = [
     "QUANTIZED",
     "SAMPLE_RATE",
     "VERSION",
+    "CueParams",
+    "CueSheet",
+    "CueSpeech",
     "Dialogue",
     "Engine",
     "EngineConfig",
@@ -52,16 +62,24 @@ __all__ = [
     "Turn",
     "Voice",
     "Wave",
+    "cue_lines",
+    "cue_names",
+    "cue_summary",
+    "cut_references",
+    "decode_text",
     "download_checkpoint",
     "estimate_seconds",
     "find_checkpoints",
     "find_in_hf_cache",
+    "mix_speech",
     "range_of",
     "read_clip",
+    "read_cues",
     "read_dialogue",
     "read_lines",
     "read_pronunciations",
     "script_names",
+    "speak_cues",
     "speaker_key",
     "to_srt",
     "turn_to_srt",

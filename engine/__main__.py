@@ -15,6 +15,7 @@ import torch
 from . import (
     EMBEDDED,
     SAMPLE_RATE,
+    CueParams,
     Engine,
     EngineConfig,
     HiggsError,
@@ -22,7 +23,12 @@ from . import (
     SamplingParams,
     SpeechResult,
     Voice,
+    cue_lines,
+    cue_summary,
+    cut_references,
+    mix_speech,
     read_clip,
+    speak_cues,
     to_srt,
 )
 from .config import DEFAULT_GRAPHS, GRAPHS
@@ -34,7 +40,7 @@ from .tools.doctor import examine
 from .tools.new_folder import new_folder, writable
 from .tools.progress import with_bar
 from .tools.quantize_folder import quantize_folder
-from .tools.text_files import dialogue_in, pronunciations_in
+from .tools.text_files import cues_in, dialogue_in, pronunciations_in
 from .tools.tiny import write_tiny
 
 _SMALL_VOICE = (
@@ -65,12 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(args: argparse.Namespace) -> int:
-    """Text to a WAV file."""
+    """Text, a script or subtitles to a WAV file."""
     params = _sampling(args)
     if args.transcript and not args.voice:
         raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
-    if (args.text is None) == (args.script is None):
-        raise HiggsError("Give a text, or a file with --script, and not both.")
+    if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
+        raise HiggsError("Give a text, or a file with --script or --srt-in, and only one of them.")
+    if args.srt_in:
+        return _say_cues(args, params)
     if args.script and args.voice:
         raise HiggsError(
             "--voice is for a text. A script names its voices at its head, as in: Alice = alice.safetensors"
@@ -100,6 +108,37 @@ def say(args: argparse.Namespace) -> int:
         f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; backend: {speech.how}"
     )
     print(out)
+    return 0
+
+
+def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
+    """A subtitle file to a WAV file, each cue at its time."""
+    if args.codes:
+        raise HiggsError("--codes is for a text or a --script. Leave it out.")
+    fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
+    path, write = Path(args.srt_in), import_optional("soundfile", "write")
+    film, bed = (read_clip(given) if given else None for given in (args.film, args.bed))
+    sheet, said = cues_in(path, anyone=film is not None), pronunciations_in(args.pronunciations)
+    out, srt_out = writable(args.out, ".wav"), writable(args.srt_out, ".srt") if args.srt_out else None
+    with Engine(_engine_config(args)) as engine:
+        voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
+        voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
+        if film:
+            without = [speaker for speaker in sheet.speakers if speaker not in voices]
+            for speaker, clip in cut_references(sheet.cues, torch.from_numpy(film[0]), film[1], without).items():
+                transcript = None if args.translated else clip.transcript
+                voices[speaker] = engine.encode_voice(clip.wav, SAMPLE_RATE, transcript, speaker)
+        cues = sheet.said_as(said).cues
+        what = engine, cues, voices, params, fit, args.scene
+        speech = with_bar(functools.partial(speak_cues, *what, even=not args.uneven))
+    below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
+    wav = mix_speech(speech.sounds, speech.seconds, below, rate, fit.lower_bed)
+    write(out, wav.T.numpy(), rate)
+    if srt_out:
+        srt_out.write_text(speech.to_srt(), encoding="utf-8")
+    for warning in (*sheet.warnings, *speech.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    print("\n".join([*cue_lines(speech), cue_summary(speech), str(out)]))
     return 0
 
 

@@ -122,3 +122,19 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
+
+
+@dataclass(frozen=True)
+class CueParams:
+    """How the cues of a subtitle file are spoken at their times. The first three: what is done, in this order, to
+    speech that does not fit its cue.
+    """
+
+    faster: bool = True  # it is spoken again with a speed tag, where the checkpoint has these
+    stretch: float = _number(1.25, 1.0, 2.0, step=0.05)  # it is made so many times as fast at most; 1 leaves it
+    shift: bool = True  # what comes next begins later; else that is spoken at its time, at once with this
+    run_on: float = _number(0.5, 0.0, 10.0, step=0.1)  # seconds that it may go on behind its cue where nothing follows
+    lower_bed: float = _number(15.0, 0.0, 60.0, step=1.0)  # dB, of what sounds below the speech while somebody speaks
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)

@@ -67,6 +67,10 @@ class Engine:
     def family(self) -> str:
         return self.checkpoint.config.family
 
+    def knows_tag(self, tag: str) -> bool:
+        """Whether the checkpoint follows a control tag, as far as its files say."""
+        return self._builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
+
     @property
     def opened(self) -> bool:
         return self._loaded is not None

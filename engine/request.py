@@ -157,25 +157,25 @@ class SpeechRequest:
         none = torch.empty((0, self._size[1]), dtype=torch.int64)
         codes = torch.cat([none, *(frames for sequence in sequences for frames in sequence.codes)])
         limits = sequences, self._params.max_frames, self._size[0]
-        wav, said = self._assembly.finish(), self._said()
+        wav, said, retaken = self._assembly.finish(), self._said(), self._retaken()
         turns = self._spoken_turns(said)
         if self._dialogue:
             for number, turn in turns.items():
                 set_volume(wav[turn.start : turn.stop], self._turns[number].volume, self._dialogue.even)
-        retaken = self._retaken()
-        self._warnings += self._prompts.warnings
+        told = [*self._warnings, *self._prompts.warnings]
         return SpeechResult(
             wav,
             codes,
             time.perf_counter() - self._began,
             len(self._chunks),
             ending.stopped(*limits),
-            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *self._warnings])),
+            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *told])),
             self._how or "none, all of it had been spoken before",
             tuple(turns.values()),
             self._reused,
             retaken,
             said,
+            self._speakers.voices,
         )
 
     def _plan(self):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from .config import SAMPLE_RATE
+from .voice.voice import Voice
 
 END_OF_SPEECH = "end of speech"
 FLAWS = {  # what can be wrong with a take
@@ -66,6 +68,7 @@ class SpeechResult:
     reused: int = 0  # chunks of a dialogue that had been said before
     retaken: tuple[Retaken, ...] = ()  # chunks that were spoken again, or should have been
     said: tuple[SpokenTurn, ...] = ()  # each chunk, as its turn is told
+    voices: Mapping[str, Voice] = field(default_factory=dict)  # by speaker, those that were made of speech among them
 
     @property
     def complete(self) -> bool:

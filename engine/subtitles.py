@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from .audio.levels import silences, spoken_part
 from .config import SAMPLE_RATE
 from .prompt.chunking import estimate_seconds, split_sentences
+from .prompt.cues import Cue, write_srt
 from .result import SpeechResult
 
 _LEAST_PAUSE = 0.06  # seconds: shorter ones are stops inside words
@@ -19,16 +20,6 @@ _PAUSE_WORTH = 2.0  # what a long pause makes up for, in spreads of a sentence's
 _SPREAD, _LEAST_SPREAD = 0.2, 0.15  # of a sentence's length around its estimate: a share of it, and seconds
 _KEPT = 50  # ways that are followed
 _NO_PAUSE = 3.0  # what it costs to put an end where nothing is silent
-
-
-@dataclass(frozen=True)
-class Cue:
-    """A sentence and when it is heard, in seconds."""
-
-    start: float
-    stop: float
-    text: str
-    speaker: str = ""
 
 
 def cues_of(speech: SpeechResult) -> list[Cue]:
@@ -60,17 +51,7 @@ def to_srt(speech: SpeechResult) -> str:
     """The cues as a SubRip file; of several speakers each cue begins with the name."""
     cues = cues_of(speech)
     several = len({cue.speaker for cue in cues}) > 1
-    entries = []
-    for number, cue in enumerate(cues, 1):
-        name = f"{cue.speaker}: " if several and cue.speaker else ""
-        entries.append(f"{number}\n{_time(cue.start)} --> {_time(cue.stop)}\n{name}{cue.text}\n")
-    return "\n".join(entries)
-
-
-def _time(seconds: float) -> str:
-    milliseconds = round(1000 * seconds)
-    minutes, rest = divmod(milliseconds, 60_000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02},{rest % 1000:03}"
+    return write_srt(cues if several else [replace(cue, speaker="") for cue in cues])
 
 
 def _times(wav: torch.Tensor, sentences: Sequence[str]) -> list[tuple[int, int]]:

@@ -1,9 +1,10 @@
-"""Text files beside clips that hold what is said in them, in whatever encoding an editor saved."""
+"""Text files beside clips that hold what is said in them."""
 
 from __future__ import annotations
 
-import codecs
 from pathlib import Path
+
+from ..engine import decode_text
 
 SUFFIXES = (".reference.txt", ".txt")  # the first that is there counts
 
@@ -13,15 +14,5 @@ def transcript_of(clip: Path) -> tuple[str, str]:
     for suffix in SUFFIXES:
         path = clip.with_suffix(suffix)
         if path.is_file():
-            return _decode(path.read_bytes()), path.name
+            return decode_text(path.read_bytes()).strip(), path.name
     return "", ""
-
-
-def _decode(data: bytes) -> str:
-    """UTF-8, UTF-16 as Windows writes it, or else Windows' old Western code page."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return data.decode("utf-16", errors="replace").strip()
-    try:
-        return data.decode("utf-8-sig").strip()
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace").strip()

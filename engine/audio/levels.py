@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -11,6 +13,7 @@ _STEP = SAMPLE_RATE // 100
 _NOTHING = 10 ** (-50 / 20)  # of full scale: nobody speaks so softly
 _BELOW_SPEECH = 10 ** (-35 / 20)  # of the speech: what a room makes
 _SPEECH = 0.9  # of the levels lie below that of speech
+_BETWEEN = 0.1  # of the levels are lower than the softest of speech
 _FULL, _CLIPPED = 0.999, 0.01  # share of samples at full scale
 _EDGE = 5  # hundredths of a second that stay around what is heard: sounds begin and fade softly
 
@@ -35,6 +38,12 @@ def is_near_silent(wav: torch.Tensor) -> bool:
     """Whether next to nothing is heard in speech [n]."""
     levels = _levels(wav)
     return not len(levels) or float(levels.quantile(_SPEECH)) < _NOTHING
+
+
+def contrast(wav: torch.Tensor) -> float:
+    """Decibels from what is heard between words in wav [n] to the speech; little where music or noise lies below."""
+    levels = _levels(wav).clamp_min(_NOTHING)
+    return 20 * math.log10(float(levels.quantile(_SPEECH) / levels.quantile(_BETWEEN))) if len(levels) else 0.0
 
 
 def is_clipped(wav: torch.Tensor) -> bool:

@@ -59,6 +59,10 @@ class PromptBuilder:
         """What the tokenizer lacks and prompts can do without, in plain words."""
         return tuple(self._vocabulary.lacks())
 
+    def knows(self, tag: str) -> bool:
+        """Whether the tokenizer has a control tag."""
+        return self._vocabulary.guard.is_tag(tag)
+
     def build(
         self,
         text: str,

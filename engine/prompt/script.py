@@ -107,12 +107,12 @@ def read_dialogue(script: str, known: Iterable[str] = ()) -> Dialogue:
     Speaker 1, [S1], [Speaker_1] and [1] are the same name. Raises HiggsError for a name without a voice where others
     have one.
     """
-    return _DialogueReader(script, known).read()
+    return DialogueReader(script.splitlines(), known).read()
 
 
 def script_names(script: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """(voices that the head of a script names, names that stand where a turn could begin). Judges nothing."""
-    reader = _DialogueReader(script, ())
+    reader = DialogueReader(script.splitlines())
     return reader.head, tuple(dict.fromkeys(reader.found))
 
 
@@ -146,12 +146,18 @@ class _Settings:
     volume: float = 1.0
 
 
-class _DialogueReader:
-    """Reads one script. `head` and `found` are there before anything is judged."""
+class DialogueReader:
+    """Reads one script. `head`, `found` and `names` are there before anything is judged.
 
-    def __init__(self, script: str, known: Iterable[str]):
-        lines = [line for line in script.splitlines() if not _COMMENT.match(line)]
-        self._warnings: list[str] = []
+    known: names with a voice, besides those of the head; named: others that begin a turn. anyone: and so do names that
+    recur, even where there are voices.
+    """
+
+    def __init__(
+        self, lines: Iterable[str], known: Iterable[str] = (), named: Iterable[str] = (), anyone: bool = False
+    ):
+        lines = [line for line in lines if not _COMMENT.match(line)]
+        self.warnings: list[str] = []
         self.head: dict[str, str] = {}  # speaker -> voice
         while lines and (not lines[0].strip() or _DECLARED.fullmatch(lines[0])):
             if declared := _DECLARED.fullmatch(lines.pop(0)):
@@ -160,20 +166,33 @@ class _DialogueReader:
         self._names = {speaker_key(name): name for name in (*known, *self.head) if name}
         self.found = [start[1] for line in lines if (start := self._start(line))]
         self._counts = Counter(map(speaker_key, self.found))
-        self._voices = bool(self._names)
+        self._voices = bool(self._names) and not anyone
+        for name in named:
+            self._names.setdefault(speaker_key(name), name)
         if not self._voices:
             for name in self.found:
                 if self._counts[speaker_key(name)] > 1:
                     self._names.setdefault(speaker_key(name), name)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that begin a turn, as they are spelled."""
+        return tuple(self._names.values())
+
     def read(self) -> Dialogue:
-        turns, speaker, settings, said = [], "", _Settings(), []
+        """The whole script."""
+        turns = self.turns(self._lines)
+        return Dialogue(tuple(turns), self.head, tuple(dict.fromkeys(self.warnings)))
+
+    def turns(self, lines: Iterable[str], speaker: str = "") -> list[Turn]:
+        """Those of some lines; speaker: who says what stands before the first name. Raises as `read_dialogue`."""
+        turns, settings, said = [], _Settings(), []
 
         def end():
             if text := "\n".join(said).replace("\\#", "#").strip():
                 turns.append(Turn(speaker, settings.lead + text, settings.seed, settings.volume))
 
-        for line in self._lines:
+        for line in lines:
             start = self._start(line)
             if start is None or not self._begins_turn(start):
                 said.append(line)
@@ -183,7 +202,7 @@ class _DialogueReader:
             settings = self._settings(start)
             said = [start[start.re.groups]]
         end()
-        return Dialogue(tuple(turns), self.head, tuple(dict.fromkeys(self._warnings)))
+        return turns
 
     def _start(self, line: str) -> re.Match | None:
         """What might begin a turn: (name, settings, text) of brackets, (name, text) before a colon."""
@@ -209,7 +228,7 @@ class _DialogueReader:
         known = ", ".join(self._names.values())
         if self._counts[key] > 1 and (start[1][0].isupper() or key.isdigit()):
             raise HiggsError(f"{start[1]} has no voice. Names with one: {known}.{meant}")
-        self._warnings.append(f'"{start[1]}" was read as text, for it has no voice. Names with one: {known}.{meant}')
+        self.warnings.append(f'"{start[1]}" was read as text, for it has no voice. Names with one: {known}.{meant}')
         return False
 
     def _settings(self, start: re.Match) -> _Settings:
@@ -226,7 +245,7 @@ class _DialogueReader:
                 times = 10 ** (float(volume["db"]) / 20) if volume["db"] else float(volume["times"])
                 given.volume = min(_LOUDEST, times)
             else:
-                self._warnings.append(
+                self.warnings.append(
                     f'"{setting.strip()}" of {start[1]} was left out. Settings are seed:24, volume:0.5 or volume:-6dB, '
                     f"and speed: {', '.join(_SPEEDS)}."
                 )

@@ -11,6 +11,7 @@ from ..config import (
     GRAPHS,
     KERNELS,
     QUANTIZED,
+    CueParams,
     EngineConfig,
     SamplingParams,
     range_of,
@@ -43,9 +44,7 @@ def _say_parser(commands):
     command = commands.add_parser("say", help="speak text into a WAV file")
     command.add_argument("text", nargs="?", help="what to say; [pause 1.5] is that many seconds of silence")
     command.add_argument("--script", metavar="FILE.txt", help="a dialogue instead: lines such as Alice: Hello")
-    command.add_argument(
-        "--uneven", action="store_true", help="leave the turns of a --script as loud as they are spoken"
-    )
+    command.add_argument("--uneven", action="store_true", help="leave turns and cues as loud as they are spoken")
     command.add_argument("--out", required=True, metavar="FILE.wav")
     command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
     command.add_argument("--transcript", help="what the clip says")
@@ -63,13 +62,31 @@ def _say_parser(commands):
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
     command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, a cue a sentence")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
+    _cue_arguments(command)
     _way_arguments(command)
     _model_arguments(command)
 
 
+def _cue_arguments(command):
+    group = command.add_argument_group("subtitles", "--srt-in speaks each cue at its time; names as in a script")
+    group.add_argument("--srt-in", metavar="FILE.srt", help="SRT or VTT instead of a text")
+    group.add_argument("--film", metavar="FILE.wav", help="the film's sound: its speakers lend their voices")
+    group.add_argument("--translated", action="store_true", help="the film speaks another language than the subtitles")
+    group.add_argument("--bed", metavar="FILE.wav", help="sound below the speech, such as the film's")
+    _number_argument(group, CueParams, "lower_bed", "dB that it is lower while somebody speaks")
+    group.add_argument("--no-faster", action="store_true", help="use no speed tags for what does not fit")
+    _number_argument(group, CueParams, "stretch", "make what does not fit so many times as fast at most")
+    group.add_argument("--no-shift", action="store_true", help="let no cue begin late, also while another is spoken")
+    _number_argument(group, CueParams, "run_on", "seconds that a cue may run on where none follows")
+
+
 def _sampling_argument(command, name, *words):
-    """The option of a number in SamplingParams, with that field's default and range."""
-    default, (low, high, _) = getattr(SamplingParams, name), range_of(SamplingParams, name)
+    _number_argument(command, SamplingParams, name, *words)
+
+
+def _number_argument(command, settings, name, *words):
+    """The option of a number in the settings, with that field's default and range."""
+    default, (low, high, _) = getattr(settings, name), range_of(settings, name)
     text = "; ".join([*words, f"{low} to {high}, default {default}"])
     command.add_argument("--" + name.replace("_", "-"), type=type(default), default=default, help=text)
 

@@ -1,4 +1,4 @@
-"""Scripts and lists of pronunciations from files, for the terminal."""
+"""Scripts, subtitles and lists of pronunciations from files, for the terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import HiggsError
+from ..plain_text import decode_text
+from ..prompt.cues import CueSheet, read_cues
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
 from ..prompt.script import Dialogue, read_dialogue
 
@@ -14,6 +16,16 @@ def dialogue_in(path: Path, said: Pronunciations) -> Dialogue:
     """The script in a file, its words as they are to be said. Raises HiggsError for one that cannot be read."""
     dialogue = read_dialogue(_read(path))
     return replace(dialogue, turns=tuple(replace(t, text=said.apply(t.text, t.speaker)) for t in dialogue.turns))
+
+
+def cues_in(path: Path, anyone: bool) -> CueSheet:
+    """The subtitles in a file; see `read_cues`. Raises HiggsError for a file that cannot be read."""
+    try:
+        return read_cues(decode_text(path.read_bytes()), anyone=anyone)
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error}). Give an SRT or VTT file.") from error
+    except HiggsError as error:
+        raise HiggsError(f"{path}: {error}") from error
 
 
 def pronunciations_in(path: Path | None) -> Pronunciations:

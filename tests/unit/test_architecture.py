@@ -13,14 +13,16 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
-    {"buffers", "codes", "cuda", "errors", "threads", "torch_names", "whole_file"},
+    {"buffers", "codes", "cuda", "errors", "plain_text", "threads", "torch_names", "whole_file"},
     {"memory"},
     {"config", "device", "json_file", "optional", "resample"},
-    {"audio", "codec", "result", "sequence", "talker", "voice"},
+    {"audio", "codec", "sequence", "talker", "voice"},
+    {"result"},
     {"checkpoint", "decode", "ending", "prompt"},
     {"loaded_model", "request", "subtitles"},
     {"generation"},
     {"engine"},
+    {"dubbing"},
     {"__init__"},
     {"tools"},
     {"__main__"},

@@ -1,0 +1,61 @@
+"""Speech at its times as one waveform, over a bed of other sound that is lower while somebody speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..config import SAMPLE_RATE
+from ..resample import resample
+
+_FALL, _RISE = 0.25, 0.5  # seconds that the bed takes on its way down and up
+_TOGETHER = 1.5  # seconds: in shorter pauses it stays down
+
+Sounds = Sequence[tuple[float, torch.Tensor]]  # (second at which it begins, speech [n] at SAMPLE_RATE)
+
+
+def mix_speech(
+    sounds: Sounds,
+    seconds: float,
+    bed: torch.Tensor | None = None,
+    rate: int = SAMPLE_RATE,
+    lower_bed: float = 0.0,
+) -> torch.Tensor:
+    """Speech, for `seconds` at least -> [1, n] at SAMPLE_RATE, or [C, n] at the bed's own.
+
+    bed: [C, n] at `rate` Hz, which stays as it is. lower_bed: dB that it is lower while somebody speaks.
+    """
+    ends = [start + len(wav) / SAMPLE_RATE for start, wav in sounds]
+    size = max(round(max([seconds, *ends]) * rate), 0 if bed is None else bed.shape[1]) + 1
+    out = torch.zeros(1 if bed is None else bed.shape[0], size)
+    if bed is not None:
+        out[:, : bed.shape[1]] = bed
+        for start, end in _stretches([start for start, _ in sounds], ends):
+            _lower(out, round(start * rate), round(end * rate), rate, 10 ** (-lower_bed / 20))
+    for start, wav in sounds:
+        wav = resample(wav, SAMPLE_RATE, rate)
+        at = round(start * rate)
+        out[:, at : at + len(wav)] += wav[: size - at]
+    return out[:, : size - 1].clamp_(-1.0, 1.0)
+
+
+def _stretches(starts: Sequence[float], ends: Sequence[float]) -> list[tuple[float, float]]:
+    """From when to when somebody speaks, short pauses included."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(zip(starts, ends, strict=True)):
+        if found and start - found[-1][1] < _TOGETHER:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def _lower(out: torch.Tensor, start: int, end: int, rate: int, gain: float) -> None:
+    """Sound [C, n] is so many times as loud from start to end, in place, with a ramp before and behind."""
+    out[:, start:end] *= gain
+    fall, rise = round(_FALL * rate), round(_RISE * rate)
+    first = max(0, start - fall)
+    out[:, first:start] *= torch.linspace(1.0, gain, fall + 2)[1:-1][fall - (start - first) :]
+    after = out[:, end : end + rise]
+    after *= torch.linspace(gain, 1.0, rise + 2)[1:-1][: after.shape[1]]

@@ -1,0 +1,185 @@
+"""The cues of a subtitle file spoken at their times: all of them together, then again what takes too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import torch
+
+from ..audio.tempo import check_tempo, with_tempo
+from ..config import SAMPLE_RATE, CueParams, SamplingParams
+from ..engine import Engine
+from ..errors import HiggsError
+from ..prompt.chunking import estimate_frames
+from ..prompt.cues import Cue, CueTurns, write_srt
+from ..prompt.script import Turn
+from ..prompt.tags import TAG_LIKE, delivery_slot
+from ..result import SpeechResult
+from ..voice.voice import Voice
+from .timeline import Timeline
+
+_GROUP = 256  # cues whose speech is held in all its stages at once
+_BETWEEN = 0.15  # seconds between two who speak in one cue
+_FAST = 1.25  # times as long as its slot: what takes longer is spoken very fast
+_NOTHING = 1.03  # times as fast, which nobody hears: not worth another take
+
+
+@dataclass(frozen=True)
+class SpokenCue:
+    """A cue, and what became of it; times in seconds."""
+
+    cue: CueTurns
+    start: float  # when it is heard; of a cue without words, as the file has it
+    stop: float
+    slot: float = 0.0  # what it had at its own time
+    spoken: float = 0.0  # what its speech took at first
+    pace: str = ""  # of a speed tag that made it shorter
+    tempo: float = 1.0  # how many times as fast it was made
+
+    @property
+    def late(self) -> float:
+        return self.start - self.cue.start
+
+
+@dataclass(frozen=True)
+class CueSpeech:
+    """Speech of a subtitle file. sounds: (second at which it begins, wav [n] at SAMPLE_RATE) of each cue with words."""
+
+    cues: tuple[SpokenCue, ...]
+    sounds: tuple[tuple[float, torch.Tensor], ...]
+    parts: tuple[SpeechResult, ...]  # the calls that made it, without their sound
+    warnings: tuple[str, ...]
+
+    @property
+    def frames(self) -> int:
+        """Those that were made, also of what was spoken again."""
+        return sum(part.frames for part in self.parts)
+
+    @property
+    def seconds(self) -> float:
+        """When the last cue ends, by the file or as it is heard."""
+        return max(max(one.stop, one.cue.stop) for one in self.cues)
+
+    def to_srt(self) -> str:
+        """The cues as they stand in the file, at the times when they are heard."""
+        return write_srt(Cue(one.start, one.stop, one.cue.text) for one in sorted(self.cues, key=lambda one: one.start))
+
+
+def speak_cues(
+    engine: Engine,
+    cues: Sequence[CueTurns],
+    voices: Mapping[str, Voice] = MappingProxyType({}),
+    params: SamplingParams | None = None,
+    fit: CueParams | None = None,
+    scene: str | None = None,
+    on_frame: Callable[[int, int], None] | None = None,
+    reuse: bool = True,
+    even: bool = True,
+) -> CueSpeech:
+    """Says cues in the order of their starts, each at its time; the rest is as for `Engine.speak_turns`.
+
+    Raises HiggsError where no cue has a word.
+    """
+    run = _Run(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), on_frame)
+    return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
+
+
+class _Run:
+    """One call: what has been said so far, and by whom."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        voices: Mapping[str, Voice],
+        params: SamplingParams,
+        fit: CueParams,
+        on_frame: Callable[[int, int], None] | None,
+    ):
+        self._engine, self._voices, self._params, self._fit = engine, dict(voices), params, fit
+        self._on_frame, self._done, self._ahead = on_frame, 0, 0
+        self._parts: list[SpeechResult] = []
+
+    def all(self, cues: Sequence[CueTurns], options: Mapping) -> CueSpeech:
+        with_words = [cue for cue in cues if cue.turns]
+        if not with_words:
+            raise HiggsError("no cue has a word to say.")
+        warnings = self._check()
+        timeline, spoken, sounds = Timeline(with_words, self._fit), [], []
+        self._ahead = sum(_frames(cue) for cue in with_words)
+        for first in range(0, len(with_words), _GROUP):
+            group = with_words[first : first + _GROUP]
+            self._ahead -= sum(map(_frames, group))
+            slots = [timeline.slot(first + at) for at in range(len(group))]
+            for cue, slot, (wav, at_first, pace) in zip(group, slots, self._group(group, slots, options), strict=True):
+                place = timeline.place(len(wav) / SAMPLE_RATE)
+                wav = with_tempo(wav, place.tempo)
+                stop = place.start + len(wav) / SAMPLE_RATE
+                spoken.append(SpokenCue(cue, place.start, stop, slot, at_first, pace, place.tempo))
+                sounds.append((place.start, wav))
+        told = tuple(dict.fromkeys([*warnings, *(warning for part in self._parts for warning in part.warnings)]))
+        heard = iter(spoken)
+        every = tuple(next(heard) if cue.turns else SpokenCue(cue, cue.start, cue.stop) for cue in cues)
+        return CueSpeech(every, tuple(sounds), tuple(self._parts), told)
+
+    def _check(self) -> list[str]:
+        """A warning for each thing that was asked for and cannot be done here."""
+        if self._fit.stretch > 1:
+            try:
+                check_tempo()
+            except HiggsError as error:
+                self._fit = replace(self._fit, stretch=1.0)
+                return [f"What does not fit its cue is not stretched: {error}"]
+        return []
+
+    def _group(
+        self, cues: Sequence[CueTurns], slots: Sequence[float], options: Mapping
+    ) -> list[tuple[torch.Tensor, float, str]]:
+        """Of each cue its speech [n], how long it took at first, and by which tag it is faster."""
+        found = [(wav, len(wav) / SAMPLE_RATE, "") for wav in self._say([cue.turns for cue in cues], options)]
+        again = {}
+        if self._fit.faster:
+            for at, (cue, slot, (_, seconds, _)) in enumerate(zip(cues, slots, found, strict=True)):
+                pace = "fast" if seconds <= _FAST * slot else "very_fast"
+                if seconds > _NOTHING * slot and self._engine.knows_tag(_tag(pace)) and not _has_pace(cue):
+                    again[at] = pace
+        faster = [[replace(turn, text=_tag(pace) + turn.text) for turn in cues[at].turns] for at, pace in again.items()]
+        for (at, pace), wav in zip(again.items(), self._say(faster, options) if faster else [], strict=True):
+            if len(wav) < len(found[at][0]):
+                found[at] = wav, found[at][1], pace
+        return found
+
+    def _say(self, cues: Sequence[Sequence[Turn]], options: Mapping) -> list[torch.Tensor]:
+        """The speech of each cue's turns."""
+        before, ahead = self._done, self._ahead
+
+        def tick(done: int, expected: int) -> None:
+            if self._on_frame is not None:
+                self._on_frame(before + done, before + expected + ahead)
+
+        turns = [turn for cue in cues for turn in cue]
+        speech = self._engine.speak_turns(turns, self._voices, self._params, on_frame=tick, **options)
+        self._done += speech.frames
+        self._voices |= speech.voices  # who got one keeps it
+        wavs, gap = iter(speech.turns), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
+        found = []
+        for cue in cues:
+            spans = [next(wavs) for _ in cue]
+            parts = [part for span in spans for part in (gap, speech.wav[span.start : span.stop].cpu())]
+            found.append(torch.cat(parts[1:]))
+        self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=()))
+        return found
+
+
+def _frames(cue: CueTurns) -> int:
+    return sum(estimate_frames(turn.text) for turn in cue.turns)
+
+
+def _tag(pace: str) -> str:
+    return f"<|prosody:speed_{pace}|>"
+
+
+def _has_pace(cue: CueTurns) -> bool:
+    """Whether the file itself says how fast something in it is spoken."""
+    return any(delivery_slot(tag[0]) == "speed" for turn in cue.turns for tag in TAG_LIKE.finditer(turn.text))
