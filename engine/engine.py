@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,16 +13,17 @@ from types import MappingProxyType
 import torch
 
 from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
-from .checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole, talker_sizes
+from .checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import build_encoder
 from .codec.waveform import Waveform
-from .config import EngineConfig, SamplingParams
+from .config import MAX_BATCH, EngineConfig, SamplingParams
 from .decode.kept_codes import KeptCodes
 from .device import device_of
+from .dtypes import auto_dtype, compute_dtype
 from .errors import HiggsError
-from .generation import generate
+from .generation import Batch, generate
 from .loaded_model import LoadedModel, planned_bytes
-from .memory import device_bytes, drop
+from .memory import device_bytes, drop, free_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .prompt.script import Turn
@@ -31,10 +32,6 @@ from .result import SpeechResult
 from .threads import SMALL_BYTES, one_thread
 from .voice.clip import Wave, check_clip, prepare_clip
 from .voice.voice import Voice
-
-_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-# Bytes of a card beside bf16 weights: cache, codec, CUDA's own, what prompts and clips need for a moment, the desktop.
-_BESIDE_WEIGHTS = 2560 << 20
 
 
 class Engine:
@@ -111,14 +108,11 @@ class Engine:
             if self._loaded is None or self._speaking or not (size := self._loaded.spare_bytes):
                 return 0
             with self._on_device():
-                before = self._free_bytes()
+                before = free_bytes(self.device)
                 self._loaded.trim()
-                return max(0, self._free_bytes() - before) if self.device.type == "cuda" else size
+                return max(0, free_bytes(self.device) - before) if self.device.type == "cuda" else size
         finally:
             self._lock.release()
-
-    def _free_bytes(self) -> int:
-        return torch.cuda.mem_get_info(self.device)[0] if self.device.type == "cuda" else 0
 
     @property
     def held_bytes(self) -> int:
@@ -234,62 +228,73 @@ class Engine:
         callbacks: tuple[Callable | None, Callable | None, Callable | None],
         dialogue: DialogueOptions | None,
     ) -> SpeechResult:
-        params = params or SamplingParams()
         on_frame, on_audio, on_restart = callbacks
+        with self._speech() as (loaded, waveform):
+
+            def tick(done: int, expected: int):
+                self.require_open()
+                if on_frame is not None:
+                    on_frame(done, expected)
+
+            listener = Listener(tick, on_audio, on_restart)
+            with self._request(waveform, turns, voices, params, scene, listener, dialogue) as request:
+                speech = generate(loaded, request, waveform)
+        # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
+        whole = "\n".join(turn.text for turn in turns)
+        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.card.warnings(whole)))))
+
+    @contextlib.contextmanager
+    def together(self, rows: int = MAX_BATCH) -> Iterator[Batch]:
+        """A batch of up to so many rows for requests that come and go; nothing else speaks meanwhile.
+
+        For one thread, which looks by `require_open` whether to stop. Raises HiggsError when the engine is not open.
+        """
+        with (
+            torch.inference_mode(),
+            self._speech() as (loaded, waveform),
+            loaded.runner_for(rows, self.context, alone=False) as runner,
+            Batch(loaded, runner, waveform, self._request) as batch,
+        ):
+            yield batch
+
+    def require_open(self) -> None:
+        """Raises HiggsError when somebody closes the engine."""
+        if self._closing:
+            raise HiggsError("The model was unloaded while it spoke. Run it again.")
+
+    @contextlib.contextmanager
+    def _speech(self) -> Iterator[tuple[LoadedModel, Waveform]]:
+        """While somebody speaks: what is on the device, and what makes sound."""
+        with self._lock, self._on_device(), self._few_threads():
+            if self._loaded is None:
+                raise HiggsError("The engine is not open. Open it before speaking.")
+            waveform = Waveform(self._loaded.decoder, self._loaded.pool)
+            self._speaking = True
+            try:
+                yield self._loaded, waveform
+            finally:
+                waveform.close()
+                self._speaking = False
+                if self._drop_after:
+                    self._drop()
+
+    def _request(
+        self,
+        waveform: Waveform,
+        turns: Sequence[Turn],
+        voices: Mapping[str, Voice],
+        params: SamplingParams | None,
+        scene: str | None,
+        listener: Listener,
+        dialogue: DialogueOptions | None = None,
+    ) -> SpeechRequest:
         for name, voice in voices.items():
             if voice.codec not in ("", self.checkpoint.codec.config.name):
                 raise HiggsError(
                     f"The voice{f' of {name}' if name else ''} was made with a different model and does not work with "
                     "this one. Create it again from its clip."
                 )
-        with self._lock, self._on_device():
-            if self._loaded is None:
-                raise HiggsError("The engine is not open. Open it before speaking.")
-
-            def tick(done: int, expected: int):
-                if self._closing:
-                    raise HiggsError("The model was unloaded while it spoke. Run it again.")
-                if on_frame is not None:
-                    on_frame(done, expected)
-
-            what = turns, voices, params, scene, Listener(tick, on_audio, on_restart), dialogue
-            size = self._loaded.context, self.checkpoint.config.codebooks
-            waveform = Waveform(self._loaded.decoder, self._loaded.pool)
-            self._speaking = True
-            try:
-                with self._few_threads(), SpeechRequest(self._builder, size, waveform, *what) as request:
-                    speech = generate(self._loaded, request, waveform)
-            finally:
-                waveform.close()
-                self._speaking = False
-                if self._drop_after:
-                    self._drop()
-        # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
-        whole = "\n".join(turn.text for turn in turns)
-        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.card.warnings(whole)))))
-
-
-def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
-    """EngineConfig's dtype for "auto": fp32 on a CPU, bf16 on a GPU, int8 where the GPU's memory is too small for that.
-
-    Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
-    """
-    if checkpoint.talker.weights:  # stored so
-        return checkpoint.talker.weights
-    if device.type == "cpu":
-        return "fp32"
-    weights = sum(talker_sizes(checkpoint, torch.bfloat16))
-    if weights + _BESIDE_WEIGHTS <= torch.cuda.get_device_properties(device).total_memory:
-        return "bf16"
-    try:
-        require_quantizable(checkpoint, "int8")
-    except HiggsError:
-        return "bf16"
-    return "int8"
-
-
-def compute_dtype(name: str, device: torch.device) -> torch.dtype:
-    """What EngineConfig's dtype computes in on a device; the weights of int8 and int4 are stored otherwise."""
-    if name not in _DTYPES:
-        name = "fp32" if device.type == "cpu" else "bf16"
-    return _DTYPES[name]
+        size = self.context, self.checkpoint.config.codebooks
+        return SpeechRequest(
+            self._builder, size, waveform, turns, voices, params or SamplingParams(), scene, listener, dialogue
+        )

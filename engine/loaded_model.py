@@ -19,7 +19,7 @@ from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import KernelUnavailable
 from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
-from .memory import PrivatePool, device_bytes, workspace_bytes
+from .memory import PrivatePool, device_bytes, free_bytes, workspace_bytes
 from .talker import build_talker
 from .talker.rope import rope_sizes
 from .torch_names import release_pinned_memory
@@ -175,7 +175,7 @@ class LoadedModel:
         if device.type == "cuda":
             torch.cuda.empty_cache()
             two, three = (self._runner_bytes(batch, max_seq_len) for batch in (2, 3))
-            free = torch.cuda.mem_get_info(device)[0] - RESERVE - (3 * two - 2 * three)  # less what any batch takes
+            free = free_bytes(device) - RESERVE - (3 * two - 2 * three)  # less what any batch takes
             rows = min(rows, free // (three - two))
         else:
             rows = min(rows, CPU_BATCH)

@@ -106,6 +106,11 @@ def drop(tensors: Iterable[torch.Tensor]) -> None:
         tensor.data = tensor.new_empty(0)
 
 
+def free_bytes(device: torch.device) -> int:
+    """Bytes of a GPU that nobody has; 0 for a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
 def device_bytes(sizes: Iterable[int], device: torch.device) -> int:
     """Bytes that allocations of these sizes take on a device, as torch's caching allocator rounds them."""
     if device.type != "cuda":

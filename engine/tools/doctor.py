@@ -19,7 +19,7 @@ from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
 from ..config import DTYPES, VERSION, EngineConfig
 from ..decode.kernels.support import decode_ops
-from ..engine import auto_dtype, compute_dtype
+from ..dtypes import auto_dtype, compute_dtype
 from ..errors import HiggsError
 from ..json_file import FETCH, read_json
 from ..loaded_model import planned_bytes

@@ -19,7 +19,7 @@ TIERS = [
     {"audio", "codec", "sequence", "talker", "voice"},
     {"result"},
     {"checkpoint", "decode", "ending", "prompt"},
-    {"loaded_model", "request", "subtitles"},
+    {"dtypes", "loaded_model", "request", "subtitles"},
     {"generation"},
     {"engine"},
     {"dubbing"},

@@ -1,0 +1,38 @@
+"""Which dtype a checkpoint gets on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from .checkpoint.load import Checkpoint, require_quantizable, talker_sizes
+from .errors import HiggsError
+
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+# Bytes of a card beside bf16 weights: cache, codec, CUDA's own, what prompts and clips need for a moment, the desktop.
+_BESIDE_WEIGHTS = 2560 << 20
+
+
+def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
+    """EngineConfig's dtype for "auto": fp32 on a CPU, bf16 on a GPU, int8 where the GPU's memory is too small for that.
+
+    Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
+    """
+    if checkpoint.talker.weights:  # stored so
+        return checkpoint.talker.weights
+    if device.type == "cpu":
+        return "fp32"
+    weights = sum(talker_sizes(checkpoint, torch.bfloat16))
+    if weights + _BESIDE_WEIGHTS <= torch.cuda.get_device_properties(device).total_memory:
+        return "bf16"
+    try:
+        require_quantizable(checkpoint, "int8")
+    except HiggsError:
+        return "bf16"
+    return "int8"
+
+
+def compute_dtype(name: str, device: torch.device) -> torch.dtype:
+    """What EngineConfig's dtype computes in on a device; the weights of int8 and int4 are stored otherwise."""
+    if name not in _DTYPES:
+        name = "fp32" if device.type == "cpu" else "bf16"
+    return _DTYPES[name]
