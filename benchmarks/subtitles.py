@@ -1,10 +1,13 @@
-"""How far off subtitles are, against a recogniser that is told the words and finds when each is said.
+"""How far off subtitles are, how speech fits given ones, and whose voice a dub has; on the embedded checkpoint.
 
-    python benchmarks/subtitles.py --texts 20
+    python benchmarks/subtitles.py --parts error,fit,dub
 
-Narrations of the embedded checkpoint, each one chunk of several sentences: the hard case, for chunks of one sentence
-are exact. Needs pocketsphinx, of benchmarks/requirements.txt. Its own error counts too: `aligner` is what it says of
-where a sentence begins that was put there to the sample. Prints one JSON line last.
+error: narrations of the embedded checkpoint, each one chunk of several sentences: the hard case, for chunks of one
+sentence are exact. A recogniser that is told the words finds when each is said; its own error counts too: `aligner` is
+what it says of where a sentence begins that was put there to the sample. Needs pocketsphinx, of requirements.txt.
+fit: a file whose cues leave less or more time than their sentences take. dub: a film in which two voices of flite take
+turns, and whose voice a classifier, which knows ten, hears in each cue of it and of its dub. Needs Debian's flite.
+Prints one JSON line last.
 """
 
 from __future__ import annotations
@@ -13,57 +16,142 @@ import argparse
 import datetime
 import json
 import pathlib
+import random
+import time
 
 import torch
 from common import ROOT, commit
-from hearing import RATE, words_of
+from hearing import RATE, Speakers, words_of
 
-from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn
+from engine import (
+    EMBEDDED,
+    SAMPLE_RATE,
+    CueParams,
+    Engine,
+    EngineConfig,
+    SamplingParams,
+    Turn,
+    cut_references,
+    mix_speech,
+    read_clip,
+    read_cues,
+    speak_cues,
+)
+from engine.dubbing.report import fit_counts
+from engine.prompt.cues import Cue, write_srt
 from engine.resample import resample
 from engine.subtitles import cues_of
 from training import corpus
+from training.voices import synthesise
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"
 SENTENCES = 5  # a text
+LEAST = 20  # characters of a cue
+CHARACTERS = (10, 20)  # a second, as subtitles have them
+GAPS = (0.1, 0.1, 0.5, 2.0)  # seconds between cues
+DUBBED, TAUGHT = 40, 12  # cues of the dub; pairs of sentences of each voice that the classifier learns
+FILM = ("rms", "slt-1")  # flite's, a man's and one made of a woman's
+KNOWN = ("rms", "awb", "kal", "slt", "slt-1", "rms-7", "awb-6", "kal16-6", "en-us-f3", "en-us-m3")
 
 
 def main():
     """The command line; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=20)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--texts", type=int, default=20, help="narrations for error")
+    parser.add_argument("--cues", type=int, default=300, help="for fit")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
+    for part in given.parts.split(","):
+        with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as engine:
+            found = PARTS[part](engine, given)
+        found |= {"checkpoint": "embedded", "device": "cpu", "torch": torch.__version__}
+        found |= {"date": str(datetime.date.today()), "commit": commit()}
+        result = json.loads(given.out.read_text()) if given.out.is_file() else {}
+        result[NAMES[part]] = found
+        given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result))
+
+
+def error(engine: Engine, given) -> dict:
+    """Where sentences inside a chunk begin."""
     align, errors, own, skipped = Aligner(), [], [], 0
     plain = [" ".join(corpus.TAG.sub(" ", text).split()) for text in corpus.sentences("heldout", 400, seed=3)]
     known = [text for text in plain if align.knows(text)][: given.texts * SENTENCES]
-    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as engine:
-        for at in range(0, len(known), SENTENCES):
-            sentences = known[at : at + SENTENCES]
-            speech = engine.speak(" ".join(sentences), params=SamplingParams(seed=at, chunk_seconds=0))
-            begins = align(speech.wav, sentences)
-            cues = cues_of(speech)
-            turns = engine.speak_turns(
-                [Turn("", text) for text in sentences], params=SamplingParams(seed=at), even=False
-            )
-            true = [turn.start / SAMPLE_RATE + 0.05 for turn in turns.turns]  # an edge of 0.05 s stays before the sound
-            found = align(turns.wav, sentences)
-            if not begins or not found or len(cues) != len(sentences):
-                skipped += 1
-                continue
-            errors += [abs(cue.start - begin) for cue, begin in zip(cues[1:], begins[1:], strict=True)]
-            own += [abs(one - other) for one, other in zip(true[1:], found[1:], strict=True)]
-    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
-    result["srt_error"] = {
-        "texts": len(known) // SENTENCES - skipped,
-        "skipped": skipped,
-        **spread(errors),
-        "aligner": spread(own),
-        "checkpoint": "embedded",
-        "date": str(datetime.date.today()),
-        "commit": commit(),
+    for at in range(0, len(known), SENTENCES):
+        sentences = known[at : at + SENTENCES]
+        speech = engine.speak(" ".join(sentences), params=SamplingParams(seed=at, chunk_seconds=0))
+        begins = align(speech.wav, sentences)
+        cues = cues_of(speech)
+        turns = engine.speak_turns([Turn("", text) for text in sentences], params=SamplingParams(seed=at), even=False)
+        true = [turn.start / SAMPLE_RATE + 0.05 for turn in turns.turns]  # an edge of 0.05 s stays before the sound
+        found = align(turns.wav, sentences)
+        if not begins or not found or len(cues) != len(sentences):
+            skipped += 1
+            continue
+        errors += [abs(cue.start - begin) for cue, begin in zip(cues[1:], begins[1:], strict=True)]
+        own += [abs(one - other) for one, other in zip(true[1:], found[1:], strict=True)]
+    return {"texts": len(known) // SENTENCES - skipped, "skipped": skipped, **spread(errors), "aligner": spread(own)}
+
+
+def fit(engine: Engine, given) -> dict:
+    """A file of two speakers: what is done to its cues by default, and when they begin where they only shift."""
+    numbers, at, cues = random.Random(5), 1.0, []
+    for number, text in enumerate(sentences_of(given.cues, seed=5)):
+        stop = at + len(text) / numbers.uniform(*CHARACTERS)
+        cues.append(Cue(at, stop, text, "Ann" if number % 2 else "Bob"))
+        at = stop + numbers.choice(GAPS)
+    sheet = read_cues(write_srt(cues))
+    voices = {name: clip_voice(engine, clip) for name, clip in (("Ann", "amber"), ("Bob", "oliver"))}
+    ways = {"default": CueParams(), "shift_only": CueParams(faster=False, stretch=1.0)}
+    result = {"characters_a_second": CHARACTERS, "gaps": GAPS, "film_seconds": round(sheet.cues[-1].stop, 1)}
+    for name, how in ways.items():
+        began = time.perf_counter()
+        speech = speak_cues(engine, sheet.cues, voices, fit=how)
+        counts = {key: round(count, 3) for key, count in fit_counts(speech).items()}
+        late = spread([one.late for one in speech.cues])
+        result[name] = counts | {"late": late, "seconds": round(time.perf_counter() - began, 1)}
+    return result
+
+
+def dub(engine: Engine, given) -> dict:
+    """Two voices of flite as a film, and its dub: each cue's voice by the classifier."""
+    at, cues, sounds = 0.5, [], []
+    for number, text in enumerate(sentences_of(DUBBED, seed=9)):
+        wav = synthesise(FILM[number % 2], text)
+        cues.append(Cue(at, at + len(wav) / SAMPLE_RATE, text, f"Speaker {number % 2 + 1}"))
+        sounds.append((at, wav))
+        at = cues[-1].stop + 0.4
+    film = mix_speech(sounds, at)
+    sheet = read_cues(write_srt(cues))
+    clips = cut_references(sheet.cues, film, SAMPLE_RATE, sheet.speakers)
+    voices = {who: engine.encode_voice(clip.wav, SAMPLE_RATE, clip.transcript, who) for who, clip in clips.items()}
+    speech = speak_cues(engine, sheet.cues, voices)
+    taught = sentences_of(2 * TAUGHT, seed=7)
+    taught = [f"{a} {b}" for a, b in zip(taught[::2], taught[1::2], strict=True)]
+    speakers = Speakers({name: [synthesise(name, text) for text in taught] for name in KNOWN})
+    right = [FILM[number % 2] for number in range(DUBBED)]
+    return {
+        "cues": DUBBED,
+        "voices": list(FILM),
+        "known_to_classifier": len(KNOWN),
+        "reference_seconds": [round(clip.seconds, 1) for clip in clips.values()],
+        "right_voice": sum(speakers(wav) == who for (_, wav), who in zip(speech.sounds, right, strict=True)),
+        "right_voice_of_film": sum(speakers(wav) == who for (_, wav), who in zip(sounds, right, strict=True)),
+        "fit": {key: round(count, 3) for key, count in fit_counts(speech).items()},
     }
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result))
+
+
+def sentences_of(count: int, seed: int) -> list[str]:
+    """Plain ones, without tags, that the checkpoint never learned."""
+    plain = (" ".join(corpus.TAG.sub(" ", text).split()) for text in corpus.sentences("heldout", 2 * count, seed=seed))
+    return [text for text in plain if len(text) >= LEAST][:count]
+
+
+def clip_voice(engine: Engine, name: str):
+    """One of the pack's clips."""
+    clip = ROOT / "nodes" / "voices" / f"{name}.flac"
+    return engine.encode_voice(*read_clip(clip), clip.with_suffix(".txt").read_text(encoding="utf-8").strip(), name)
 
 
 def spread(errors: list[float]) -> dict:
@@ -99,6 +187,9 @@ class Aligner:
         places = [sum(map(len, words[:number])) for number in range(len(words))]
         return [heard[place] for place in places]
 
+
+PARTS = {"error": error, "fit": fit, "dub": dub}
+NAMES = {"error": "srt_error", "fit": "fit", "dub": "dub"}  # in the result
 
 if __name__ == "__main__":
     main()
