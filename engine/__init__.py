@@ -1,5 +1,7 @@
 """The engine's door: `nodes/` imports from here and from nowhere deeper. The terminal also runs the tools."""
 
+from .checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
+from .checkpoint.adapters import adapter_files
 from .checkpoint.catalog import DOWNLOADS
 from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache
 from .checkpoint.download import download_checkpoint
@@ -12,6 +14,7 @@ from .config import (
     QUANTIZED,
     SAMPLE_RATE,
     VERSION,
+    Adapter,
     CueParams,
     EngineConfig,
     SamplingParams,
@@ -36,6 +39,7 @@ from .voice.voice import Voice
 from .whole_file import write_whole
 
 __all__ = [
+    "ADAPTER_SETTINGS",
     "DEFAULT_GRAPHS",
     "DOWNLOADS",
     "DTYPES",
@@ -46,6 +50,7 @@ __all__ = [
     "QUANTIZED",
     "SAMPLE_RATE",
     "VERSION",
+    "Adapter",
     "CueParams",
     "CueSheet",
     "CueSpeech",
@@ -62,6 +67,7 @@ __all__ = [
     "Turn",
     "Voice",
     "Wave",
+    "adapter_files",
     "cue_lines",
     "cue_names",
     "cue_summary",

@@ -31,7 +31,7 @@ from . import (
     speak_cues,
     to_srt,
 )
-from .config import DEFAULT_GRAPHS, GRAPHS
+from .config import DEFAULT_GRAPHS, GRAPHS, Adapter
 from .optional import import_optional
 from .tools.arguments import make_parser
 from .tools.bench import as_text
@@ -200,6 +200,7 @@ def _settings(args: argparse.Namespace, model: str | Path) -> EngineConfig:
         dtype=args.dtype,
         runner=GRAPHS[getattr(args, "graphs", DEFAULT_GRAPHS)],
         kernels=getattr(args, "kernels", EngineConfig.kernels),
+        adapters=tuple(map(Adapter.parse, getattr(args, "lora", None) or ())),
     )
 
 

@@ -65,6 +65,27 @@ def _within(name: str, value: float, low: float, high: float):
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA that is merged into the weights as they load."""
+
+    path: str  # a .safetensors file, or the folder that PEFT saved
+    strength: float = _number(1.0, -10.0, 10.0, step=0.05, offered=(-2.0, 2.0))
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Adapter:
+        """FILE or FILE:STRENGTH, as the terminal takes it."""
+        path, _, strength = text.rpartition(":")
+        try:
+            number = float(strength)
+        except ValueError:  # the colon of a drive
+            return cls(text)
+        return cls(path, number) if path else cls(text)
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """What is fixed when the engine opens."""
 
@@ -80,6 +101,7 @@ class EngineConfig:
     runner: str = "auto"  # "graph", "eager", or "auto": graph on a GPU, eager elsewhere
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
     prefixes: int = _number(4, 0, 64)  # beginnings of prompts (voice, scene) whose keys and values are kept
+    adapters: tuple[Adapter, ...] = ()  # merged in this order
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)

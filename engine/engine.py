@@ -7,7 +7,6 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -45,7 +44,7 @@ class Engine:
         self.device = device_of(config.device)
         if config.runner == "graph" and self.device.type != "cuda":
             raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
-        self.checkpoint = inspect(Path(config.model), Path(config.codec) if config.codec else None)
+        self.checkpoint = inspect(config.model, config.codec, config.adapters)
         require_whole(self.checkpoint)
         if config.dtype == "auto":
             config = replace(config, dtype=auto_dtype(self.checkpoint, self.device))
@@ -240,8 +239,9 @@ class Engine:
             with self._request(waveform, turns, voices, params, scene, listener, dialogue) as request:
                 speech = generate(loaded, request, waveform)
         # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
-        whole = "\n".join(turn.text for turn in turns)
-        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *self.card.warnings(whole)))))
+        of_text = self.card.warnings("\n".join(turn.text for turn in turns))
+        warnings = *speech.warnings, *self.checkpoint.adapters.warnings, *of_text
+        return replace(speech, warnings=tuple(dict.fromkeys(warnings)))
 
     @contextlib.contextmanager
     def together(self, rows: int = MAX_BATCH) -> Iterator[Batch]:

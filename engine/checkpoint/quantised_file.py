@@ -6,10 +6,11 @@ As in ComfyUI, `X.comfy_quant` beside `X.weight` is JSON that names the format. 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import torch
 
-from ..talker.quantize import BLOCK, INT4_BLOCK, pack_int8
+from ..talker.quantize import BLOCK, INT4_BLOCK, dequantize_int4, pack_int8
 from .tensor_file import TensorFile
 
 MARKER = "comfy_quant"
@@ -34,14 +35,31 @@ class QuantisedFile(TensorFile):
     def is_quantised(self, name: str) -> bool:
         return name in self._quantised
 
+    def span(self, name: str) -> tuple[Path, int] | None:
+        return None if self.is_quantised(name) else super().span(name)
+
+    def get(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
+        """The tensor on `device`; a quantised one multiplied out, in fp32."""
+        stored = super().get(name, device)
+        if not self.is_quantised(name):
+            return stored
+        whole = torch.empty(self.shapes[name], device=device)
+        if self.weights == "int4":
+            dequantize_int4(stored, whole, torch.empty(stored.numel(), dtype=torch.uint8, device=device))
+            return whole
+        return torch.mul(stored, self._scale_of(name, len(stored), device)[:, None], out=whole)
+
+    def _scale_of(self, name: str, rows: int, device: torch.device | str) -> torch.Tensor:
+        """Of each row of an int8 matrix, fp32."""
+        return self._raw.get(name + "_scale", device).float().reshape(-1).expand(rows)
+
     def put(self, name: str, out: torch.Tensor) -> None:
         """A quantised tensor as talker/weight.py stores it -> out."""
         stored = self._raw.get(name, out.device)
         if self.weights == "int4":
             out.copy_(stored)
             return
-        scale = self._raw.get(name + "_scale", out.device).float().reshape(-1)
-        pack_int8(stored, scale.expand(len(stored)), out)
+        pack_int8(stored, self._scale_of(name, len(stored), out.device), out)
 
 
 def quantised(raw: TensorFile) -> TensorFile:

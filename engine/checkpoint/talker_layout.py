@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..talker import FAMILIES, Family
 from ..talker.config import ModelConfig
@@ -178,6 +178,23 @@ def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> Plan:
     return Plan(parts, tuple(unexpected), tied, FAMILIES[config.family].tensor_prefix)
 
 
+def untied(plan: Plan, family: str) -> Plan:
+    """The same talker with a head of its own, which is read from where the embedding of codes is."""
+    if not plan.tied:
+        return plan
+    (text,) = _TOP[family]["head_codes"]
+    (embedding,) = plan.parts["embed_codes"]
+    head = replace(embedding, name=text.partition(":")[0])
+    return replace(plan, parts={**plan.parts, "head_codes": (head,)}, tied=False)
+
+
+def table_name(family: str, stored: str) -> str:
+    """What the family's table calls a tensor that a file calls `stored`."""
+    for pattern, replacement in _RENAMES[family]:
+        stored = re.sub(pattern, replacement, stored)
+    return stored
+
+
 def shape_problems(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
     """(tensor, what is wrong with it) for every tensor that is missing, or of a shape the config does not give."""
     problems = []
@@ -200,9 +217,7 @@ def _by_table_name(family: str, names: list[str]) -> tuple[dict[str, tuple[str, 
     """
     found: dict[str, dict[str, str]] = {}
     for stored in names:
-        name = stored
-        for pattern, replacement in _RENAMES[family]:
-            name = re.sub(pattern, replacement, name)
+        name = table_name(family, stored)
         if _DROPPED[family].search(name):
             continue
         half = _HALVES.search(name)

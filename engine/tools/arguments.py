@@ -62,6 +62,7 @@ def _say_parser(commands):
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
     command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, a cue a sentence")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
+    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="a LoRA to merge, once or more")
     _cue_arguments(command)
     _way_arguments(command)
     _model_arguments(command)

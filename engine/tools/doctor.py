@@ -14,7 +14,8 @@ from ..checkpoint.catalog import CODEC_V2
 from ..checkpoint.discover import CODEC_SUBFOLDER, TOKENIZER, find_checkpoints, missing_parts
 from ..checkpoint.find_codec import find_codec, open_codec
 from ..checkpoint.hf_config import Settings
-from ..checkpoint.load import inspect, open_talker, require_quantizable, talker_problems
+from ..checkpoint.load import inspect, require_quantizable
+from ..checkpoint.open_talker import open_talker, talker_problems
 from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
 from ..config import DTYPES, VERSION, EngineConfig

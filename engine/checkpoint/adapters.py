@@ -1,0 +1,264 @@
+"""LoRA adapters as PEFT saves them, and what they change in a talker's tensors. Builds no network."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ..config import Adapter
+from ..errors import HiggsError
+from ..json_file import read_json
+from .talker_layout import Plan, Source, beginnings, table_name, untied
+from .tensor_file import TensorFile, open_tensors
+
+SETTINGS = "adapter_config.json"
+_PREFIX = "base_model.model."  # what PEFT puts in front of all names
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_FEW = 6  # names that a message lists
+_ALPHA = 8  # PEFT's default
+_ROWS_AT_ONCE = 16 << 20  # weights whose fp32 copies are there at a time
+
+# "module.lora_A.weight", and with the adapter's name in it where a state was saved as it was: "module.lora_A.x.weight".
+_KEY = re.compile(
+    r"(?P<module>.+?)\.lora_(?P<part>(embedding_)?[AB]|magnitude_vector)(\.(?!weight$|bias$)\w+)?(\.(?P<leaf>weight|bias))?"
+)
+_SAVED = re.compile(r"(?P<module>.+?)(\.modules_to_save(\.\w+)?)?\.weight")
+# Settings of peft 0.21's LoraConfig that make the trained model another one than base + B @ A.
+_REFUSED = (
+    "alora_invocation_tokens",
+    "arrow_config",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "monteclora_config",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_qalora",
+)
+_WHOLE = ({"A", "B"}, {"A", "B", "magnitude_vector"}, {"embedding_A", "embedding_B"}, {"whole"})
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # values of init_lora_weights
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one adapter does to one tensor of the talker."""
+
+    file: TensorFile
+    keys: Mapping[
+        str, str
+    ]  # "A" and "B", "embedding_A" and "embedding_B", or "whole"; with "magnitude_vector" for DoRA
+    factor: float  # alpha / rank
+    strength: float
+
+    def apply(self, target: torch.Tensor) -> None:
+        """`target`, the base's tensor in any float dtype on any device -> the changed one, in place."""
+        get = {part: self.file.get(key, target.device).float() for part, key in self.keys.items()}
+        count = max(1, _ROWS_AT_ONCE // math.prod(target.shape[1:]))
+        for start in range(0, len(target), count):
+            rows = slice(start, start + count)
+            wide = target[rows].float()
+            if "whole" in get:
+                wide = wide.lerp(get["whole"][rows], self.strength)
+            elif "magnitude_vector" in get:
+                moved = wide + get["B"][rows] @ get["A"] * self.factor
+                length = torch.linalg.vector_norm(moved, dim=1)
+                wide = wide.lerp((get["magnitude_vector"].flatten()[rows] / length)[:, None] * moved, self.strength)
+            elif "B" in get:
+                wide = wide + get["B"][rows] @ get["A"] * (self.factor * self.strength)
+            else:
+                delta = get["embedding_A"][:, rows].T @ get["embedding_B"].T
+                wide = wide + delta * (self.factor * self.strength)
+            target[rows] = wide
+
+    def misfit(self, source: Source) -> str:
+        """What is wrong with its shapes for that tensor; empty where they fit."""
+        if self.keys.keys() not in _WHOLE:
+            return f"{' and '.join(self.keys.values())} alone does not tell what to change"
+        shapes = {part: self.file.shapes[key] for part, key in self.keys.items()}
+        rank = next((shapes[part][0] for part in ("A", "embedding_A") if shapes.get(part)), 0)
+        rows, *width = source.shape
+        wanted = {
+            "whole": source.shape,
+            "A": (rank, *width),
+            "B": (rows, rank),
+            "embedding_A": (rank, rows),
+            "embedding_B": (*width, rank),
+        }
+        for part, shape in shapes.items():
+            if part == "magnitude_vector":
+                if math.prod(shape) != rows:
+                    return (
+                        f"{self.keys[part]} has {math.prod(shape)} entries, and the model's {source.name} {rows} rows"
+                    )
+            elif shape != wanted[part]:
+                return f"{self.keys[part]} is {list(shape)}, and the model's {source.name} is {list(source.shape)}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What the chosen adapters change, by the names of the layout's tables, each in the order in which it is merged."""
+
+    changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def of(self, sources: Sequence[Source], target: torch.Tensor) -> Callable[[], None] | None:
+        """What merges into `target`, which will hold the `sources` one below the other; None: nothing changes it."""
+        parts = target.split([source.shape[0] for source in sources])
+        work = [
+            (change, part)
+            for one, part in zip(sources, parts, strict=True)
+            for change in self.changes.get(one.name, ())
+        ]
+
+        def merge() -> None:
+            for change, part in work:
+                change.apply(part)
+
+        return merge if work else None
+
+
+def lay_over(adapters: Sequence[Adapter], family: str, plan: Plan) -> tuple[Adapters, Plan]:
+    """What adapters change in a talker, and its plan: where only one of the embedding of codes and a head tied to it is
+    changed, the head is a tensor of its own there.
+
+    Raises HiggsError for what is no adapter, was trained in a way that cannot be merged, or was made for another model.
+    """
+    changes: dict[str, tuple[Change, ...]] = {}
+    warnings: list[str] = []
+    free = untied(plan, family)
+    sources = {source.name: source for parts in free.parts.values() for source in parts}
+    for adapter in adapters:
+        opened = _Opened(Path(adapter.path).expanduser(), adapter.strength)
+        found, unfit = opened.changes(family, sources)
+        for name, change in found.items():
+            changes[name] = (*changes.get(name, ()), change)
+        warnings += opened.warnings
+        if unfit:
+            more = f" and {len(unfit) - _FEW} more" if len(unfit) > _FEW else ""
+            warnings.append(
+                f"{len(unfit)} tensors of the LoRA {adapter.path} fit nothing in this model and are left out: "
+                f"{', '.join(unfit[:_FEW])}{more}."
+            )
+    shared = (source.name for name in ("embed_codes", "head_codes") for source in free.parts[name])
+    is_free = plan.tied and any(name in changes for name in shared)
+    return Adapters(changes, tuple(warnings)), free if is_free else plan
+
+
+def adapter_files(path: Path) -> tuple[Path, Path]:
+    """(weights, settings) of the adapter at `path`, a file or a folder; either may not be there."""
+    if path.is_dir():
+        weights = next((path / name for name in WEIGHTS if (path / name).is_file()), path / WEIGHTS[0])
+        return weights, path / SETTINGS
+    return path, path.with_name(SETTINGS) if path.name in WEIGHTS else path.with_suffix(".json")
+
+
+class _Opened:
+    """An adapter's file and settings."""
+
+    def __init__(self, path: Path, strength: float):
+        self.path, self.strength = path, strength
+        self.warnings: list[str] = []
+        weights, config = adapter_files(path)
+        if not weights.is_file():
+            raise HiggsError(f"{weights} is missing. Give a LoRA's .safetensors file, or the folder that PEFT saved.")
+        self.file = open_tensors([weights])
+        self.config: dict = {}
+        if path.is_dir() or config.is_file():
+            self.config = read_json(config)
+            self._refuse_unsupported(config)
+        else:
+            self.warnings.append(
+                f"The LoRA {path} comes without its settings, so its alpha is taken to be its rank. If it is too "
+                f"strong or too weak, copy the {SETTINGS} that belongs to it to {config}."
+            )
+
+    def _refuse_unsupported(self, path: Path) -> None:
+        kind = self.config.get("peft_type")
+        if kind != "LORA":
+            raise HiggsError(f"{path}: peft_type is {kind!r}. Only LORA is supported.")
+        init = str(self.config.get("init_lora_weights")).lower()
+        if init.startswith(_CHANGE_THE_BASE):
+            raise HiggsError(
+                f"{path}: init_lora_weights is {init!r}, which trains beside a changed base model. Convert it to a "
+                "plain LoRA: save it with PEFT's path_initial_model_for_weight_conversion."
+            )
+        for name in _REFUSED:
+            if self.config.get(name):
+                raise HiggsError(f"{path}: {name} is set, which is not supported. Merge it into the model with PEFT.")
+
+    def changes(self, family: str, sources: Mapping[str, Source]) -> tuple[dict[str, Change], list[str]]:
+        """(name in the layout's table -> change, tensors of the file that fit nothing)."""
+        modules, unfit = self._modules()
+        placed = _placed(modules, family, sources)
+        found = {}
+        for module, keys in modules.items():
+            if module not in placed:
+                unfit += keys.values()
+                continue
+            source = sources[placed[module]]
+            change = Change(self.file, keys, self._factor(module, keys), self.strength)
+            if misfit := change.misfit(source):
+                raise HiggsError(
+                    f"The LoRA {self.path} does not fit this model: {misfit}. Choose the model that it was trained on."
+                )
+            found[source.name] = change
+        if not found:
+            raise HiggsError(
+                f"{self.path} is not a LoRA for this model: none of its {len(self.file.shapes)} tensors fits; their "
+                f"names begin with {beginnings(self.file.shapes)}. Choose one that was trained on this model."
+            )
+        return found, unfit
+
+    def _modules(self) -> tuple[dict[str, dict[str, str]], list[str]]:
+        """(module -> part -> key, keys that are no part of a LoRA)."""
+        modules: dict[str, dict[str, str]] = {}
+        unfit = []
+        for key in self.file.shapes:
+            if ".base_layer." in key:  # a copy of what was not trained
+                continue
+            match = _KEY.fullmatch(key.removeprefix(_PREFIX))
+            saved = _SAVED.fullmatch(key.removeprefix(_PREFIX))
+            if match and match["leaf"] != "bias":
+                modules.setdefault(match["module"], {})[match["part"]] = key
+            elif saved and not match:
+                modules.setdefault(saved["module"], {})["whole"] = key
+            else:
+                unfit.append(key)
+        return modules, unfit
+
+    def _factor(self, module: str, keys: Mapping[str, str]) -> float:
+        """alpha / rank, or what the settings have instead."""
+        first = keys.get("A") or keys.get("embedding_A")
+        if first is None or not self.config:
+            return 1.0
+        rank = max(1, self.file.shapes[first][0])
+        alpha = self.config.get("lora_alpha", _ALPHA)
+        for pattern, own in (self.config.get("alpha_pattern") or {}).items():
+            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+                alpha = own
+                break
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+            raise HiggsError(f"The LoRA {self.path}: its alpha is {alpha!r}, not a number. Download it again.")
+        return alpha / math.sqrt(rank) if self.config.get("use_rslora") else alpha / rank
+
+
+def _placed(modules: Mapping[str, object], family: str, sources: Mapping[str, Source]) -> dict[str, str]:
+    """Module of an adapter -> name in the table, for the modules that stand behind the commonest prefix."""
+    found: dict[str, tuple[str, str]] = {}
+    for module in modules:
+        words = module.split(".")
+        for start in range(len(words)):
+            name = table_name(family, ".".join(words[start:]) + ".weight")
+            if name in sources:
+                found[module] = ".".join(words[:start]), name
+                break
+    common = Counter(prefix for prefix, _ in found.values()).most_common(1)
+    return {module: name for module, (prefix, name) in found.items() if prefix == common[0][0]}

@@ -1,0 +1,92 @@
+"""The talker's settings and tensors in a folder, and what keeps them from being loaded. Reads headers only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import HiggsError
+from ..json_file import read_json
+from ..talker import FAMILIES
+from ..talker.weight import is_layer_matrix
+from .codec_layout import looks_like_codec
+from .discover import CONFIG
+from .find_codec import FEW
+from .hf_config import Settings, family_of, read_settings
+from .quantised_file import quantised
+from .talker_layout import Plan, beginnings, layout_of, shape_problems, unwrapped
+from .tensor_file import TensorFile, open_folder
+
+# What quantisers add beside a weight: scales, zero points, tables.
+_QUANTISED = re.compile(
+    r"(^|[._])(weight_scale(_inv|_2)?|input_scale|scale_weight|scale_input|scaled_fp8|comfy_quant|SCB|absmax|quant_map"
+    r"|qweight|qzeros|scales|g_idx)$|quant_state"
+)
+
+
+def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
+    """The settings and the tensors of the talker in `folder`. Raises HiggsError where there is none."""
+    if not folder.is_dir():
+        raise HiggsError(f"{folder} is not a folder. Give the folder that contains config.json and model.safetensors.")
+    config = read_json(folder / CONFIG)
+    stored = open_folder(folder)
+    if not stored.shapes:
+        gguf = "GGUF files are not supported. " if any(folder.glob("*.gguf")) else ""
+        raise HiggsError(f"{folder} contains no .safetensors file. {gguf}Download the published model into it.")
+    talker, prefixes = unwrapped(stored)
+    talker = quantised(talker)
+    layout = layout_of(talker.shapes)
+    if layout is None:
+        raise HiggsError(_stranger(folder, config, talker.shapes))
+    settings = read_settings(config, folder / CONFIG, layout)
+    if prefixes:
+        note = f"The names of the tensors in {folder} begin with {' and '.join(prefixes)}, which is ignored."
+        settings = replace(settings, notes=(*settings.notes, note))
+    return settings, talker
+
+
+def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
+    """What to say of tensors that are not a talker's."""
+    remedy = "Give the folder of Higgs TTS 3 or Higgs Audio v2."
+    if looks_like_codec(names):
+        return f"{folder} contains the audio codec, not the model itself. {remedy}"
+    meant = FAMILIES.get(family_of(config) or "")
+    wanted = " or ".join(f"{one.tensor_names} ({one.title})" for one in ([meant] if meant else FAMILIES.values()))
+    return (
+        f"{folder} does not contain a Higgs model: the names of its tensors begin with {beginnings(names)}; "
+        f"expected: {wanted}. {remedy}"
+    )
+
+
+def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
+    """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
+    strange = [name for name in plan.unexpected if _QUANTISED.search(name)]
+    known = set()
+    if talker.weights:
+        known = {key for name in matrices(plan) for source in plan.parts[name] for key in source.stored}
+    strange += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point and name not in known]
+    if strange:
+        where = talker.file_of(strange[0])
+        return [f"{where}: tensor {strange[0]} belongs to a quantised model, which is not supported."]
+    problems, missing = [], []
+    for name, what in shape_problems(plan, talker.shapes):
+        if name in talker.shapes:
+            problems.append(f"{talker.file_of(name)}: tensor {name} {what}.")
+            continue
+        missing.append(name if name.startswith("tied.") else plan.prefix + name)
+        problems.append(f"the weights in {folder}: tensor {missing[-1]} {what}.")
+    problems += [f"{talker.file_of(name)}: tensor {name} is not part of this model." for name in plan.unexpected]
+    if min(len(missing), len(plan.unexpected)) > FEW:
+        names = f"it has {plan.unexpected[0]}, and {missing[0]} is expected"
+        whole = (
+            f"{len(missing)} tensors are missing and {len(plan.unexpected)} are unknown; they may be named differently"
+        )
+        problems.insert(0, f"{talker.file_of(plan.unexpected[0])}: {whole}: {names}.")
+    return problems
+
+
+def matrices(plan: Plan) -> list[str]:
+    """What may be quantised."""
+    return [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]
