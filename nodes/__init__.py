@@ -24,12 +24,13 @@ class HiggsExtension(ComfyExtension):
         from .dialogue import HiggsTTSDialogue
         from .lines import HiggsTTSLines
         from .load import HiggsTTSLoadModel
+        from .lora import HiggsTTSLoadLoRA
         from .speak import HiggsTTSSpeak
         from .voice import HiggsTTSVoice
         from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
 
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
-        return [HiggsTTSLoadModel, *voices, HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines]
+        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines]
 
 
 def make_extension() -> HiggsExtension:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from pathlib import Path
 
 from ..engine import Engine
 from .patcher import HiggsPatcher, make_patcher
@@ -18,10 +19,12 @@ def share_patcher(engine: Engine, fingerprint: list[list], label: str = "", warn
     files = tuple(map(tuple, fingerprint))
     config = engine.config
     precision = engine.dtype, config.weights
-    key = (engine.checkpoint.folder.resolve(), files, engine.device, precision, engine.context, config.runner)
+    adapters = tuple((str(Path(adapter.path).resolve()), adapter.strength) for adapter in config.adapters)
+    key = (engine.checkpoint.folder.resolve(), files, adapters, engine.device, precision, engine.context, config.runner)
     patcher = _patchers.get(key)
     if patcher is None:
         patcher = _patchers[key] = make_patcher(engine)
     patcher.model.label, patcher.model.warnings = label, (warning,) if warning else ()
-    patcher.model.stamp = repr((files, precision))
+    patcher.model.files = fingerprint
+    patcher.model.stamp = repr((files, precision, *adapters))
     return patcher

@@ -16,7 +16,7 @@ from .server import TODAY
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
 VOICES = ["HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice"]
-NODES = ["HiggsTTSLoadModel", *VOICES, "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines"]
+NODES = ["HiggsTTSLoadModel", "HiggsTTSLoadLoRA", *VOICES, "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines"]
 
 
 def check_speech(outcome, class_type="PreviewAudio", chunks=1):

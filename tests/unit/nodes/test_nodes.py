@@ -31,8 +31,8 @@ def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
 
 def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
     assert list(schemas) == [
-        "HiggsTTSLoadModel", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice", "HiggsTTSSpeak",
-        "HiggsTTSDialogue", "HiggsTTSLines",
+        "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
+        "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines",
     ]  # fmt: skip
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
@@ -82,7 +82,7 @@ def test_the_licence_stands_where_a_checkpoint_is_chosen(load_module):
 
 
 def test_linked_names_are_unknown_before_the_run(comfy):
-    load, _, save, read, *_ = node_list()
+    load, _, _, save, read, *_ = node_list()
     assert load.validate_inputs(None) is True and read.validate_inputs(None) is True
     for node, name in ((load, "model"), (save, "name"), (read, "voice")):
         assert node.fingerprint_inputs(**{name: None}) == node.fingerprint_inputs(**{name: None})

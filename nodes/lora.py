@@ -1,0 +1,73 @@
+"""HiggsTTSLoadLoRA: a HIGGS_TTS_MODEL with a LoRA. Takes no memory on the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from comfy_api.latest import io
+
+from ..engine import Adapter, Engine, HiggsError
+from . import types, widgets
+from .lora_folders import find_lora, lora_fingerprint, loras
+from .node_errors import node_errors
+from .patcher import HiggsPatcher
+from .sharing import share_patcher
+
+NAME = "Higgs Load LoRA"
+
+
+class HiggsTTSLoadLoRA(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSLoadLoRA",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Adds a LoRA that was trained for Higgs TTS 3 or Higgs Audio v2: a voice, a language, a style. "
+            "It is merged into the weights as they load, so speech is as fast as without.",
+            search_aliases=["lora", "peft", "adapter", "fine-tune", "higgs audio", "tts"],
+            inputs=[
+                types.Model.Input("model", tooltip="From Higgs Load Model, or from another Higgs Load LoRA."),
+                io.Combo.Input(
+                    "name",
+                    options=list(loras()),
+                    tooltip="A .safetensors file in models/loras, or a folder there as PEFT saves it, with its "
+                    "adapter_config.json. A single file anna.safetensors has these settings in anna.json next to it. "
+                    "LoRAs for image models are listed too, and do not fit.",
+                ),
+                widgets.number(
+                    Adapter,
+                    "strength",
+                    tooltip="How much of it: 0 is the model as it was, 1 is the LoRA as it was trained. Each strength "
+                    "is a model of its own: when it changes, the weights are loaded again.",
+                ),
+            ],
+            outputs=[types.Model.Output(display_name="model", tooltip="For Higgs Speak and other nodes.")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, name: str | None) -> bool | str:
+        """Also what makes ComfyUI accept a name saved on another machine. A linked name (None) is known later."""
+        if name is None:
+            return True
+        try:
+            find_lora(name)
+        except HiggsError as error:
+            return f"{NAME}: {error}"
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, name: str | None, **others: object) -> list:
+        return [] if name is None else lora_fingerprint(find_lora(name))
+
+    @classmethod
+    def execute(cls, model: HiggsPatcher, name: str, strength: float = Adapter.strength) -> io.NodeOutput:
+        with node_errors(NAME):
+            if not strength:
+                return io.NodeOutput(model)
+            path = find_lora(name)
+            files = [*model.model.files, *lora_fingerprint(path)]  # before they are read: a later change counts as one
+            config = model.engine.config
+            engine = Engine(replace(config, adapters=(*config.adapters, Adapter(str(path), strength))))
+            label = f"{model.model.label} + {path.stem} {strength:g}"
+        return io.NodeOutput(share_patcher(engine, files, label, *model.model.warnings))

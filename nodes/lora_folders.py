@@ -1,0 +1,46 @@
+"""The LoRAs in models/loras: which there may be. Opens none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engine import ADAPTER_SETTINGS, HiggsError, adapter_files
+from . import folders
+from .saved_names import closest
+
+FOLDER = "loras"  # ComfyUI's own
+
+
+def loras() -> dict[str, Path]:
+    """Name -> folder that PEFT saved, or .safetensors file outside such a folder."""
+    found: dict[str, Path] = {}
+    for root in folders.registered(FOLDER):
+        files = [path for path in root.rglob("*") if path.name == ADAPTER_SETTINGS or path.suffix == ".safetensors"]
+        saved = {path.parent for path in files if path.name == ADAPTER_SETTINGS} - {root}
+        single = (path for path in files if path.name != ADAPTER_SETTINGS and saved.isdisjoint(path.parents))
+        for path in [*saved, *single]:
+            found.setdefault(path.relative_to(root).as_posix(), path)
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def find_lora(name: str) -> Path:
+    """The file or folder of the LoRA that a workflow calls `name`, found by its last parts when folders differ.
+
+    Raises HiggsError if there is none, or several that it could be.
+    """
+    known = loras()
+    matches = closest(known, name)
+    if not matches:
+        raise HiggsError(
+            f"there is no LoRA {name!r} in models/{FOLDER}. Put its .safetensors file or the folder that PEFT saved "
+            "there, then press R to refresh the list."
+        )
+    if len(matches) > 1:
+        raise HiggsError(f"there is no LoRA {name!r}; it could be {' or '.join(matches)}. Choose one from the list.")
+    return known[matches[0]]
+
+
+def lora_fingerprint(path: Path) -> list[list]:
+    """[name, bytes, time] of what is read of a LoRA: when it differs, it must be merged again."""
+    files = [file for file in adapter_files(path) if file.is_file()]
+    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
