@@ -12,6 +12,7 @@ import torch
 
 from .checkpoint.codec_layout import decoder_shapes, fp32_sizes
 from .checkpoint.load import Checkpoint, load_talker, talker_sizes
+from .checkpoint.self_check import check_logits, check_weights
 from .codec.model import build_decoder
 from .codec.snake import SnakeKernel
 from .codec.waveform import Waveform
@@ -65,13 +66,14 @@ class LoadedModel:
         try:
             self._lasting_bytes = _lasting_bytes(checkpoint, config, context, device, dtype)
             tensors = load_talker(checkpoint, device, dtype, config.weights, self.pool.allocate)
+            check_weights(checkpoint, tensors)
             with self.pool.allocate():
                 self.talker = build_talker(checkpoint.config, tensors, context)
                 self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
             self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
             self._take_snake_kernel()
             self.runner()
-            self._warm_up()
+            self._warm_up(checkpoint)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
             tensors = None
@@ -94,14 +96,17 @@ class LoadedModel:
         else:
             self.decoder.use(self._snake)
 
-    def _warm_up(self):
-        """Lets the libraries set themselves up, which takes them a third of a second the first time in a process."""
-        if self.pool.device.type != "cuda":
-            return
-        config, length = self.talker.config, 32
+    def _warm_up(self, checkpoint: Checkpoint):
+        """Looks at what the talker predicts, and lets the libraries set themselves up, which takes them a third of a
+        second the first time in a process.
+        """
+        is_gpu, config = self.pool.device.type == "cuda", self.talker.config
+        length = 32 if is_gpu else 8
         with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
             keys, values = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
-            self.talker.prefill([0] * length, (), keys, values)
+            check_logits(checkpoint, self.talker.prefill(range(length), (), keys, values))
+            if not is_gpu:
+                return
             waveform = Waveform(self.decoder, self.pool)
             sound = waveform.sound()
             list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))

@@ -25,7 +25,7 @@ from .talker_layout import Plan, Source, make_plan
 from .tensor_file import TensorFile
 from .upload import Job, upload
 
-_HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
+ON_HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def load_talker(
             tensors[SCRATCH] = torch.empty(size, dtype=torch.uint8, device=device)
     for name, sources in checkpoint.plan.parts.items():
         stored = [key for source in sources for key in source.stored]
-        if name == _HOST:
+        if name == ON_HOST:
             tensors[name] = _on_host(checkpoint, sources, stored)
             continue
         *rows, width = shape = checkpoint.plan.shape(name)
@@ -192,7 +192,7 @@ def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") 
     size = _scratch_bytes(checkpoint, dtype, weights)
     sizes = [size] if size else []
     for name in checkpoint.plan.parts:
-        if name != _HOST:
+        if name != ON_HOST:
             *rows, width = shape = checkpoint.plan.shape(name)
             sizes.append(math.prod(rows) * _format(name, shape, dtype, weights).row_bytes(width))
     return sizes

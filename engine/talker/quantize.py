@@ -39,15 +39,15 @@ def row_int8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def pack_int8(codes: torch.Tensor, scale: torch.Tensor, out: torch.Tensor) -> None:
     """Codes [R, in] int8 and scales [R] fp32 -> out as `quantize_int8` stores them."""
     out[:, :-INT8_SCALE] = codes
-    _int8_scale(out)[:] = scale[:, None]
+    int8_scales(out)[:] = scale[:, None]
 
 
 def dequantize_int8(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
     """The matrix in `data` -> out [R, in], in out's dtype."""
-    torch.mul(data[:, :-INT8_SCALE], _int8_scale(data)[:, :1], out=out)
+    torch.mul(data[:, :-INT8_SCALE], int8_scales(data)[:, :1], out=out)
 
 
-def _int8_scale(data: torch.Tensor) -> torch.Tensor:
+def int8_scales(data: torch.Tensor) -> torch.Tensor:
     """A view of the rows' scales, [R, 4] fp32."""
     return data[:, -INT8_SCALE:].view(torch.float32)
 
@@ -82,9 +82,8 @@ def _error(groups: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
     """As dequantize_int8; `spare` [R * in / 2] uint8 is overwritten."""
-    stored = data.unflatten(1, (-1, INT4_BLOCK))
-    packed = stored[..., : BLOCK // 2]
-    scale = stored[..., BLOCK // 2 :].view(torch.bfloat16)
+    packed = data.unflatten(1, (-1, INT4_BLOCK))[..., : BLOCK // 2]
+    scale = int4_scales(data)
     whole = out.unflatten(1, (-1, 8, 4, 2, 8))  # [R, n, group, lane, half, 8]
     whole.copy_(scale[..., None, None, None])
     nibbles = spare[: packed.numel()].view(packed.shape).view(torch.int8)
@@ -93,6 +92,11 @@ def dequantize_int4(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) 
     for half, shifted in enumerate((nibbles, packed)):
         torch.bitwise_right_shift(shifted, 4, out=nibbles)
         whole[..., half, :].mul_(nibbles.unflatten(2, (8, 4, 8)))
+
+
+def int4_scales(data: torch.Tensor) -> torch.Tensor:
+    """A view of the groups' scales, [R, blocks, 8] bf16."""
+    return data.unflatten(1, (-1, INT4_BLOCK))[..., BLOCK // 2 :].view(torch.bfloat16)
 
 
 def _in_parts(matrix: torch.Tensor, out: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

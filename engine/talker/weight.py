@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
-from .quantize import BLOCK, INT4_BLOCK, INT8_SCALE, dequantize_int4, dequantize_int8, quantize_int4, quantize_int8
+from .quantize import (
+    BLOCK,
+    INT4_BLOCK,
+    INT8_SCALE,
+    dequantize_int4,
+    dequantize_int8,
+    int4_scales,
+    int8_scales,
+    quantize_int4,
+    quantize_int8,
+)
 
 SCRATCH = "scratch"  # beside the tensors of a talker with quantised weights, see Weight.scratch
 
@@ -24,6 +34,8 @@ class Format:
     cuda: str | None = None  # its struct in decode/kernels/weight_format.cuh; None: torch's ops alone can read it
     quantize: Callable[[torch.Tensor, torch.Tensor], None] | None = None  # (matrix, out=data)
     dequantize: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None  # (data, out=matrix, spare)
+    scales: Callable[[torch.Tensor], torch.Tensor] | None = None  # data -> what its codes are multiplied by
+    largest: int = 1  # of its codes
 
     def row_bytes(self, weights: int) -> int:
         """Of a row of so many weights, which are whole blocks."""
@@ -33,8 +45,8 @@ class Format:
 FORMATS: dict[str, Format] = {
     "bf16": Format(torch.bfloat16, 1, 2, cuda="Bf16"),
     "fp32": Format(torch.float32, 1, 4),
-    "int8": Format(torch.int8, BLOCK, BLOCK, INT8_SCALE, "Int8", quantize_int8, dequantize_int8),
-    "int4": Format(torch.uint8, BLOCK, INT4_BLOCK, 0, "Int4", quantize_int4, dequantize_int4),
+    "int8": Format(torch.int8, BLOCK, BLOCK, INT8_SCALE, "Int8", quantize_int8, dequantize_int8, int8_scales, 127),
+    "int4": Format(torch.uint8, BLOCK, INT4_BLOCK, 0, "Int4", quantize_int4, dequantize_int4, int4_scales, 8),
 }
 _OF_DTYPE = {format.dtype: name for name, format in FORMATS.items()}
 

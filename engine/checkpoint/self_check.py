@@ -1,0 +1,54 @@
+"""A look at loaded weights that a broken download or conversion cannot pass: cheap, and before anybody listens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from ..errors import HiggsError
+from ..talker.weight import format_of
+from .load import ON_HOST, Checkpoint
+
+# Root mean squares of trained matrices lie between 0.01 and 1; of codes in 8 bits without their scale, above 30.
+MOST = 16.0
+MOST_NORM = 1e4
+MOST_LOGIT = 1e4  # trained models stay below 100
+
+
+def check_weights(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises HiggsError that names the first of the talker's tensors which is not finite or out of all proportion.
+
+    What is quantised is judged by its scales. The text embedding, which stays in its file, is not read.
+    """
+    judged = {name: tensors[name] for name in checkpoint.plan.parts if name != ON_HOST}
+    sizes = torch.stack([_size(data) for data in judged.values()]).tolist()
+    for (name, data), size in zip(judged.items(), sizes, strict=True):
+        if not size <= (MOST_NORM if data.dim() == 1 else MOST):  # NaN is not either
+            key = checkpoint.plan.parts[name][0].stored[0]
+            what = f"has weights of {size:,.0f}" if math.isfinite(size) else "holds NaN or infinity"
+            raise _broken(checkpoint, f"{key} in {checkpoint.talker.file_of(key)} {what}")
+
+
+def check_logits(checkpoint: Checkpoint, logits: torch.Tensor) -> None:
+    """As `check_weights`, by what the talker predicts behind some prompt, [K * V] fp32."""
+    most = float(logits.abs().max())
+    if not most <= MOST_LOGIT:
+        raise _broken(checkpoint, f"after a short prompt they predict with logits of {most:,.0f}")
+
+
+def _size(data: torch.Tensor) -> torch.Tensor:
+    """Root mean square of a tensor or, where it is quantised, of what its scales let it hold at most; fp32."""
+    format = format_of(data.dtype)
+    if format.scales is not None:
+        data = format.scales(data) * format.largest
+    return torch.linalg.vector_norm(data, dtype=torch.float32) / math.sqrt(data.numel())
+
+
+def _broken(checkpoint: Checkpoint, what: str) -> HiggsError:
+    lora = " and of the LoRA" if checkpoint.adapters.changes else ""
+    return HiggsError(
+        f"The weights in {checkpoint.folder} are damaged, or were converted wrongly: {what}. Download the files of the "
+        f"model{lora} again, or convert them anew."
+    )
