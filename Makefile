@@ -38,7 +38,7 @@ lint: $(VENV)/.ready
 $(VENV)/.ready: requirements.txt tests/constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=tests/constraints.txt $(PY) -m pip install --quiet -r requirements.txt pytest pytest-xdist ruff \
-		basedpyright
+		basedpyright aiohttp av openai
 	@touch $@
 
 # transformers 4.50.3 is the oldest that ComfyUI accepts; it lies ahead on the path, so one environment serves both.

@@ -1,4 +1,4 @@
-"""The terminal: say, voice, doctor, bench, quantize, tiny. Parses, prints, writes files; all else is the engine's."""
+"""The terminal: parses, prints, writes files; all else is the engine's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ _SMALL_VOICE = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
-    commands = {"say": say, "voice": voice, "doctor": doctor, "bench": bench, "quantize": quantize, "tiny": tiny}
+    commands = {command.__name__: command for command in (say, voice, serve, doctor, bench, quantize, tiny)}
     args = make_parser().parse_args(argv)
     try:
         return commands[args.command](args)
@@ -150,6 +151,18 @@ def voice(args: argparse.Namespace) -> int:
         print("warning: without a --transcript the voice is cloned less well.", file=sys.stderr)
     path = made.save(out)
     print(f"{made.seconds:.2f} s of reference in {path}")
+    return 0
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Speech over HTTP until the process is stopped."""
+    import_optional("aiohttp.web", "Application")  # one sentence where it is missing
+    from .serve.app import Limits
+    from .serve.serve import serve as run
+
+    limits = Limits(args.max_characters, args.max_calls)
+    with Engine(replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
+        run(engine, args.host, args.port, args.voices, args.api_key, limits, print)
     return 0
 
 

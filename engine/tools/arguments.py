@@ -29,6 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("folder")
     command.add_argument("--json", action="store_true", help="print JSON")
     _bench_parser(commands)
+    _serve_parser(commands)
     command = commands.add_parser("quantize", help="write a checkpoint in 8 or 4 bits, which loads as it is")
     command.add_argument("folder")
     command.add_argument("out", help="a new folder")
@@ -105,6 +106,20 @@ def _bench_parser(commands):
     command.add_argument("--json", action="store_true", help="also print one line of JSON, last")
     _way_arguments(command)
     _model_arguments(command, "checkpoint folder; without it random weights in the published shapes")
+
+
+def _serve_parser(commands):
+    command = commands.add_parser("serve", help="answer programs that speak through OpenAI's /v1/audio/speech")
+    command.add_argument("--host", default="127.0.0.1", help="address; any but this machine's own needs a key")
+    command.add_argument("--port", type=int, default=8000)
+    command.add_argument("--voices", type=Path, metavar="DIR", help="folder of saved voices and clips")
+    command.add_argument("--api-key", default="", metavar="KEY", help="what callers must send; or HIGGS_TTS_API_KEY")
+    command.add_argument("--max-characters", type=int, default=20_000, metavar="N", help="of one text")
+    command.add_argument("--max-calls", type=int, default=256, metavar="N", help="at a time, waiting ones included")
+    _number_argument(command, EngineConfig, "batch", "calls that are spoken at a time; 0: as many as fit")
+    _number_argument(command, EngineConfig, "context", "positions of one text, its voice and its speech")
+    _way_arguments(command)
+    _model_arguments(command)
 
 
 def _way_arguments(command):

@@ -11,7 +11,7 @@ import pytest
 from higgs_tts.engine import optional
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-OPTIONAL = {"transformers", "torchaudio", "torchvision", "torchcodec", "soundfile", "triton", "librosa", "comfy"}
+OPTIONAL = set("transformers torchaudio torchvision torchcodec soundfile triton librosa comfy aiohttp av ray".split())
 SPEAK = """
 import sys
 from engine.__main__ import main

@@ -1,0 +1,271 @@
+"""The HTTP side: routes, OpenAI's envelope of errors, streams. Texts are not logged."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import json
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import torch
+from aiohttp import web
+
+from ..config import SAMPLE_RATE
+from ..errors import HiggsError
+from ..result import SpeechResult
+from ..voice.clip import read_clip
+from ..voice.voice import Voice
+from .calls import MOST_CLIP_BYTES, STOCK_VOICES, BadCall, Call, read_call
+from .sound import FORMATS, decoded, encoded, pcm
+from .speaker import Job, Refused, Speaker
+from .voices import VoiceFolder, transcript_beside
+
+_ENDS_KEPT = 1024  # of raw streams, whose body cannot say how they ended
+_MOST_BODY = 2 * MOST_CLIP_BYTES
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes."""
+
+    characters: int = 20_000  # of one text
+    calls: int = 256  # at a time, waiting ones included
+
+
+class Server:
+    """Answers HTTP for one speaker. model: its name, as told. knows_tag(tag): whether it follows a control tag."""
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        voices: VoiceFolder,
+        model: str,
+        knows_tag: Callable[[str], bool],
+        limits: Limits | None = None,
+        key: str = "",
+    ):
+        self._speaker, self._voices, self._model, self._knows_tag = speaker, voices, model, knows_tag
+        self._limits, self._key = limits or Limits(), key
+        self._calls = 0  # that are not answered yet
+        self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request
+
+    def app(self) -> web.Application:
+        """The routes. To be run with handler_cancellation, so that a caller who goes frees the row."""
+        app = web.Application(middlewares=[self._answer_errors], client_max_size=_MOST_BODY)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/v1/models", self._models),
+                web.post("/v1/audio/speech", self._speech),
+                web.get("/v1/audio/speech/{id}", self._end_of),
+                web.get("/v1/audio/voices", self._list_voices),
+                web.post("/v1/audio/voices", self._add_voice),
+                web.delete("/v1/audio/voices/{name}", self._delete_voice),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _answer_errors(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            if self._key and request.path != "/health" and not self._has_key(request):
+                raise BadCall("the key is missing or wrong. Send Authorization: Bearer KEY.", None, 401, "invalid_key")
+            return await handler(request)
+        except web.HTTPException as error:  # aiohttp's own: no such route, a body that is too large
+            return _error(error.reason, error.status, None, None)
+        except BadCall as error:
+            return _error(str(error), error.status, error.param, error.code)
+        except Refused as error:
+            return _error(str(error), 400, "input", None)
+        except HiggsError as error:
+            return _error(str(error), 500, None, None)
+        except torch.OutOfMemoryError:
+            return _error("the device is out of memory. Try again, or with a shorter text.", 503, None, "overloaded")
+
+    def _has_key(self, request: web.Request) -> bool:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(given.encode(), self._key.encode())
+
+    async def _health(self, request: web.Request) -> web.Response:
+        broken = self._speaker.broken is not None
+        return web.json_response({"status": "unhealthy" if broken else "healthy"}, status=503 if broken else 200)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "higgs-tts"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _list_voices(self, request: web.Request) -> web.Response:
+        return web.json_response({"voices": ["default", *self._voices.names()]})
+
+    async def _add_voice(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        name, text, sample = form.get("name"), form.get("ref_text", ""), form.get("audio_sample")
+        if not isinstance(name, str) or not isinstance(text, str) or not isinstance(sample, web.FileField):
+            raise BadCall("send a form with name, audio_sample (a sound file) and, if you can, ref_text.")
+        with self._one_call():
+            voice = await self._encode(_clip(await asyncio.to_thread(sample.file.read), "audio_sample"), text)
+            name = await asyncio.to_thread(self._voices.add, name, voice)
+        return web.json_response({"name": name, "seconds": voice.seconds})
+
+    async def _delete_voice(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        await asyncio.to_thread(self._voices.delete, name)
+        return web.json_response({"name": name, "deleted": True})
+
+    async def _end_of(self, request: web.Request) -> web.Response:
+        if (end := self._ends.get(request.match_info["id"])) is None:
+            raise BadCall("there is no such stream, or it has not ended.", "id", 404)
+        return web.json_response({"id": request.match_info["id"], "finish_reason": end})
+
+    async def _speech(self, request: web.Request) -> web.StreamResponse:
+        try:
+            body = await request.json()
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+            raise BadCall("the body is not JSON.") from None
+        call = read_call(body, self._limits.characters, self._knows_tag)
+        with self._one_call():
+            voice = await self._voice(call)
+            headers = {"X-Request-Id": uuid.uuid4().hex, "X-Model": self._model}
+            if call.ignored:
+                headers["X-Ignored-Fields"] = ", ".join(call.ignored).encode("ascii", "replace").decode()[:400]
+            if call.stream:
+                return await self._stream(request, call, voice, headers)
+            return await self._whole(call, voice, headers)
+
+    async def _whole(self, call: Call, voice: Voice | None, headers: dict[str, str]) -> web.Response:
+        async for said in self._say(call, voice, listens=False):
+            assert isinstance(said, SpeechResult)
+            body = await asyncio.to_thread(encoded, said.wav, call.format)
+            headers |= {"X-Finish-Reason": _finish_reason(said), "Content-Type": FORMATS[call.format]}
+            return web.Response(body=body, headers=headers)
+        raise HiggsError("The speech ended without a result.")
+
+    async def _stream(
+        self, request: web.Request, call: Call, voice: Voice | None, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        is_sse = call.stream == "sse"
+        headers |= {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}
+        headers["Content-Type"] = "text/event-stream" if is_sse else FORMATS["pcm"]
+        answer = web.StreamResponse(headers=headers)
+        try:
+            async for said in self._say(call, voice, listens=True):
+                if not answer.prepared:  # not before there is sound, so that an error has a status of its own
+                    await answer.prepare(request)
+                if isinstance(said, torch.Tensor):
+                    sound = pcm(said)
+                    delta = {"type": "speech.audio.delta", "audio": base64.b64encode(sound).decode()}
+                    await answer.write(_event(delta) if is_sse else sound)
+                    continue
+                end = self._ends[headers["X-Request-Id"]] = _finish_reason(said)
+                if is_sse:
+                    usage = {"output_tokens": said.frames, "seconds": round(said.seconds, 3)}
+                    await answer.write(_event({"type": "speech.audio.done", "finish_reason": end, "usage": usage}))
+        except (HiggsError, torch.OutOfMemoryError) as error:
+            if not answer.prepared:
+                raise
+            self._ends[headers["X-Request-Id"]] = "error"
+            if is_sse:
+                await answer.write(_event({"type": "error", "error": _envelope(str(error), 500, None, None)}))
+            elif request.transport is not None:
+                request.transport.abort()  # a raw body has no other way to say that it is not whole
+        while len(self._ends) > _ENDS_KEPT:
+            self._ends.popitem(last=False)
+        await answer.write_eof()
+        return answer
+
+    async def _say(self, call: Call, voice: Voice | None, listens: bool) -> AsyncIterator[torch.Tensor | SpeechResult]:
+        """Sound as it comes, where somebody listens, and the result. Leaving it drops the job."""
+        loop, told = asyncio.get_running_loop(), asyncio.Queue()
+
+        def tell(what: torch.Tensor | SpeechResult | BaseException):
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits
+                loop.call_soon_threadsafe(told.put_nowait, what)
+
+        voices = {} if voice is None else {"": voice}
+        job = Job(call.text, tell, voices, call.params, call.scene, tell if listens else None)
+        self._speaker.speak(job)
+        try:
+            while True:
+                said = await told.get()
+                if isinstance(said, BaseException):
+                    raise said if isinstance(said, (HiggsError, torch.OutOfMemoryError)) else HiggsError(str(said))
+                yield said
+                if isinstance(said, SpeechResult):
+                    return
+        finally:
+            self._speaker.drop(job)
+
+    async def _voice(self, call: Call) -> Voice | None:
+        """The call's voice. Raises BadCall for a name that is not known and a clip that gives none."""
+        if call.clip:
+            return await self._encode(_clip(call.clip.data, "ref_audio"), call.clip.transcript)
+        if call.voice.casefold() in STOCK_VOICES:
+            return None
+        path = self._voices.find(call.voice)
+        voice = await asyncio.to_thread(self._voices.kept, path)
+        if voice is None:
+            sound, rate = await asyncio.to_thread(read_clip, path)
+            voice = await self._encode((torch.from_numpy(sound), rate), transcript_beside(path))
+            self._voices.keep(path, voice)
+        return voice
+
+    async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Voice] = loop.create_future()
+
+        def end(what: Voice | BaseException):
+            def settle():
+                if made.done():  # nobody waits any more
+                    return
+                made.set_exception(what) if isinstance(what, BaseException) else made.set_result(what)
+
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle)
+
+        self._speaker.encode(*clip, transcript, end)
+        try:
+            return await made
+        except HiggsError as error:
+            raise BadCall(str(error), "ref_audio") from error
+
+    @contextlib.contextmanager
+    def _one_call(self):
+        if self._calls >= self._limits.calls:
+            raise BadCall("the server has as many calls as it takes. Try again soon.", None, 503, "overloaded")
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+
+def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
+    try:
+        return decoded(data)
+    except RuntimeError as error:  # soundfile's own
+        raise BadCall(f"the clip cannot be read as sound ({error}). Send WAV or FLAC.", param) from error
+
+
+def _finish_reason(speech: SpeechResult) -> str:
+    return "stop" if speech.complete else "length"
+
+
+def _event(content: dict) -> bytes:
+    return f"event: {content['type']}\ndata: {json.dumps(content)}\n\n".encode()
+
+
+def _envelope(message: str, status: int, param: str | None, code: str | None) -> dict:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
+def _error(message: str, status: int, param: str | None, code: str | None) -> web.Response:
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return web.json_response({"error": _envelope(message, status, param, code)}, status=status, headers=headers)

@@ -1,0 +1,190 @@
+"""What a body of POST /v1/audio/speech asks for, and what is wrong with it. Knows no HTTP library and no engine.
+
+The fields are OpenAI's and, beside them, those that SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0 both understand.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..config import SamplingParams, range_of
+from ..errors import HiggsError
+from ..prompt.tags import TAG_LIKE
+from .sound import FORMATS
+
+DEFAULT_VOICE = "default"
+# OpenAI's own, which programs send that know no others.
+STOCK_VOICES = frozenset(
+    [DEFAULT_VOICE, *"alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()]
+)
+MOST_CLIP_BYTES = 10 << 20
+_NUMBERS = {  # field -> SamplingParams'
+    **{name: name for name in ("temperature", "top_p", "top_k", "seed", "retries")},
+    **dict.fromkeys(("max_tokens", "max_new_tokens"), "max_frames"),
+}
+_PLAIN = """model input voice speaker response_format speed stream stream_format ref_audio ref_text references
+extra_params scene"""
+_KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
+_TRANSPORT = ("audio", "sse")
+_SPEEDS = ((0.75, "<|prosody:speed_very_slow|>"), (0.95, "<|prosody:speed_slow|>"), (1.05, ""),
+           (1.3, "<|prosody:speed_fast|>"), (4.0, "<|prosody:speed_very_fast|>"))  # fmt: skip
+
+
+class BadCall(HiggsError):
+    """A request that cannot be served as it is. param: the field that is wrong."""
+
+    def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None):
+        super().__init__(message)
+        self.param, self.status, self.code = param, status, code
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A reference that came with the call: the sound file's bytes, and what it says."""
+
+    data: bytes
+    transcript: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is to be spoken, and how it is to be answered."""
+
+    text: str
+    voice: str  # a name
+    format: str
+    clip: Clip | None = None
+    stream: str = ""  # "audio", "sse", or empty: one answer
+    scene: str | None = None
+    params: SamplingParams = field(default_factory=SamplingParams)
+    ignored: tuple[str, ...] = ()  # fields that change nothing here
+
+
+def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool]) -> Call:
+    """A call from its JSON. knows_tag(tag): whether the model follows it. Raises BadCall that names the field."""
+    if not isinstance(body, Mapping):
+        raise BadCall("the body must be a JSON object.")
+    text = _text(body, most_characters)
+    sound = _one_of(body, "response_format", FORMATS, "mp3")
+    stream = _stream(body, sound)
+    clip, voice = _clip(body), _string(body, "voice") or _string(body, "speaker") or DEFAULT_VOICE
+    if clip and voice not in STOCK_VOICES:
+        raise BadCall("a call has a voice or a reference, not both. Leave one of them out.", "voice")
+    tag = _speed_tag(body, knows_tag)
+    if tag and not TAG_LIKE.match(text):
+        text = tag + text
+    unknown = tuple(sorted(name for name in body if name not in _KNOWN))
+    return Call(text, voice, sound, clip, stream, _string(body, "scene"), _params(body), unknown)
+
+
+def _text(body: Mapping, most_characters: int) -> str:
+    text = body.get("input")
+    if not isinstance(text, str) or not text.strip():
+        raise BadCall("input must be the text to speak.", "input")
+    if len(text) > most_characters:
+        raise BadCall(
+            f"input has {len(text)} characters; this server takes {most_characters}. Send it in parts.",
+            "input",
+            code="input_too_long",
+        )
+    return text
+
+
+def _stream(body: Mapping, sound: str) -> str:
+    """OpenAI's stream_format "sse", or `stream`, which is raw sound unless stream_format says otherwise."""
+    asked = body.get("stream", False)
+    if not isinstance(asked, bool):
+        raise BadCall("stream must be true or false.", "stream")
+    how = _one_of(body, "stream_format", _TRANSPORT, "audio")
+    if not asked and how != "sse":
+        return ""
+    if sound != "pcm":
+        raise BadCall("only pcm can be streamed. Send response_format pcm.", "response_format")
+    return how
+
+
+def _clip(body: Mapping) -> Clip | None:
+    references = body.get("references") or []
+    if not isinstance(references, list) or len(references) > 1 or not all(isinstance(r, Mapping) for r in references):
+        raise BadCall("references must be a list of one object with audio_path and text.", "references")
+    if not references:
+        return _decoded("ref_audio", body.get("ref_audio"), body.get("ref_text"))
+    (given,) = references
+    sound = next((given[name] for name in ("audio_path", "ref_audio", "audio", "data") if given.get(name)), None)
+    return _decoded("references", sound, given.get("text"))
+
+
+def _decoded(param: str, sound: object, transcript: object) -> Clip | None:
+    if sound is None:
+        if transcript:
+            raise BadCall("there is a transcript and no clip. Send the clip as well.", param)
+        return None
+    if not isinstance(sound, str) or not isinstance(transcript or "", str):
+        raise BadCall("a reference is a data URI or base64, and its text.", param)
+    head, _, data = sound.partition(",") if sound.startswith("data:") else ("", "", sound)
+    if head and not head.endswith(";base64"):
+        raise BadCall("a data URI must be base64: data:audio/wav;base64,...", param)
+    if len(data) > MOST_CLIP_BYTES * 4 // 3 + 4:
+        raise BadCall(f"the clip is larger than {MOST_CLIP_BYTES >> 20} MB. Send a shorter one.", param, status=413)
+    try:
+        return Clip(base64.b64decode(data, validate=True), str(transcript or ""))
+    except (binascii.Error, ValueError):
+        raise BadCall(
+            "the clip is not base64. Send the sound itself, as a data URI or base64; this server opens no path and no "
+            "URL for its callers.",
+            param,
+        ) from None
+
+
+def _params(body: Mapping) -> SamplingParams:
+    """Sampling at top level, or in extra_params as vLLM-Omni has it; top level counts."""
+    extra = body.get("extra_params")
+    extra = {} if extra is None else extra
+    if not isinstance(extra, Mapping):
+        raise BadCall("extra_params must be an object.", "extra_params")
+    asked = {**extra, **{name: value for name, value in body.items() if value is not None}}
+    given: dict[str, Any] = {}
+    for name, ours in _NUMBERS.items():
+        if (value := asked.get(name)) is not None:
+            given[ours] = type(getattr(SamplingParams, ours))(_number(name, value, *range_of(SamplingParams, ours)[:2]))
+    return SamplingParams(**given)
+
+
+def _number(name: str, value: object, low: float, high: float) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise BadCall(f"{name} is {str(value)[:40]!r}. It must be a number from {low} to {high}.", name)
+    if isinstance(low, int) and value != int(value):
+        raise BadCall(f"{name} is {value}. It must be a whole number.", name)
+    return value
+
+
+def _speed_tag(body: Mapping, knows_tag: Callable[[str], bool]) -> str:
+    """The tag for OpenAI's speed, 0.25 to 4: the model speaks slower or faster, its pitch stays."""
+    asked = body.get("speed")
+    speed = 1.0 if asked is None else _number("speed", asked, 0.25, 4.0)
+    tag = next(tag for most, tag in _SPEEDS if speed <= most)
+    if tag and not knows_tag(tag):
+        raise BadCall("this model speaks at one speed. Leave speed out.", "speed")
+    return tag
+
+
+def _string(body: Mapping, name: str) -> str | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, Mapping):  # OpenAI's {"id": ...}
+        value = value.get("id")
+    if not isinstance(value, str):
+        raise BadCall(f"{name} must be a string.", name)
+    return value.strip() or None
+
+
+def _one_of(body: Mapping, name: str, allowed: Any, default: str) -> str:
+    value = _string(body, name) or default
+    if value not in allowed:
+        raise BadCall(f"{name} is {value[:40]!r}. Choose one of: {', '.join(allowed)}.", name)
+    return value

@@ -1,0 +1,90 @@
+"""The voices of a server: the pack's clips, and a folder of saved voices and clips. Knows no HTTP."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ..errors import HiggsError
+from ..voice.voice import Voice
+from .calls import STOCK_VOICES, BadCall
+
+BUILT_IN = Path(__file__).resolve().parents[2] / "nodes" / "voices"  # clips that ComfyUI's nodes offer as well
+_SAVED, _CLIPS = ".safetensors", (".wav", ".flac", ".mp3", ".ogg")
+_NAME = re.compile(r"\w[\w .-]{0,63}")
+
+
+class VoiceFolder:
+    """Voices by name: those of the folder, and the pack's, which are there without one.
+
+    A clip's transcript is a .txt file beside it.
+    """
+
+    def __init__(self, folder: Path | None):
+        self._folder = folder
+        self._made: dict[Path, tuple[float, Voice]] = {}  # with the file's time
+
+    def names(self) -> list[str]:
+        """Of all there are now."""
+        return sorted(self._files())
+
+    def find(self, name: str) -> Path:
+        """The file of a voice. Raises BadCall, 404, with the known names."""
+        if path := self._files().get(name.casefold()):
+            return path
+        raise BadCall(
+            f"there is no voice {name[:80]!r}. Known voices: default, {', '.join(self.names())}.",
+            "voice",
+            404,
+            "voice_not_found",
+        )
+
+    def kept(self, path: Path) -> Voice | None:
+        """The voice of a file, if it is a saved one or has been made before and not changed since."""
+        changed, voice = self._made.get(path, (None, None))
+        if voice is not None and changed == path.stat().st_mtime:
+            return voice
+        if path.suffix == _SAVED:
+            self.keep(path, voice := Voice.load(path))
+            return voice
+        return None
+
+    def keep(self, path: Path, voice: Voice) -> None:
+        """What `kept` gives from now on."""
+        self._made[path] = path.stat().st_mtime, voice
+
+    def add(self, name: str, voice: Voice) -> str:
+        """Saves a voice into the folder -> its name. Raises BadCall for a name that is taken or no name of a file."""
+        if self._folder is None:
+            raise BadCall("this server keeps no voices. Start it with --voices FOLDER.", "name")
+        if not _NAME.fullmatch(name) or name.endswith((".", " ")):
+            raise BadCall("a voice's name has letters, digits, spaces, _ . and -, 64 at most.", "name")
+        if name.casefold() in {*self._files(), *STOCK_VOICES}:
+            raise BadCall(f"there is a voice {name!r} already. Choose another name, or delete it.", "name", 409)
+        voice.save(self._folder / f"{name}{_SAVED}")
+        return name
+
+    def delete(self, name: str) -> None:
+        """Removes a saved voice of the folder. Raises BadCall for one that is not there, or a clip."""
+        path = self.find(name)
+        if path.suffix != _SAVED or path.parent != self._folder:
+            raise BadCall(f"{name!r} is a clip that was put there by hand. Only saved voices can be deleted.", "name")
+        path.unlink()
+        self._made.pop(path, None)
+
+    def _files(self) -> dict[str, Path]:
+        found = {}
+        for folder in filter(None, (BUILT_IN, self._folder)):
+            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if path.suffix.lower() in (_SAVED, *_CLIPS):
+                    found[path.stem.casefold()] = path
+        return found
+
+
+def transcript_beside(path: Path) -> str:
+    """What a clip says, from the .txt file of the same name; empty where there is none."""
+    text = path.with_suffix(".txt")
+    try:
+        return text.read_text(encoding="utf-8-sig").strip() if text.is_file() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise HiggsError(f"{text} cannot be read ({error}). Save it as UTF-8.") from error

@@ -1,0 +1,333 @@
+"""The server as programs meet it: OpenAI's own client, and sockets that misbehave."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+
+web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+
+from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
+from higgs_tts.engine.serve.app import Limits, Server  # noqa: E402
+from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
+from higgs_tts.engine.serve.speaker import Job, Speaker  # noqa: E402
+from higgs_tts.engine.serve.voices import BUILT_IN, VoiceFolder  # noqa: E402
+
+SHORT = {"model": "tts-1", "voice": "alloy", "input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0}
+LONG = {**SHORT, "input": "This sentence goes on. " * 60, "max_new_tokens": 2000}
+PARAMS = SamplingParams(seed=3, max_frames=40, retries=0)
+
+
+@contextlib.contextmanager
+def running(engine, voices=None, **given):
+    """(port, speaker) of a server in a thread."""
+    speaker, loop = Speaker(engine), asyncio.new_event_loop()
+    server = Server(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
+    runner = web.AppRunner(server.app(), handler_cancellation=True)
+    loop.run_until_complete(runner.setup())
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    loop.run_until_complete(site.start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield runner.addresses[0][1], speaker
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        speaker.close()
+
+
+def opened():
+    return Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with opened() as engine:
+        yield engine
+
+
+@pytest.fixture
+def another():
+    """One that the module's server does not speak with: a batch has its engine to itself."""
+    with opened() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("voices")
+
+
+@pytest.fixture(scope="module")
+def served(engine, folder):
+    with running(engine, folder, limits=Limits(characters=5000, calls=4)) as (port, speaker):
+        yield port, speaker
+
+
+def ask(port, method="POST", path="/v1/audio/speech", body=None, headers=()):
+    """(status, headers, body) of one call over a bare socket."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close", f"Content-Length: {len(data)}", *headers]
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + data)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(1 << 16):
+                answer += part
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    first, *others = head.decode().split("\r\n")
+    told = {name.lower(): value for name, _, value in (line.partition(": ") for line in others)}
+    return int(first.split()[1]), told, _unchunked(rest) if told.get("transfer-encoding") == "chunked" else rest
+
+
+def _unchunked(data):
+    whole = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        whole, data = whole + data[: int(size, 16)], data[int(size, 16) + 2 :]
+    return whole
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.01)
+
+
+def error_of(answer):
+    return json.loads(answer[2])["error"]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What an engine says by itself, as 16-bit samples."""
+    with opened() as engine:
+        return (engine.speak(SHORT["input"], params=PARAMS).wav.clamp(-1, 1) * 32767).round().numpy().astype(np.int16)
+
+
+class TestOpenAIClient:
+    @pytest.fixture(scope="class")
+    def client(self, served):
+        openai = pytest.importorskip("openai", reason="the openai package is not installed")
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{served[0]}/v1", api_key="any", max_retries=0)
+
+    def say(self, client, **given):
+        extra = {"seed": 3, "max_new_tokens": 40, "retries": 0}
+        asked = {"model": "tts-1", "voice": "nova", "input": SHORT["input"], **given}
+        return client.audio.speech.create(**asked, extra_body=extra)
+
+    @pytest.mark.parametrize("sound", ["wav", "flac", "mp3", "opus"])
+    def test_sound_in_every_format(self, client, sound, alone):
+        soundfile = pytest.importorskip("soundfile")
+        samples, rate = soundfile.read(io.BytesIO(self.say(client, response_format=sound).content), dtype="int16")
+        exact = sound in ("wav", "flac")
+        assert rate == (48000 if sound == "opus" else 24000) or not exact
+        if exact:
+            assert np.abs(samples.astype(int) - alone).max() <= 1
+        else:
+            assert abs(len(samples) / rate - len(alone) / 24000) < 0.2 and np.abs(samples).max() > 1000
+
+    def test_a_stream_is_what_the_whole_is(self, client, alone):
+        with client.audio.speech.with_streaming_response.create(
+            model="x", voice="coral", input=SHORT["input"], response_format="pcm",
+            extra_body={"seed": 3, "max_new_tokens": 40, "retries": 0, "stream": True},
+        ) as answer:  # fmt: skip
+            parts = list(answer.iter_bytes(4096))
+            request = answer.headers["x-request-id"]
+            assert (answer.headers["x-sample-rate"], answer.headers["x-model"]) == ("24000", "embedded")
+        heard = np.frombuffer(b"".join(parts), "<i2").astype(int)
+        assert len(heard) == len(alone) and np.abs(heard - alone).max() <= 1
+        assert client.get(f"/audio/speech/{request}", cast_to=object)["finish_reason"] in ("stop", "length")
+
+    def test_models_and_errors(self, client):
+        openai = pytest.importorskip("openai")
+        assert [model.id for model in client.models.list()] == ["embedded"]
+        with pytest.raises(openai.NotFoundError, match=r"no voice 'nobody'.*Known voices: default, amber"):
+            self.say(client, voice="nobody")
+        with pytest.raises(openai.BadRequestError, match="input has 6000 characters"):
+            self.say(client, input="x" * 6000)
+
+
+def test_events(served, alone):
+    status, told, body = ask(served[0], body={**SHORT, "response_format": "pcm", "stream_format": "sse"})
+    assert status == 200 and told["content-type"] == "text/event-stream"
+    events = [dict(line.split(": ", 1) for line in event.split("\n")) for event in body.decode().strip().split("\n\n")]
+    content = [json.loads(event["data"]) for event in events]
+    assert [event["event"] for event in events] == [part["type"] for part in content]
+    assert content[-1]["type"] == "speech.audio.done" and content[-1]["finish_reason"] in ("stop", "length")
+    heard = np.frombuffer(b"".join(base64.b64decode(part["audio"]) for part in content[:-1]), "<i2")
+    assert len(content) > 2 and np.abs(heard.astype(int) - alone).max() <= 1
+
+
+def test_many_at_once_say_what_each_says_alone(served, alone):
+    answers = [None] * 4
+
+    def call(number):
+        answers[number] = ask(served[0], body={**SHORT, "response_format": "pcm", "seed": 3 if number else 4})
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answer[0] for answer in answers] == [200] * 4
+    for answer in answers[1:]:
+        assert np.abs(np.frombuffer(answer[2], "<i2").astype(int) - alone).max() <= 1
+    assert answers[0][2] != answers[1][2] and answers[1][1]["x-finish-reason"] in ("stop", "length")
+
+
+def test_voices_are_listed_made_used_and_deleted(served, folder):
+    port, _ = served
+    clip = (BUILT_IN / "amber.flac").read_bytes()
+    text = (BUILT_IN / "amber.txt").read_text(encoding="utf-8").strip()
+
+    def form(name, sample=clip):
+        fields = [("name", name.encode(), ""), ("ref_text", text.encode(), ""), ("audio_sample", sample, "a.flac")]
+        parts = [
+            b'--edge\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n'
+            % (key.encode(), f'; filename="{file}"'.encode() if file else b"", value)
+            for key, value, file in fields
+        ]
+        headers = ["Content-Type: multipart/form-data; boundary=edge"]
+        return ask(port, "POST", "/v1/audio/voices", b"".join(parts) + b"--edge--\r\n", headers)
+
+    def names():
+        return json.loads(ask(port, "GET", "/v1/audio/voices")[2])["voices"]
+
+    before = names()
+    assert before == ["default", *sorted(path.stem for path in BUILT_IN.glob("*.flac"))]
+    assert form("my voice")[0] == 200 and names() == sorted([*before, "my voice"], key=lambda n: (n != "default", n))
+    assert (folder / "my voice.safetensors").is_file()
+    said = {
+        voice: ask(port, body={**SHORT, "voice": voice, "response_format": "pcm"}) for voice in ("my voice", "amber")
+    }
+    assert said["my voice"][0] == 200 and said["my voice"][2] == said["amber"][2], "the same clip and words"
+    for name, status in (("my voice", 409), ("alloy", 409), ("../up", 400), ("", 400)):
+        assert form(name)[0] == status
+    assert form("broken", b"no sound")[0] == 400 and form("short", clip[:200])[0] == 400
+    assert ask(port, "DELETE", "/v1/audio/voices/my%20voice")[0] == 200 and names() == before
+    assert ask(port, "DELETE", "/v1/audio/voices/my%20voice")[0] == 404
+    assert ask(port, "DELETE", "/v1/audio/voices/amber")[0] == 400 and (BUILT_IN / "amber.flac").is_file()
+
+
+def test_a_clip_comes_with_the_call(served):
+    clip = base64.b64encode((BUILT_IN / "oliver.flac").read_bytes()).decode()
+    text = (BUILT_IN / "oliver.txt").read_text(encoding="utf-8").strip()
+    body = {**SHORT, "response_format": "pcm", "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": text}
+    given, named = (
+        ask(served[0], body=body),
+        ask(served[0], body={**SHORT, "voice": "oliver", "response_format": "pcm"}),
+    )
+    assert given[0] == 200 and given[2] == named[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (b"", 400, "not JSON"),
+        (b"\xff\xfe{", 400, "not JSON"),
+        (b"[" * 100_000, 400, "not JSON"),
+        (b"[]", 400, "JSON object"),
+        (b'{"input": "..."}', 400, "nothing to say"),
+        (b'{"input": "Hi", "response_format": "mid"}', 400, "Choose one of"),
+        (b'{"input": "Hi", "ref_audio": "UklGRg=="}', 400, "cannot be read as sound"),
+        (b'{"input": "' + b"x" * (21 << 20) + b'"}', 413, "Too Large"),
+    ],
+)
+def test_bad_bodies_are_answered(served, body, status, says):
+    answer = ask(served[0], body=body)
+    assert answer[0] == status and says in error_of(answer)["message"]
+    assert error_of(answer)["type"] == "invalid_request_error"
+    assert ask(served[0], "GET", "/v1/nothing")[0] == 404 and ask(served[0], "GET", "/health")[0] == 200
+
+
+def test_who_goes_frees_the_row(served):
+    port, speaker = served
+    data = json.dumps({**LONG, "response_format": "pcm", "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(
+            b"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+        )
+        assert b"200 OK" in connection.recv(1 << 12)
+        assert speaker.speaking == 1
+    wait_for(lambda: not speaker.speaking)
+    assert ask(port, body=SHORT)[0] == 200
+
+
+def test_more_calls_than_it_takes(another):
+    with running(another, limits=Limits(calls=1)) as (port, speaker):
+        waits = threading.Thread(target=ask, args=(port,), kwargs={"body": {**SHORT, "max_new_tokens": 200}})
+        waits.start()
+        wait_for(lambda: speaker.speaking)
+        answer = ask(port, body=SHORT)
+        waits.join()
+        assert answer[0] == 503 and error_of(answer)["code"] == "overloaded" and answer[1]["retry-after"] == "1"
+        assert ask(port, body=SHORT)[0] == 200
+
+
+def test_a_key(another):
+    with running(another, key="secret") as (port, _):
+        for headers, status in (
+            ((), 401),
+            (["Authorization: Bearer wrong"], 401),
+            (["Authorization: Bearer secret"], 200),
+        ):
+            assert ask(port, "GET", "/v1/models", headers=headers)[0] == status
+        assert ask(port, "GET", "/health")[0] == 200
+        assert error_of(ask(port, body=SHORT))["code"] == "invalid_key"
+
+
+def test_an_engine_that_fails_tells_who_waits_and_serves_the_next(another, monkeypatch):
+    speaker, ends, real = Speaker(another), [], ModelRunner.step
+
+    def fail(self):
+        monkeypatch.setattr(ModelRunner, "step", real)
+        raise HiggsError("The model produced values that are not numbers.")
+
+    monkeypatch.setattr(ModelRunner, "step", fail)
+    try:
+        speaker.speak(Job("One apple.", ends.append, params=PARAMS))
+        wait_for(lambda: len(ends) == 1)
+        assert "not numbers" in str(ends[0])
+        speaker.speak(Job("One apple.", ends.append, params=PARAMS))
+        wait_for(lambda: len(ends) == 2)
+        assert ends[1].frames
+    finally:
+        speaker.close()
+    speaker.speak(Job("One apple.", ends.append))
+    assert "shutting down" in str(ends[2])
+
+
+class TestStarting:
+    def test_other_machines_need_a_key(self, engine, monkeypatch):
+        monkeypatch.delenv("HIGGS_TTS_API_KEY", raising=False)
+        with pytest.raises(HiggsError, match=r"0\.0\.0\.0 can be reached from other machines.*--api-key"):
+            serve(engine, "0.0.0.0", 0, None, "", Limits(), print)
+        names = ["127.0.0.1", "::1", "localhost", "127.8.8.8", "0.0.0.0", "192.168.0.1", "example.org", "::"]
+        assert [is_loopback(name) for name in names] == [True] * 4 + [False] * 4
+
+    def test_a_folder_that_is_none(self, engine, tmp_path):
+        with pytest.raises(HiggsError, match="nowhere is not a folder"):
+            serve(engine, "127.0.0.1", 0, tmp_path / "nowhere", "", Limits(), print)
+
+    def test_the_command_serves_and_stops(self, pytestconfig):
+        command = [sys.executable, "-m", "engine", "serve", "--device", "cpu", "--port", "0"]
+        with subprocess.Popen(command, cwd=pytestconfig.rootpath, stdout=subprocess.PIPE, text=True) as process:
+            said = process.stdout.readline()
+            process.terminate()
+            assert process.wait(60) in (0, -15, 130, 143)
+        assert "embedded at http://127.0.0.1:" in said

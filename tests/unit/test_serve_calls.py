@@ -1,0 +1,115 @@
+"""What callers may send to the server: every field, and one sentence that names what is wrong."""
+
+import base64
+
+import pytest
+from higgs_tts.engine import SamplingParams
+from higgs_tts.engine.serve.calls import BadCall, read_call
+
+CLIP = base64.b64encode(b"sound").decode()
+SENT = {"model": "any", "input": "Hello.", "voice": "alloy"}
+
+
+def read(knows=lambda tag: True, **body):
+    return read_call({**SENT, **body}, 100, knows)
+
+
+def test_what_is_left_out_has_defaults():
+    call = read_call({"input": "Hello."}, 100, bool)
+    assert (call.text, call.voice, call.format, call.stream, call.clip) == ("Hello.", "default", "mp3", "", None)
+    assert call.params == SamplingParams() and call.ignored == ()
+
+
+def test_sampling_stands_at_top_level_or_in_extra_params():
+    """As SGLang-Omni and vLLM-Omni take it; top level counts."""
+    call = read(temperature=0.5, top_k=7.0, seed=9, max_new_tokens=50, extra_params={"temperature": 1, "top_p": 0.9})
+    wanted = SamplingParams(temperature=0.5, top_p=0.9, top_k=7, seed=9, max_frames=50)
+    assert call.params == wanted and isinstance(call.params.top_k, int)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stream"),
+    [
+        ({}, ""),
+        ({"stream": False}, ""),
+        ({"stream": True}, "audio"),
+        ({"stream": True, "stream_format": "audio"}, "audio"),
+        ({"stream_format": "audio"}, ""),  # OpenAI's default
+        ({"stream_format": "sse"}, "sse"),
+        ({"stream": True, "stream_format": "sse"}, "sse"),
+    ],
+)
+def test_ways_of_streaming(asked, stream):
+    assert read(response_format="pcm", **asked).stream == stream
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"ref_audio": f"data:audio/wav;base64,{CLIP}", "ref_text": "It says."},
+        {"ref_audio": CLIP, "ref_text": "It says."},
+        {"references": [{"audio_path": f"data:audio/wav;base64,{CLIP}", "text": "It says."}]},
+        {"references": [{"data": CLIP, "media_type": "audio/wav", "text": "It says."}]},
+    ],
+)
+def test_a_reference(asked):
+    clip = read(**asked).clip
+    assert (clip.data, clip.transcript) == (b"sound", "It says.")
+
+
+def test_speed_is_what_the_tags_give():
+    said = {speed: read(speed=speed).text for speed in (0.5, 0.9, 1, 1.2, 2)}
+    assert said[1] == "Hello." and said[0.5] == "<|prosody:speed_very_slow|>Hello."
+    assert said[0.9] == "<|prosody:speed_slow|>Hello." and said[1.2] == "<|prosody:speed_fast|>Hello."
+    assert said[2] == "<|prosody:speed_very_fast|>Hello."
+    with pytest.raises(BadCall, match="at one speed"):
+        read(lambda tag: False, speed=2)
+    assert read(lambda tag: False, speed=1.0).text == "Hello."
+
+
+def test_unknown_fields_are_told():
+    assert read(instructions="gently", language="en").ignored == ("instructions", "language")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "says"),
+    [
+        ({"input": None}, "input", "must be the text"),
+        ({"input": " "}, "input", "must be the text"),
+        ({"input": 5}, "input", "must be the text"),
+        ({"input": "x" * 101}, "input", "takes 100"),
+        ({"voice": 5}, "voice", "must be a string"),
+        ({"voice": "anna", "ref_audio": CLIP}, "voice", "not both"),
+        ({"response_format": "mid"}, "response_format", "mp3, wav, pcm"),
+        ({"stream": True}, "response_format", "only pcm"),
+        ({"stream": "yes"}, "stream", "true or false"),
+        ({"stream_format": "ws"}, "stream_format", "audio, sse"),
+        ({"speed": 5}, "speed", "0.25 to 4"),
+        ({"speed": True}, "speed", "0.25 to 4"),
+        ({"temperature": "hot"}, "temperature", "number from 0.0 to 2.0"),
+        ({"temperature": float("nan")}, "temperature", "number from"),
+        ({"top_k": 2.5}, "top_k", "whole number"),
+        ({"seed": -1}, "seed", "number from 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens", "number from 1"),
+        ({"extra_params": []}, "extra_params", "object"),
+        ({"ref_audio": "/etc/passwd"}, "ref_audio", "opens no path and no URL"),
+        ({"ref_audio": "https://host/clip.wav"}, "ref_audio", "opens no path and no URL"),
+        ({"ref_audio": "file:///clip.wav"}, "ref_audio", "opens no path and no URL"),
+        ({"ref_audio": "data:audio/wav,abc"}, "ref_audio", "base64"),
+        ({"ref_audio": "A" * (16 << 20)}, "ref_audio", "larger than 10 MB"),
+        ({"ref_text": "It says."}, "ref_audio", "no clip"),
+        ({"references": [1]}, "references", "list of one"),
+        ({"references": [{}, {}]}, "references", "list of one"),
+        ({"references": [{"text": "It says."}]}, "references", "no clip"),
+    ],
+)
+def test_what_is_wrong_is_named(asked, param, says):
+    with pytest.raises(BadCall, match=says) as caught:
+        read(**asked)
+    assert caught.value.param == param and caught.value.status in (400, 413)
+
+
+@pytest.mark.parametrize("body", [None, [], "text", 5])
+def test_a_body_that_is_no_object(body):
+    with pytest.raises(BadCall, match="JSON object"):
+        read_call(body, 100, bool)
