@@ -1,5 +1,9 @@
 """The engine's door: `nodes/` imports from here and from nowhere deeper. The terminal also runs the tools."""
 
+from .book.book import Book
+from .book.narrate import narrate
+from .book.read import read_book, read_book_text, said_as
+from .book.report import BookProgress, BookReport
 from .checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
 from .checkpoint.adapters import adapter_files
 from .checkpoint.catalog import DOWNLOADS
@@ -7,6 +11,8 @@ from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache
 from .checkpoint.download import download_checkpoint
 from .checkpoint.embedded import EMBEDDED, EMBEDDED_NAME
 from .config import (
+    BOOK_FORMATS,
+    BOOK_GAP,
     DEFAULT_GRAPHS,
     DTYPES,
     FRAME_RATE,
@@ -40,6 +46,8 @@ from .whole_file import write_whole
 
 __all__ = [
     "ADAPTER_SETTINGS",
+    "BOOK_FORMATS",
+    "BOOK_GAP",
     "DEFAULT_GRAPHS",
     "DOWNLOADS",
     "DTYPES",
@@ -51,6 +59,9 @@ __all__ = [
     "SAMPLE_RATE",
     "VERSION",
     "Adapter",
+    "Book",
+    "BookProgress",
+    "BookReport",
     "CueParams",
     "CueSheet",
     "CueSpeech",
@@ -78,12 +89,16 @@ __all__ = [
     "find_checkpoints",
     "find_in_hf_cache",
     "mix_speech",
+    "narrate",
     "range_of",
+    "read_book",
+    "read_book_text",
     "read_clip",
     "read_cues",
     "read_dialogue",
     "read_lines",
     "read_pronunciations",
+    "said_as",
     "script_names",
     "speak_cues",
     "speaker_key",

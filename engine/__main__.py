@@ -28,10 +28,13 @@ from . import (
     cue_summary,
     cut_references,
     mix_speech,
+    read_book,
     read_clip,
+    said_as,
     speak_cues,
     to_srt,
 )
+from . import narrate as narrate_book
 from .config import DEFAULT_GRAPHS, GRAPHS, Adapter
 from .optional import import_optional
 from .tools.arguments import make_parser
@@ -39,7 +42,7 @@ from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
 from .tools.new_folder import new_folder, writable
-from .tools.progress import with_bar
+from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import cues_in, dialogue_in, pronunciations_in
 from .tools.tiny import write_tiny
@@ -52,7 +55,7 @@ _SMALL_VOICE = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
-    commands = {command.__name__: command for command in (say, voice, serve, doctor, bench, quantize, tiny)}
+    commands = {command.__name__: command for command in (say, narrate, voice, serve, doctor, bench, quantize, tiny)}
     args = make_parser().parse_args(argv)
     try:
         return commands[args.command](args)
@@ -140,6 +143,34 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     for warning in (*sheet.warnings, *speech.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     print("\n".join([*cue_lines(speech), cue_summary(speech), str(out)]))
+    return 0
+
+
+def narrate(args: argparse.Namespace) -> int:
+    """A book to a folder of sound files."""
+    if args.script and args.voice:
+        raise HiggsError("--voice is for one narrator. A script names its voices at its head, as in: Alice = alice.wav")
+    if args.transcript and not args.voice:
+        raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
+    book = said_as(read_book(args.book, args.script), pronunciations_in(args.pronunciations))
+    with Engine(_engine_config(args)) as engine:
+        voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
+        if args.voice:
+            voices[""] = _voice(engine, args.voice, args.transcript)
+        try:
+            with book_bar() as on_progress:
+                what = voices, _sampling(args), args.scene, args.format, not args.uneven, on_progress
+                report = narrate_book(engine, book, args.out, *what)
+        except KeyboardInterrupt:
+            print(f"What was spoken is kept in {args.out}: the same command goes on from there.", file=sys.stderr)
+            raise
+    for file in report.files:
+        print(f"{args.out / file.name}: {file.seconds / 60:.1f} min{'' if file.made else ', there already'}")
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    for chunk in report.spoken_again:
+        print(f"spoken again: {chunk}", file=sys.stderr)
+    print(f"{report.seconds / 60:.1f} min of audio in {report.elapsed / 60:.1f} min; backend: {report.how}")
     return 0
 
 

@@ -19,6 +19,8 @@ DTYPES = ("auto", "bf16", "fp32", *QUANTIZED)
 KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the executor behind it
 RUNNERS = ("auto", "graph", "eager")
+BOOK_FORMATS = ("flac", "wav", "mp3", "m4b")  # files of a book: one a chapter, of m4b one with all chapters
+BOOK_GAP = 0.6  # seconds of silence between a book's paragraphs
 
 
 _Number = TypeVar("_Number", int, float)

@@ -12,17 +12,18 @@ from types import MappingProxyType
 import torch
 
 from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
+from .checkpoint.digest import fingerprint_of
 from .checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
-from .codec.model import build_encoder
+from .codec.model import encode_once
 from .codec.waveform import Waveform
 from .config import MAX_BATCH, EngineConfig, SamplingParams
-from .decode.kept_codes import KeptCodes
+from .decode.kept_codes import KeptCodes, SequenceStore
 from .device import device_of
 from .dtypes import auto_dtype, compute_dtype
 from .errors import HiggsError
 from .generation import Batch, generate
 from .loaded_model import LoadedModel, planned_bytes
-from .memory import device_bytes, drop, free_bytes
+from .memory import device_bytes, free_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .prompt.script import Turn
@@ -66,6 +67,11 @@ class Engine:
     def knows_tag(self, tag: str) -> bool:
         """Whether the checkpoint follows a control tag, as far as its files say."""
         return self._builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for weights and precision: with voice, text and settings they decide what is said."""
+        return fingerprint_of(self.checkpoint, self.config)
 
     @property
     def opened(self) -> bool:
@@ -161,14 +167,7 @@ class Engine:
         clip = prepare_clip(wav, sample_rate).to(self.device)
         with self._lock, self._on_device():
             codec = self.checkpoint.codec
-            encoder = build_encoder(codec.config, codec.read("encoder", self.device))
-            try:
-                codes = encoder.encode(clip).cpu()
-            finally:
-                drop((*encoder.parameters(), *encoder.buffers()))  # HuBERT's weight norm refers to itself
-                del encoder
-                if self.device.type == "cuda":
-                    torch.cuda.empty_cache()
+            codes = encode_once(codec.config, codec.read("encoder", self.device), clip)
         return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
 
     @torch.inference_mode()
@@ -205,17 +204,18 @@ class Engine:
         on_frame: Callable[[int, int], None] | None = None,
         on_audio: Callable[[torch.Tensor], None] | None = None,
         on_restart: Callable[[], None] | None = None,
-        reuse: bool = True,
+        reuse: bool | SequenceStore = True,
         even: bool = True,
     ) -> SpeechResult:
         """Says a dialogue, all of its turns together; see `speak` for what both have.
 
         voices: by speaker. One without gets its own from seed and name: its first words are the voice of the rest.
-        reuse: what this engine has said before comes from its codes, which stay on the host. even: the result's turns
-        are equally loud, but for their settings; on_audio gets them as they are spoken. Raises HiggsError as `speak`
-        does, and where no turn has a word.
+        reuse: what this engine has said before comes from its codes, which stay on the host, or a caller's store has
+        it, which gets every sequence once it is spoken. even: the result's turns are equally loud, but for their
+        settings; on_audio gets them as they are spoken. Raises HiggsError as `speak` does, and where no turn has a word.
         """
-        dialogue = DialogueOptions(self._kept if reuse else None, even)
+        kept = self._kept if reuse is True else None if reuse is False else reuse
+        dialogue = DialogueOptions(kept, even)
         return self._say(turns, voices, params, scene, (on_frame, on_audio, on_restart), dialogue)
 
     def _say(

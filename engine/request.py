@@ -18,7 +18,7 @@ from .audio.assembly import Assembly
 from .audio.loudness import set_volume
 from .codec.waveform import Sound, Waveform
 from .config import SamplingParams
-from .decode.kept_codes import KeptCodes
+from .decode.kept_codes import SequenceStore
 from .decode.takes import Takes
 from .errors import HiggsError
 from .prompt.builder import PromptBuilder
@@ -45,7 +45,7 @@ class Listener:
 class DialogueOptions:
     """What a request of several speakers has that one text has not."""
 
-    kept: KeptCodes | None  # where chunks that have been said before come from, and those of now go to
+    kept: SequenceStore | None  # where chunks that have been said before come from, and those of now go to
     even: bool  # turns get the same loudness, once all is spoken
 
 

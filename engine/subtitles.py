@@ -49,7 +49,11 @@ def turn_to_srt(speech: SpeechResult, number: int) -> str:
 
 def to_srt(speech: SpeechResult) -> str:
     """The cues as a SubRip file; of several speakers each cue begins with the name."""
-    cues = cues_of(speech)
+    return srt_of(cues_of(speech))
+
+
+def srt_of(cues: Sequence[Cue]) -> str:
+    """As `to_srt`, of cues that are there."""
     several = len({cue.speaker for cue in cues}) > 1
     return write_srt(cues if several else [replace(cue, speaker="") for cue in cues])
 

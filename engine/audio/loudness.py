@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -55,9 +56,13 @@ def _lufs(power: torch.Tensor) -> torch.Tensor:
 def _weighted(wav: torch.Tensor) -> torch.Tensor:
     """K-weighted, by the filters' response to each frequency; the padding keeps the end out of the beginning."""
     size = 1 << (len(wav) + SAMPLE_RATE // 2 - 1).bit_length()
+    return torch.fft.irfft(torch.fft.rfft(wav.double(), size) * _response(size), size)[: len(wav)].float()
+
+
+@functools.lru_cache(maxsize=3)  # it takes longer than the rest, and turns are of a few sizes
+def _response(size: int) -> torch.Tensor:
     z = torch.exp(-1j * math.pi * torch.linspace(0, 1, size // 2 + 1, dtype=torch.float64))
-    response = _shelf(z) * _high_pass(z)
-    return torch.fft.irfft(torch.fft.rfft(wav.double(), size) * response, size)[: len(wav)].float()
+    return _shelf(z) * _high_pass(z)
 
 
 def _shelf(z: torch.Tensor) -> torch.Tensor:

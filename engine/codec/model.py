@@ -13,6 +13,7 @@ from torch import nn
 
 from ..config import FRAME_SAMPLES, SAMPLE_RATE
 from ..errors import HiggsError
+from ..memory import drop
 from ..resample import resample
 from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp
@@ -140,6 +141,19 @@ def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> Code
     """The encoder over loaded tensors, as `build_decoder`. Raises HiggsError where transformers cannot be imported."""
     hubert()  # imported before `_empty` builds on the meta device
     return _place(_empty(CodecEncoder, config), tensors)
+
+
+def encode_once(config: CodecConfig, tensors: dict[str, torch.Tensor], clip: torch.Tensor) -> torch.Tensor:
+    """A clip [S] -> codes [T, K] on the host. `tensors` are used up: nothing of the encoder stays on their device."""
+    encoder = build_encoder(config, tensors)
+    tensors.clear()
+    try:
+        return encoder.encode(clip).cpu()
+    finally:
+        drop((*encoder.parameters(), *encoder.buffers()))  # HuBERT's weight norm refers to itself
+        del encoder
+        if clip.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def _empty(kind: type[Half], config: CodecConfig) -> Half:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 
@@ -12,6 +13,18 @@ from ..config import SamplingParams
 from ..sequence import Sequence
 
 MOST_BYTES = 64 << 20
+
+
+class SequenceStore(Protocol):
+    """What has been said before, wherever it is kept."""
+
+    def fill(self, sequence: Sequence) -> bool:
+        """Finishes a sequence that was said before; false where it was not."""
+        ...
+
+    def keep(self, asked: Sequence, spoken: Sequence) -> None:
+        """Keeps what was spoken of a sequence: its own codes, or those of a later take."""
+        ...
 
 
 class KeptCodes:
@@ -29,7 +42,7 @@ class KeptCodes:
 
     def fill(self, sequence: Sequence) -> bool:
         """Finishes a sequence that was said before; false where it was not."""
-        key = _key(sequence)
+        key = key_of(sequence)
         if key not in self._kept:
             return False
         self._kept.move_to_end(key)
@@ -40,7 +53,7 @@ class KeptCodes:
 
     def keep(self, asked: Sequence, spoken: Sequence) -> None:
         """Keeps what was spoken of a sequence: its own codes, or those of a later take."""
-        key, codes = _key(asked), torch.cat(spoken.codes).to(torch.int16)
+        key, codes = key_of(asked), torch.cat(spoken.codes).to(torch.int16)
         if key in self._kept:
             self.nbytes -= self._kept.pop(key)[0].nbytes
         self._kept[key] = codes, spoken.ended
@@ -49,7 +62,8 @@ class KeptCodes:
             self.nbytes -= self._kept.popitem(last=False)[1][0].nbytes
 
 
-def _key(sequence: Sequence) -> bytes:
+def key_of(sequence: Sequence) -> bytes:
+    """A digest of all that a sequence's codes depend on beside the weights."""
     plain = SamplingParams()  # of what only says where the text is cut and what is silent
     cuts = {name: getattr(plain, name) for name in ("chunk_seconds", "paragraph_gap", "turn_gap")}
     params = replace(sequence.params, **cuts)

@@ -57,8 +57,9 @@ def plan(
         # A turn begins anew even where nothing is silent before it; the first has nothing to begin anew from.
         begin = (before or params.turn_gap) if chunks else (before or None)
         own = params if turn.seed is None else replace(params, seed=turn.seed)
+        counts = said if turn.occurrence is None else Counter({(turn.speaker, text): turn.occurrence for text in texts})
         for text, silence in zip(texts, [begin, *(seconds or None for seconds in silences[1:-1])], strict=True):
-            index = said[turn.speaker, text] if is_dialogue else len(chunks)
-            said[turn.speaker, text] += 1
+            index = counts[turn.speaker, text] if is_dialogue else len(chunks)
+            counts[turn.speaker, text] += 1
             chunks.append(Chunk(number, turn.speaker, text, own, index, silence))
     return Plan(chunks, asked, warnings)

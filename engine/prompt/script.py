@@ -82,6 +82,7 @@ class Turn:
     text: str
     seed: int | None = None  # instead of the call's
     volume: float = 1.0  # times as loud
+    occurrence: int | None = None  # how often it was said before, where the call does not hold all that was
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 
 from ..config import (
+    BOOK_FORMATS,
+    BOOK_GAP,
     DEFAULT_GRAPHS,
     DTYPES,
     GRAPHS,
@@ -24,6 +26,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine", description="Higgs Audio v2 and Higgs TTS 3.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _say_parser(commands)
+    _narrate_parser(commands)
     _voice_parser(commands)
     command = commands.add_parser("doctor", help="report what a checkpoint folder holds and what is wrong with it")
     command.add_argument("folder")
@@ -47,17 +50,8 @@ def _say_parser(commands):
     command.add_argument("--script", metavar="FILE.txt", help="a dialogue instead: lines such as Alice: Hello")
     command.add_argument("--uneven", action="store_true", help="leave turns and cues as loud as they are spoken")
     command.add_argument("--out", required=True, metavar="FILE.wav")
-    command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
-    command.add_argument("--transcript", help="what the clip says")
-    command.add_argument("--pronunciations", type=Path, metavar="FILE.txt", help="lines such as Nguyen = Win")
-    command.add_argument("--scene", help="v2 only: description of the recording")
-    _sampling_argument(command, "seed")
-    _sampling_argument(command, "temperature")
-    _sampling_argument(command, "top_p")
-    _sampling_argument(command, "top_k")
-    command.add_argument("--greedy", action="store_true", help="always take the most likely code")
-    _sampling_argument(command, "max_frames", "limit a chunk of text; 25 a second")
-    _sampling_argument(command, "retries", "speak a chunk again that came out badly, so many times at most")
+    _voice_arguments(command)
+    _sampling_arguments(command)
     _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
     _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
@@ -80,6 +74,43 @@ def _cue_arguments(command):
     _number_argument(group, CueParams, "stretch", "make what does not fit so many times as fast at most")
     group.add_argument("--no-shift", action="store_true", help="let no cue begin late, also while another is spoken")
     _number_argument(group, CueParams, "run_on", "seconds that a cue may run on where none follows")
+
+
+def _narrate_parser(commands):
+    command = commands.add_parser("narrate", help="speak a book into a folder; go on where it was stopped")
+    command.add_argument("book", type=Path, metavar="BOOK.txt|.md|.epub")
+    command.add_argument("--script", action="store_true", help="the book is a script: lines such as Alice: Hello")
+    command.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    command.add_argument(
+        "--format", choices=BOOK_FORMATS, default=BOOK_FORMATS[0], help="a file a chapter, or one .m4b with chapters"
+    )
+    command.add_argument("--uneven", action="store_true", help="leave paragraphs as loud as they are spoken")
+    _voice_arguments(command)
+    _sampling_arguments(command)
+    low, high, _ = range_of(SamplingParams, "paragraph_gap")
+    text = f"seconds of silence between paragraphs; {low} to {high}, default {BOOK_GAP}"
+    command.add_argument("--paragraph-gap", type=float, default=BOOK_GAP, help=text)
+    command.set_defaults(turn_gap=BOOK_GAP, allow_specials=False)
+    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="a LoRA to merge, once or more")
+    _way_arguments(command)
+    _model_arguments(command)
+
+
+def _voice_arguments(command):
+    command.add_argument("--voice", metavar="REF.wav|VOICE.safetensors", help="clip to clone, or a saved voice")
+    command.add_argument("--transcript", help="what the clip says")
+    command.add_argument("--pronunciations", type=Path, metavar="FILE.txt", help="lines such as Nguyen = Win")
+    command.add_argument("--scene", help="v2 only: description of the recording")
+
+
+def _sampling_arguments(command):
+    _sampling_argument(command, "seed")
+    _sampling_argument(command, "temperature")
+    _sampling_argument(command, "top_p")
+    _sampling_argument(command, "top_k")
+    command.add_argument("--greedy", action="store_true", help="always take the most likely code")
+    _sampling_argument(command, "max_frames", "limit a chunk of text; 25 a second")
+    _sampling_argument(command, "retries", "speak a chunk again that came out badly, so many times at most")
 
 
 def _sampling_argument(command, name, *words):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from tqdm import tqdm
 
+from ..book.report import BookProgress
 from ..dubbing.speak import CueSpeech
 from ..result import SpeechResult
 
@@ -24,3 +26,16 @@ def with_bar(speak: Callable[..., Speech]) -> Speech:
         speech = speak(on_frame=on_frame)
         on_frame(speech.frames, speech.frames)
     return speech
+
+
+@contextlib.contextmanager
+def book_bar() -> Iterator[Callable[[BookProgress], None]]:
+    """What shows how far a book is, with the time left, on stderr."""
+    with tqdm(total=1000, bar_format="{desc} {percentage:3.0f} %|{bar}|") as bar:
+
+        def on_progress(progress: BookProgress) -> None:
+            bar.set_description_str(str(progress), refresh=False)
+            bar.update(round(1000 * progress.share) - bar.n)
+
+        yield on_progress
+        bar.update(bar.total - bar.n)

@@ -14,7 +14,7 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
     {"buffers", "codes", "cuda", "errors", "plain_text", "threads", "torch_names", "whole_file"},
-    {"memory"},
+    {"file_list", "memory"},
     {"config", "device", "json_file", "optional", "resample"},
     {"audio", "codec", "sequence", "talker", "voice"},
     {"result"},
@@ -22,7 +22,7 @@ TIERS = [
     {"dtypes", "loaded_model", "request", "subtitles"},
     {"generation"},
     {"engine"},
-    {"dubbing", "serve"},
+    {"book", "dubbing", "serve"},
     {"__init__"},
     {"tools"},
     {"__main__"},

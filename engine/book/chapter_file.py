@@ -1,0 +1,64 @@
+"""A chapter's sound and subtitles while they are written. Knows no model."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..config import SAMPLE_RATE
+from ..subtitles import Cue
+from ..whole_file import replacing
+from .sound_file import Tags, open_sound
+
+_LEAD, _TAIL = 0.5, 1.0  # seconds of silence at a chapter's ends, as shops for audiobooks ask for
+
+
+class ChapterFile:
+    """Turns are appended; `finish` gives the file its name. Leaving it before takes what was written away.
+
+    path: the sound's. Raises OSError.
+    """
+
+    def __init__(self, path: Path, kind: str, tags: Tags):
+        self._stack = contextlib.ExitStack()
+        self._samples = 0  # so far
+        self.cues: list[Cue] = []
+        with contextlib.ExitStack() as stack:
+            partial = stack.enter_context(replacing(path, path.with_name(f".{path.name}.part")))
+            self._file = open_sound(partial, kind, tags)
+            stack.callback(self._file.close)
+            self._stack = stack.pop_all()
+        self._silence(_LEAD)
+
+    def __enter__(self) -> ChapterFile:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self._stack.__exit__(*exc)
+
+    @property
+    def seconds(self) -> float:
+        return self._samples / SAMPLE_RATE
+
+    def append(self, gap: float, wav: torch.Tensor, cues: list[Cue]) -> None:
+        """A turn [n] after so many seconds of silence; times of its cues are within it."""
+        self._silence(gap)
+        begin = self.seconds
+        self.cues += [replace(cue, start=begin + cue.start, stop=begin + cue.stop) for cue in cues]
+        self._write((wav.clamp(-1.0, 1.0) * 32767).round().to(torch.int16).numpy())
+
+    def finish(self) -> None:
+        """The chapter is whole."""
+        self._silence(_TAIL)
+        self._stack.close()
+
+    def _silence(self, seconds: float):
+        self._write(np.zeros(round(seconds * SAMPLE_RATE), np.int16))
+
+    def _write(self, samples: np.ndarray):
+        self._file.write(samples)
+        self._samples += len(samples)

@@ -1,0 +1,109 @@
+"""What chapters become: names of files, what each is made of, which turns are spoken together. Reads no disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..config import SamplingParams
+from ..prompt.chunking import estimate_seconds, split_text
+from ..prompt.script import Turn, read_pauses
+from ..voice.voice import Voice
+from .book import Book, Chapter
+
+GROUP_SECONDS = 1200.0  # estimated; spoken together: enough for a full batch, and few enough for the host's memory
+_LEAST_PASSAGE, _MOST_PASSAGE = 6.0, 12.0  # seconds of text that a narrator without a voice gets one from
+_NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
+_NAME_BYTES = 120
+
+
+@dataclass(frozen=True)
+class PlannedChapter:
+    """A chapter, its number from 1, its file's name without suffix, and what stands for all that it is made of."""
+
+    number: int
+    chapter: Chapter
+    name: str
+    fingerprint: str
+
+    @property
+    def seconds(self) -> float:
+        """Estimated."""
+        return sum(estimate_seconds(turn.text) for turn in self.chapter.turns)
+
+
+def plan_chapters(book: Book, sound: Iterable[object], voices: Mapping[str, Voice]) -> list[PlannedChapter]:
+    """The book's chapters. sound: what beside text and voices decides how they sound, as JSON takes it."""
+    numbered = number_turns(book)
+    passages = {speaker: passage_of(book, speaker) for speaker in book.speakers if speaker not in voices}
+    known = {speaker: _digest(voice) for speaker, voice in voices.items()} | passages
+    width = len(str(len(numbered)))
+    planned = []
+    for number, chapter in enumerate(numbered, 1):
+        said = [[known[turn.speaker], turn.speaker, turn.text, turn.seed, turn.volume, turn.occurrence]
+                for turn in chapter.turns]  # fmt: skip
+        made_of = json.dumps([book.title, book.author, number, chapter.title, said, *sound])
+        name = f"{number:0{max(2, width)}} {portable(chapter.title)}".strip()
+        planned.append(PlannedChapter(number, chapter, name, hashlib.sha256(made_of.encode()).hexdigest()))
+    return planned
+
+
+def number_turns(book: Book) -> list[Chapter]:
+    """Chapters whose turns know how often the same was said before: the noise depends on that and not on what is spoken
+    together, or was spoken already.
+    """
+    said = Counter()
+    chapters = []
+    for chapter in book.chapters:
+        turns = []
+        for turn in chapter.turns:
+            words = turn.speaker, read_pauses(turn.text).text.strip()
+            turns.append(replace(turn, occurrence=said[words]))
+            said[words] += 1
+        chapters.append(replace(chapter, turns=tuple(turns)))
+    return chapters
+
+
+def passage_of(book: Book, speaker: str) -> str:
+    """The beginning of what a speaker says: spoken once, it is the voice of the rest."""
+    passage = ""
+    for chapter in book.chapters:
+        for turn in chapter.turns:
+            if turn.speaker == speaker and estimate_seconds(passage) < _LEAST_PASSAGE:
+                passage += f" {' '.join(read_pauses(turn.text).text.split())}"
+    return split_text(passage.strip(), _MOST_PASSAGE)[0]
+
+
+def groups(chapters: Iterable[PlannedChapter]) -> Iterator[list[tuple[PlannedChapter, Turn]]]:
+    """Turns to speak together, in order; long chapters in several groups, several short ones in one."""
+    group: list[tuple[PlannedChapter, Turn]] = []
+    seconds = 0.0
+    for planned in chapters:
+        for turn in planned.chapter.turns:
+            group.append((planned, turn))
+            seconds += estimate_seconds(turn.text)
+            if seconds >= GROUP_SECONDS:
+                yield group
+                group, seconds = [], 0.0
+    if group:
+        yield group
+
+
+def portable(title: str) -> str:
+    """A title as part of a file's name on every system."""
+    plain = " ".join(_NOT_PORTABLE.sub(" ", title).split())
+    return plain.encode()[:_NAME_BYTES].decode(errors="ignore").rstrip(" .")
+
+
+def settings_of(params: SamplingParams) -> dict[str, object]:
+    """Sampling parameters by name."""
+    return {name: getattr(params, name) for name in params.__dataclass_fields__}
+
+
+def _digest(voice: Voice) -> str:
+    told = voice.codes.numpy().tobytes() + repr((voice.codes.shape, voice.transcript)).encode()
+    return hashlib.sha256(told).hexdigest()

@@ -1,0 +1,180 @@
+"""EPUB files as chapters: the spine's documents, parted where the table of contents says. Needs nothing but Python."""
+
+from __future__ import annotations
+
+import posixpath
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from ..errors import HiggsError
+from ..plain_text import decode_text
+from .book import Book, Paragraph, make_chapters
+from .xhtml import Document, links_in, read_document
+
+_MOST_BYTES = 64 << 20  # of one file inside
+_LEFT_OUT = {  # documents that nobody wants to hear, by what they say they are
+    "toc": "the table of contents",
+    "landmarks": "the table of contents",
+    "cover": "the cover",
+    "copyright-page": "the copyright page",
+    "imprint": "the copyright page",
+    "colophon": "the colophon",
+    "index": "the index",
+    "loi": "the list of illustrations",
+    "lot": "the list of tables",
+    "footnotes": "the notes",
+    "endnotes": "the notes",
+    "rearnotes": "the notes",
+}
+
+
+@dataclass(frozen=True)
+class _Package:
+    """What the package file says."""
+
+    title: str
+    author: str
+    spine: tuple[str, ...]  # names of files inside
+    navigation: str  # EPUB 3's, or nothing
+    ncx: str  # EPUB 2's
+
+
+def read_epub(path: Path) -> Book:
+    """The book in an EPUB file. Raises HiggsError for one that is broken or protected."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _Reader(path, archive).read()
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, ElementTree.ParseError) as error:
+        raise HiggsError(f"{path} cannot be read as an EPUB ({error}). Download or export it again.") from error
+
+
+class _Reader:
+    """Reads one open file."""
+
+    def __init__(self, path: Path, archive: zipfile.ZipFile):
+        self._path, self._archive, self._left_out = path, archive, []
+        self._names = {name.casefold(): name for name in archive.namelist()}
+
+    def read(self) -> Book:
+        package = self._package()
+        locked = {name for name in self._encrypted() if name in package.spine}
+        if locked:
+            raise HiggsError(f"{self._path} is protected (DRM), so it cannot be read. Use a copy without protection.")
+        documents = [(name, read_document(self._text(name))) for name in package.spine if self._find(name)]
+        kept = [(name, document) for name, document in documents if self._is_read(name, document, package)]
+        chapters = make_chapters(package.title, self._parts(kept, self._contents(package)))
+        return Book(package.title, chapters, package.author, tuple(dict.fromkeys(self._left_out)))
+
+    def _is_read(self, name: str, document: Document, package: _Package) -> bool:
+        why = next((_LEFT_OUT[kind] for kind in document.kinds if kind in _LEFT_OUT), "")
+        why = "the table of contents" if name == package.navigation else why
+        if why and document.paragraphs:
+            self._left_out.append(why)
+        return not why
+
+    def _parts(
+        self, documents: list[tuple[str, Document]], contents: dict[tuple[str, str], str]
+    ) -> Iterator[tuple[str, list[Paragraph]]]:
+        """(title, paragraphs) from one entry of the contents to the next; without contents, of each document."""
+        title, said = "", []
+        for name, document in documents:
+            starts = {at: label for anchor, at in document.anchors.items() if (label := contents.get((name, anchor)))}
+            if (name, "") in contents:
+                starts[0] = contents[name, ""]
+            elif not contents:
+                starts[0] = next((one.text for one in document.paragraphs if one.is_heading), "")
+            for at, paragraph in enumerate(document.paragraphs):
+                if at in starts:
+                    yield title, said
+                    title, said = starts[at], []
+                said.append(paragraph)
+        yield title, said
+
+    def _contents(self, package: _Package) -> dict[tuple[str, str], str]:
+        """(file, anchor) -> title of where chapters begin. Entries inside another's file are sections, not chapters."""
+        place = package.navigation or package.ncx
+        if not place or not self._find(place):
+            return {}
+        entries = links_in(self._text(place)) if package.navigation else self._ncx_entries(place)
+        found: dict[tuple[str, str], str] = {}
+        files: set[str] = set()
+        for depth, href, label in entries:
+            target, _, anchor = href.partition("#")
+            name = self._resolve(place, target)
+            if label and (depth <= 1 or name not in files):
+                found.setdefault((name, unquote(anchor)), label)
+            files.add(name)
+        return found
+
+    def _ncx_entries(self, place: str) -> Iterator[tuple[int, str, str]]:
+        def walk(points: list[ElementTree.Element], depth: int) -> Iterator[tuple[int, str, str]]:
+            for point in points:
+                content, label = point.find("{*}content"), point.find("{*}navLabel/{*}text")
+                if content is not None and label is not None:
+                    yield depth, content.get("src", ""), " ".join((label.text or "").split())
+                yield from walk(point.findall("{*}navPoint"), depth + 1)
+
+        yield from walk(self._xml(place).findall("{*}navMap/{*}navPoint"), 1)
+
+    def _package(self) -> _Package:
+        container = "META-INF/container.xml"
+        root = self._xml(container).find(".//{*}rootfile")
+        place = root.get("full-path") if root is not None else None
+        if not place:
+            raise HiggsError(f"{self._path} is not an EPUB: {container} names no package. Export it again.")
+        package = self._xml(place)
+        items = {item.get("id"): item for item in package.iterfind("{*}manifest/{*}item")}
+
+        def file_of(item: ElementTree.Element | None) -> str:
+            return self._resolve(place, item.get("href", "")) if item is not None else ""
+
+        spine = package.find("{*}spine")
+        refs = [] if spine is None else [ref for ref in spine.findall("{*}itemref") if ref.get("linear") != "no"]
+        navigation = next((item for item in items.values() if "nav" in item.get("properties", "").split()), None)
+        told = [
+            package.find(f"{{*}}metadata/{{http://purl.org/dc/elements/1.1/}}{name}") for name in ("title", "creator")
+        ]
+        title, author = (" ".join("".join(one.itertext()).split()) if one is not None else "" for one in told)
+        return _Package(
+            title or self._path.stem,
+            author,
+            tuple(file_of(items[ref.get("idref")]) for ref in refs if ref.get("idref") in items),
+            file_of(navigation),
+            file_of(items.get(spine.get("toc"))) if spine is not None else "",
+        )
+
+    def _encrypted(self) -> list[str]:
+        if not self._find("META-INF/encryption.xml"):
+            return []
+        references = self._xml("META-INF/encryption.xml").iterfind(".//{*}CipherReference")
+        return [posixpath.normpath(unquote(one.get("URI", ""))) for one in references]
+
+    @staticmethod
+    def _resolve(place: str, href: str) -> str:
+        """The file that a link in the file `place` means."""
+        return posixpath.normpath(posixpath.join(posixpath.dirname(place), unquote(href.partition("#")[0])))
+
+    def _find(self, name: str) -> str:
+        """The name as the archive spells it; nothing where it has no such file."""
+        return self._names.get(name.casefold(), "")
+
+    def _data(self, name: str) -> bytes:
+        spelled = self._find(name)
+        if not spelled:
+            raise HiggsError(f"{self._path} is not a whole EPUB: {name} is missing in it. Download or export it again.")
+        if self._archive.getinfo(spelled).file_size > _MOST_BYTES:
+            raise HiggsError(f"{self._path}: {name} is larger than {_MOST_BYTES >> 20} MB. Split the book.")
+        if self._archive.getinfo(spelled).flag_bits & 1:
+            raise HiggsError(f"{self._path} has a password, so it cannot be read. Use a copy without one.")
+        return self._archive.read(spelled)
+
+    def _text(self, name: str) -> str:
+        return decode_text(self._data(name))
+
+    def _xml(self, name: str) -> ElementTree.Element:
+        return ElementTree.fromstring(self._data(name))

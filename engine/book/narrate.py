@@ -1,0 +1,260 @@
+"""Speaks a book into a folder, chapter by chapter; what lies there already is not spoken again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..codes import CODEBOOK_SIZE
+from ..config import SAMPLE_RATE, SamplingParams
+from ..errors import HiggsError
+from ..file_list import FileList, cannot_write, write_file
+from ..prompt.chunking import estimate_frames
+from ..prompt.script import Turn
+from ..result import Retaken, SpeechResult, SpokenTurn
+from ..subtitles import Cue, cues_of, srt_of
+from ..voice.voice import Voice
+from ..whole_file import replacing
+from .book import Book
+from .chapter_file import ChapterFile
+from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
+from .report import BookFile, BookProgress, BookReport, Speaker
+from .sound_file import BOUND, Tags, bind, require, seconds_of
+from .spoken import SpokenSequences
+
+LIST, KEPT = "book.json", "spoken"  # in the book's folder: what was made, and the sequences that were spoken
+_KIND = "higgs-tts-book"
+_PARTS = "chapters"  # below KEPT: what becomes one file at the end
+_PART_KIND = "flac"
+
+
+def narrate(
+    speaker: Speaker,
+    book: Book,
+    folder: Path,
+    voices: Mapping[str, Voice] | None = None,
+    params: SamplingParams | None = None,
+    scene: str | None = None,
+    kind: str = "flac",
+    even: bool = True,
+    on_progress: Callable[[BookProgress], None] = lambda progress: None,
+) -> BookReport:
+    """Speaks a book into `folder`: a file a chapter, or one M4B, with SRT subtitles beside each.
+
+    Every sequence is kept in the folder as soon as it is spoken. Stopped anywhere and called again with the same book
+    and settings, it speaks what is missing, and the files are those of one uninterrupted call on the same kind of
+    device; a chapter that is there is left alone. A speaker without a voice gets one from seed and name: the beginning
+    of what they say. Memory holds some 20 minutes of sound at most. on_progress is called after every step and may
+    raise to cancel. Raises HiggsError, as `speak_turns` does and where a file cannot be written.
+    """
+    require(kind)
+    params = params or SamplingParams()
+    params = replace(params, turn_gap=params.paragraph_gap)
+    return _Narration(speaker, book, folder, dict(voices or {}), params, scene, kind, even, on_progress).run()
+
+
+class _Narration:
+    def __init__(self, speaker, book, folder, voices, params, scene, kind, even, on_progress):
+        self._speaker: Speaker = speaker
+        self._book, self._folder, self._voices = book, folder, voices
+        self._params, self._scene, self._kind, self._even = params, scene, kind, even
+        self._on_progress = on_progress
+        self._files = FileList(folder, LIST, _KIND)
+        model = speaker.fingerprint
+        self._store = SpokenSequences(folder / KEPT, model)
+        sound = model, settings_of(params), scene, even, kind
+        self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
+        self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
+        self._retaken: list[Retaken] = []
+        self._how = ""
+        self._frames = 0  # decoded in this run
+        self._current: tuple[PlannedChapter, ChapterFile] | None = None  # that is being written
+        self._tail = 0.0  # seconds of silence asked for behind what is written
+        self._whole = self._before = self._later = 0  # estimated frames: of all, before this group, and after it
+        self._began = time.perf_counter()
+
+    def run(self) -> BookReport:
+        missing = [one for one in self._chapters if not self._is_there(one)]
+        self._whole, self._later = (sum(map(_frames, chapters)) for chapters in (self._chapters, missing))
+        self._before = self._whole - self._later
+        if missing:
+            self._files.forget(file for one in missing for file in self._names(one))
+            self._give_voices(missing)
+            self._speak(missing)
+        made = {file for one in missing for file in self._names(one)}
+        if self._kind == BOUND:
+            made = self._bind()
+        if self._store.damaged:
+            self._warnings[f"{self._store.damaged} files in {self._folder / KEPT} could not be read and were spoken "
+                           "again."] = None  # fmt: skip
+        files = [self._bound] if self._kind == BOUND else [self._names(one)[0] for one in self._chapters]
+        return BookReport(
+            self._folder,
+            tuple(BookFile(file, seconds_of(self._folder / file), file in made) for file in files),
+            time.perf_counter() - self._began,
+            self._store.reused,
+            self._frames,
+            tuple(self._retaken),
+            tuple(self._warnings),
+            self._how or "none, all of it had been spoken before",
+        )
+
+    def _names(self, one: PlannedChapter) -> tuple[str, str]:
+        """A chapter's sound and its subtitles; of a bound book both are only there to be bound."""
+        if self._kind == BOUND:
+            return f"{KEPT}/{_PARTS}/{one.name}.{_PART_KIND}", f"{KEPT}/{_PARTS}/{one.name}.json"
+        return f"{one.name}.{self._kind}", f"{one.name}.srt"
+
+    def _is_there(self, one: PlannedChapter) -> bool:
+        return all(self._files.has(file, one.fingerprint) for file in self._names(one))
+
+    def _give_voices(self, missing: list[PlannedChapter]):
+        """A voice for each speaker in these chapters who has none: a passage of what they say, spoken by itself."""
+
+        def on_frame(done: int, expected: int) -> None:
+            self._tell(self._before, None, missing[0])
+
+        for name in dict.fromkeys(turn.speaker for one in missing for turn in one.chapter.turns):
+            if name not in self._voices:
+                turn = Turn(name, passage_of(self._book, name))
+                speech = self._say([turn], replace(self._params, chunk_seconds=0), on_frame)
+                codes = speech.codes.masked_fill(speech.codes >= CODEBOOK_SIZE, 0)
+                if not len(codes):
+                    raise HiggsError("The model said nothing, so the narrator has no voice. Try another seed.")
+                self._voices[name] = Voice(codes, turn.text if speech.complete else None, "own")
+
+    def _speak(self, missing: list[PlannedChapter]):
+        """Chapter after chapter; a file is open from a chapter's first turn to its last."""
+        with contextlib.ExitStack() as self._open_files:
+            for group in groups(missing):
+                self._write(group, self._say_group(group))
+
+    def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult):
+        """A group's turns to their chapters' files."""
+        for at, ((one, turn), gap, wav, cues) in enumerate(zip(group, *_parts(speech, self._tail), strict=True)):
+            if self._current is None:
+                self._current, gap = (one, self._open(one)), 0.0
+            elif at == 0:
+                gap = gap or self._params.paragraph_gap
+            with self._writing(one):
+                self._current[1].append(gap, wav, cues)
+            if turn is one.chapter.turns[-1]:
+                self._finish(*self._current)
+                self._current = None
+        self._tail = (len(speech.wav) - speech.turns[-1].stop) / SAMPLE_RATE
+
+    def _say_group(self, group: list[tuple[PlannedChapter, Turn]]) -> SpeechResult:
+        turns, first = [turn for _, turn in group], group[0][0]
+        size, spoken_before = sum(estimate_frames(turn.text) for turn in turns), self._frames
+        self._later -= size
+
+        def on_frame(done: int, expected: int) -> None:
+            self._frames = spoken_before + done
+            pace = self._frames / (time.perf_counter() - self._began)  # frames a second
+            left = (expected - done + self._later) / pace if self._frames else None
+            self._tell(self._before + size * done / max(1, expected), left, first)
+
+        speech = self._say(turns, self._params, on_frame)
+        self._before += size
+        self._retaken += speech.retaken
+        self._warnings |= dict.fromkeys(speech.warnings)
+        self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how
+        return speech
+
+    def _tell(self, frames: float, left: float | None, one: PlannedChapter):
+        """So many frames of the whole are there, by estimate."""
+        share = min(1.0, frames / self._whole)
+        self._on_progress(BookProgress(share, left, one.number, len(self._chapters), one.chapter.title))
+
+    def _say(self, turns: list[Turn], params: SamplingParams, on_frame: Callable[[int, int], None]) -> SpeechResult:
+        what = turns, self._voices, params, self._scene, on_frame
+        return self._speaker.speak_turns(*what, reuse=self._store, even=self._even)
+
+    def _open(self, one: PlannedChapter) -> ChapterFile:
+        kind = _PART_KIND if self._kind == BOUND else self._kind
+        tags = Tags(one.chapter.title, self._book.title, self._book.author, one.number)
+        with self._writing(one):
+            return self._open_files.enter_context(ChapterFile(self._folder / self._names(one)[0], kind, tags))
+
+    def _finish(self, one: PlannedChapter, file: ChapterFile):
+        """A chapter is whole: its subtitles, and both on the list."""
+        with self._writing(one):
+            file.finish()
+        sound, subtitles = self._names(one)
+        text = json.dumps([asdict(cue) for cue in file.cues]) if self._kind == BOUND else srt_of(file.cues)
+        write_file(self._folder / subtitles, text.encode())
+        for name in (sound, subtitles):
+            self._files.listed[name] = one.fingerprint, (self._folder / name).stat().st_size
+        self._files.write()
+
+    @contextlib.contextmanager
+    def _writing(self, one: PlannedChapter) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise cannot_write(self._folder / self._names(one)[0], error) from error
+
+    @property
+    def _bound(self) -> str:
+        return f"{portable(self._book.title) or 'book'}.{BOUND}"
+
+    def _bind(self) -> set[str]:
+        """All chapters as one file -> what was made."""
+        names, made_of = (
+            (self._bound, f"{self._bound[: -len(BOUND)]}srt"),
+            "".join(o.fingerprint for o in self._chapters),
+        )
+        if all(self._files.has(name, made_of) for name in names):
+            return set()
+        self._files.forget(names)
+        cues: list[Cue] = []
+        parts, at = [], 0.0
+        for one in self._chapters:
+            sound, held = (self._folder / name for name in self._names(one))
+            entries: list[dict[str, Any]] = json.loads(held.read_text())
+            cues += [
+                replace(cue, start=at + cue.start, stop=at + cue.stop) for cue in (Cue(**entry) for entry in entries)
+            ]
+            parts.append((one.chapter.title, sound))
+            at += seconds_of(sound)
+        path = self._folder / self._bound
+        tags = Tags(self._book.title, self._book.title, self._book.author)
+        try:
+            with replacing(path, path.with_name(f".{path.name}.part")) as partial:
+                bind(partial, parts, tags)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        write_file(self._folder / names[1], srt_of(cues).encode())
+        self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}
+        self._files.write()
+        return {*names}
+
+
+def _frames(one: PlannedChapter) -> int:
+    return sum(estimate_frames(turn.text) for turn in one.chapter.turns)
+
+
+def _parts(speech: SpeechResult, tail: float) -> tuple[list[float], list[torch.Tensor], list[list[Cue]]]:
+    """(seconds of silence before, sound, cues within it) of each turn. tail: seconds asked for before all of them."""
+    stops = [0, *(turn.stop for turn in speech.turns)]
+    gaps = [(turn.start - stop) / SAMPLE_RATE for turn, stop in zip(speech.turns, stops, strict=False)]
+    gaps[0] += tail
+    cues = cues_of(speech)
+    within = [[_shifted(cue, turn) for cue in cues if _is_within(cue, turn)] for turn in speech.turns]
+    return gaps, [speech.wav[turn.start : turn.stop] for turn in speech.turns], within
+
+
+def _is_within(cue: Cue, turn: SpokenTurn) -> bool:
+    return turn.start <= round(cue.start * SAMPLE_RATE) < turn.stop
+
+
+def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
+    begin = turn.start / SAMPLE_RATE
+    return replace(cue, start=cue.start - begin, stop=cue.stop - begin)

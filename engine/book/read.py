@@ -1,0 +1,88 @@
+"""A file, or a text, as a book: which kind it is, and the error where it holds nothing to read aloud."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import HiggsError
+from ..plain_text import decode_text
+from ..prompt.pronunciations import Pronunciations
+from ..prompt.script import Turn, read_dialogue, read_pauses
+from ..prompt.tags import is_spoken
+from .book import BREAK, Book, Chapter, title_of
+from .epub import read_epub
+from .markdown import read_markdown
+from .text import is_heading, read_text
+
+_MARKDOWN = (".md", ".markdown")
+SUFFIXES = (".txt", *_MARKDOWN, ".epub")
+_HASH = re.compile(r"^ {0,3}#{1,6}[^\S\n]+\S", re.MULTILINE)
+_PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
+
+
+def read_book(path: Path, is_script: bool = False, known: Iterable[str] = ()) -> Book:
+    """The book in a .txt, .md or .epub file, or the script in a text file; known: see `read_dialogue`.
+
+    Raises HiggsError that names the file where it cannot be read or has nothing to say.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise HiggsError(f"{path} is not a book that can be read. Give a file that ends in {', '.join(SUFFIXES)}.")
+    if suffix == ".epub":
+        if is_script:
+            raise HiggsError(f"{path} is an EPUB. Give a script as a text file.")
+        return _checked(read_epub(path), str(path))
+    try:
+        text = decode_text(path.read_bytes())
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
+    read = _script_reader(known) if is_script else read_markdown if suffix in _MARKDOWN else read_text
+    return _checked(read(text, path.stem), str(path))
+
+
+def read_book_text(text: str, title: str, is_script: bool = False, known: Iterable[str] = ()) -> Book:
+    """As `read_book`, of a text: Markdown where it has # headings, else plain."""
+    read = _script_reader(known) if is_script else read_markdown if _HASH.search(text) else read_text
+    return _checked(read(text, title), "The text")
+
+
+def said_as(book: Book, said: Pronunciations) -> Book:
+    """A book whose words are spelled as they are to be said."""
+
+    def spelled(turn: Turn) -> Turn:
+        return replace(turn, text=said.apply(turn.text, turn.speaker))
+
+    return replace(book, chapters=tuple(replace(one, turns=tuple(map(spelled, one.turns))) for one in book.chapters))
+
+
+def _checked(book: Book, source: str) -> Book:
+    if not book.chapters:
+        raise HiggsError(f"{source} has nothing to read aloud. Give a book with words in it.")
+    return book
+
+
+def _script_reader(known: Iterable[str]) -> Callable[[str, str], Book]:
+    """A script for several speakers; a heading such as CHAPTER II on a line of its own begins a chapter."""
+
+    def read(text: str, title: str) -> Book:
+        dialogue = read_dialogue(text, known)
+        chapters: list[tuple[str, list[Turn]]] = [(title, [])]
+        narrator = "" if "" in dialogue.speakers else next(iter(dialogue.speakers), "")
+        for turn in dialogue.turns:
+            for part in _PARAGRAPHS.split(turn.text):
+                heading, _, rest = part.partition("\n")
+                if is_heading(heading):
+                    chapters.append((title_of(heading), [Turn(narrator, f"{heading} {BREAK}")]))
+                    part = rest
+                if is_spoken(read_pauses(part).text):
+                    chapters[-1][1].append(replace(turn, text=part.strip()))
+                elif chapters[-1][1] and read_pauses(part).pauses:
+                    last = chapters[-1][1].pop()
+                    chapters[-1][1].append(replace(last, text=f"{last.text} {part.strip()}"))
+        made = tuple(Chapter(name, tuple(turns)) for name, turns in chapters if turns)
+        return Book(title, made, head=dialogue.head, warnings=dialogue.warnings)
+
+    return read

@@ -1,0 +1,89 @@
+"""What speaks a book, and what it tells of it: progress, and what became of the book. Knows no file's content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..config import SamplingParams
+from ..decode.kept_codes import SequenceStore
+from ..prompt.script import Turn
+from ..result import Retaken, SpeechResult
+from ..voice.voice import Voice
+
+
+class Speaker(Protocol):
+    """What speaks: an engine, or several."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def speak_turns(
+        self,
+        turns: list[Turn],
+        voices: Mapping[str, Voice],
+        params: SamplingParams,
+        scene: str | None,
+        on_frame: Callable[[int, int], None],
+        *,
+        reuse: SequenceStore,
+        even: bool,
+    ) -> SpeechResult: ...
+
+
+@dataclass(frozen=True)
+class BookProgress:
+    """share: of the book, by estimate, 0 to 1. left: seconds of work, None while that is not known."""
+
+    share: float
+    left: float | None
+    chapter: int  # from 1
+    chapters: int
+    title: str
+
+    def __str__(self) -> str:
+        left = "" if self.left is None else f", {_duration(self.left)} left"
+        return f"chapter {self.chapter} of {self.chapters}{left}"
+
+
+@dataclass(frozen=True)
+class BookFile:
+    """A file that is there now; made: in this run."""
+
+    name: str
+    seconds: float
+    made: bool
+
+
+@dataclass(frozen=True)
+class BookReport:
+    """What became of a book."""
+
+    folder: Path
+    files: tuple[BookFile, ...]
+    elapsed: float
+    reused: int  # sequences that an earlier run had spoken
+    frames: int  # that were decoded now
+    retaken: tuple[Retaken, ...]
+    warnings: tuple[str, ...]
+    how: str
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole book."""
+        return sum(file.seconds for file in self.files)
+
+    @property
+    def spoken_again(self) -> tuple[Retaken, ...]:
+        """Chunks of which there was more than one take in this run."""
+        return tuple(chunk for chunk in self.retaken if len(chunk.flaws) > 1)
+
+
+def _duration(seconds: float) -> str:
+    """In seconds, minutes or hours, whichever is read at a glance."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

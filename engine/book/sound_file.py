@@ -1,0 +1,142 @@
+"""Sound files that are written while a book is spoken: FLAC and WAV by soundfile, MP3 and M4B by PyAV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ..config import SAMPLE_RATE
+from ..errors import HiggsError
+from ..optional import import_optional
+
+BOUND = "m4b"  # one file with all chapters
+LOSSLESS = ("flac", "wav")
+_CODECS = {"mp3": ("mp3", "libmp3lame"), BOUND: ("ipod", "aac")}  # suffix -> FFmpeg's container and encoder
+_BIT_RATE = 64_000  # for one voice at 24 kHz more is not heard
+_BLOCK = SAMPLE_RATE * 10  # samples that are read at a time
+
+
+@dataclass(frozen=True)
+class Tags:
+    """What a player shows. Empty ones are left out."""
+
+    title: str
+    album: str = ""
+    artist: str = ""
+    track: int = 0
+
+
+class SoundFile(Protocol):
+    """An open file for samples [n] int16, one channel, 24 kHz."""
+
+    def write(self, samples: np.ndarray) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def require(kind: str) -> None:
+    """Raises HiggsError where files of that kind cannot be written here."""
+    if kind in LOSSLESS:
+        import_optional("soundfile", "SoundFile")
+        return
+    try:
+        import_optional("av", "open")
+        if kind == BOUND and not hasattr(import_optional("av.container", "OutputContainer"), "set_chapters"):
+            raise HiggsError("PyAV is too old to write chapters.")
+    except HiggsError as error:
+        raise HiggsError(
+            f"{kind} files need PyAV, which comes with ComfyUI. Install it (pip install --upgrade av), or choose flac "
+            f"or wav. ({error})"
+        ) from error
+
+
+def open_sound(path: Path, kind: str, tags: Tags) -> SoundFile:
+    """A new file of that kind, whatever its name ends in. Raises OSError."""
+    return _Lossless(path, kind, tags) if kind in LOSSLESS else _Encoded(path, kind, tags)
+
+
+def bind(path: Path, parts: Sequence[tuple[str, Path]], tags: Tags) -> None:
+    """One M4B file of (title, lossless file) chapters."""
+    info = import_optional("soundfile", "info")
+    ends = np.cumsum([info(part).frames for _, part in parts]).tolist()
+    chapters = list(zip((title for title, _ in parts), [0, *ends], ends, strict=False))
+    file = _Encoded(path, BOUND, tags, chapters)
+    try:
+        for _, part in parts:
+            for samples in _blocks(part):
+                file.write(samples)
+    finally:
+        file.close()
+
+
+def seconds_of(path: Path) -> float:
+    """Of a sound file that was written here."""
+    if path.suffix[1:] in LOSSLESS:
+        return import_optional("soundfile", "info")(path).duration
+    with import_optional("av", "open")(str(path)) as file:
+        return (file.duration or 0) / 1e6
+
+
+def _blocks(path: Path) -> Iterable[np.ndarray]:
+    with import_optional("soundfile", "SoundFile")(path) as file:
+        while len(samples := file.read(_BLOCK, dtype="int16")):
+            yield samples
+
+
+class _Lossless:
+    def __init__(self, path: Path, kind: str, tags: Tags):
+        try:
+            self._file = import_optional("soundfile", "SoundFile")(
+                path, "w", SAMPLE_RATE, 1, subtype="PCM_16", format=kind.upper()
+            )
+        except RuntimeError as error:  # soundfile's own
+            raise OSError(str(error)) from error
+        names = {"title": tags.title, "album": tags.album, "artist": tags.artist}
+        for name, value in {**names, "tracknumber": str(tags.track or "")}.items():
+            if value:
+                setattr(self._file, name, value)
+
+    def write(self, samples: np.ndarray) -> None:
+        try:
+            self._file.write(samples)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Encoded:
+    """chapters: (title, first sample, end) each."""
+
+    def __init__(self, path: Path, kind: str, tags: Tags, chapters: Iterable[tuple[str, int, int]] = ()):
+        container, codec = _CODECS[kind]
+        # No dates and versions inside: the same sound gives the same file.
+        options = {"fflags": "+bitexact", "movflags": "+faststart"}
+        self._file = import_optional("av", "open")(str(path), "w", format=container, options=options)
+        self._to_frame = import_optional("av", "AudioFrame").from_ndarray
+        self._stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono")
+        self._stream.bit_rate = _BIT_RATE
+        told = {"title": tags.title, "album": tags.album, "artist": tags.artist, "track": str(tags.track or "")}
+        self._file.metadata.update({name: value for name, value in told.items() if value})
+        made = [
+            {"id": at, "start": start, "end": end, "time_base": Fraction(1, SAMPLE_RATE), "metadata": {"title": title}}
+            for at, (title, start, end) in enumerate(chapters)
+        ]
+        if made:
+            self._file.set_chapters(made)
+
+    def write(self, samples: np.ndarray) -> None:
+        for start in range(0, len(samples), _BLOCK):
+            frame = self._to_frame(np.ascontiguousarray(samples[None, start : start + _BLOCK]), "s16", "mono")
+            frame.sample_rate = SAMPLE_RATE
+            self._file.mux(self._stream.encode(frame))
+
+    def close(self) -> None:
+        self._file.mux(self._stream.encode(None))
+        self._file.close()

@@ -1,0 +1,70 @@
+"""Sequences that were spoken, each a small file, so that a book goes on where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from ..decode.kept_codes import key_of
+from ..errors import HiggsError
+from ..sequence import Sequence
+from ..whole_file import write_whole
+
+_FORMAT = "higgs-tts-sequence"  # -> whether it ended by itself; one entry, for safetensors puts several in any order
+_ENDED, _CUT = "ended", "cut"
+
+
+class SpokenSequences:
+    """A SequenceStore in a folder. A file's name stands for all that its codes depend on.
+
+    fingerprint: the model's. A file that cannot be read counts as absent. reused, damaged: files so far.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str):
+        self._folder, self._fingerprint = folder, fingerprint.encode()
+        self._filled: set[Path] = set()
+        self.damaged = 0
+
+    @property
+    def reused(self) -> int:
+        return len(self._filled)
+
+    def fill(self, sequence: Sequence) -> bool:
+        """Finishes a sequence that was said before; false where it was not."""
+        path = self._path(sequence)
+        if not path.is_file():
+            return False
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata, codes = file.metadata() or {}, file.get_tensor("codes").long()
+        except (SafetensorError, OSError):
+            self.damaged += 1
+            return False
+        sequence.ended = metadata.get(_FORMAT) == _ENDED
+        sequence.codes.append(codes)
+        sequence.num_frames, sequence.finished = len(codes), True
+        self._filled.add(path)
+        return True
+
+    def keep(self, asked: Sequence, spoken: Sequence) -> None:
+        """Writes what was spoken of a sequence. Raises HiggsError where that cannot be done."""
+        path = self._path(asked)
+        if path in self._filled:  # that is where it came from
+            return
+        codes = torch.cat(spoken.codes).to(torch.int16)
+        data = save({"codes": codes}, {_FORMAT: _ENDED if spoken.ended else _CUT})
+        try:
+            write_whole(path, data)
+        except OSError as error:
+            raise HiggsError(
+                f"{path} could not be written: {error.strerror or error}. Free some space or choose another folder; "
+                "what was spoken so far is kept."
+            ) from error
+
+    def _path(self, sequence: Sequence) -> Path:
+        name = hashlib.sha256(self._fingerprint + key_of(sequence)).hexdigest()
+        return self._folder / name[:2] / f"{name}.safetensors"

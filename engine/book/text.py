@@ -1,0 +1,86 @@
+"""Plain text as chapters: paragraphs whose lines are broken anywhere, and headings such as CHAPTER II."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .book import Book, Paragraph, make_chapters
+
+_WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+_WORDS += " eighteen nineteen twenty thirty forty fifty sixty the"
+_NUMBER = rf"(?:\d+|[ivxlcdm]+|(?:{'|'.join(_WORDS.split())})(?:[- ]\w+)?)"
+_KINDS = "chapter|part|book|act|letter|canto|kapitel|teil|chapitre|partie|capítulo|parte|capitolo|глава|часть"
+_ALONE = "prologue|epilogue|preface|foreword|afterword|introduction|conclusion|interlude|vorwort|nachwort|prolog|epilog"
+_HEADING = re.compile(
+    rf"(?:(?:{_KINDS})\s+{_NUMBER}(?:\s*$|\s*[.:\-–—]\s*(?P<rest>.*)|\s+(?P<title>\S.*))|(?:{_ALONE})\.?\s*$"
+    r"|第[\d零一二三四五六七八九十百千]+[章节回部卷](?:\s.*)?$)",
+    re.IGNORECASE | re.DOTALL,
+)
+_MOST_LINES, _MOST_CHARACTERS = 3, 150
+_CONTENTS = re.compile(r"(?:table of )?contents[.:]?|inhalt(?:sverzeichnis)?|table des matières|índice", re.IGNORECASE)
+_SCENE = re.compile(r"[\s*#~\-–—_=.•·⁂]+")
+_BLANK = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
+_EMPHASIS = re.compile(r"(?<!\w)_(?=\S)(.+?)(?<=\S)_(?!\w)", re.DOTALL)
+_PICTURE = re.compile(r"\[illustration[^\[\]]*\]", re.IGNORECASE)
+# Project Gutenberg's texts say of themselves where the book begins and ends.
+_START = re.compile(r"\*{3} ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK[^\n]*\*{3}[^\S\n]*\n")
+_END = re.compile(r"\n[^\S\n]*\*{3} ?END OF (?:THE|THIS) PROJECT GUTENBERG EBOOK")
+_FIELD = {name: re.compile(rf"^{name}:[^\S\n]*(\S[^\n]*)", re.MULTILINE) for name in ("Title", "Author")}
+
+
+def read_text(text: str, title: str) -> Book:
+    """A book of plain text; title: what it is called where it does not say so."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n")
+    author, left_out = "", []
+    if start := _START.search(text):
+        told = {
+            name: found[1].strip() for name, field in _FIELD.items() if (found := field.search(text, 0, start.end()))
+        }
+        title, author = told.get("Title", title), told.get("Author", "")
+        end = _END.search(text, start.end())
+        text = text[start.end() : end.start() if end else len(text)]
+        left_out.append("Project Gutenberg's own words")
+    parts: list[tuple[str, list[Paragraph]]] = [("", [])]
+    for block in _blocks(text):
+        if _is_contents(block):
+            left_out.append("the table of contents")
+        elif is_heading(block):
+            parts.append((block, [Paragraph(_joined(block), is_heading=True)]))
+        else:
+            said = "" if _SCENE.fullmatch(block) else _joined(block)
+            parts[-1][1].append(Paragraph(said))
+    return Book(title, make_chapters(title, parts), author, tuple(dict.fromkeys(left_out)))
+
+
+def is_heading(block: str) -> bool:
+    """Whether a paragraph, or a line, is the heading of a chapter."""
+    block = _EMPHASIS.sub(r"\1", block.strip())
+    if len(block) > _MOST_CHARACTERS or block.count("\n") >= _MOST_LINES:
+        return False
+    found = _HEADING.match(block)
+    if found is None:
+        return False
+    title = found["title"]
+    # "Part one of the story", "Book I read": a title does not go on in small letters, unless on a line of its own.
+    return title is None or "\n" in block[: found.start("title")] or not title[0].islower()
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Paragraphs: parted by blank lines, or each a line where there are none."""
+    text = text.strip()
+    parted = _BLANK.split(text)
+    for block in parted if len(parted) > 1 else text.split("\n"):
+        if block.strip():
+            yield block.strip()
+
+
+def _is_contents(block: str) -> bool:
+    lines = [line.strip() for line in block.split("\n")]
+    return _CONTENTS.fullmatch(block) is not None or (len(lines) > 2 and sum(map(is_heading, lines)) > len(lines) / 2)
+
+
+def _joined(block: str) -> str:
+    """On one line, without the signs that stand for italics."""
+    text = " ".join(line.strip() for line in _PICTURE.sub(" ", block).split("\n"))
+    return " ".join(_EMPHASIS.sub(r"\1", text).split())

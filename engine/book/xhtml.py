@@ -1,0 +1,153 @@
+"""What an EPUB's documents say: paragraphs, headings, where links may point, and the links of its contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+from .book import Paragraph
+
+_HEADINGS = {f"h{level}" for level in range(1, 7)}
+_BLOCKS = _HEADINGS | set(
+    "p div section article aside header footer main body blockquote li ul ol dl dt dd tr td th table caption figure "
+    "figcaption pre address center".split()
+)
+_SILENT = set("head style script title svg math rt rp nav audio video object template".split())
+_VOID = set("area base br col embed hr img input link meta source track wbr".split())
+_SILENT_KINDS = set(
+    "noteref footnote endnote rearnote footnotes endnotes rearnotes pagebreak doc-noteref doc-footnote doc-endnotes "
+    "doc-backlink doc-pagebreak".split()
+)
+
+
+@dataclass
+class Document:
+    """paragraphs, in order; anchors: id -> the paragraph that it stands before; kinds: what it says it is."""
+
+    paragraphs: list[Paragraph] = field(default_factory=list)
+    anchors: dict[str, int] = field(default_factory=dict)
+    kinds: list[str] = field(default_factory=list)
+
+
+def read_document(text: str) -> Document:
+    """The document in a file of XHTML or HTML, however broken."""
+    reader = _Paragraphs()
+    reader.feed(text)
+    reader.close()
+    reader.end_paragraph()
+    return reader.document
+
+
+def links_in(text: str) -> list[tuple[int, str, str]]:
+    """(depth from 1, href, label) of each entry in the table of contents of an EPUB 3 navigation document."""
+    reader = _Links()
+    reader.feed(text)
+    reader.close()
+    return reader.links
+
+
+def _kinds_of(attributes: Mapping[str, str | None]) -> list[str]:
+    return (f"{attributes.get('epub:type') or ''} {attributes.get('role') or ''}").lower().split()
+
+
+class _Paragraphs(HTMLParser):
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.document = Document()
+        self._said: list[str] = []
+        self._heading = ""  # the tag of the heading that is open
+        self._silent: list[str] = []  # open elements from the first one that is not read aloud
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if (name := attributes.get("id")) and not self._silent:
+            if tag in _BLOCKS:
+                self.end_paragraph()
+            self.document.anchors.setdefault(name, len(self.document.paragraphs))
+        kinds = _kinds_of(attributes)
+        if tag in ("html", "body") or (tag == "section" and not self.document.paragraphs and not self._silent):
+            self.document.kinds += kinds
+        if tag in _VOID:
+            self._void(tag)
+        elif self._silent:
+            self._silent.append(tag)
+        elif tag in _SILENT or (tag not in ("html", "body", "section") and _SILENT_KINDS & {*kinds}):
+            self._silent = [tag]
+        elif tag in _BLOCKS:
+            self.end_paragraph()
+            self._heading = tag if tag in _HEADINGS else self._heading
+
+    def _void(self, tag: str):
+        if self._silent:
+            return
+        if tag == "br":
+            self._said.append("\n")
+        elif tag == "hr":
+            self.end_paragraph()
+            self.document.paragraphs.append(Paragraph(""))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._silent:
+            if tag in self._silent:  # and what was not closed inside it
+                at = len(self._silent) - 1 - self._silent[::-1].index(tag)
+                del self._silent[at:]
+        elif tag in _BLOCKS:
+            self.end_paragraph()
+            self._heading = "" if tag == self._heading else self._heading
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent:
+            self._said.append(" ".join(data.split("\n")))
+
+    def end_paragraph(self) -> None:
+        """What was said so far is a paragraph."""
+        lines = [" ".join(line.split()) for line in "".join(self._said).split("\n")]
+        self._said = []
+        if text := "\n".join(filter(None, lines)):
+            self.document.paragraphs.append(Paragraph(text, is_heading=bool(self._heading)))
+
+
+class _Links(HTMLParser):
+    """The links in <nav epub:type="toc">, or in the first <nav> where none says so."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self._navs: dict[int, list[tuple[int, str, str]]] = {}
+        self._chosen, self._open, self._depth = 0, 0, 0
+        self._href: str | None = None
+        self._label: list[str] = []
+
+    @property
+    def links(self) -> list[tuple[int, str, str]]:
+        return self._navs.get(self._chosen or 1, [])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag == "nav":
+            self._open, self._depth = len(self._navs) + 1, 0
+            self._navs[self._open] = []
+            if {"toc", "doc-toc"} & {*_kinds_of(attributes)}:
+                self._chosen = self._open
+        elif self._open and tag in ("ol", "ul"):
+            self._depth += 1
+        elif self._open and tag == "a":
+            self._href, self._label = attributes.get("href"), []
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "nav":
+            self._open = 0
+        elif self._open and tag in ("ol", "ul"):
+            self._depth -= 1
+        elif self._open and tag == "a" and self._href:
+            self._navs[self._open].append((self._depth, self._href, " ".join("".join(self._label).split())))
+            self._href = None
+
+    def handle_data(self, data: str) -> None:
+        if self._href:
+            self._label.append(data)

@@ -1,0 +1,38 @@
+"""What stands for a checkpoint's contents, wherever it lies. Reads samples of the files: all of them takes seconds."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from ..config import EngineConfig
+from .load import Checkpoint
+
+_READ = ("*.json", "*.safetensors", "*.pth", "*.bin")
+_SAMPLES, _BYTES = 64, 4096  # of a file; weights that were trained anew differ everywhere
+
+
+def fingerprint_of(checkpoint: Checkpoint, config: EngineConfig) -> str:
+    """Stands for the weights, with their adapters, and their precision: the same after the files were copied."""
+    digest = hashlib.sha256(f"{config.dtype} {config.context}".encode())
+    for place, strength in [
+        *((folder, 1.0) for folder in dict.fromkeys((checkpoint.folder, checkpoint.codec_folder))),
+        *((Path(adapter.path), adapter.strength) for adapter in config.adapters),
+    ]:
+        digest.update(f"\n{strength}\n".encode())
+        files = [place] if place.is_file() else sorted({path for kind in _READ for path in place.glob(kind)})
+        for path in files:
+            _add(digest, path)
+    return digest.hexdigest()
+
+
+def _add(digest, path: Path):
+    size = path.stat().st_size
+    digest.update(f"{path.name} {size}\n".encode())
+    with path.open("rb") as file:
+        if size <= _SAMPLES * _BYTES:
+            digest.update(file.read())
+            return
+        for number in range(_SAMPLES):
+            file.seek(number * (size - _BYTES) // (_SAMPLES - 1))
+            digest.update(file.read(_BYTES))

@@ -1,0 +1,381 @@
+"""Books as files: stopped anywhere and resumed they are the same to the byte, and only what is missing is spoken."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from higgs_tts.engine import (
+    EMBEDDED,
+    SAMPLE_RATE,
+    Book,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    SamplingParams,
+    SpeechResult,
+    SpokenTurn,
+    Turn,
+    Voice,
+    narrate,
+    read_book_text,
+)
+from higgs_tts.engine.book import chapters as planning
+from higgs_tts.engine.book import sound_file
+from higgs_tts.engine.book.sound_file import seconds_of
+from higgs_tts.engine.decode import takes
+from higgs_tts.engine.prompt.script import read_pauses
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PARAMS = SamplingParams(seed=2, max_frames=60, retries=0, paragraph_gap=0.6)
+TEXT = """# One
+
+The first chapter has so many words in its first paragraph that a narrator who has no voice gets one from them.
+
+It goes on. It goes on.
+
+# Two / 2?
+
+It goes on. It goes on.
+
+[pause 2]
+
+The end."""
+
+
+def made_in(folder, *kinds):
+    """Name -> bytes of what users get, and of every sequence that was kept."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.name != "book.json"]
+    assert not [path for path in found if path.name.endswith(".part")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def whole(engine, tmp_path_factory):
+    """The book, spoken at one go."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
+
+
+def said_by(engine, monkeypatch):
+    """Texts that go to the engine from now on."""
+    said, real = [], engine.speak_turns
+
+    def spy(turns, *rest, **given):
+        said.extend(turn.text for turn in turns)
+        return real(turns, *rest, **given)
+
+    monkeypatch.setattr(engine, "speak_turns", spy)
+    return said
+
+
+def test_a_file_and_subtitles_for_each_chapter(whole):
+    soundfile = pytest.importorskip("soundfile")
+    folder, report = whole
+    assert [file.name for file in report.files] == ["01 One.flac", "02 Two 2.flac"]
+    assert all(file.made for file in report.files) and report.reused == 0 and report.frames > 80
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "01 One.flac", "01 One.srt", "02 Two 2.flac", "02 Two 2.srt", "book.json", "spoken",
+    ]  # fmt: skip
+    with soundfile.SoundFile(folder / "02 Two 2.flac") as file:
+        assert (file.samplerate, file.channels, file.subtype) == (SAMPLE_RATE, 1, "PCM_16")
+        assert (file.title, file.album, file.tracknumber) == ("Two / 2?", "Book", "2")
+        samples = file.read(dtype="int16")
+    srt = (folder / "02 Two 2.srt").read_text(encoding="utf-8")
+    assert re.findall(r"-->.*\n(.*)\n", srt) == ["Two / 2?", "It goes on.", "It goes on.", "The end."]
+    times = [float(a) * 60 + float(b.replace(",", ".")) for a, b in re.findall(r"00:(\d\d):(\d\d,\d{3})", srt)]
+    assert times == sorted(times) and times[0] >= 0.5 and times[-1] <= len(samples) / SAMPLE_RATE - 1
+    quiet = np.flatnonzero(np.diff(np.concatenate([[0], (samples == 0).astype(int), [0]])))
+    lengths = ((quiet[1::2] - quiet[::2]) / SAMPLE_RATE).round(2).tolist()
+    # At the beginning, behind the heading, where a pause stands, at the end.
+    assert [length for length in lengths if length >= 0.45] == [0.5, 1.5, 2.0, 1.0]
+    assert report.seconds == pytest.approx(sum(seconds_of(folder / file.name) for file in report.files))
+
+
+def test_what_is_there_is_left_alone(engine, whole, monkeypatch):
+    folder, _ = whole
+    before, said = made_in(folder), said_by(engine, monkeypatch)
+    report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
+    assert said == [] and not any(file.made for file in report.files) and made_in(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("lost", "spoken_again"),
+    [
+        (["01 One.flac"], 0),
+        (["02 Two 2.srt"], 0),
+        (["book.json"], 0),
+        (["01 One.flac", "02 Two 2.flac", "spoken"], 6),
+    ],
+)
+def test_what_is_lost_is_made_again_and_the_same(engine, whole, tmp_path, lost, spoken_again):
+    """Sound that is gone comes from the sequences' codes; what comes twice in a book is numbered, so it may vary."""
+    import shutil
+
+    folder, expected = tmp_path / "book", made_in(whole[0])
+    shutil.copytree(whole[0], folder)
+    for name in lost:
+        shutil.rmtree(folder / name) if name == "spoken" else (folder / name).unlink()
+    report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
+    assert made_in(folder) == expected
+    assert bool(report.frames) == bool(spoken_again) and (report.reused > 0) != bool(spoken_again)
+
+
+def test_a_damaged_sequence_is_spoken_again(engine, whole, tmp_path):
+    import shutil
+
+    folder, expected = tmp_path / "book", made_in(whole[0])
+    shutil.copytree(whole[0], folder)
+    (folder / "01 One.flac").unlink()
+    for path in (folder / "spoken").rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:30])
+    report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
+    assert any("could not be read and were spoken again" in warning for warning in report.warnings)
+    assert {name: data for name, data in made_in(folder).items() if "spoken" not in name} == {
+        name: data for name, data in expected.items() if "spoken" not in name
+    }
+
+
+def test_an_edit_changes_its_chapter_alone(engine, whole, tmp_path):
+    import shutil
+
+    folder = tmp_path / "book"
+    shutil.copytree(whole[0], folder)
+    report = narrate(engine, read_book_text(TEXT.replace("The end.", "That is all."), "Book"), folder, params=PARAMS)
+    assert [file.made for file in report.files] == [False, True] and report.reused > 0
+    report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=replace(PARAMS, seed=3))
+    assert [file.made for file in report.files] == [True, True] and report.reused == 0
+
+
+def test_what_is_spoken_together_changes_nothing(engine, whole, tmp_path, monkeypatch):
+    """Long chapters are spoken in several groups; the pause between two of them stays what it is."""
+    monkeypatch.setattr(planning, "GROUP_SECONDS", 1.0)
+    narrate(engine, read_book_text(TEXT, "Book"), tmp_path, params=PARAMS)
+    assert made_in(tmp_path) == made_in(whole[0])
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_cancelled_in_the_middle_it_keeps_what_is_done(engine, whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning, "GROUP_SECONDS", 1.0)
+    seen = []
+
+    def stop(progress):
+        seen.append(progress)
+        if progress.chapter == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        narrate(engine, read_book_text(TEXT, "Book"), tmp_path, params=PARAMS, on_progress=stop)
+    assert (tmp_path / "01 One.flac").is_file() and not list(tmp_path.glob("02*"))
+    assert not list(tmp_path.rglob("*.part"))
+    shares = [progress.share for progress in seen]
+    assert shares == sorted(shares) and shares[0] >= 0 and 0.3 < shares[-1] < 1 and seen[-1].chapters == 2
+    assert seen[-1].left is not None and "chapter 2 of 2, " in str(seen[-1]) and str(seen[-1]).endswith(" left")
+    report = narrate(engine, read_book_text(TEXT, "Book"), tmp_path, params=PARAMS)
+    assert [file.made for file in report.files] == [False, True] and made_in(tmp_path) == made_in(whole[0])
+
+
+def test_takes_that_were_spoken_again_are_the_same_after_resuming(engine, tmp_path, monkeypatch):
+    """Of one paragraph every take but the third is bad: whatever was on disk already, that one is heard."""
+    judged = []
+
+    def judge(sequence, wav):
+        judged.append(sequence.text)
+        return ("long",) if sequence.text == "The end." and judged.count("The end.") < 3 else ()
+
+    monkeypatch.setattr(takes, "judge", judge)
+    params, book = replace(PARAMS, retries=2), read_book_text(TEXT, "Book")
+    report = narrate(engine, book, tmp_path / "a", params=params)
+    assert [chunk.kept for chunk in report.spoken_again] == [3]
+
+    def stop(progress):
+        if judged.count("The end.") == 2:  # the third take is under way
+            raise Stopped
+
+    judged.clear()
+    with pytest.raises(Stopped):
+        narrate(engine, book, tmp_path / "b", params=params, on_progress=stop)
+    judged.clear()
+    report = narrate(engine, book, tmp_path / "b", params=params)
+    assert report.reused > 0 and [chunk.kept for chunk in report.spoken_again] == [3]
+    assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
+
+
+def wait_for(process, folder, count):
+    """Until so many sequences are kept."""
+    while len(list(folder.rglob("spoken/*/*.safetensors"))) < count:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+
+
+def test_killed_twice_it_is_the_same_to_the_byte(tmp_path):
+    """SIGKILL leaves no time to tidy up."""
+    lines = [f"This is the {number} line of all." for number in ("first", "second", "third", "fourth")]
+    parts = ["CHAPTER 1", *lines[:2], "CHAPTER 2", *lines[2:], *lines[:2], "CHAPTER 3", "That is all."]
+    book = tmp_path / "book.txt"
+    book.write_text("\n\n".join(parts), encoding="utf-8")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(folder):
+        command = [sys.executable, "-m", "engine", "narrate", str(book), "--out", str(folder), "--device", "cpu"]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    for count in (3, 6):
+        process = start(tmp_path / "killed")
+        wait_for(process, tmp_path / "killed", count)
+        process.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+        process.communicate()
+    assert not list((tmp_path / "killed").glob("0*.flac"))
+    for name in ("killed", "whole"):
+        process = start(tmp_path / name)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    killed, whole = (
+        {name: data for name, data in made_in(tmp_path / name).items() if not name.startswith(".")}
+        for name in ("killed", "whole")
+    )
+    assert killed == whole and sum(name.endswith(".flac") for name in whole) == 3
+
+
+class Robot:
+    """Speaks at once: seconds of noise a turn. Tells how many of its results are alive when it speaks again."""
+
+    fingerprint = "robot"
+
+    def __init__(self, seconds=1.0):
+        self.seconds, self.given, self.alive, self.results = seconds, [], [], []
+
+    def speak_turns(self, turns, voices, params, scene, on_frame, *, reuse, even):
+        self.alive.append(sum(result() is not None for result in self.results))
+        self.given.append((turns, dict(voices), params, scene, even))
+        on_frame(1, 2)
+        size = round(self.seconds * SAMPLE_RATE)
+        spoken = [
+            SpokenTurn(one.speaker, read_pauses(one.text).text.strip(), at * size, (at + 1) * size)
+            for at, one in enumerate(turns)
+        ]
+        wav = 0.1 * torch.randn(len(turns) * size, generator=torch.Generator().manual_seed(len(turns)))
+        codes = torch.zeros(100 * len(turns), 8, dtype=torch.int64)
+        result = SpeechResult(
+            wav, codes, 0.1, len(turns), "end of speech", turns=tuple(spoken), said=tuple(spoken), how="noise"
+        )
+        self.results.append(weakref.ref(wav))
+        return result
+
+
+def test_long_books_take_no_more_memory_than_short_ones(tmp_path):
+    """Nothing of a group is left when the next one is spoken, and a group is some 20 minutes at most."""
+    text = "\n\n".join(f"This is paragraph {number} of a book that has but one chapter." for number in range(2000))
+    robot = Robot(0.01)
+    report = narrate(robot, read_book_text(text, "Long"), tmp_path, {"": Voice(torch.zeros(50, 8).long(), "A.")})
+    assert len(robot.given) > 5 and robot.alive == [0] * len(robot.given)
+    assert report.seconds == pytest.approx(2000 * 0.01 + 1999 * 0.0 + 1.5, abs=5)
+    assert max(sum(len(turn.text) / 15 for turn in turns) for turns, *_ in robot.given) < 1300
+
+
+def test_who_has_no_voice_gets_one_and_keeps_it(tmp_path):
+    script = "Anna = 1\nTom = 2\n\nAnna: Nobody knows.\n\nChapter 1\n\nAnna: One. [pause 1]\nTom: Two.\n\n"
+    script += "Chapter 2\nAnna: Three.\n"
+    book, given = read_book_text(script, "Script", is_script=True), Voice(torch.ones(50, 8).long(), "I am Tom.")
+    assert book.speakers == ["Anna", "Tom"] and book.head == {"Anna": "1", "Tom": "2"}
+    robot = Robot()
+    narrate(robot, book, tmp_path, {"Tom": given}, PARAMS, "A hall.", even=False)
+    (first, turns) = robot.given
+    assert [turn.text for turn in first[0]] == ["Nobody knows. Chapter 1 One. Chapter 2 Three."]
+    assert [turn.speaker for turn in turns[0]] == ["Anna", "Anna", "Anna", "Tom", "Anna", "Anna"]
+    assert turns[1]["Tom"] is given and turns[1]["Anna"].transcript == "Nobody knows. Chapter 1 One. Chapter 2 Three."
+    assert turns[2].turn_gap == PARAMS.paragraph_gap and turns[3:] == ("A hall.", False)
+    assert [turn.occurrence for turn in turns[0]] == [0] * 6
+    srt = (tmp_path / "02 Chapter 1.srt").read_text(encoding="utf-8")
+    assert "\nAnna: One.\n" in srt and "\nTom: Two.\n" in srt
+    again = Robot()
+    narrate(again, book, tmp_path, {"Tom": replace(given, transcript="Another.")}, PARAMS, "A hall.", even=False)
+    assert [turn.text for turns, *_ in again.given for turn in turns][1:] == [
+        "Chapter 1 [pause 1.5]",
+        "One. [pause 1]",
+        "Two.",
+    ]
+
+
+def test_words_that_come_again_are_numbered_over_the_whole_book():
+    said = [turn.occurrence for one in planning.number_turns(read_book_text(TEXT, "Book")) for turn in one.turns]
+    assert said == [0, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("kind", ["mp3", "m4b"])
+def test_files_that_players_take(tmp_path, kind):
+    av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    book = replace(read_book_text(TEXT, "A book"), author="Nobody")
+    voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    reports = [narrate(Robot(), book, tmp_path / name, voice, kind=kind) for name in "ab"]
+    names = ["01 One.mp3", "02 Two 2.mp3"] if kind == "mp3" else ["A book.m4b"]
+    assert [file.name for file in reports[0].files] == names and all(file.made for file in reports[0].files)
+    assert made_in(tmp_path / "a") == made_in(tmp_path / "b"), "no date and no random number inside"
+    with av.open(str(tmp_path / "a" / names[0])) as file:
+        assert (file.streams.audio[0].rate, file.streams.audio[0].channels) == (SAMPLE_RATE, 1)
+        assert file.metadata["artist"] == "Nobody" and file.metadata["album"] == "A book"
+        seconds = sum(frame.samples for frame in file.decode(audio=0)) / SAMPLE_RATE
+        assert seconds == pytest.approx(reports[0].files[0].seconds, abs=0.2)
+        marks = [(mark["metadata"]["title"], mark["start"] * mark["time_base"], mark["end"] * mark["time_base"])
+                 for mark in file.chapters()]  # fmt: skip
+    srt = (tmp_path / "a" / f"{names[0][:-4]}.srt").read_text(encoding="utf-8")
+    if kind == "m4b":
+        assert [title for title, *_ in marks] == ["One", "Two / 2?"]
+        assert marks[0][2] == marks[1][1] == pytest.approx(4.5, abs=0.01) and marks[1][2] == pytest.approx(
+            9.0, abs=0.01
+        )
+        assert "00:00:05,000 --> 00:00:06,000\nTwo / 2?\n" in srt
+    again = narrate(Robot(), book, tmp_path / "a", voice, kind=kind)
+    assert not any(file.made for file in again.files)
+
+
+def test_without_pyav_it_is_told_before_anything_is_spoken(tmp_path, monkeypatch):
+    def missing(module, name):
+        raise HiggsError("av has no usable open here: No module named 'av'.")
+
+    monkeypatch.setattr(sound_file, "import_optional", missing)
+    robot = Robot()
+    with pytest.raises(HiggsError, match=r"mp3 files need PyAV, which comes with ComfyUI\. Install it"):
+        narrate(robot, read_book_text(TEXT, "Book"), tmp_path, kind="mp3")
+    assert robot.given == [] and list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(HiggsError, match="could not be written"):
+        narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path / "file", {"": Voice(torch.zeros(50, 8).long())})
+
+
+def test_a_list_that_is_broken_counts_as_absent(tmp_path):
+    voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
+    before = made_in(tmp_path)
+    (tmp_path / "book.json").write_text("{")
+    report = narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
+    assert made_in(tmp_path) == before and any("book.json" in warning for warning in report.warnings)
+
+
+def test_a_book_without_headings_is_one_chapter():
+    book = read_book_text("Just a text.", "Note")
+    assert isinstance(book, Book) and [(one.title, one.turns) for one in book.chapters] == [
+        ("Note", (Turn("", "Just a text."),))
+    ]

@@ -1,0 +1,294 @@
+"""Books as they are read: text, Markdown and EPUB files become chapters of paragraphs, without what nobody says."""
+
+import zipfile
+
+import pytest
+from higgs_tts.engine import HiggsError, read_book, read_book_text, read_pronunciations, said_as
+from higgs_tts.engine.book.text import is_heading
+
+HEADING = " [pause 1.5]"
+
+
+def chapters_of(book):
+    return [(one.title, [turn.text for turn in one.turns]) for one in book.chapters]
+
+
+GUTENBERG = """The Project Gutenberg eBook of A Book
+
+Title: A Book
+Author: Ann Author
+
+*** START OF THE PROJECT GUTENBERG EBOOK A BOOK ***
+
+[Illustration: a cover]
+
+Contents
+
+ CHAPTER I.     The Beginning
+ CHAPTER II.    The Middle
+ CHAPTER III.   The End
+
+PART ONE
+
+CHAPTER I.
+The Beginning
+
+It was _very_ late[1]
+and dark.
+
+* * *
+
+She slept.
+
+CHAPTER II. The Middle
+
+Book I read was good.
+
+CHAPTER III
+
+*** END OF THE PROJECT GUTENBERG EBOOK A BOOK ***
+Licence."""
+
+
+def test_plain_text(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_bytes(GUTENBERG.replace("\n", "\r\n").encode())
+    book = read_book(path)
+    assert (book.title, book.author) == ("A Book", "Ann Author")
+    assert book.left_out == ("Project Gutenberg's own words", "the table of contents")
+    assert chapters_of(book) == [
+        (
+            "CHAPTER I. The Beginning",
+            [
+                f"PART ONE{HEADING}",
+                f"CHAPTER I. The Beginning{HEADING}",
+                "It was very late and dark. [pause 1.5]",
+                "She slept.",
+            ],
+        ),
+        (
+            "CHAPTER II. The Middle",
+            [f"CHAPTER II. The Middle{HEADING}", "Book I read was good.", f"CHAPTER III{HEADING}"],
+        ),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_text_as_editors_save_it(tmp_path, encoding):
+    (tmp_path / "Grüße.txt").write_bytes("Grüße.\nEine Zeile ist ein Absatz.\n".encode(encoding))
+    book = read_book(tmp_path / "Grüße.txt")
+    assert chapters_of(book) == [("Grüße", ["Grüße.", "Eine Zeile ist ein Absatz."])]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        ("CHAPTER I", True),
+        ("Chapter 12: The Sea", True),
+        ("chapter twenty-one", True),
+        ("Chapter the Last", True),
+        ("PART TWO\nThe Return", True),
+        ("_Chapter 3_", True),
+        ("Prologue", True),
+        ("Kapitel 4", True),
+        ("Глава 2", True),
+        ("第三章 海", True),
+        ("Part of the reason was this.", False),
+        ("Book I read was good.", False),
+        ("Chapter one was long, and " + "nobody read it " * 12, False),
+        ("Introduction to algebra is hard.", False),
+        ("The chapter 3", False),
+    ],
+)
+def test_what_is_a_heading(line, is_one):
+    assert is_heading(line) == is_one
+
+
+MARKDOWN = """---
+title: "A Book"
+author: Ann
+---
+
+# A Book
+
+## One
+
+*Hello*, [there](http://example.org "x")! ![a picture](a.png) It costs 5 * 3 \\* 2.
+It goes on <|emotion:elation|><b>here</b>.
+
+- first
+- second
+
+1. third
+
+***
+
+<!-- a comment -->
+### Below
+
+> A quote.[^1]
+
+[^1]: a note
+
+Two
+---
+
+```
+code
+```
+"""
+
+
+def test_markdown(tmp_path):
+    path = tmp_path / "file.md"
+    path.write_text(MARKDOWN, encoding="utf-8")
+    book = read_book(path)
+    assert (book.title, book.author) == ("A Book", "Ann")
+    assert chapters_of(book) == [
+        (
+            "One",
+            [
+                f"A Book{HEADING}",
+                f"One{HEADING}",
+                "Hello, there! It costs 5 * 3 * 2. It goes on <|emotion:elation|>here.",
+                "first",
+                "second",
+                "1. third [pause 1.5]",
+                f"Below{HEADING}",
+                "A quote.",
+            ],
+        ),
+        ("Two", [f"Two{HEADING}", "code"]),
+    ]
+    plain = read_book_text(MARKDOWN, "Other")
+    assert chapters_of(plain) == chapters_of(book)
+    assert [title for title, _ in chapters_of(read_book_text("# A\n\nx\n\n# B\n\ny", "T"))] == ["A", "B"]
+
+
+CONTAINER = """<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container" version="1.0">
+<rootfiles><rootfile full-path="OEBPS/book.opf" media-type="application/oebps-package+xml"/></rootfiles></container>"""
+PACKAGE = """<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf" version="3.0">
+<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A  Book</dc:title><dc:creator>Ann</dc:creator>
+</metadata><manifest><item id="nav" href="nav.xhtml" properties="nav"/><item id="ncx" href="toc.ncx"/>
+<item id="c" href="text/copy.xhtml"/><item id="a" href="text/a%20b.xhtml"/><item id="b" href="text/b.xhtml"/>
+<item id="n" href="text/notes.xhtml"/></manifest>
+<spine toc="ncx"><itemref idref="nav"/><itemref idref="c"/><itemref idref="a"/><itemref idref="b"/>
+<itemref idref="n" linear="no"/></spine></package>"""
+NAV = """<html xmlns:epub="http://www.idpf.org/2007/ops"><body><nav epub:type="landmarks"><a href="x">No</a></nav>
+<nav epub:type="toc"><ol><li><a href="text/a%20b.xhtml">The <i>First</i></a>
+<ol><li><a href="text/a%20b.xhtml#s2">Section</a></li></ol></li>
+<li><span>Part</span><ol><li><a href="text/b.xhtml#two">Second</a></li><li><a href="text/b.xhtml#three">No chapter</a>
+</li></ol></li></ol></nav></body></html>"""
+NCX = """<ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><navMap>
+<navPoint><navLabel><text>The First</text></navLabel><content src="text/a%20b.xhtml"/></navPoint>
+<navPoint><navLabel><text>Second</text></navLabel><content src="text/b.xhtml#two"/></navPoint></navMap></ncx>"""
+DOCUMENTS = {
+    "copy.xhtml": '<body epub:type="copyright-page"><p>All rights reserved.</p></body>',
+    "a b.xhtml": """<head><title>No</title><style>p {}</style></head><body><section epub:type="chapter"><h1>First<br/>of
+all</h1><p>One <b>bold</b>&nbsp;word&mdash;and<a epub:type="noteref" href="#n">1</a> more.<p>Not closed.
+<hr/><h2 id="s2">Section</h2><p>Two<br/>lines.</p><ruby>漢<rt>kan</rt></ruby>
+<aside epub:type="footnote"><p>A note.</p></aside></section></body>""",
+    "b.xhtml": """<body><p>Still the first.</p><h1 id="two">Second</h1><p>Three.</p><h2 id="three">Below</h2>
+<table><tr><td>a</td><td>b</td></tr></table></body>""",
+    "notes.xhtml": "<body><p>Never read.</p></body>",
+}
+SPOKEN = [
+    (
+        "The First",
+        [
+            f"First\nof all{HEADING}",
+            "One bold word—and more.",
+            "Not closed. [pause 1.5]",
+            f"Section{HEADING}",
+            "Two\nlines.",
+            "漢",
+            "Still the first.",
+        ],
+    ),
+    ("Second", [f"Second{HEADING}", "Three.", f"Below{HEADING}", "a", "b"]),
+]
+
+
+def epub(path, **changes):
+    """An EPUB; changes: file -> text, or None where it is left out."""
+    files = {"META-INF/container.xml": CONTAINER, "OEBPS/book.opf": PACKAGE, "OEBPS/nav.xhtml": NAV}
+    files |= {"OEBPS/toc.ncx": NCX} | {f"OEBPS/text/{name}": text for name, text in DOCUMENTS.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in (files | changes).items():
+            if text is not None:
+                archive.writestr(name, text)
+    return path
+
+
+def test_an_epub_by_its_contents(tmp_path):
+    book = read_book(epub(tmp_path / "book.epub"))
+    assert (book.title, book.author) == ("A Book", "Ann") and chapters_of(book) == SPOKEN
+    assert set(book.left_out) == {"the copyright page"}
+
+
+def test_an_older_epub(tmp_path):
+    package = PACKAGE.replace(' properties="nav"', "").replace('<itemref idref="nav"/>', "")
+    book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/book.opf": package}))
+    assert chapters_of(book) == SPOKEN
+
+
+def test_an_epub_without_contents_has_a_chapter_a_file(tmp_path):
+    package = PACKAGE.replace(' properties="nav"', "").replace('<itemref idref="nav"/>', "").replace(' toc="ncx"', "")
+    book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/book.opf": package}))
+    assert [title for title, _ in chapters_of(book)] == ["First of all", "Second"]
+
+
+LOCKED = """<encryption xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:CipherReference URI="OEBPS/text/b.xhtml"/>
+</encryption>"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"META-INF/container.xml": None}, r"container.xml is missing in it"),
+        ({"OEBPS/book.opf": "<package"}, r"cannot be read as an EPUB"),
+        ({"META-INF/encryption.xml": LOCKED}, r"is protected \(DRM\)"),
+        ({f"OEBPS/text/{name}": "<p>...</p>" for name in DOCUMENTS}, r"has nothing to read aloud"),
+    ],
+)
+def test_what_is_wrong_with_an_epub_is_said(tmp_path, changes, told):
+    with pytest.raises(HiggsError, match=rf"book\.epub.*{told}"):
+        read_book(epub(tmp_path / "book.epub", **changes))
+
+
+def test_fonts_may_be_locked(tmp_path):
+    locked = LOCKED.replace("text/b.xhtml", "font.otf")
+    assert chapters_of(read_book(epub(tmp_path / "book.epub", **{"META-INF/encryption.xml": locked}))) == SPOKEN
+
+
+def test_files_that_are_no_books(tmp_path):
+    (tmp_path / "book.epub").write_text("no zip")
+    (tmp_path / "empty.txt").write_text(" \n* * *\n")
+    for name, told in (
+        ("book.pdf", r"Give a file that ends in \.txt"),
+        ("none.txt", "cannot be read"),
+        ("book.epub", "cannot be read as an EPUB"),
+        ("empty.txt", "nothing to read aloud"),
+    ):
+        with pytest.raises(HiggsError, match=rf"{name}.*{told}"):
+            read_book(tmp_path / name)
+    with pytest.raises(HiggsError, match="Give a script as a text file"):
+        read_book(tmp_path / "book.epub", is_script=True)
+
+
+def test_a_script_with_chapters():
+    script = "Ann = a.wav\nBob = b.wav\n\nChapter 1\n\nAnn: One.\nBob: Two.\n\nStill two.\n\n[pause 2]\n"
+    book = read_book_text(script + "\nChapter 2\nAnn: Three.", "Script", is_script=True)
+    assert book.head == {"Ann": "a.wav", "Bob": "b.wav"}
+    assert [(one.title, [(turn.speaker, turn.text) for turn in one.turns]) for one in book.chapters] == [
+        (
+            "Chapter 1",
+            [("", f"Chapter 1{HEADING}"), ("Ann", "One."), ("Bob", "Two."), ("Bob", "Still two. [pause 2]")],
+        ),
+        ("Chapter 2", [("", f"Chapter 2{HEADING}"), ("Ann", "Three.")]),
+    ]
+
+
+def test_words_are_spelled_as_they_are_said():
+    book = said_as(read_book_text("# Nguyen\n\nNguyen spoke.", "T"), read_pronunciations("Nguyen = Win"))
+    assert chapters_of(book) == [("Nguyen", [f"Win{HEADING}", "Win spoke."])]
