@@ -2,6 +2,7 @@
 
 from .book.book import Book
 from .book.narrate import narrate
+from .book.read import SUFFIXES as BOOK_SUFFIXES
 from .book.read import read_book, read_book_text, said_as
 from .book.report import BookProgress, BookReport
 from .checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
@@ -48,6 +49,7 @@ __all__ = [
     "ADAPTER_SETTINGS",
     "BOOK_FORMATS",
     "BOOK_GAP",
+    "BOOK_SUFFIXES",
     "DEFAULT_GRAPHS",
     "DOWNLOADS",
     "DTYPES",

@@ -211,8 +211,8 @@ class Engine:
 
         voices: by speaker. One without gets its own from seed and name: its first words are the voice of the rest.
         reuse: what this engine has said before comes from its codes, which stay on the host, or a caller's store has
-        it, which gets every sequence once it is spoken. even: the result's turns are equally loud, but for their
-        settings; on_audio gets them as they are spoken. Raises HiggsError as `speak` does, and where no turn has a word.
+        it, which gets every sequence once it is spoken. even: the result's turns are equally loud, but for settings;
+        on_audio gets them as they are spoken. Raises HiggsError as `speak` does, and where no turn has a word.
         """
         kept = self._kept if reuse is True else None if reuse is False else reuse
         dialogue = DialogueOptions(kept, even)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 import torch
@@ -37,8 +38,10 @@ class ChapterFile:
     def __enter__(self) -> ChapterFile:
         return self
 
-    def __exit__(self, *exc) -> None:
-        self._stack.__exit__(*exc)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     @property
     def seconds(self) -> float:
