@@ -14,21 +14,26 @@ _BESIDE_WEIGHTS = 2560 << 20
 
 def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
     """EngineConfig's dtype for "auto": fp32 on a CPU, bf16 on a GPU, int8 where the GPU's memory is too small for that.
+    A file with quantised layers is taken in the format next to theirs.
 
     Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
     """
-    if checkpoint.talker.weights:  # stored so
-        return checkpoint.talker.weights
+    held = checkpoint.talker.weights
+    if held and _is_quantizable(checkpoint, held):
+        return held
     if device.type == "cpu":
         return "fp32"
     weights = sum(talker_sizes(checkpoint, torch.bfloat16))
-    if weights + _BESIDE_WEIGHTS <= torch.cuda.get_device_properties(device).total_memory:
-        return "bf16"
+    fits = weights + _BESIDE_WEIGHTS <= torch.cuda.get_device_properties(device).total_memory
+    return "bf16" if fits or not _is_quantizable(checkpoint, "int8") else "int8"
+
+
+def _is_quantizable(checkpoint: Checkpoint, weights: str) -> bool:
     try:
-        require_quantizable(checkpoint, "int8")
+        require_quantizable(checkpoint, weights)
     except HiggsError:
-        return "bf16"
-    return "int8"
+        return False
+    return True
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:

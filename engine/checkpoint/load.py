@@ -106,7 +106,7 @@ def load_talker(
             whole = tensors[SCRATCH][: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
         merge = checkpoint.adapters.of(sources, whole)
         if format.quantize is not None and merge is None and isinstance(checkpoint.talker, QuantisedFile):
-            _take(checkpoint.talker, stored, data, format)
+            _take(checkpoint.talker, stored, data, weights)
         else:
             jobs += _place(checkpoint.talker, stored, whole, _then(merge, format, whole, data))
     if jobs:
@@ -120,7 +120,8 @@ def load_talker(
 
 def _on_host(checkpoint: Checkpoint, sources: tuple[Source, ...], stored: list[str]) -> torch.Tensor:
     """A tensor in host memory, backed by the file where nothing is to be done to it."""
-    halves = [checkpoint.talker.get(key) for key in stored]
+    file = checkpoint.talker
+    halves = [file.get(key).bfloat16() if file.is_quantised(key) else file.get(key) for key in stored]
     tensor = halves[0] if len(halves) == 1 else torch.cat(halves)
     if checkpoint.adapters.of(sources, tensor) is None:
         return tensor
@@ -158,20 +159,19 @@ def _place(file: TensorFile, stored: list[str], target: torch.Tensor, then: Call
         ]
         return [*jobs[:-1], replace(jobs[-1], then=then)]
     for key, part in zip(stored, parts, strict=True):
-        part.copy_(file.get(key))
+        part.copy_(file.get(key, part.device))
     if then is not None:
         then()
     return []
 
 
-def _take(file: QuantisedFile, stored: list[str], data: torch.Tensor, format: Format) -> None:
-    """Matrices one below the other into `data`, as the file has quantised them; those that it has not are now."""
-    assert format.quantize is not None
+def _take(file: QuantisedFile, stored: list[str], data: torch.Tensor, weights: str) -> None:
+    """Matrices one below the other into `data`, those as they are that the file holds in that format."""
+    quantize = FORMATS[weights].quantize
+    assert quantize is not None
     for key, part in zip(stored, data.split([file.shapes[key][0] for key in stored]), strict=True):
-        if file.is_quantised(key):
-            file.put(key, part)
-        else:
-            format.quantize(file.get(key, data.device), part)
+        if not file.put(key, weights, part):
+            quantize(file.get(key, data.device), part)
 
 
 def require_whole(checkpoint: Checkpoint) -> None:
@@ -210,12 +210,12 @@ def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> 
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
-    """Raises HiggsError for widths that are not whole blocks of the format `weights`, and for a file of another format.
+    """Raises HiggsError for widths that are not whole blocks of the format `weights`, and for a file of more bits.
 
     Empty: nothing is quantised.
     """
-    if checkpoint.talker.weights not in ("", weights):
-        held = checkpoint.talker.weights
+    held = checkpoint.talker.weights
+    if held and weights and FORMATS[weights].bits < FORMATS[held].bits:
         raise HiggsError(f"{checkpoint.folder} holds {held} weights. Choose dtype auto or {held} for it.")
     block = FORMATS[weights].block if weights else 1
     widths = [checkpoint.plan.shape(name)[1] for name in matrices(checkpoint.plan)]

@@ -62,11 +62,14 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
 
 def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
+    if talker.refused:
+        name, why = next(iter(talker.refused.items()))
+        where = talker.file_of(name) if name in talker.dtypes else str(folder)
+        return [f"{where}: tensor {name} belongs to a quantised model, and {why}."]
     strange = [name for name in plan.unexpected if _QUANTISED.search(name)]
-    known = set()
-    if talker.weights:
-        known = {key for name in matrices(plan) for source in plan.parts[name] for key in source.stored}
-    strange += [name for name in plan.stored() if not talker.dtypes[name].is_floating_point and name not in known]
+    for name in plan.stored():
+        if not talker.dtypes[name].is_floating_point and not talker.is_quantised(name):
+            strange.append(name)
     if strange:
         where = talker.file_of(strange[0])
         return [f"{where}: tensor {strange[0]} belongs to a quantised model, which is not supported."]

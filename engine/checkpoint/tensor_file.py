@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ _HALF = "The download is incomplete: start it again, and it resumes where it sto
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """One tensor: where its bytes begin in a safetensors file, or the mapped tensor of a .pth."""
 
     path: Path
@@ -66,17 +67,25 @@ class _Place:
 class TensorFile:
     """One collection of named tensors, whatever files hold it. Nothing is read before `get`."""
 
-    weights = ""  # the format of quantised tensors in it, see quantised_file.py
+    weights = ""  # the format next to that of its quantised layers, see quantised_file.py
+    refused: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, places: dict[str, _Place]):
-        self._places = places
+    def __init__(self, places: dict[str, Place], metadata: Mapping[str, str] = MappingProxyType({})):
+        self._places, self.metadata = places, metadata
         self.shapes: dict[str, tuple[int, ...]] = {name: place.shape for name, place in places.items()}
         self.dtypes: dict[str, torch.dtype] = {name: place.dtype for name, place in places.items()}
 
     @property
-    def places(self) -> dict[str, _Place]:
+    def places(self) -> dict[str, Place]:
         """Where each tensor lies; for another view of the same files."""
         return self._places
+
+    def is_quantised(self, name: str) -> bool:
+        return False
+
+    def stored_as(self, name: str) -> str:
+        """How the file holds a tensor, for messages."""
+        return str(self.dtypes[name]).removeprefix("torch.")
 
     def file_of(self, name: str) -> str:
         """Path of the file that holds `name`, for messages."""
@@ -97,7 +106,7 @@ class TensorFile:
 
     def renamed(self, names: Mapping[str, str]) -> TensorFile:
         """The same tensors; those that `names` lists under other names."""
-        return TensorFile({names.get(name, name): place for name, place in self._places.items()})
+        return TensorFile({names.get(name, name): place for name, place in self._places.items()}, self.metadata)
 
 
 @dataclass(frozen=True)
@@ -133,16 +142,18 @@ def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
 
     Raises HiggsError for a file that is missing, cut short, not what its name says, or repeats another's tensor.
     """
-    places: dict[str, _Place] = {}
+    places: dict[str, Place] = {}
+    metadata: dict[str, str] = {}
     for path in map(Path, paths):
         if not path.is_file():
             raise HiggsError(f"{path} is missing. {_HALF}")
-        found = _safetensors(path) if path.suffix == ".safetensors" else _pickled(path)
+        found, said = _safetensors(path) if path.suffix == ".safetensors" else (_pickled(path), {})
+        metadata.update(said)
         both = next((name for name in found if name in places), None)
         if both is not None:
             raise HiggsError(f"{path} and {places[both].path} both hold the tensor {both}. Keep one of the two files.")
         places.update(found)
-    return TensorFile(places)
+    return TensorFile(places, metadata)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -201,7 +212,8 @@ def index_map(folder: Path) -> dict[str, str]:
     return claims
 
 
-def _safetensors(path: Path) -> dict[str, _Place]:
+def _safetensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
+    """(tensors, metadata)."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -210,27 +222,27 @@ def _safetensors(path: Path) -> dict[str, _Place]:
                 refuse_pointer(path, length.to_bytes(8, "little") + file.read(64))
                 raise HiggsError(f"{path} is not a safetensors file, or its beginning is damaged. Download it again.")
             header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
+        metadata = dict(header.pop("__metadata__", None) or {})
         places = {name: _place(path, name, entry, 8 + length) for name, entry in header.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise HiggsError(f"The safetensors header of {path} cannot be read ({error}). Download it again.") from error
     end = max((place.offset + place.nbytes for place in places.values()), default=0)
     if end > size:
         raise HiggsError(f"{path} is cut short: {size:,} bytes of {end:,}. {_HALF}")
-    return places
+    return places, metadata
 
 
-def _place(path: Path, name: str, entry: dict, start: int) -> _Place:
+def _place(path: Path, name: str, entry: dict, start: int) -> Place:
     if entry["dtype"] not in _DTYPES:
         raise HiggsError(f"{path}: {name} is stored as {entry['dtype']}, which is not supported. Use the bf16 files.")
     begin, end = entry["data_offsets"]
-    place = _Place(path, tuple(entry["shape"]), _DTYPES[entry["dtype"]], start + begin)
+    place = Place(path, tuple(entry["shape"]), _DTYPES[entry["dtype"]], start + begin)
     if end - begin != place.nbytes:
         raise HiggsError(f"{path}: the header gives {name} the wrong size. Download the file again.")
     return place
 
 
-def _pickled(path: Path) -> dict[str, _Place]:
+def _pickled(path: Path) -> dict[str, Place]:
     try:
         with path.open("rb") as file:
             refuse_pointer(path, file.read(64))
@@ -239,4 +251,4 @@ def _pickled(path: Path) -> dict[str, _Place]:
         raise HiggsError(f"{path} is damaged, cut short, or not a file of plain weights. Download it again.") from error
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise HiggsError(f"{path} is not a plain table of tensors. Use the file from the model's own repository.")
-    return {name: _Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}
+    return {name: Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}

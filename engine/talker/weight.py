@@ -37,6 +37,11 @@ class Format:
     scales: Callable[[torch.Tensor], torch.Tensor] | None = None  # data -> what its codes are multiplied by
     largest: int = 1  # of its codes
 
+    @property
+    def bits(self) -> float:
+        """Of a weight, a row's scales aside."""
+        return 8 * self.block_bytes / self.block
+
     def row_bytes(self, weights: int) -> int:
         """Of a row of so many weights, which are whole blocks."""
         return weights // self.block * self.block_bytes + self.scale_bytes

@@ -14,7 +14,7 @@ from ..checkpoint.catalog import CODEC_V2
 from ..checkpoint.discover import CODEC_SUBFOLDER, TOKENIZER, find_checkpoints, missing_parts
 from ..checkpoint.find_codec import find_codec, open_codec
 from ..checkpoint.hf_config import Settings
-from ..checkpoint.load import inspect, require_quantizable
+from ..checkpoint.load import Checkpoint, inspect, require_quantizable
 from ..checkpoint.open_talker import open_talker, talker_problems
 from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
@@ -29,6 +29,7 @@ from ..prompt.builder import PromptBuilder
 from ..prompt.card import read_card
 from ..prompt.tokenizer import REMEDY
 from ..talker.config import ModelConfig
+from .packed_report import describe_packed
 
 _SHOWN = 12  # problems of one kind that are written out
 _T = TypeVar("_T")
@@ -44,6 +45,7 @@ class Report:
     dimensions: dict[str, object] = field(default_factory=dict)
     dtypes: dict[str, int] = field(default_factory=dict)  # dtype -> tensors of the talker stored in it
     files: dict[str, int] = field(default_factory=dict)  # path in the folder -> bytes
+    packed: str = ""  # what becomes of quantised layers
     codec: str = ""  # where it is
     codec_layout: str = ""
     tokenizer: str = ""
@@ -69,6 +71,7 @@ class Report:
             ("model", f"Higgs {self.family}, {self.layout} layout" if self.family else "not recognised"),
             ("shape", ", ".join(f"{name} {value}" for name, value in self.dimensions.items())),
             ("stored as", ", ".join(f"{name} ({count} tensors)" for name, count in self.dtypes.items())),
+            ("quantised", self.packed),
             ("codec", f"{self.codec} ({self.codec_layout})" if self.codec else "not found"),
             ("tokenizer", f"{self.tokenizer} ({self.tokens} tokens)" if self.tokens else self.tokenizer or "not found"),
             ("speaks", self.speaks),
@@ -112,18 +115,19 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
     if not report.problems:
-        report.memory, report.auto = _memory(folder, codec_folder)
+        checkpoint = inspect(folder, codec_folder)
+        report.memory, report.auto = _memory(checkpoint)
+        report.packed = describe_packed(checkpoint, report.auto)
         report.gpu_free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
     return report
 
 
-def _memory(folder: Path, codec_folder: Path | str | None) -> tuple[dict[str, int], str]:
+def _memory(checkpoint: Checkpoint) -> tuple[dict[str, int], str]:
     """What an open model takes on a GPU, by dtype, with the default context, graphs aside; and what "auto" is."""
-    checkpoint = inspect(folder, codec_folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     taken = {}
     for name in DTYPES[1:]:
-        config = EngineConfig(str(folder), dtype=name)
+        config = EngineConfig(str(checkpoint.folder), dtype=name)
         context = min(config.context, checkpoint.config.max_context)
         with contextlib.suppress(HiggsError):  # widths that cannot be quantised
             require_quantizable(checkpoint, config.weights)
@@ -155,8 +159,8 @@ def _describe_talker(report: Report, folder: Path, settings: Settings, talker: T
     }
     own = [name for name in talker.shapes if not name.startswith(V3_CODEC)]
     for name in own:
-        dtype = str(talker.dtypes[name]).removeprefix("torch.")
-        report.dtypes[dtype] = report.dtypes.get(dtype, 0) + 1
+        stored = talker.stored_as(name)
+        report.dtypes[stored] = report.dtypes.get(stored, 0) + 1
     report.kernels = _kernels_here(model)
     plan = make_plan(model, talker.shapes, settings.tied)
     report.problems += _few(talker_problems(folder, talker, plan))

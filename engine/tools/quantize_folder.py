@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from ..checkpoint.load import Checkpoint, inspect, require_quantizable, require_whole
-from ..checkpoint.quantised_file import FORMATS as MARKS
-from ..checkpoint.quantised_file import MARKER
+from ..checkpoint.quantised_file import LAYOUTS, MARKER
 from ..checkpoint.talker_layout import V3_CODEC
 from ..checkpoint.tensor_file import INDEX, Entry, write_tensors
 from ..errors import HiggsError
@@ -49,7 +48,7 @@ def quantize_folder(folder: Path, out: Path, weights: str) -> Path:
 def _entries(checkpoint: Checkpoint, weights: str) -> dict[str, Entry]:
     """What the new file holds, in the order of the old one's layers."""
     file, plan, entries = checkpoint.talker, checkpoint.plan, {}
-    mark = torch.tensor(list(json.dumps({"format": MARKS[weights]}).encode()), dtype=torch.uint8)
+    mark = torch.tensor(list(json.dumps({"format": LAYOUTS[weights]}).encode()), dtype=torch.uint8)
 
     @functools.lru_cache(maxsize=1)
     def rows_of(key: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -89,9 +89,18 @@ def test_what_is_not_quantised_in_the_file_is_quantised_on_load(folders, tmp_pat
     assert torch.equal(read["layers.1.down"], expected["layers.1.down"])
 
 
-def test_another_dtype_is_refused_with_what_to_choose(folders):
+def test_fewer_bits_are_refused_with_what_to_choose(folders):
     with pytest.raises(HiggsError, match=r"int8 weights.*auto or int8"):
-        Engine(EngineConfig(folders["int8"], device="cpu", dtype="bf16"))
+        Engine(EngineConfig(folders["int8"], device="cpu", dtype="int4"))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_more_bits_are_what_the_file_says(folders, name):
+    with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name)) as engine:
+        layers = [layer.code.down.dense(torch.float32).clone() for layer in engine.loaded.talker.layers]
+    with Engine(EngineConfig(folders[name], device="cpu", dtype="fp32")) as engine:
+        for layer, expected in zip(engine.loaded.talker.layers, layers, strict=True):
+            assert torch.equal(layer.code.down.data, expected)
 
 
 @pytest.mark.parametrize("spoilt", ["format", "scale", "embedding"])
@@ -111,8 +120,11 @@ def test_what_we_cannot_read_is_named(folders, tmp_path, spoilt):
 
 def test_doctor_tells_of_it(folders):
     report = examine(folders["int8"])
-    assert not report.problems and list(report.memory) == ["int8"] and report.auto == "int8"
-    assert report.dtypes["int8"]
+    assert not report.problems and list(report.memory) == ["bf16", "fp32", "int8"] and report.auto == "int8"
+    assert report.dtypes["int8_tensorwise"] == 49
+    assert report.packed == "49 matrices int8_tensorwise (8.06 bits a weight); kept as they are as int8"
+    assert "quantised:  49 matrices" in report.as_text()
+    assert "kept as they are as int4" in examine(folders["int4"]).packed
 
 
 def test_the_terminal_writes_it_once(tmp_path, capsys):

@@ -1,0 +1,44 @@
+"""What becomes of a file's quantised layers when they load, for doctor. Reads the matrices of one layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from ..checkpoint.load import Checkpoint
+from ..checkpoint.quantised_file import Packed, QuantisedFile
+from ..talker.weight import FORMATS, Weight, is_layer_matrix, scratch_bytes
+
+
+def describe_packed(checkpoint: Checkpoint, taken: str) -> str:
+    """How many matrices the file holds in which layout, their bits, and what loading with dtype `taken` makes of them.
+
+    Empty for a file without such.
+    """
+    file, plan = checkpoint.talker, checkpoint.plan
+    if not isinstance(file, QuantisedFile):
+        return ""
+    counts = Counter((one.layout, round(one.bits, 2)) for one in file.packed.values())
+    told = [f"{count} matrices {layout} ({bits:g} bits a weight)" for (layout, bits), count in counts.items()]
+    if taken not in FORMATS or FORMATS[taken].quantize is None:
+        return f"{', '.join(told)}; multiplied out to {taken}"
+    names = [name for name in plan.parts if is_layer_matrix(name, plan.shape(name)) and name.startswith("layers.0.")]
+    first = [key for name in names for source in plan.parts[name] for key in source.stored if file.is_quantised(key)]
+    worst = max((_rounding(file.packed[key], taken) for key in first), default=0.0)
+    rounded = f"rounded once more, which changes layer 0 by {worst:.2%}," if worst else "kept as they are"
+    return f"{', '.join(told)}; {rounded} as {taken}"
+
+
+def _rounding(one: Packed, taken: str) -> float:
+    """Relative L2 error that storing a matrix in that format adds; 0 where it is kept."""
+    format = FORMATS[taken]
+    assert format.quantize is not None
+    rows, width = one.shape
+    data = torch.empty(rows, format.row_bytes(width) // format.dtype.itemsize, dtype=format.dtype)
+    if one.weights == taken and one.put(data):
+        return 0.0
+    whole = one.dense("cpu")
+    format.quantize(whole, data)
+    scratch = torch.empty(scratch_bytes((rows, width), torch.float32), dtype=torch.uint8)
+    return float((Weight(data, scratch).dense(torch.float32) - whole).norm() / whole.norm())
