@@ -39,7 +39,7 @@ from .prompt.cues import CueSheet, cue_names, read_cues
 from .prompt.lines import LinesRow, read_lines
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
-from .result import SpeechResult, SpokenTurn
+from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
 from .voice.clip import Wave, read_clip
 from .voice.voice import Voice
@@ -74,6 +74,7 @@ __all__ = [
     "HiggsError",
     "LinesRow",
     "Pronunciations",
+    "Retaken",
     "SamplingParams",
     "SpeechResult",
     "SpokenTurn",

@@ -26,11 +26,13 @@ class HiggsExtension(ComfyExtension):
         from .load import HiggsTTSLoadModel
         from .lora import HiggsTTSLoadLoRA
         from .speak import HiggsTTSSpeak
+        from .subtitles import HiggsTTSSubtitles
         from .voice import HiggsTTSVoice
         from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
 
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
-        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines]
+        speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles]
+        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking]
 
 
 def make_extension() -> HiggsExtension:

@@ -13,21 +13,26 @@ from ..engine import SAMPLE_RATE, HiggsError, SpeechResult
 _HEADER = 44  # bytes of a WAV file before its samples
 
 
-def to_clip(audio: dict | None) -> tuple[torch.Tensor, int]:
-    """(wave [C, S], Hz) of an AUDIO. Raises HiggsError where it does not hold exactly one clip."""
+def to_clip(audio: dict | None, name: str = "audio") -> tuple[torch.Tensor, int]:
+    """(wave [C, S], Hz) of an AUDIO. Raises HiggsError, with the input's name, where it is not exactly one clip."""
     if audio is None:
-        raise HiggsError("the audio input is empty (a video without a sound track, perhaps). Connect a sound clip.")
+        raise HiggsError(f"the {name} input is empty (a video without a sound track, perhaps). Connect a sound clip.")
     wave, rate = audio["waveform"], audio["sample_rate"]
     if wave.dim() != 3 or wave.shape[0] != 1:
         raise HiggsError(
-            f"the audio input has the shape {list(wave.shape)}. Connect one clip at a time: [1, channels, samples]."
+            f"the {name} input has the shape {list(wave.shape)}. Connect one clip at a time: [1, channels, samples]."
         )
     return wave[0], int(rate)
 
 
 def from_speech(speech: SpeechResult) -> dict:
     """AUDIO of what the engine spoke: one clip, one channel."""
-    return _clip(speech.wav.detach().float().cpu()[None])
+    return of_wave(speech.wav.detach().float().cpu()[None], SAMPLE_RATE)
+
+
+def of_wave(wave: torch.Tensor, rate: int) -> dict:
+    """AUDIO of a wave [C, S] at `rate` Hz."""
+    return {"waveform": wave[None], "sample_rate": rate}
 
 
 def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
@@ -37,16 +42,16 @@ def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
     for turn in speech.turns:
         span = slice(turn.start, turn.stop)
         channels[speakers.index(turn.speaker), span] = wav[span]
-    return _clip(channels)
+    return of_wave(channels, SAMPLE_RATE)
 
 
 def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
     """AUDIO of these turns, each with the silence behind it; of none of them a moment of silence."""
     if speech is None or not numbers:
-        return _clip(torch.zeros(1, SAMPLE_RATE // 10))
+        return of_wave(torch.zeros(1, SAMPLE_RATE // 10), SAMPLE_RATE)
     ends = [*(turn.start for turn in speech.turns[1:]), len(speech.wav)]
     parts = [speech.wav[turn.start : end] for turn, end in zip(speech.turns, ends, strict=True)]
-    return _clip(torch.cat([parts[number] for number in sorted(numbers)]).detach().float().cpu()[None])
+    return of_wave(torch.cat([parts[number] for number in sorted(numbers)]).detach().float().cpu()[None], SAMPLE_RATE)
 
 
 def wav_file(speech: SpeechResult, number: int) -> bytes:
@@ -64,8 +69,3 @@ def wav_file(speech: SpeechResult, number: int) -> bytes:
 def seconds_of(wav_bytes: int) -> float:
     """Of a file as `wav_file` makes it, by its size."""
     return max(0, wav_bytes - _HEADER) / 2 / SAMPLE_RATE
-
-
-def _clip(samples: torch.Tensor) -> dict:
-    """AUDIO of a clip [C, S]."""
-    return {"waveform": samples[None], "sample_rate": SAMPLE_RATE}

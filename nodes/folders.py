@@ -1,4 +1,4 @@
-"""Folders as ComfyUI knows them: of models, below models/ and in extra_model_paths.yaml, and of output. Opens none."""
+"""Folders as ComfyUI knows them: of models, below models/ and in extra_model_paths.yaml, output, input. Opens none."""
 
 from __future__ import annotations
 
@@ -27,3 +27,7 @@ def below_models(name: str) -> Path:
 
 def output() -> Path:
     return Path(folder_paths.get_output_directory())
+
+
+def input_folder() -> Path:
+    return Path(folder_paths.get_input_directory())

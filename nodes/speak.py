@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import (
     VERSION,
+    CueSpeech,
     HiggsError,
     Pronunciations,
+    Retaken,
     SamplingParams,
     SpeechResult,
     Voice,
@@ -27,6 +30,7 @@ from .patcher import HiggsPatcher
 from .voice_folders import PRONUNCIATIONS, listed_pronunciations
 
 NAME = "Higgs Speak"
+Speech = TypeVar("Speech", SpeechResult, CueSpeech)
 _TOLD = 8  # chunks that were spoken again, in the info output
 PARAGRAPH_GAP = 0.6  # seconds, of a new node
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
@@ -111,7 +115,7 @@ def _hints(text: str) -> list[str]:
     return [f"Names such as {speakers[0]} are read aloud here. Higgs Dialogue gives each speaker a voice."]
 
 
-def with_bar(speak: Callable[..., SpeechResult]) -> SpeechResult:
+def with_bar(speak: Callable[..., Speech]) -> Speech:
     """What `speak(on_frame=...)` says, with the node's progress bar; stops within a few frames when asked to."""
     bar = comfy.utils.ProgressBar(1)
 
@@ -134,7 +138,7 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
         [
             f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
             *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
-            *_spoken_again(speech),
+            *told_again(speech.spoken_again),
             *more,
             f"Model: {model}",
             f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}. "
@@ -143,8 +147,9 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
     )
 
 
-def _spoken_again(speech: SpeechResult) -> list[str]:
-    told = [f"Spoken again: {chunk}." for chunk in speech.spoken_again]
+def told_again(chunks: Iterable[Retaken]) -> list[str]:
+    """What was wrong with chunks that were spoken again."""
+    told = [f"Spoken again: {chunk}." for chunk in chunks]
     return told if len(told) <= _TOLD else [*told[:_TOLD], f"Spoken again: {len(told) - _TOLD} more chunks."]
 
 
@@ -183,8 +188,15 @@ def sampling_inputs(new_seeds: bool = True) -> list[io.Input]:
     ]
 
 
-def advanced_inputs() -> list[io.Input]:
-    """What few people change."""
+def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
+    """What few people change. paragraphs: whether the text may have any."""
+    gap = widgets.number(
+        SamplingParams,
+        "paragraph_gap",
+        fresh=PARAGRAPH_GAP,
+        advanced=True,
+        tooltip="Silence between paragraphs, in seconds; blank lines part paragraphs. 0 adds none.",
+    )
     return [
         io.String.Input(
             "scene",
@@ -207,13 +219,7 @@ def advanced_inputs() -> list[io.Input]:
             advanced=True,
             tooltip="Longer texts are split at sentence ends into chunks of about this many seconds. 0 never splits.",
         ),
-        widgets.number(
-            SamplingParams,
-            "paragraph_gap",
-            fresh=PARAGRAPH_GAP,
-            advanced=True,
-            tooltip="Silence between paragraphs, in seconds; blank lines part paragraphs. 0 adds none.",
-        ),
+        *([gap] if paragraphs else []),
         io.String.Input(
             "pronunciations",
             multiline=True,

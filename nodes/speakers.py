@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from comfy_api.latest import io
@@ -51,10 +51,11 @@ def voices_of(
     sockets: Mapping[str, Voice],
     model: HiggsPatcher,
     declared: Mapping[str, str] = MappingProxyType({}),
+    lent: Callable[[list[str]], dict[str, Voice]] = lambda speakers: {},
 ) -> dict[str, Voice]:
     """Speaker -> voice, of those that have one. Who has no name has the first socket's.
 
-    declared: speaker -> name of a voice, as a script may say.
+    declared: speaker -> name of a voice, as a script may say. lent: voices for speakers who have none of these.
     """
     found = {}
     heads = {speaker_key(name): named for name, named in declared.items()}
@@ -69,6 +70,7 @@ def voices_of(
             found[speaker] = voice_files.load(path, model)
         elif not speaker and sockets:
             found[speaker] = next(iter(sockets.values()))
+    found |= lent([speaker for speaker in speakers if speaker not in found])
     without = [speaker for speaker in speakers if speaker not in found]
     if model.engine.card.one_voice and len(speakers) > 1:
         clips = built_in_voices()

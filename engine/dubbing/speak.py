@@ -168,7 +168,9 @@ class _Run:
             spans = [next(wavs) for _ in cue]
             parts = [part for span in spans for part in (gap, speech.wav[span.start : span.stop].cpu())]
             found.append(torch.cat(parts[1:]))
-        self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=()))
+        earlier = sum(part.chunks for part in self._parts)
+        retaken = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retaken)
+        self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retaken=retaken))
         return found
 
 

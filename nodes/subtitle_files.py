@@ -1,0 +1,37 @@
+"""Subtitles as a node is given them: their text, or the name of a file. Knows no cue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..engine import HiggsError, decode_text
+from . import folders
+
+SUFFIXES = (".srt", ".vtt")
+
+
+def subtitle_text(given: str) -> str:
+    """The text, or that of the file it names. Raises HiggsError where there is no such file."""
+    path = _path(given)
+    if path is None:
+        return given
+    try:
+        return decode_text(path.read_bytes())
+    except OSError as error:
+        raise HiggsError(
+            f"{path} cannot be read: {error.strerror or error}. Put the file into ComfyUI's input folder, give its "
+            "whole path, or paste its text."
+        ) from error
+
+
+def fingerprint(given: str) -> list:
+    """[bytes, time of the last change] of the file that is named, nothing for a text."""
+    path = _path(given)
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path and path.is_file() else []
+
+
+def _path(given: str) -> Path | None:
+    name = given.strip().strip("\"'")
+    if "\n" in name or not name.lower().endswith(SUFFIXES):
+        return None
+    return folders.input_folder() / name  # which a whole path replaces

@@ -1,0 +1,243 @@
+"""HiggsTTSSubtitles: a subtitle file becomes AUDIO, each cue at its time, as a dub of a film if there is one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..engine import (
+    VERSION,
+    CueParams,
+    CueSheet,
+    CueSpeech,
+    SamplingParams,
+    Voice,
+    cue_lines,
+    cue_names,
+    cue_summary,
+    cut_references,
+    mix_speech,
+    read_cues,
+    speak_cues,
+)
+from . import audio, types, voice, voice_files, widgets
+from .memory import load_engine
+from .node_errors import node_errors
+from .patcher import HiggsPatcher
+from .speak import advanced_inputs, retries_input, said_as, sampling_inputs, told_again, with_bar
+from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
+from .subtitle_files import fingerprint, subtitle_text
+from .voice_folders import listed_pronunciations, voice_called
+
+NAME = "Higgs Subtitles"
+SRT = """1
+00:00:00,500 --> 00:00:02,500
+Anna: Did you hear that?
+
+2
+00:00:02,600 --> 00:00:05,000
+Tom: I did. There is somebody at the door.
+
+3
+00:00:06,000 --> 00:00:08,000
+Anna: Then open it, and let us see who it is."""
+FIT = ("faster", "stretch", "shift", "run_on", "lower_bed")
+
+
+class HiggsTTSSubtitles(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSSubtitles",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Speaks subtitles, each cue at its time, and makes what is too long fit. With a film's sound "
+            "its speakers lend their voices: a dub.",
+            search_aliases=["srt", "vtt", "subtitles to speech", "dub", "dubbing", "voice over", "tts", "higgs audio"],
+            inputs=[
+                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                io.String.Input(
+                    "srt",
+                    multiline=True,
+                    default=SRT,
+                    tooltip="The text of an SRT or VTT file, or the name of one in ComfyUI's input folder, or its "
+                    "path. 'Anna: Hello' in a cue says who speaks.",
+                ),
+                voices_input(
+                    "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
+                    "socket's number, where the cues use these. Who has none gets the film's, or one from the seed."
+                ),
+                *_film_inputs(),
+                *sampling_inputs(),
+                *_fit_inputs(),
+                *advanced_inputs(paragraphs=False),
+                even_loudness_input("Make cues equally loud, as far as 8 dB allow."),
+                retries_input(),
+            ],
+            outputs=_outputs(),
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, srt: str | None, **others: object) -> list:
+        """Speaks again when the file, or a voice file that it names, has changed. A linked srt is None here."""
+        if srt is None:
+            return [listed_pronunciations()]
+        head, names = cue_names(subtitle_text(srt))
+        files = filter(None, map(voice_called, [*head.values(), *names]))
+        return [listed_pronunciations(), fingerprint(srt), *(voice_files.fingerprint(path) for path in files)]
+
+    @classmethod
+    def execute(
+        cls,
+        model: HiggsPatcher,
+        srt: str,
+        voices: Mapping[str, Voice | None] | None = None,
+        film: dict | None = None,
+        bed: dict | None = None,
+        scene: str = "",
+        pronunciations: str = "",
+        translated: bool = False,
+        even_loudness: bool = True,
+        **settings: Any,
+    ) -> io.NodeOutput:
+        with node_errors(NAME):
+            fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
+            params = replace(SamplingParams(), **settings)
+            sheet, sockets = _read(subtitle_text(srt), by_name(voices), film is not None)
+            below, rate = (None, audio.SAMPLE_RATE) if bed is None else audio.to_clip(bed, "bed")
+            lent = _Film(model, sheet, film, translated)
+            given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
+            cues = sheet.said_as(said_as(pronunciations)).cues
+            what = load_engine(model), cues, given, params, fit, scene.strip() or None
+            speech = with_bar(functools.partial(speak_cues, *what, even=even_loudness))
+            wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), below, rate, fit.lower_bed)
+        told = _describe(speech, model, sheet, lent.told)
+        return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(), "\n".join(cue_lines(speech)))
+
+
+class _Film:
+    """A film's sound, whose speakers lend their voices. told: whose, and from where; seconds: how long it is."""
+
+    def __init__(self, model: HiggsPatcher, sheet: CueSheet, film: dict | None, translated: bool):
+        self._model, self._sheet, self._translated = model, sheet, translated
+        self._clip = None if film is None else audio.to_clip(film, "film")
+        self.seconds = 0.0 if self._clip is None else self._clip[0].shape[1] / self._clip[1]
+        self.told: list[str] = []
+
+    def voices(self, speakers: Sequence[str]) -> dict[str, Voice]:
+        """Of those of the speakers who can be heard clearly."""
+        if self._clip is None:
+            return {}
+        found = {}
+        clips = cut_references(self._sheet.cues, *self._clip, speakers)
+        for speaker in speakers:
+            name = speaker or "(no name)"
+            if speaker not in clips:
+                self.told.append(f"Warning: {name} cannot be heard clearly in the film, alone and for a second.")
+                continue
+            clip = clips[speaker]
+            transcript = "" if self._translated else clip.transcript
+            found[speaker] = voice.encode(self._model, clip.wav[None], audio.SAMPLE_RATE, transcript, name)
+            cues = ", ".join(map(str, clip.cues))
+            self.told.append(f"Voice of {name}: {clip.seconds:.1f} s of the film, cue {cues}.")
+        return found
+
+
+def _read(text: str, sockets: Mapping[str, Voice], anyone: bool) -> tuple[CueSheet, Mapping[str, Voice]]:
+    """The cues, and the voices that their speakers go by, as in a dialogue. anyone: also those without a voice."""
+    head, names = cue_names(text)
+    known = with_voice(names, sockets)
+    if head or known:
+        return read_cues(text, [*sockets, *reversed(known)], anyone), sockets  # as the file first spells them
+    sheet = read_cues(text)
+    return sheet, in_turn(sheet.speakers, sockets)
+
+
+def _describe(speech: CueSpeech, model: HiggsPatcher, sheet: CueSheet, told: Sequence[str]) -> str:
+    """The info output, in the order of the other nodes'."""
+    elapsed = sum(part.elapsed for part in speech.parts)
+    again = [chunk for part in speech.parts for chunk in part.spoken_again]
+    warnings = (*model.model.warnings, *sheet.warnings, *speech.warnings)
+    speakers = ", ".join(f"{number} {name or '(no name)'}" for number, name in enumerate(sheet.speakers, 1))
+    chunks, reused = (sum(getattr(part, name) for part in speech.parts) for name in ("chunks", "reused"))
+    return "\n".join(
+        [
+            f"{cue_summary(speech)} {speech.seconds:.1f} s, spoken in {elapsed:.1f} s.",
+            *(f"Warning: {warning}" for warning in warnings),
+            *told_again(again),
+            *told,
+            f"Speakers: {speakers}",
+            f"Model: {model.model.label}",
+            f"Details: {speech.frames} frames, {chunks} chunks ({reused} spoken before). "
+            f"Backend: {speech.parts[0].how}. Higgs TTS {VERSION}",
+        ]
+    )
+
+
+def _film_inputs() -> list[io.Input]:
+    return [
+        io.Audio.Input(
+            "film",
+            optional=True,
+            tooltip="The film's sound, from Load Audio or Get Video Components. A speaker without a voice gets their "
+            "own, cut from their longest clear cues.",
+        ),
+        io.Audio.Input(
+            "bed",
+            optional=True,
+            tooltip="What sounds below the speech: the film's sound, or its music and effects without the voices.",
+        ),
+    ]
+
+
+def _fit_inputs() -> list[io.Input]:
+    return [
+        io.Boolean.Input(
+            "faster",
+            default=CueParams.faster,
+            optional=True,
+            tooltip="Speak a cue again with a speed tag where it is too long. v3 only.",
+        ),
+        widgets.number(
+            CueParams,
+            "stretch",
+            tooltip="Then make it so many times as fast at most, at the same pitch. 1 turns it off.",
+        ),
+        io.Boolean.Input(
+            "shift",
+            default=CueParams.shift,
+            optional=True,
+            tooltip="On: what comes next begins later, until a pause makes up for it. Off: every cue begins on time, "
+            "even while another is still spoken.",
+        ),
+        widgets.number(
+            CueParams,
+            "run_on",
+            tooltip="Seconds that a cue may go on after its end, as long as no other begins.",
+        ),
+        widgets.number(
+            CueParams, "lower_bed", tooltip="How much lower the bed is while somebody speaks, in dB. 0 leaves it."
+        ),
+        io.Boolean.Input(
+            "translated",
+            default=False,
+            optional=True,
+            tooltip="On: the film speaks another language than the subtitles, so they are no transcript of it.",
+        ),
+    ]
+
+
+def _outputs() -> list[io.Output]:
+    return [
+        io.Audio.Output(
+            display_name="audio",
+            tooltip="As long as the film and the subtitles. 24 kHz, one channel; with a bed, as that is.",
+        ),
+        io.String.Output(display_name="info", tooltip="What was done to how many cues, voices, warnings."),
+        io.String.Output(display_name="srt", tooltip="The subtitles at the times when they are heard."),
+        io.String.Output(display_name="report", tooltip="For each cue how long it is and what was done to it."),
+    ]
