@@ -16,7 +16,8 @@ from .server import TODAY
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
 VOICES = ["HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice"]
-NODES = ["HiggsTTSLoadModel", "HiggsTTSLoadLoRA", *VOICES, "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines"]
+SPEAKING = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"]
+NODES = ["HiggsTTSLoadModel", "HiggsTTSLoadLoRA", *VOICES, *SPEAKING]
 
 
 def check_speech(outcome, class_type="PreviewAudio", chunks=1):
@@ -128,6 +129,38 @@ def test_a_sheet_that_is_wrong_is_told_on_the_node(fresh, template):
     assert "Higgs Lines: row 1 has 3 cells" in outcome.error
     outcome = fresh.run(template("lines", HiggsTTSLines={"folder": "../elsewhere"}))
     assert "Higgs Lines: folder is '../elsewhere'" in outcome.error
+
+
+def test_subtitles_are_spoken_at_their_times(fresh, template):
+    prompt = template("subtitles")
+    outcome = fresh.run(prompt)
+    (wave, rate), info = outcome.audio("SaveAudio"), outcome.text()
+    assert rate == RATE and wave.shape[1] == 1 and 10 * RATE <= len(wave) < 13 * RATE
+    assert info.startswith("4 cues: ") and "spoken faster" in info and "Speakers: 1 Anna, 2 Tom" in info, info
+    assert "Warning" not in info, info
+    assert not np.abs(wave[: RATE // 2 - 1]).any() and np.abs(wave[RATE // 2 : 2 * RATE]).max() > 0.05
+    prompt["6"]["inputs"]["source"] = ["4", 3]
+    report = fresh.run(prompt).text().splitlines()
+    assert len(report) == 4 and report[2].startswith("3  00:00:0") and "spoken " in report[2]
+
+
+def test_a_film_is_dubbed_in_its_own_voices(fresh, template):
+    """A video with sound, made of what was spoken before; the subtitles lie beside it."""
+    av = pytest.importorskip("av")
+    made, rate = fresh.run(template("subtitles")).audio("SaveAudio")
+    with av.open(str(fresh.base / "input" / "film.mp4"), "w") as film:
+        track = film.add_stream("aac", rate=rate, layout="mono")
+        sound = av.AudioFrame.from_ndarray(np.ascontiguousarray(made.T), format="fltp", layout="mono")
+        sound.sample_rate = rate
+        for packet in [*track.encode(sound), *track.encode(None)]:
+            film.mux(packet)
+    (fresh.base / "input" / "film.srt").write_text(template("subtitles")["4"]["inputs"]["srt"], encoding="utf-16")
+    outcome = fresh.run(template("dub"))
+    (wave, rate), info = outcome.audio("SaveAudio"), outcome.text()
+    assert "Voice of Anna: " in info and "Voice of Tom: " in info and "Warning" not in info, info
+    assert rate == RATE and abs(len(wave) - len(made)) < RATE / 4 and np.abs(wave).max() > 0.05
+    (fresh.base / "input" / "film.srt").unlink()
+    assert "Higgs Subtitles: " in (error := fresh.run(template("dub")).error) and "input folder" in error
 
 
 def test_v2_speaks_with_a_scene(comfy, workflow):

@@ -124,6 +124,9 @@ class FakeEngine:
         wav, codes = torch.ones(10 * len(turns)), torch.zeros(2, 8, dtype=torch.int64)
         return SpeechResult(wav, codes, 0.02, len(turns), "end of speech", how="by hand", turns=spoken, said=spoken)
 
+    def knows_tag(self, tag):
+        return "speed" in tag
+
     def encode_voice(self, wav, sample_rate, transcript=None, name=""):
         self.calls.append((tuple(wav.shape), sample_rate, transcript, name))
         return Voice(torch.zeros(5, 8, dtype=torch.int64), transcript, name)
@@ -172,6 +175,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     paths = types.ModuleType("folder_paths")
     paths.models_dir = str(base / "models")
     paths.get_output_directory = lambda: str(base / "output")
+    paths.get_input_directory = lambda: str(base / "input")
     paths.folder_names_and_paths = {"higgs_tts": ([str(base / "disk")], set())}  # as a yaml file leaves it
 
     def add(name, path):

@@ -11,7 +11,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import DOWNLOADS, VERSION, EngineConfig, HiggsError, SamplingParams, SpeechResult, Voice, range_of
+from higgs_tts.engine import (
+    DOWNLOADS,
+    VERSION,
+    CueParams,
+    EngineConfig,
+    HiggsError,
+    SamplingParams,
+    SpeechResult,
+    Voice,
+    range_of,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
@@ -32,7 +42,7 @@ def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
 def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
-        "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines",
+        "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles",
     ]  # fmt: skip
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
@@ -46,10 +56,11 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
         "HiggsTTSSpeak": SamplingParams,
         "HiggsTTSDialogue": SamplingParams,
         "HiggsTTSLines": SamplingParams,
+        "HiggsTTSSubtitles": SamplingParams,
         "HiggsTTSLoadModel": EngineConfig,
     }
     seen = set()
-    for node_id, cls in settings.items():
+    for node_id, cls in [*settings.items(), ("HiggsTTSSubtitles", CueParams)]:
         for socket in schemas[node_id].inputs:
             name = socket.args[0]
             if name == "model" or not hasattr(cls, name):
@@ -58,6 +69,8 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
             assert socket.optional and socket.default == default, name
             if hasattr(socket, "options"):
                 assert socket.default in socket.options
+            elif socket.kind == "Boolean":
+                assert isinstance(default, bool)
             else:
                 assert (socket.min, socket.max, socket.step) == range_of(cls, name), name
             seen.add(name)
@@ -73,7 +86,8 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
         "retries",
         "context",
     }
-    assert seen == numbers | {"device", "dtype"}
+    cues = {"faster", "stretch", "shift", "run_on", "lower_bed"}
+    assert seen == numbers | cues | {"device", "dtype"}
 
 
 def test_the_licence_stands_where_a_checkpoint_is_chosen(load_module):

@@ -6,7 +6,7 @@ import json
 import pathlib
 
 import pytest
-from higgs_tts.engine import EngineConfig, SamplingParams
+from higgs_tts.engine import CueParams, EngineConfig, SamplingParams
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TODAY, SAVED = ROOT / "workflows", ROOT / "tests" / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
@@ -16,8 +16,12 @@ TITLES = {  # what the template browser shows and searches
     "long_narration": "Higgs TTS - Audiobook Narration",
     "dialogue": "Higgs TTS - Dialogue",
     "lines": "Higgs TTS - Game Lines",
+    "subtitles": "Higgs TTS - Subtitles and Dubbing",
 }
 NAMES = [*TITLES]
+API_ONLY = ["dub"]  # for programs: it needs a film
+EVERY = [*NAMES, *API_ONLY]
+BYPASSED = 4  # LiteGraph's mode of a node that is switched off
 GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
 every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
 SINCE = {"HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries")}  # widgets since 0.1.0
@@ -59,20 +63,20 @@ def api(name, folder=TODAY):
 
 
 def test_no_workflow_is_left_out():
-    assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(NAMES)
+    assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(EVERY)
     assert sorted(path.stem for path in TODAY.glob("*.json")) == sorted(TITLES.values())
     assert sorted(path.stem for path in TODAY.glob("*.jpg")) == sorted(TITLES.values())
 
 
 def test_the_voices_that_templates_name_are_there():
     voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
-    inputs = [node["inputs"] for name in NAMES for node in api(name).values() if "Load" in node["class_type"]]
+    inputs = [node["inputs"] for name in EVERY for node in api(name).values() if "Load" in node["class_type"]]
     named = [given["voice"] for given in inputs if "voice" in given]
-    assert len(named) == 6 and {name.removeprefix("built-in/") for name in named} <= voices
+    assert len(named) == 8 and {name.removeprefix("built-in/") for name in named} <= voices
     assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
 
 
-@every_graph
+@pytest.mark.parametrize("folder, name", [*GRAPHS, *((TODAY, name) for name in API_ONLY)])
 def test_api_workflows_fit_the_schemas(folder, name, sockets):
     prompt = api(name, folder)
     for node in prompt.values():
@@ -89,9 +93,10 @@ def test_api_workflows_fit_the_schemas(folder, name, sockets):
 def test_the_graph_says_what_the_api_workflow_says(folder, name, sockets):
     saved = graph(name, folder)
     links = {link[0]: link for link in saved["links"]}
+    bypassed = {node["id"] for node in saved["nodes"] if node["mode"] == BYPASSED}
     made = {}
     for node in saved["nodes"]:
-        if node["type"] == "MarkdownNote":
+        if node["type"] == "MarkdownNote" or node["mode"] == BYPASSED:
             continue
         _, widgets, _ = sockets[node["type"]]
         values = [value for value in node["widgets_values"] if value not in ("fixed", None)]
@@ -99,7 +104,7 @@ def test_the_graph_says_what_the_api_workflow_says(folder, name, sockets):
         assert widgets[len(widgets) - len(since) :] == list(since)  # what comes last is what such a workflow may lack
         inputs = dict(zip(widgets[: len(widgets) - len(since)], values, strict=True))
         for slot, socket in enumerate(node["inputs"]):
-            if socket["link"] is not None:
+            if socket["link"] is not None and links[socket["link"]][1] not in bypassed:
                 _, source, out, target, into, kind = links[socket["link"]]
                 assert (target, into) == (node["id"], slot) and kind in (socket["type"], "STRING")
                 inputs[socket["name"]] = [str(source), out]
@@ -117,23 +122,25 @@ def test_links_are_known_at_both_ends(name):
     assert saved["last_node_id"] == max(nodes) and saved["last_link_id"] == max(link[0] for link in saved["links"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_values_are_the_engine_s_defaults(name):
     for node in api(name).values():
         for key, value in node["inputs"].items():
             if (
-                node["class_type"] in ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines")
+                node["class_type"] in ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles")
                 and hasattr(SamplingParams, key)
                 and key != "seed"
             ):
                 assert value == (PARAGRAPH_GAP if key == "paragraph_gap" else getattr(SamplingParams, key)), key
+            if node["class_type"] == "HiggsTTSSubtitles" and hasattr(CueParams, key):
+                assert value == getattr(CueParams, key), key
             if key == "model" and node["class_type"] == "HiggsTTSLoadModel":
                 assert value == "auto"
             elif node["class_type"] == "HiggsTTSLoadModel":
                 assert value == getattr(EngineConfig, "runner" if key == "graphs" else key), key
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_no_path_of_one_machine(name):
-    text = json.dumps([api(name), graph(name)])
+    text = json.dumps([api(name), graph(name) if name in NAMES else {}])
     assert "\\\\" not in text and "/home" not in text and ":/" not in text

@@ -1,0 +1,168 @@
+"""Higgs Subtitles: where cues come from, whose voices they have, and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Voice, read_cues
+
+VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
+SRT = """1
+00:00:01,000 --> 00:00:03,000
+Anna: Hello to all of you who are here.
+
+2
+00:00:04,000 --> 00:00:06,500
+<i>Tom: Who is there, in the middle of the night?</i>
+
+3
+00:00:07,000 --> 00:00:08,000
+[door slams]
+
+4
+00:00:08,500 --> 00:00:10,000
+Anna: It is only the cat.
+
+5
+00:00:11,000 --> 00:00:12,000
+Tom: Good.
+"""
+
+
+def film(seconds=20, rate=48000):
+    t = torch.arange(seconds * rate) / rate
+    return {
+        "waveform": 0.3 * (torch.sin(1000 * t) * (torch.sin(20 * t) > 0)).expand(1, 2, -1).clone(),
+        "sample_rate": rate,
+    }
+
+
+@pytest.fixture
+def run(load_module, make_engine):
+    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher.model.label, patcher.model.warnings = "higgs", ("a model's warning",)
+    node = load_module("subtitles").HiggsTTSSubtitles
+
+    def run(srt=SRT, **given):
+        """What was said; `run.audio`, `run.info`, `run.srt` and `run.report` are the outputs."""
+        run.audio, run.info, run.srt, run.report = node.execute(patcher, srt, **given).args
+        calls = [call for call in patcher.engine.calls if isinstance(call, tuple) and len(call) == 5]
+        run.turns, run.voices, run.params, run.scene, run.even = calls[-1]
+        return [(turn.speaker, turn.text) for turn in run.turns]
+
+    run.engine, run.node = patcher.engine, node
+    return run
+
+
+def test_each_cue_is_spoken_at_its_time(run):
+    assert run(seed=3, scene=" hall ", even_loudness=False) == [
+        ("Anna", "Hello to all of you who are here."),
+        ("Tom", "Who is there, in the middle of the night?"),
+        ("Anna", "It is only the cat."),
+        ("Tom", "Good."),
+    ]
+    assert (run.params.seed, run.scene, run.even) == (3, "hall", False)
+    wave = run.audio["waveform"]
+    assert wave.shape == (1, 1, 12 * 24000) and run.audio["sample_rate"] == 24000
+    assert wave[0, 0, 24000] == 1 and wave[0, 0, 24000 - 1] == 0 == wave[0, 0, 24000 + 5]
+    assert run.info.startswith("5 cues: 4 on time as spoken, 1 without words. 12.0 s, spoken in 0.0 s.")
+    for part in ("Warning: a model's warning", "Warning: Not spoken", "Speakers: 1 Anna, 2 Tom", "Model: higgs"):
+        assert part in run.info
+    told = run.report.splitlines()
+    assert len(told) == 5 and told[0] == "1  00:00:01,000  Anna: 0.00 s for 2.50 s: as spoken"
+    cues = read_cues(run.srt).cues
+    assert [cue.start for cue in cues] == [1, 4, 7, 8.5, 11] and "<i>Tom:" in run.srt and cues[2].stop == 8
+
+
+def test_voices_are_found_as_in_a_dialogue(run, library):
+    run(voices={"voice_1": VOICE, "voice_2": OTHER})
+    assert run.voices == {"Anna": VOICE, "Tom": OTHER}
+    VOICE.save(library / "cleo.safetensors")
+    run("Anna = cleo\nTom = 1\n\n" + SRT, voices={"voice_1": OTHER})
+    assert run.voices["Anna"].transcript == "One." and run.voices["Tom"] is OTHER
+    before = run.node.fingerprint_inputs("Anna = cleo\n\n" + SRT)
+    OTHER.save(library / "cleo.safetensors")
+    assert run.node.fingerprint_inputs("Anna = cleo\n\n" + SRT) != before
+    with pytest.raises(HiggsError, match=r"^Higgs Subtitles: Tom has no voice. Names with one: .*Anna"):
+        run(voices={"voice_1": replace(VOICE, name="Anna")})
+
+
+def test_a_film_lends_its_voices_to_who_has_none(run):
+    run(film=film())
+    encoded = [call for call in run.engine.calls if isinstance(call, tuple) and len(call) == 4]
+    assert [(rate, said) for _, rate, said, _ in encoded] == [
+        (24000, "Hello to all of you who are here. It is only the cat."),
+        (24000, "Who is there, in the middle of the night?"),
+    ]
+    assert {name: voice.name for name, voice in run.voices.items()} == {"Anna": "Anna", "Tom": "Tom"}
+    assert "Voice of Anna: " in run.info and " s of the film, cue 1, 4." in run.info
+    assert run.audio["waveform"].shape == (1, 1, 20 * 24000), "as long as the film"
+    run.engine.calls.clear()
+    run(film=film(), voices={"voice_1": replace(VOICE, name="Anna")}, translated=True)
+    ((_, _, said, name),) = [call for call in run.engine.calls if isinstance(call, tuple) and len(call) == 4]
+    assert (said, name) == (None, "Tom") and run.voices["Anna"].transcript == "One."
+    run(film=film(seconds=6))
+    assert "Warning: Tom cannot be heard" not in run.info and len(run.voices) == 2
+    run(film={"waveform": torch.zeros(1, 1, 48000), "sample_rate": 48000})
+    assert "Warning: Tom cannot be heard clearly in the film" in run.info and run.voices == {}
+
+
+def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
+    bed = film(seconds=15, rate=44100)
+    run(bed=bed, lower_bed=60.0)
+    wave = run.audio["waveform"]
+    assert wave.shape == (1, 2, 15 * 44100) and run.audio["sample_rate"] == 44100
+    assert torch.equal(wave[..., 13 * 44100 :], bed["waveform"][..., 13 * 44100 :])
+    assert float(wave[0, 1, round(1.0005 * 44100)]) != float(bed["waveform"][0, 1, round(1.0005 * 44100)])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"srt": "Hello."}, "there are no cues"),
+        ({"srt": "1\n00:00:01,000 --> 00:00:00,000\nHi."}, r"cue 1 \(line 2\) ends before it begins"),
+        ({"srt": "1\n00:00:01,000 --> 00:00:02,000\n[door]"}, "no cue has a word"),
+        ({"srt": "missing.srt"}, r"missing\.srt cannot be read: .*input folder"),
+        ({"film": None, "bed": {"waveform": torch.zeros(2, 1, 5), "sample_rate": 5}}, "the bed input has the shape"),
+        ({"film": {"waveform": torch.zeros(2, 5), "sample_rate": 5}}, "the film input has the shape"),
+        ({"stretch": 9.0}, "stretch is 9.0"),
+    ],
+)
+def test_what_is_wrong_is_told_on_the_node(run, given, told):
+    with pytest.raises(HiggsError, match=f"^Higgs Subtitles: .*{told}"):
+        run(**given)
+
+
+def test_files_are_read_from_the_input_folder_or_by_their_path(run, tmp_path, load_module):
+    folder = tmp_path / "input"
+    folder.mkdir()
+    (folder / "film.srt").write_bytes(SRT.encode("utf-16"))
+    (tmp_path / "other.VTT").write_text("WEBVTT\n\n00:01.000 --> 00:02.000\n<v Bob>Grüße.\n", encoding="utf-8")
+    assert run(" film.srt\n")[3] == ("Tom", "Good.")
+    assert run(f'"{tmp_path / "other.VTT"}"') == [("Bob", "Grüße.")]
+    before = run.node.fingerprint_inputs("film.srt")
+    (folder / "film.srt").write_text(SRT + "\n", encoding="utf-8")
+    assert run.node.fingerprint_inputs("film.srt") != before
+    assert run.node.fingerprint_inputs(None) == [""]
+
+
+def test_words_are_said_as_listed_and_not_shown_so(run):
+    said = run(pronunciations="Tom = Tomm\nnight = nite")
+    assert said[1] == ("Tom", "Who is there, in the middle of the nite?") and "night?" in run.srt
+
+
+def test_the_embedded_engine_dubs_its_own_film(load_module):
+    pytest.importorskip("av")
+    patcher = load_module("sharing").share_patcher(
+        Engine(EngineConfig(str(EMBEDDED), device="cpu")), [["files"]], "embedded"
+    )
+    node = load_module("subtitles").HiggsTTSSubtitles
+    srt = SRT.replace("Good.", "Then we can go to bed again.").replace("[door slams]", "Anna: One moment, please!")
+    made, info, *_ = node.execute(patcher, "Anna = amber\nTom = oliver\n\n" + srt).args
+    assert "5 cues: " in info and "Voice of" not in info
+    dub, info, times, report = node.execute(patcher, srt, film=made, bed=made, stretch=1.5, run_on=0.0).args
+    assert dub["waveform"].shape == made["waveform"].shape and dub["sample_rate"] == 24000
+    assert "Voice of Anna: " in info and "Voice of Tom: " in info and "Backend: torch" in info
+    assert len(report.splitlines()) == 5 == len(read_cues(times).cues)
