@@ -62,11 +62,12 @@ def main():
     parser.add_argument("--cues", type=int, default=300, help="for fit")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
+    now = commit()  # before the result is written
     for part in given.parts.split(","):
         with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as engine:
             found = PARTS[part](engine, given)
         found |= {"checkpoint": "embedded", "device": "cpu", "torch": torch.__version__}
-        found |= {"date": str(datetime.date.today()), "commit": commit()}
+        found |= {"date": str(datetime.date.today()), "commit": now}
         result = json.loads(given.out.read_text()) if given.out.is_file() else {}
         result[NAMES[part]] = found
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

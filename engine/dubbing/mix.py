@@ -27,7 +27,7 @@ def mix_speech(
     bed: [C, n] at `rate` Hz, which stays as it is. lower_bed: dB that it is lower while somebody speaks.
     """
     ends = [start + len(wav) / SAMPLE_RATE for start, wav in sounds]
-    size = max(round(max([seconds, *ends]) * rate), 0 if bed is None else bed.shape[1]) + 1
+    size = max(round(max([seconds, *ends]) * rate), 0 if bed is None else bed.shape[1])
     out = torch.zeros(1 if bed is None else bed.shape[0], size)
     if bed is not None:
         out[:, : bed.shape[1]] = bed
@@ -37,7 +37,7 @@ def mix_speech(
         wav = resample(wav, SAMPLE_RATE, rate)
         at = round(start * rate)
         out[:, at : at + len(wav)] += wav[: size - at]
-    return out[:, : size - 1].clamp_(-1.0, 1.0)
+    return out.clamp_(-1.0, 1.0)
 
 
 def _stretches(starts: Sequence[float], ends: Sequence[float]) -> list[tuple[float, float]]:

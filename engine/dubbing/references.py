@@ -21,6 +21,7 @@ _LEAST = 0.7  # seconds of a cue: shorter ones are cries
 _CLEAN = 20.0  # dB from what is heard between words to speech
 _ALIKE = 5.0  # dB
 _PACE = (0.4, 2.5)  # a cue's time over what its text takes: else they do not belong together
+_MEETS = 0.1  # seconds that one cue may reach into the next by mistake
 _GAP = 0.2  # seconds of silence between two cues of a reference
 _RATED = 60  # cues of a speaker that are listened to, the longest
 
@@ -72,7 +73,7 @@ def _alone(cues: Sequence[CueTurns], speaker: str) -> list[CueTurns]:
     found, before = [], -math.inf
     for at, cue in enumerate(cues):
         seconds, following = cue.stop - cue.start, cues[at + 1].start if at + 1 < len(cues) else math.inf
-        is_free = before <= cue.start and cue.stop <= following
+        is_free = before <= cue.start + _MEETS and cue.stop <= following + _MEETS
         before = max(before, cue.stop)
         if cue.speakers == {speaker} and is_free and _LEAST <= seconds <= MOST:
             pace = seconds / (estimate_seconds(_said(cue)) or math.inf)

@@ -22,8 +22,8 @@ def fit_counts(speech: CueSpeech) -> dict[str, float]:
         "stretched": sum(one.tempo > 1 for one in with_words),
         "shifted": sum(one.late > _LATE for one in with_words),
         "over": sum(_over(one) > _LATE for one in with_words),
-        "worst_late": max((one.late for one in with_words), default=0.0),
-        "worst_over": max((_over(one) for one in with_words), default=0.0),
+        "worst_late": max([0.0, *(one.late for one in with_words)]),
+        "worst_over": max([0.0, *map(_over, with_words)]),
     }
 
 

@@ -61,6 +61,6 @@ class Timeline:
         for later in self._cues[at + 1 :]:
             if later.start >= limit:
                 break
-            if later.start >= cue.stop - _MEETS or later.speakers & cue.speakers:
+            if later.start >= cue.stop - _MEETS or (later.start > cue.start and later.speakers & cue.speakers):
                 return max(cue.start, later.start)
         return limit
