@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import hmac
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from aiohttp import web
 
-from ..config import SAMPLE_RATE
 from ..errors import HiggsError
 from ..result import SpeechResult
 from ..voice.clip import read_clip
 from ..voice.voice import Voice
 from .calls import MOST_CLIP_BYTES, STOCK_VOICES, BadCall, Call, read_call
-from .sound import FORMATS, decoded, encoded, pcm
+from .errors import error as error_answer
+from .sound import FORMATS, decoded, encoded
 from .speaker import Job, Refused, Speaker
+from .streams import EventStream, RawStream, finish_reason
 from .voices import VoiceFolder, transcript_beside
 
 _ENDS_KEPT = 1024  # of raw streams, whose body cannot say how they ended
@@ -79,15 +79,17 @@ class Server:
                 raise BadCall("the key is missing or wrong. Send Authorization: Bearer KEY.", None, 401, "invalid_key")
             return await handler(request)
         except web.HTTPException as error:  # aiohttp's own: no such route, a body that is too large
-            return _error(error.reason, error.status, None, None)
+            return error_answer(error.reason, error.status)
         except BadCall as error:
-            return _error(str(error), error.status, error.param, error.code)
+            return error_answer(str(error), error.status, error.param, error.code)
         except Refused as error:
-            return _error(str(error), 400, "input", None)
+            return error_answer(str(error), 400, "input", None)
         except HiggsError as error:
-            return _error(str(error), 500, None, None)
+            return error_answer(str(error), 500)
         except torch.OutOfMemoryError:
-            return _error("the device is out of memory. Try again, or with a shorter text.", 503, None, "overloaded")
+            return error_answer(
+                "the device is out of memory. Try again, or with a shorter text.", 503, None, "overloaded"
+            )
 
     def _has_key(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -140,47 +142,40 @@ class Server:
             return await self._whole(call, voice, headers)
 
     async def _whole(self, call: Call, voice: Voice | None, headers: dict[str, str]) -> web.Response:
-        async for said in self._say(call, voice, listens=False):
-            assert isinstance(said, SpeechResult)
-            body = await asyncio.to_thread(encoded, said.wav, call.format)
-            headers |= {"X-Finish-Reason": _finish_reason(said), "Content-Type": FORMATS[call.format]}
-            return web.Response(body=body, headers=headers)
-        raise HiggsError("The speech ended without a result.")
+        async with contextlib.aclosing(self._say(call, voice, listens=False)) as speech:
+            (said,) = [one async for one in speech]
+        assert isinstance(said, SpeechResult)
+        body = await asyncio.to_thread(encoded, said.wav, call.format)
+        headers |= {"X-Finish-Reason": finish_reason(said), "Content-Type": FORMATS[call.format]}
+        return web.Response(body=body, headers=headers)
 
     async def _stream(
         self, request: web.Request, call: Call, voice: Voice | None, headers: dict[str, str]
     ) -> web.StreamResponse:
-        is_sse = call.stream == "sse"
-        headers |= {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}
-        headers["Content-Type"] = "text/event-stream" if is_sse else FORMATS["pcm"]
-        answer = web.StreamResponse(headers=headers)
+        stream = (EventStream if call.stream == "sse" else RawStream)(request, headers)
         try:
-            async for said in self._say(call, voice, listens=True):
-                if not answer.prepared:  # not before there is sound, so that an error has a status of its own
-                    await answer.prepare(request)
-                if isinstance(said, torch.Tensor):
-                    sound = pcm(said)
-                    delta = {"type": "speech.audio.delta", "audio": base64.b64encode(sound).decode()}
-                    await answer.write(_event(delta) if is_sse else sound)
-                    continue
-                end = self._ends[headers["X-Request-Id"]] = _finish_reason(said)
-                if is_sse:
-                    usage = {"output_tokens": said.frames, "seconds": round(said.seconds, 3)}
-                    await answer.write(_event({"type": "speech.audio.done", "finish_reason": end, "usage": usage}))
+            async with contextlib.aclosing(self._say(call, voice, listens=True)) as speech:
+                async for said in speech:
+                    if isinstance(said, SpeechResult):
+                        self._keep_end(headers, finish_reason(said))
+                        await stream.end(said)
+                    else:
+                        await stream.hear(said)
         except (HiggsError, torch.OutOfMemoryError) as error:
-            if not answer.prepared:
+            if not stream.has_begun:
                 raise
-            self._ends[headers["X-Request-Id"]] = "error"
-            if is_sse:
-                await answer.write(_event({"type": "error", "error": _envelope(str(error), 500, None, None)}))
-            elif request.transport is not None:
-                request.transport.abort()  # a raw body has no other way to say that it is not whole
+            self._keep_end(headers, "error")
+            await stream.fail(str(error))
+        return stream.answer
+
+    def _keep_end(self, headers: Mapping[str, str], reason: str):
+        self._ends[headers["X-Request-Id"]] = reason
         while len(self._ends) > _ENDS_KEPT:
             self._ends.popitem(last=False)
-        await answer.write_eof()
-        return answer
 
-    async def _say(self, call: Call, voice: Voice | None, listens: bool) -> AsyncIterator[torch.Tensor | SpeechResult]:
+    async def _say(
+        self, call: Call, voice: Voice | None, listens: bool
+    ) -> AsyncGenerator[torch.Tensor | SpeechResult, None]:
         """Sound as it comes, where somebody listens, and the result. Leaving it drops the job."""
         loop, told = asyncio.get_running_loop(), asyncio.Queue()
 
@@ -251,21 +246,3 @@ def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
         return decoded(data)
     except RuntimeError as error:  # soundfile's own
         raise BadCall(f"the clip cannot be read as sound ({error}). Send WAV or FLAC.", param) from error
-
-
-def _finish_reason(speech: SpeechResult) -> str:
-    return "stop" if speech.complete else "length"
-
-
-def _event(content: dict) -> bytes:
-    return f"event: {content['type']}\ndata: {json.dumps(content)}\n\n".encode()
-
-
-def _envelope(message: str, status: int, param: str | None, code: str | None) -> dict:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    return {"message": message, "type": kind, "param": param, "code": code}
-
-
-def _error(message: str, status: int, param: str | None, code: str | None) -> web.Response:
-    headers = {"Retry-After": "1"} if status == 503 else None
-    return web.json_response({"error": _envelope(message, status, param, code)}, status=status, headers=headers)

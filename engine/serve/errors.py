@@ -1,0 +1,17 @@
+"""What callers are told when something is wrong, in OpenAI's envelope."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+
+def envelope(message: str, status: int, param: str | None = None, code: str | None = None) -> dict:
+    """The object that stands behind "error"."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
+def error(message: str, status: int, param: str | None = None, code: str | None = None) -> web.Response:
+    """An answer that is an error."""
+    headers = {"Retry-After": "1"} if status == 503 else None
+    return web.json_response({"error": envelope(message, status, param, code)}, status=status, headers=headers)
