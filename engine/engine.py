@@ -179,7 +179,7 @@ class Engine:
         scene: str | None = None,
         on_frame: Callable[[int, int], None] | None = None,
         on_audio: Callable[[torch.Tensor], None] | None = None,
-        on_restart: Callable[[], None] | None = None,
+        on_restart: Callable[[str], None] | None = None,
     ) -> SpeechResult:
         """Says `text`; the engine must be open.
 
@@ -187,8 +187,8 @@ class Engine:
         alone and is the voice of the rest. `scene` is v2's description of the recording. `on_frame(done, expected)` is
         called after every step and may raise to cancel; the engine stays usable. `on_audio(wav)` gets the sound
         [n] float32, on the host and in order, as soon as it is final: of the first sequence while it is spoken, of
-        others once nothing is wrong with them. `on_restart()`: the first came out badly, and all sound so far is void;
-        without it, that one is not spoken again. Raises HiggsError for empty text, a prompt that does not fit the
+        others once nothing is wrong with them. `on_restart(why)`: the first came out badly, and all sound so far is
+        void; without it, that one is not spoken again. Raises HiggsError for empty text, a prompt that does not fit the
         context, for a voice of another codec, and when the engine is closed meanwhile.
         """
         voices = {} if voice is None else {"": voice}
@@ -203,7 +203,7 @@ class Engine:
         scene: str | None = None,
         on_frame: Callable[[int, int], None] | None = None,
         on_audio: Callable[[torch.Tensor], None] | None = None,
-        on_restart: Callable[[], None] | None = None,
+        on_restart: Callable[[str], None] | None = None,
         reuse: bool | SequenceStore = True,
         even: bool = True,
     ) -> SpeechResult:

@@ -27,7 +27,7 @@ from .prompt.plan import Chunk, plan
 from .prompt.script import Turn
 from .prompt.sequences import SequenceBuilder
 from .prompt.speakers import Speakers
-from .result import Retaken, SpeechResult, SpokenTurn
+from .result import Retaken, SpeechResult, SpokenTurn, in_words
 from .sequence import Sequence
 from .voice.voice import Voice
 
@@ -38,7 +38,7 @@ class Listener:
 
     on_frame: Callable[[int, int], None]
     on_audio: Callable[[torch.Tensor], None] | None = None
-    on_restart: Callable[[], None] | None = None
+    on_restart: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class SpeechRequest:
             return []
         if part is self._parts[self._current] and self._assembly.was_heard and self._listener.on_restart is not None:
             self._assembly.restart()
-            self._listener.on_restart()
+            self._listener.on_restart(in_words(part.takes.flaws[-1]))
         self._remaining += again.expected
         part.sound = self._waveform.sound()
         self._speaking[again] = part

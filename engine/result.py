@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -28,6 +28,11 @@ def quoted(text: str) -> str:
     return f'"{text}"' if len(text) <= _QUOTED else f'"{text[:_QUOTED].rstrip()}..."'
 
 
+def in_words(flaws: Iterable[str]) -> str:
+    """What is wrong with a take, as a clause."""
+    return " and ".join(FLAWS[flaw] for flaw in flaws)
+
+
 @dataclass(frozen=True)
 class SpokenTurn:
     """What one speaker said at a time, and where it lies in the sound: samples start to stop."""
@@ -49,8 +54,8 @@ class Retaken:
     kept: int  # the take that is heard, from 1
 
     def __str__(self) -> str:
-        why = " and ".join(FLAWS[flaw] for flaw in self.flaws[0])
-        return f"chunk {self.chunk}, {quoted(self.text)}: {why}; take {self.kept} of {len(self.flaws)} is heard"
+        why, takes = in_words(self.flaws[0]), len(self.flaws)
+        return f"chunk {self.chunk}, {quoted(self.text)}: {why}; take {self.kept} of {takes} is heard"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class HiggsExtension(ComfyExtension):
         if not is_new_enough():
             log.error("Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated.")
             return []
+        from . import routes
         from .dialogue import HiggsTTSDialogue
         from .lines import HiggsTTSLines
         from .load import HiggsTTSLoadModel
@@ -30,6 +31,7 @@ class HiggsExtension(ComfyExtension):
         from .voice import HiggsTTSVoice
         from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
 
+        routes.register()
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
         speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles]
         return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking]

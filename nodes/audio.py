@@ -6,6 +6,7 @@ import io
 import wave as wave_format
 from collections.abc import Collection
 
+import numpy as np
 import torch
 
 from ..engine import SAMPLE_RATE, HiggsError, SpeechResult
@@ -57,13 +58,17 @@ def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
 def wav_file(speech: SpeechResult, number: int) -> bytes:
     """One turn as a WAV file: 16 bits, one channel."""
     turn, file = speech.turns[number], io.BytesIO()
-    samples = speech.wav[turn.start : turn.stop].detach().float().cpu().clamp(-1, 1)
     with wave_format.open(file, "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
         out.setframerate(SAMPLE_RATE)
-        out.writeframes((samples * 32767).round().numpy().astype("<i2").tobytes())
+        out.writeframes(pcm16(speech.wav[turn.start : turn.stop].detach().float().cpu().numpy()))
     return file.getvalue()
+
+
+def pcm16(wav: np.ndarray) -> bytes:
+    """Samples [S] float32 in -1..1 as 16-bit little-endian numbers."""
+    return np.rint(wav.clip(-1, 1) * np.float32(32767)).astype("<i2").tobytes()
 
 
 def seconds_of(wav_bytes: int) -> float:

@@ -13,7 +13,7 @@ from . import audio, types, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
-from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, srt_output, with_bar
+from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, srt_output, with_player
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
 
@@ -97,7 +97,9 @@ class HiggsTTSDialogue(io.ComfyNode):
             said = said_as(pronunciations)
             turns = [replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns]
             what = turns, given, params, scene.strip() or None
-            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness))
+            speech = with_player(
+                functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness)
+            )
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")

@@ -31,3 +31,8 @@ def output() -> Path:
 
 def input_folder() -> Path:
     return Path(folder_paths.get_input_directory())
+
+
+def temp() -> Path:
+    """For files that ComfyUI drops when it ends."""
+    return Path(folder_paths.get_temp_directory())

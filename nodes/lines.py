@@ -18,7 +18,7 @@ from .line_plan import LinePlan, LineTake, plan
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
-from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_bar
+from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_player
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
 from .whole_lists import single
@@ -126,7 +126,7 @@ class HiggsTTSLines(io.ComfyNode):
         speech, numbers = None, []
         if turns:
             what = turns, given, params, scene or None
-            speech = with_bar(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
+            speech = with_player(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
             numbers = _write(files, speech, turns, needed, wanted, subtitles)
         if key := _asked.get(cls.hidden.unique_id):
             _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))

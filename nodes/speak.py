@@ -23,7 +23,7 @@ from ..engine import (
     read_pronunciations,
     to_srt,
 )
-from . import audio, types, widgets
+from . import audio, events, types, widgets
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .patcher import HiggsPatcher
@@ -96,7 +96,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                 raise HiggsError("the text is empty. Enter the text to speak.")
             said = said_as(pronunciations).apply(text)
             engine = load_engine(model)
-            speech = with_bar(functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None))
+            speech = with_player(functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None))
         warnings = (*model.model.warnings, *_hints(text))
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings), to_srt(speech))
 
@@ -115,13 +115,29 @@ def _hints(text: str) -> list[str]:
     return [f"Names such as {speakers[0]} are read aloud here. Higgs Dialogue gives each speaker a voice."]
 
 
-def with_bar(speak: Callable[..., Speech]) -> Speech:
-    """What `speak(on_frame=...)` says, with the node's progress bar; stops within a few frames when asked to."""
+def with_player(speak: Callable[..., SpeechResult]) -> SpeechResult:
+    """As `with_bar`, and heard meanwhile on the page that queued it."""
+    with events.heard() as sound:
+        if sound is None:
+            return with_bar(speak)
+        listened = functools.partial(speak, on_audio=sound.hear, on_restart=sound.begin_anew)
+        speech = with_bar(listened, sound.step)
+        sound.finish(speech.wav)
+    return speech
+
+
+def with_bar(speak: Callable[..., Speech], step: Callable[[int, int], None] | None = None) -> Speech:
+    """What `speak(on_frame=...)` says, with the node's progress bar; stops within a few frames when asked to.
+
+    step(done, expected): also called after every step.
+    """
     bar = comfy.utils.ProgressBar(1)
 
     def on_frame(done: int, expected: int) -> None:
         check_interrupt()  # the bar asks too, but only when it redraws
         bar.update_absolute(done, expected)
+        if step is not None:
+            step(done, expected)
 
     check_interrupt()
     speech = speak(on_frame=on_frame)

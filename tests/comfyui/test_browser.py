@@ -147,7 +147,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def open_browser(tmp_path_factory):
-    """open_browser(comfy) -> Browser on its page"""
+    """open_browser(comfy, script=None, **settings) -> Browser on its page, which runs the script before its own"""
     pytest.importorskip("playwright", reason="Playwright is not installed: pip install playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
@@ -159,9 +159,13 @@ def open_browser(tmp_path_factory):
     with sync_playwright() as playwright:
         chrome = playwright.chromium.launch(executable_path=chromium, args=ARGS)
 
-        def show(comfy):
-            comfy.post("/settings", {"Comfy.TutorialCompleted": True})  # no dialog of its own accord
+        def show(comfy, script=None, **settings):
+            # No dialog of its own accord.
+            settings = {name.replace("_", "."): value for name, value in settings.items()}
+            comfy.post("/settings", {"Comfy.TutorialCompleted": True, **settings})
             page = chrome.new_page(viewport={"width": 1600, "height": 1000})
+            if script:
+                page.add_init_script(script)
             return Browser(page, comfy, tmp_path_factory.mktemp("screenshots"))
 
         yield show

@@ -100,7 +100,8 @@ def test_what_moves_memory_or_knows_the_server_is_imported_where_it_is_used_alon
         # memory.py loads and frees, devices.py asks for ComfyUI's device and flags, node_errors.py for the user's stop.
         "comfy.model_management": {"memory.py", "devices.py", "node_errors.py"},
         "folder_paths": {"folders.py"},  # registers and lists folders
-        "server": {"exit_guard.py"},  # whether it still runs
+        # Whether it still runs, who listens, and routes of our own.
+        "server": {"exit_guard.py", "events.py", "routes.py"},
     }
     found = {module: set() for module in may}
     for path in NODES.rglob("*.py"):
@@ -158,6 +159,18 @@ def test_files_and_functions_stay_short():
         for node in ast.walk(tree_of(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 assert node.end_lineno - node.lineno < 50, f"{path}:{node.lineno} {node.name} is over 50 lines"
+
+
+def test_the_pages_scripts_stay_short_and_enter_comfyui_by_one_door():
+    """ComfyUI imports every script below web/ into its page, so there is nothing else."""
+    scripts = sorted((ROOT / "web").rglob("*.js"))
+    assert len(scripts) > 10
+    for path in scripts:
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 300, f"{path} is over 300 lines"
+        doors = {"comfy.js", "higgs_tts.js"}
+        assert path.name in doors or "/scripts/" not in text, f"{path} imports ComfyUI itself"
+        assert ("test" not in path.name) and not (path.parent / "package.json").exists()
 
 
 def public_functions(body):

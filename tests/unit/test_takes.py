@@ -169,7 +169,8 @@ def listened(engine, **params):
     """(speech, what was heard since the last restart, restarts)."""
     heard, restarts = [], []
 
-    def restart():
+    def restart(why):
+        assert why == "it fell silent"
         restarts.append(sum(map(len, heard)))
         heard.clear()
 

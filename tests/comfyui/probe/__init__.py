@@ -1,10 +1,16 @@
 """For tests: what ComfyUI's memory management holds, another model that needs room, and what no node should make."""
 
+import asyncio
 import gc
 import json
 import logging
+import pathlib
+import sys
+import time
 
 import comfy.model_management as mm
+import folder_paths
+import numpy as np
 import torch
 from aiohttp import web
 from comfy.model_patcher import ModelPatcher
@@ -48,6 +54,41 @@ async def keep(request):
 
     mm.throw_exception_if_processing_interrupted = throw
     logging.getLogger("higgs_tts").debug("probe: a cancel is kept")  # shows that such messages are told
+    return web.json_response({})
+
+
+@PromptServer.instance.routes.get("/higgs_probe/bad")
+async def bad(request):
+    """The next take is judged bad."""
+    (takes,) = [module for name, module in sys.modules.items() if name.endswith("engine.decode.takes")]
+    real = takes.judge
+
+    def judge(sequence, wav):
+        takes.judge = real
+        return ("silence",)
+
+    takes.judge = judge
+    return web.json_response({})
+
+
+@PromptServer.instance.routes.get("/higgs_probe/hour")
+async def hour(request):
+    """So many seconds of noise, as if a node of this client had said them."""
+    seconds, client = int(request.query["seconds"]), request.query["client"]
+    (events,) = [module for name, module in sys.modules.items() if name.endswith("Higgs-TTS.nodes.events")]
+    wav, server = torch.rand(24000) - 0.5, PromptServer.instance
+    server.client_id, server.last_node_id = client, "2"
+
+    def speak():
+        with events.heard() as sound:
+            for second in range(seconds):
+                sound.hear(wav)
+                sound.step(25 * second, 25 * seconds)
+                time.sleep(0.002)
+            sound.finish(wav.repeat(seconds))
+
+    await asyncio.to_thread(speak)
+    server.client_id = server.last_node_id = None
     return web.json_response({})
 
 
@@ -102,7 +143,24 @@ class BadAudio:
         return ({"waveform": wave, "sample_rate": 24000},)
 
 
+class Dump:
+    """Leaves AUDIO as it is, in a file of numbers."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "run", "probe", True
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"audio": ("AUDIO",)}}
+
+    def run(self, audio):
+        folder = pathlib.Path(folder_paths.get_output_directory())
+        folder.mkdir(exist_ok=True)
+        np.save(folder / "dump.npy", audio["waveform"].numpy())
+        return {}
+
+
 NODE_CLASS_MAPPINGS = {
+    "HiggsProbeDump": Dump,
     "HiggsProbePressure": Pressure,
     "HiggsProbeClone": Clone,
     "HiggsProbeBadAudio": BadAudio,

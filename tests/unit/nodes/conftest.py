@@ -101,11 +101,17 @@ class FakeEngine:
         self.calls.append("close")
         self.opened = False
 
-    def speak(self, text, voice, params, scene=None, on_frame=None):
+    def speak(self, text, voice, params, scene=None, on_frame=None, on_audio=None, on_restart=None):
         self.calls.append((text, voice, params, scene))
         self.trimmed = False
+        wav, codes = torch.linspace(-0.5, 0.5, 1920), torch.zeros(2, 8, dtype=torch.int64)
+        if on_audio:
+            on_audio(torch.zeros(700))
+            on_restart("it fell silent")
+            on_audio(wav[:960])
         on_frame(1, 2)
-        wav, codes = torch.zeros(1920), torch.zeros(2, 8, dtype=torch.int64)
+        if on_audio:
+            on_audio(wav[960:])
         return SpeechResult(
             wav,
             codes,
@@ -130,6 +136,11 @@ class FakeEngine:
     def encode_voice(self, wav, sample_rate, transcript=None, name=""):
         self.calls.append((tuple(wav.shape), sample_rate, transcript, name))
         return Voice(torch.zeros(5, 8, dtype=torch.int64), transcript, name)
+
+
+def route(server, path):
+    """What routes.get(path) and routes.post(path) give: keeps the handler."""
+    return lambda handler: server.routes.setdefault(path, handler)
 
 
 def comfy_modules(base: pathlib.Path) -> dict:
@@ -174,6 +185,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
 
     paths = types.ModuleType("folder_paths")
     paths.models_dir = str(base / "models")
+    paths.get_temp_directory = lambda: str(base / "temp")
     paths.get_output_directory = lambda: str(base / "output")
     paths.get_input_directory = lambda: str(base / "input")
     paths.folder_names_and_paths = {"higgs_tts": ([str(base / "disk")], set())}  # as a yaml file leaves it
@@ -186,10 +198,35 @@ def comfy_modules(base: pathlib.Path) -> dict:
     paths.add_model_folder_path, paths.get_folder_paths = add, lambda name: paths.folder_names_and_paths[name][0]
     server = types.ModuleType("server")
     server.running = True
-    loop = types.SimpleNamespace(is_running=lambda: server.running)
-    server.PromptServer = types.SimpleNamespace(instance=types.SimpleNamespace(loop=loop))
+    loop = types.SimpleNamespace(is_running=lambda: server.running, call_soon_threadsafe=lambda call: call())
+    server.sent, server.routes = [], {}
+    server.PromptServer = types.SimpleNamespace(
+        instance=types.SimpleNamespace(
+            loop=loop,
+            client_id=None,
+            last_node_id=None,
+            last_prompt_id="a prompt",
+            sockets={},
+            send_sync=lambda *message: server.sent.append(message),
+            routes=types.SimpleNamespace(get=lambda path: route(server, path), post=lambda path: route(server, path)),
+        )
+    )
     package = types.ModuleType("comfy_api")
-    found = {"server": server, "comfy": comfy, "comfy_api": package, "comfy_api.latest": latest, "folder_paths": paths}
+    web = types.SimpleNamespace(
+        Request=object,
+        Response=lambda body, content_type: types.SimpleNamespace(status=200, data=body),
+        json_response=lambda data, status=200: types.SimpleNamespace(status=status, data=data),
+    )
+    aiohttp = types.ModuleType("aiohttp")
+    aiohttp.web = web
+    found = {
+        "aiohttp": aiohttp,
+        "server": server,
+        "comfy": comfy,
+        "comfy_api": package,
+        "comfy_api.latest": latest,
+        "folder_paths": paths,
+    }
     return {**found, **{module.__name__: module for module in (mm, utils, model_patcher)}}
 
 

@@ -1,0 +1,96 @@
+"""Who listens while a node speaks, and what the server tells them. Knows no route and no sample."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from server import PromptServer
+
+from . import folders
+from .live_sound import LiveSound
+
+RUN = "higgs_tts.run"  # the one event: a node begins to speak
+KEPT_RUNS, KEPT_BYTES = 32, 1 << 30  # sounds of earlier runs that can still be played
+
+_listeners: set[str] = set()  # clients whose pages play while it speaks
+_runs: dict[str, Run] = {}  # by id, the oldest first
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a node that somebody listens to."""
+
+    client: str
+    node: str  # as the client's graph knows it
+    prompt: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        folder = folders.temp()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.sound = LiveSound(folder / f"higgs_tts_{self.id}.pcm", self._on_change)
+
+    def _on_change(self):
+        with contextlib.suppress(RuntimeError):  # the server has ended
+            PromptServer.instance.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self):
+        self.news.set()
+        self.news = asyncio.Event()
+
+    async def told(self, version: int, revision: int, outline: int, seconds: float) -> dict:
+        """How its sound stands; if that is `version` already, as soon as it changes or the seconds are over."""
+        news = self.news
+        if self.sound.version == version:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(news.wait(), seconds)
+        return {**self.about(), **await asyncio.to_thread(self.sound.told, revision, outline)}
+
+    def about(self) -> dict:
+        """What a page needs to find its node."""
+        return {"id": self.id, "node": self.node, "prompt": self.prompt}
+
+
+def listen(client: str, on: bool) -> None:
+    """Whether this client's page plays while a node speaks."""
+    _listeners.intersection_update(PromptServer.instance.sockets)
+    (_listeners.add if on else _listeners.discard)(client)
+
+
+def run_of(run_id: str) -> Run | None:
+    return _runs.get(run_id)
+
+
+def runs_of(client: str) -> list[Run]:
+    """The runs that a client can play, the oldest first."""
+    return [run for run in list(_runs.values()) if run.client == client]
+
+
+@contextmanager
+def heard() -> Iterator[LiveSound | None]:
+    """The sound of the node that runs now, for the page that queued it; None where nobody listens."""
+    server = getattr(PromptServer, "instance", None)  # scripts run nodes without one
+    client, node = getattr(server, "client_id", None), getattr(server, "last_node_id", None)
+    if server is None or node is None or client not in _listeners:
+        yield None
+        return
+    run = Run(client, node, getattr(server, "last_prompt_id", ""))
+    _make_room()
+    _runs[run.id] = run
+    server.send_sync(RUN, run.about(), client)
+    try:
+        yield run.sound
+    finally:
+        run.sound.stop()  # which changes nothing once it is complete
+
+
+def _make_room():
+    """Drops the oldest sounds of what is too much."""
+    while len(_runs) >= KEPT_RUNS or sum(run.sound.size for run in _runs.values()) > KEPT_BYTES:
+        _runs.pop(next(iter(_runs))).sound.close()

@@ -1,0 +1,91 @@
+"""What ComfyUI's server answers for the pack's pages: sound of runs. Never touches the device."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from server import PromptServer
+
+from ..engine import SAMPLE_RATE
+from . import events
+
+WAIT = 5.0  # seconds that a question for news stays open
+MOST_SAMPLES = 20 * SAMPLE_RATE  # of an answer
+
+
+def register() -> None:
+    """Adds them to ComfyUI's own; once, before the server starts."""
+    table = PromptServer.instance.routes
+    table.post("/higgs_tts/listen")(listen)
+    table.get("/higgs_tts/runs")(runs)
+    table.get("/higgs_tts/runs/{run}")(news)
+    table.get("/higgs_tts/runs/{run}/samples")(samples)
+
+
+async def listen(request: web.Request) -> web.Response:
+    """Whether a page plays while a node speaks."""
+    asked = await _body(request)
+    client, on = asked.get("client"), asked.get("on")
+    if not isinstance(client, str) or not isinstance(on, bool):
+        return _refuse("client must be the page's id, and on true or false.")
+    events.listen(client, on)
+    return web.json_response({})
+
+
+async def runs(request: web.Request) -> web.Response:
+    """The runs that a page can play."""
+    return web.json_response([run.about() for run in events.runs_of(request.query.get("client", ""))])
+
+
+async def news(request: web.Request) -> web.Response:
+    """How a run's sound stands, at once or when it is no longer `version`."""
+    run = events.run_of(request.match_info["run"])
+    if run is None:
+        return _gone()
+    try:
+        version = _number(request, "version", least=-1)  # which none has
+        revision, outline = (_number(request, name) for name in ("revision", "outline"))
+    except ValueError as error:
+        return _refuse(str(error))
+    return web.json_response(await run.told(version, revision, outline, WAIT))
+
+
+async def samples(request: web.Request) -> web.Response:
+    """16-bit little-endian samples start..stop, as far as they are there."""
+    run = events.run_of(request.match_info["run"])
+    if run is None:
+        return _gone()
+    try:
+        revision, start, stop = (_number(request, name) for name in ("revision", "start", "stop"))
+    except ValueError as error:
+        return _refuse(str(error))
+    stop = min(stop, start + MOST_SAMPLES)
+    data = await asyncio.to_thread(run.sound.read, revision, start, stop)
+    if data is None:
+        return _refuse("The sound has changed since. Ask how it stands first.", 409)
+    return web.Response(body=data, content_type="application/octet-stream")
+
+
+async def _body(request: web.Request) -> dict:
+    """The JSON object that was sent; an empty one where it is something else."""
+    try:
+        sent = await request.json()
+    except ValueError:
+        return {}
+    return sent if isinstance(sent, dict) else {}
+
+
+def _number(request: web.Request, name: str, least: int = 0) -> int:
+    text = request.query.get(name, "0")
+    if not (text.isascii() and text.lstrip("-").isdigit() and len(text) < 16):
+        raise ValueError(f"{name} is {text[:40]!r}. It must be a whole number.")
+    return max(least, int(text))
+
+
+def _gone() -> web.Response:
+    return _refuse("This sound is not kept any more. Run the node again.", 404)
+
+
+def _refuse(why: str, status: int = 400) -> web.Response:
+    return web.json_response({"error": why}, status=status)

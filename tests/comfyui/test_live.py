@@ -1,0 +1,268 @@
+"""Heard while it speaks: a real browser on ComfyUI's page, and what comes out of its speakers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from .listening import NO_WORKLET, RECORDER, compare, dumped, heard_on
+from .server import TODAY
+from .test_browser import FAULTS, SET, TITLES, open_browser  # noqa: F401 - a fixture
+
+SEEDS = itertools.count(1000)  # what was said before is not said again
+LONG = "The train leaves at half past seven. " * 12
+WATCH = """() => {
+    heard.reset()
+    window.runs = window.runs ?? []
+    window.ended = false
+    for (const type of ["execution_success", "execution_interrupted"]) {
+        app.api.addEventListener(type, () => { window.ended = type }, {once: true})
+    }
+    if (!window.watched) app.api.addEventListener("higgs_tts.run", (event) => runs.push(event.detail))
+    window.watched = true
+}"""
+IN_MODE = "modes => modes.includes(document.querySelector('.higgs-player')?.dataset.mode)"
+DUMP = """type => {
+    const dump = LiteGraph.createNode("HiggsProbeDump")
+    dump.pos = [1000, 900]
+    app.graph.add(dump)
+    app.graph._nodes.find((node) => node.type === type).connect(0, dump, 0)
+}"""
+
+
+def assert_same(listener):
+    """The page played what the node said. A busy machine may make it pause."""
+    gaps, is_same = compare(listener.heard(), listener.said())
+    assert is_same, f"it is something else after {gaps} pauses"
+
+
+class Listener:
+    """A page that records what it plays."""
+
+    def __init__(self, browser):
+        self.browser, self.page, self.comfy = browser, browser.page, browser.comfy
+
+    def open(self, template="speak", node="HiggsTTSSpeak", **widgets):
+        saved = json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8"))
+        self.page.evaluate("saved => app.loadGraphData(saved)", saved)
+        self.page.evaluate(DUMP, node)
+        for name, value in {"seed": next(SEEDS), **widgets}.items():
+            self.page.evaluate(SET, [node, name, value])
+
+    def start(self):
+        """Presses Run."""
+        self.page.evaluate(WATCH)
+        self.page.get_by_test_id("queue-button").click()
+
+    def until(self, *modes):
+        """Waits until the player is in one of these modes."""
+        self.page.wait_for_function(IN_MODE, arg=modes, timeout=240_000)
+
+    def until_done(self):
+        self.page.wait_for_function("() => window.ended", timeout=240_000)
+        return self.page.evaluate("ended")
+
+    def heard(self):
+        """16-bit samples [n], trimmed."""
+        return heard_on(self.page)
+
+    def said(self):
+        """What the node put out [n], as 16-bit samples, trimmed."""
+        return dumped(self.comfy)
+
+    def says(self):
+        return self.page.locator(".higgs-says").inner_text()
+
+
+@pytest.fixture(scope="module")
+def open_listener(open_browser, make_bare):  # noqa: F811
+    """open_listener(*scripts, **settings) -> Listener on a page of its own"""
+    opened = []
+
+    def make(*scripts, **settings):
+        opened.append(Listener(open_browser(make_bare(page=True), "\n;".join([RECORDER, *scripts]), **settings)))
+        return opened[-1]
+
+    yield make
+    for listener in opened:
+        listener.page.close()
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["canvas", "nodes2"])
+def listener(request, open_listener):
+    return open_listener(Comfy_VueNodes_Enabled=request.param)
+
+
+@pytest.fixture(scope="module")
+def classic(open_listener):
+    return open_listener(Comfy_VueNodes_Enabled=False)
+
+
+def test_the_page_plays_what_the_node_says_and_saves_nothing_of_it(listener):
+    listener.open()
+    before = listener.page.evaluate("() => app.graph.serialize()")
+    listener.start()
+    listener.until("playing")
+    listener.browser.shoot("player-running")
+    listener.until_done()
+    listener.until("ended")
+    listener.browser.shoot("player-done")
+    assert_same(listener)
+    assert len(listener.page.evaluate("runs")) == 1
+    after = listener.page.evaluate("() => app.graph.serialize()")
+    saved, again = (
+        [node["widgets_values"] for node in graph["nodes"] if node["type"] == "HiggsTTSSpeak"]
+        for graph in (before, after)
+    )
+    assert saved == again
+    sent = listener.page.evaluate("async () => Object.values((await app.graphToPrompt()).output)")
+    (asked,) = [node["inputs"] for node in sent if node["class_type"] == "HiggsTTSSpeak"]
+    assert "player" not in asked and listener.browser.faults == []
+    faults = [fault for fault in listener.page.evaluate(FAULTS) if "HiggsProbeDump" not in fault]
+    assert faults == []
+
+
+def test_it_plays_again_from_where_the_waveform_is_clicked(classic):
+    classic.open()
+    classic.start()
+    classic.until_done()
+    classic.until("ended")
+    classic.page.evaluate("() => heard.reset()")
+    box = classic.page.locator(".higgs-wave").bounding_box()
+    classic.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    classic.until("paused")
+    classic.page.locator(".higgs-play").click()
+    classic.until("ended")
+    heard, said = classic.heard(), classic.said()
+    assert abs(len(heard) / len(said) - 0.5) < 0.1
+    assert compare(heard, said[-len(heard) :])[1]
+
+
+def test_volume_and_pause(classic):
+    classic.open()
+    classic.page.evaluate("() => localStorage.removeItem('HiggsTTS.volume')")
+    classic.start()
+    classic.until("playing")
+    classic.page.locator(".higgs-play").click()
+    classic.until("paused")
+    classic.until_done()
+    classic.page.locator(".higgs-volume").fill("0.5")
+    classic.page.evaluate("() => heard.reset()")
+    classic.page.locator(".higgs-play").click()
+    classic.until("ended")
+    heard, said = classic.heard(), classic.said()
+    classic.page.locator(".higgs-volume").fill("1")
+    rest = said[-len(heard) :].astype(int)
+    assert 0 < len(heard) < len(said) and np.abs(2 * heard.astype(int) - rest).max() <= 2
+
+
+def test_stop_cancels_the_node_and_is_silent_at_once(classic):
+    classic.open(text=LONG)
+    classic.start()
+    classic.until("playing")
+    classic.page.locator(".higgs-stop").click()
+    classic.until("paused")
+    assert classic.until_done() == "execution_interrupted"
+    classic.page.wait_for_function("() => document.querySelector('.higgs-player').dataset.state === 'stopped'")
+    quiet = len(classic.heard())
+    assert len(classic.heard()) == quiet and "Stopped." in classic.says()
+
+
+def test_a_reloaded_page_catches_up(classic):
+    classic.open(text=LONG[:150])
+    classic.start()
+    classic.until("playing")
+    classic.page.reload()
+    classic.page.wait_for_function("window.app?.graph && app.canvas?.canvas")
+    classic.until("paused")
+    classic.page.evaluate(WATCH)
+    classic.page.locator(".higgs-play").click()
+    classic.until("ended")
+    assert_same(classic)
+
+
+def test_a_bad_first_take_begins_anew_and_the_player_says_why(classic):
+    classic.open()
+    classic.comfy.get("/higgs_probe/bad")
+    classic.start()
+    classic.until_done()
+    classic.until("ended")
+    assert "Spoken again: it fell silent." in classic.says()
+    heard, said = classic.heard(), classic.said()
+    # The first take was heard as well, up to where it was given up.
+    starts = np.flatnonzero(heard[: len(heard) - 4800] == said[0])
+    begins = [start for start in starts if np.array_equal(heard[start : start + 4800], said[:4800])]
+    assert begins and compare(heard[begins[-1] :], said)[1]
+
+
+def test_a_dialogue_is_whole_in_the_end(classic):
+    """Its turns are made equally loud when all are spoken, and that is what the player has then."""
+    classic.open("dialogue", "HiggsTTSDialogue")
+    classic.start()
+    classic.until_done()
+    classic.until("ended")
+    classic.page.evaluate("() => heard.reset()")
+    classic.page.locator(".higgs-play").click()
+    classic.until("playing")
+    classic.until("ended")
+    assert_same(classic)
+
+
+def test_two_runs_are_heard_one_after_the_other(classic):
+    classic.open(text="The first one.")
+    classic.start()
+    classic.page.evaluate(SET, ["HiggsTTSSpeak", "text", "And the second."])
+    classic.page.get_by_test_id("queue-button").click()
+    classic.page.wait_for_function("() => runs.length >= 2", timeout=240_000)
+    classic.page.wait_for_function("() => window.ended && !document.querySelector('.higgs-stop:not([style*=hidden])')")
+    classic.until("ended")
+    heard, second = classic.heard(), classic.said()
+    assert len(heard) > len(second) and np.array_equal(heard[-len(second) :], second)
+
+
+def test_without_a_worklet_buffers_are_scheduled(open_listener):
+    listener = open_listener(NO_WORKLET, Comfy_VueNodes_Enabled=False)
+    listener.open()
+    listener.start()
+    listener.until_done()
+    listener.until("ended")
+    assert_same(listener)
+    assert listener.page.evaluate("typeof AudioWorkletNode") == "undefined" and listener.browser.faults == []
+
+
+def test_a_speaker_in_a_subgraph_has_its_player_inside(classic):
+    classic.open()
+    classic.page.evaluate("""() => {
+        const speak = app.graph._nodes.find((node) => node.type === "HiggsTTSSpeak")
+        const { node } = app.graph.convertToSubgraph(new Set([speak]))
+        window.outer = node
+    }""")
+    classic.start()
+    classic.until_done()
+    classic.page.evaluate("() => app.canvas.setGraph(outer.subgraph)")
+    classic.until("ended")
+    assert_same(classic)
+
+
+def test_other_pages_hear_nothing_and_none_does_when_the_setting_is_off(classic, open_listener):
+    other = open_listener(Comfy_VueNodes_Enabled=False)
+    other.page.evaluate(WATCH)
+    classic.open()
+    classic.start()
+    classic.until_done()
+    client = "async () => (await (await app.api.fetchApi(`/higgs_tts/runs?client=${app.api.clientId}`)).json()).length"
+    assert other.page.evaluate(client) == 0 and other.page.evaluate("runs") == []
+    kept = classic.page.evaluate(client)
+    classic.page.evaluate("() => app.extensionManager.setting.set('HiggsTTS.PlayWhileSpeaking', false)")
+    try:
+        classic.page.wait_for_timeout(300)
+        classic.page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
+        told = len(classic.page.evaluate("runs"))
+        classic.start()
+        classic.until_done()
+        assert len(classic.page.evaluate("runs")) == told and classic.page.evaluate(client) == kept
+    finally:
+        classic.page.evaluate("() => app.extensionManager.setting.set('HiggsTTS.PlayWhileSpeaking', true)")

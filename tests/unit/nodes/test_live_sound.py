@@ -1,0 +1,155 @@
+"""A sound in the making: what readers get while it grows, begins anew and ends, and what it takes of memory."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+RATE = 24_000
+
+
+def wave(samples, seed=0):
+    return torch.rand(samples, generator=torch.Generator().manual_seed(seed)) * 1.6 - 0.8
+
+
+def as_sent(wav):
+    return (wav.clamp(-1, 1) * 32767).round().to(torch.int16).numpy().tobytes()
+
+
+@pytest.fixture
+def live(load_module):
+    return load_module("live_sound")
+
+
+@pytest.fixture
+def sound(live, tmp_path):
+    """A LiveSound that can be waited for: `sound.settled()` returns once all that was asked for is done."""
+    made = live.LiveSound(tmp_path / "a.pcm", lambda: None)
+
+    def settled():
+        assert live.settle(60)
+        return made.told(made.revision, 0)
+
+    made.settled = settled
+    yield made
+    made.close()
+    settled()
+
+
+def outline_of(wav):
+    """The peak of each 40 ms of what is sent, in steps of 1/256."""
+    samples = np.abs(np.frombuffer(as_sent(wav), "<i2").astype(int))
+    return bytes(min(255, int(samples[at : at + 960].max()) >> 7) for at in range(0, len(samples), 960))
+
+
+def test_what_was_heard_can_be_read_while_it_grows(sound):
+    wav = wave(5000)
+    for part in wav.split(777):
+        sound.hear(part)
+    told = sound.settled()
+    assert (told["state"], told["samples"], told["revision"]) == ("speaking", 5000, 0)
+    assert sound.read(0, 0, 9999) == as_sent(wav) and sound.read(0, 100, 200) == as_sent(wav[100:200])
+    assert sound.read(0, 5000, 6000) == b"" and sound.read(0, 7000, 6000) == b"" and sound.read(1, 0, 10) is None
+    assert bytes.fromhex(told["outline"]) == outline_of(wav)[:5], "frames that are whole"
+    version = told["version"]
+    sound.finish(wav)
+    told = sound.settled()
+    assert (told["state"], told["version"], told["revision"]) == ("complete", version + 1, 0), "nothing was replaced"
+    assert bytes.fromhex(told["outline"]) == outline_of(wav)
+    assert bytes.fromhex(sound.told(0, 4)["outline"]) == outline_of(wav)[4:] and sound.told(0, 4)["first"] == 4
+    assert sound.told(3, 4)["first"] == 0, "a reader who knows another outline gets all of this one"
+
+
+def test_a_restart_voids_all_before_and_says_why(sound):
+    sound.hear(wave(3000))
+    sound.begin_anew("it fell silent")
+    again = wave(2000, seed=1)
+    sound.hear(again)
+    told = sound.settled()
+    assert told["restarts"] == ["it fell silent"] and told["revision"] == 1 and told["samples"] == 2000
+    assert sound.read(0, 0, 100) is None and sound.read(1, 0, 2000) == as_sent(again)
+    assert bytes.fromhex(told["outline"]) == outline_of(again)[:2]
+
+
+def test_a_whole_that_differs_replaces_what_was_heard(sound):
+    """A dialogue's turns are made equally loud when all is spoken."""
+    wav = wave(4000)
+    sound.hear(wav)
+    sound.finish(wav * 0.5)
+    told = sound.settled()
+    assert told["state"] == "complete" and told["revision"] == 1 and told["restarts"] == []
+    assert sound.read(1, 0, 4000) == as_sent(wav * 0.5)
+    assert bytes.fromhex(told["outline"]) == outline_of(wav * 0.5)
+
+
+def test_nothing_is_added_behind_the_end_and_a_closed_one_gives_nothing(sound, tmp_path):
+    sound.hear(wave(1000))
+    sound.stop()
+    sound.hear(wave(1000))
+    sound.finish(wave(1000))
+    told = sound.settled()
+    assert told["state"] == "stopped" and told["samples"] == 1000 and len(told["outline"]) == 4
+    sound.close()
+    sound.settled()
+    assert sound.read(0, 0, 10) is None and not list(tmp_path.iterdir())
+
+
+def test_readers_are_woken_and_the_speaker_never_waits(live, tmp_path):
+    """While a reader holds everything up, whoever speaks goes on."""
+    changes, gate = [], threading.Event()
+
+    def changed():
+        changes.append(threading.current_thread())
+        gate.wait(20)
+
+    sound = live.LiveSound(tmp_path / "slow.pcm", changed)
+    for _ in range(50):
+        sound.hear(wave(960))
+        sound.step(1, 2)
+    sound.finish(wave(960))
+    assert len(changes) <= 1 and sound.told(0, 0)["samples"] <= 960
+    gate.set()
+    assert live.settle(60) and len(changes) == 51 and threading.current_thread() not in changes
+    sound.close()
+
+
+def test_the_pace_is_that_of_the_steps(sound, live, monkeypatch):
+    clock = iter([10.0, 10.02, 10.04, 10.06])
+    monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))
+    assert sound.told(0, 0)["pace"] == 0
+    for done in range(4):
+        sound.step(done, 100)
+    told = sound.told(0, 0)
+    assert told["pace"] == pytest.approx(2.0) and told["expected"] == 4.0
+
+
+def test_a_full_disk_ends_the_sound_and_not_the_speech(live, sound, monkeypatch):
+    sound.hear(wave(960))
+    sound.settled()
+
+    def full(data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(live, "pcm16", full)
+    sound.hear(wave(960))
+    told = sound.settled()
+    assert told["state"] == "stopped" and sound.read(0, 0, 960) == as_sent(wave(960))
+
+
+def test_ten_minutes_take_no_memory_worth_naming(sound):
+    part = wave(RATE)
+    sound.hear(part)
+    sound.settled()
+    tracemalloc.start()
+    for second in range(600):
+        sound.hear(part)
+        if second % 20 == 0:
+            sound.settled()
+    told = sound.settled()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert told["samples"] == 601 * RATE and peak < 4 << 20

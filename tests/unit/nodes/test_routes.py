@@ -1,0 +1,171 @@
+"""Who is told that a node speaks, and what the routes answer; tests/comfyui does it with a real server and browser."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+
+import pytest
+import torch
+
+
+class Asked:
+    """A request as the routes see one."""
+
+    def __init__(self, body=None, run="", **query):
+        self.match_info, self.query = {"run": run}, {name: str(value) for name, value in query.items()}
+        self._body = body
+
+    async def json(self):
+        if isinstance(self._body, Exception):
+            raise self._body
+        return self._body
+
+
+@pytest.fixture
+def server(comfy, load_module):
+    """ComfyUI's server, which runs node 7 of the page "me"; our routes by their path."""
+    server = comfy["server"]
+    server.PromptServer.instance.client_id, server.PromptServer.instance.last_node_id = "me", "7"
+    server.PromptServer.instance.sockets = {"me": object(), "you": object()}
+    load_module("routes").register()
+    return server
+
+
+@pytest.fixture
+def ask(server):
+    """ask(path, ...) -> what the route answers"""
+    return lambda path, *given, **asked: asyncio.run(server.routes[f"/higgs_tts/{path}"](Asked(*given, **asked)))
+
+
+@pytest.fixture
+def speak(load_module, make_engine):
+    """Runs Higgs Speak, and waits until its sound is written."""
+    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher.model.label, patcher.model.warnings = "higgs", ()
+    node, live = load_module("speak").HiggsTTSSpeak, load_module("live_sound")
+
+    def run(text="Hi"):
+        args = node.execute(patcher, text).args
+        assert live.settle(60)
+        return args
+
+    return run
+
+
+def listen(ask, client, on=True):
+    assert ask("listen", {"client": client, "on": on}).status == 200
+
+
+def test_the_page_that_queued_the_run_is_told_and_no_other(server, ask, speak):
+    listen(ask, "me")
+    listen(ask, "you")
+    audio, *_ = speak()
+    ((event, run, client),) = server.sent
+    assert (event, client, run["node"], run["prompt"]) == ("higgs_tts.run", "me", "7", "a prompt")
+    assert ask("runs", client="you").data == [] and ask("runs", client="me").data == [run]
+    told = ask("runs/{run}", run=run["id"], version=-1).data
+    assert told["state"] == "complete" and told["restarts"] == ["it fell silent"] and told["samples"] == 1920
+    heard = ask("runs/{run}/samples", run=run["id"], revision=told["revision"], start=0, stop=5000).data
+    wave = audio["waveform"][0, 0]
+    assert heard == (wave * 32767).round().to(torch.int16).numpy().tobytes()
+
+
+@pytest.mark.parametrize("why", ["nobody asked", "switched off", "no browser", "another page", "no server"])
+def test_nothing_is_sent_or_kept_where_nobody_listens(server, ask, speak, tmp_path, monkeypatch, why):
+    if why == "another page":
+        listen(ask, "you")
+    elif why != "nobody asked":
+        listen(ask, "me")
+    if why == "switched off":
+        listen(ask, "me", on=False)
+    elif why == "no browser":
+        server.PromptServer.instance.client_id = None
+    elif why == "no server":
+        monkeypatch.delattr(server.PromptServer, "instance")
+    audio, *_ = speak()
+    assert audio["waveform"].shape == (1, 1, 1920)
+    assert server.sent == [] and not list((tmp_path / "temp").glob("*"))
+
+
+def test_speech_is_the_same_with_and_without_a_listener(ask, speak):
+    alone = speak()
+    listen(ask, "me")
+    heard = speak()
+    assert torch.equal(alone[0]["waveform"], heard[0]["waveform"]) and alone[1:] == heard[1:]
+
+
+def test_a_cancelled_run_ends_its_sound(server, ask, speak, comfy, interrupted, load_module):
+    listen(ask, "me")
+    events = load_module("events")
+    with pytest.raises(interrupted), events.heard() as sound:
+        sound.hear(torch.zeros(960))
+        raise interrupted
+    (_, run, _) = server.sent[0]
+    speak()  # writes what is left
+    assert ask("runs/{run}", run=run["id"], version=-1).data["state"] == "stopped"
+
+
+def test_the_oldest_sounds_make_room(server, ask, speak, load_module, monkeypatch, tmp_path):
+    monkeypatch.setattr(load_module("events"), "KEPT_RUNS", 3)
+    listen(ask, "me")
+    for _ in range(5):
+        speak()
+    kept = [run["id"] for run in ask("runs", client="me").data]
+    assert kept == [run["id"] for _, run, _ in server.sent[2:]]
+    assert len(list((tmp_path / "temp").iterdir())) == 3
+    assert ask("runs/{run}", run=server.sent[0][1]["id"]).status == 404
+    monkeypatch.setattr(load_module("events"), "KEPT_BYTES", 2 * 1920)
+    speak()
+    assert len(list((tmp_path / "temp").iterdir())) <= 2
+
+
+def test_who_closed_the_page_is_forgotten(server, ask, speak):
+    listen(ask, "me")
+    del server.PromptServer.instance.sockets["me"]
+    listen(ask, "you")
+    speak()
+    assert server.sent == []
+
+
+@pytest.mark.parametrize("body", [None, [], "on", {"client": "me"}, {"client": 5, "on": True}, ValueError("no JSON")])
+def test_a_wrong_question_gets_a_sentence(ask, body):
+    answer = ask("listen", body)
+    assert answer.status == 400 and answer.data["error"].endswith(".")
+
+
+def test_numbers_are_checked_and_what_is_gone_is_told(server, ask, speak):
+    listen(ask, "me")
+    speak()
+    run = server.sent[0][1]["id"]
+    for asked in ({"version": "x"}, {"revision": "1.5"}, {"outline": "9" * 20}, {"version": "--"}):
+        answer = ask("runs/{run}", run=run, **asked)
+        assert answer.status == 400 and "must be a whole number" in answer.data["error"], asked
+    assert ask("runs/{run}/samples", run=run, start="x").status == 400
+    assert ask("runs/{run}/samples", run=run, revision=7, start=0, stop=10).status == 409
+    assert ask("runs/{run}/samples", run="../etc/passwd").status == 404
+    assert ask("runs/{run}/samples", run=run, revision=1, start=-5, stop=4).status == 200
+
+
+def test_news_wait_for_what_is_not_known_yet(server, ask, load_module):
+    """The answer comes with the next sound, and without one when the time is over."""
+    listen(ask, "me")
+    events, live = load_module("events"), load_module("live_sound")
+
+    async def follow():
+        server.PromptServer.instance.loop = types.SimpleNamespace(
+            call_soon_threadsafe=asyncio.get_running_loop().call_soon_threadsafe, is_running=lambda: True
+        )
+        with events.heard() as sound:
+            run = events.runs_of("me")[0]
+            waits = asyncio.ensure_future(run.told(0, 0, 0, 20))
+            await asyncio.sleep(0.05)
+            assert not waits.done()
+            sound.hear(torch.ones(960))
+            first = await waits
+            late = await run.told(first["version"], 0, 0, 0.01)
+            return first, late
+
+    first, late = asyncio.run(follow())
+    assert first["samples"] == 960 and first["version"] == 1 and late == first
+    assert live.FRAME == 960

@@ -1,0 +1,63 @@
+// What the pack's pages use of ComfyUI's frontend, 1.41 to 1.58. Its own types are published for some versions only.
+export interface Widget {
+    name: string
+    type: string
+    value: any
+    serialize?: boolean
+    options: { serialize?: boolean; values?: any }
+    element?: HTMLElement
+    inputEl?: HTMLElement
+    callback?: (value: any) => void
+    computeSize?: () => [number, number]
+    computeLayoutSize?: () => object
+}
+
+export interface Node {
+    id: number | string
+    type: string
+    size: [number, number]
+    widgets?: Widget[]
+    graph?: Graph | null
+    subgraph?: Graph
+    computeSize(): [number, number]
+    setSize(size: [number, number]): void
+    setDirtyCanvas(foreground: boolean, background?: boolean): void
+    addDOMWidget(name: string, type: string, element: HTMLElement, options: object): Widget
+    onRemoved?: () => void
+}
+
+export interface Graph {
+    id?: string
+    getNodeById(id: number | string): Node | null | undefined
+}
+
+export interface Setting {
+    id: string
+    name: string
+    type: string
+    defaultValue: any
+    tooltip?: string
+    category?: string[]
+    onChange?: (value: any) => void
+}
+
+export interface Extension {
+    name: string
+    settings?: Setting[]
+    setup?(): void | Promise<void>
+    afterConfigureGraph?(): void
+    nodeCreated?(node: Node): void
+}
+
+export interface App {
+    graph: Graph
+    rootGraph?: Graph
+    registerExtension(extension: Extension): void
+    extensionManager: { setting: { get(id: string): any; set(id: string, value: any): Promise<void> } }
+}
+
+export interface Api extends EventTarget {
+    clientId?: string
+    fetchApi(route: string, options?: RequestInit): Promise<Response>
+    addEventListener(type: string, listener: (event: CustomEvent) => void): void
+}

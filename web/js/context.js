@@ -1,0 +1,41 @@
+// The page's one audio context, at the speech's own rate, and its volume.
+import { RATE } from "./sound.js"
+
+const VOLUME = "HiggsTTS.volume" // in the browser's storage
+
+/** @type {AudioContext | undefined} */
+let context
+/** @type {GainNode | undefined} */
+let gain
+
+function storedVolume() {
+    const stored = parseFloat(localStorage.getItem(VOLUME) ?? "")
+    return stored >= 0 && stored <= 1 ? stored : 1
+}
+
+export let volume = storedVolume()
+
+/** The context, and the node that whatever is heard goes into. Made on first use: browsers warn of one made before. */
+export function speaker() {
+    if (!context || !gain) {
+        context = new AudioContext({ sampleRate: RATE, latencyHint: "interactive" })
+        gain = new GainNode(context, { gain: volume })
+        gain.connect(context.destination)
+    }
+    return { context, gain }
+}
+
+/** @param {number} value 0 to 1 */
+export function setVolume(value) {
+    volume = value
+    localStorage.setItem(VOLUME, String(value))
+    if (gain) gain.gain.value = value
+}
+
+/** Whether sound comes out now; browsers allow it once the user has clicked or typed. */
+export async function isAllowed() {
+    const { context } = speaker()
+    // The promise of `resume` stays open until they allow it.
+    await Promise.race([context.resume(), new Promise((resolve) => setTimeout(resolve, 250))])
+    return context.state === "running"
+}

@@ -1,0 +1,50 @@
+// Nodes of the open graph, by the ids that the server uses: "7", or "12:7" for node 7 in the subgraph of node 12.
+import { app } from "./comfy.js"
+
+const SPEAKERS = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines"]
+
+/** The id of the graph that is open; another workflow has another one. */
+export function graphId() {
+    return root().id
+}
+
+function root() {
+    return app.rootGraph ?? app.graph
+}
+
+/**
+ * The node that speaks under this id, if the open graph has it.
+ * @param {string} id
+ */
+export function speakerOf(id) {
+    /** @type {import("../../tests/web/comfy").Graph | undefined} */
+    let graph = root()
+    let node
+    for (const part of id.split(":")) {
+        node = graph?.getNodeById(part) ?? graph?.getNodeById(Number(part))
+        graph = node?.subgraph
+    }
+    return node && SPEAKERS.includes(node.type) ? node : undefined
+}
+
+/**
+ * Adds an element below a node's widgets, neither saved nor sent, and makes room for it.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {string} name
+ * @param {HTMLElement} element
+ * @param {number} height CSS pixels
+ */
+export function addElement(node, name, element, height) {
+    const widget = node.addDOMWidget(name, `higgs_tts_${name}`, element, {
+        serialize: false,
+        hideOnZoom: false,
+        getValue: () => "",
+        setValue() {},
+    })
+    widget.serialize = false
+    widget.computeLayoutSize = undefined // by which a widget shares a node's free room
+    widget.computeSize = () => [0, height]
+    const [width, least] = node.computeSize()
+    node.setSize([Math.max(node.size[0], width), Math.max(node.size[1], least)])
+    node.setDirtyCanvas(true, true)
+}

@@ -1,0 +1,122 @@
+// Players on the nodes that speak: each shows the runs of its node, one after the other.
+import { api, app } from "./comfy.js"
+import { addElement, graphId, speakerOf } from "./graph.js"
+import { Player } from "./player.js"
+import { HEIGHT, PlayerView } from "./player_view.js"
+import { listen, runs } from "./server.js"
+import { Sound } from "./sound.js"
+
+const SETTING = "HiggsTTS.PlayWhileSpeaking"
+const KEPT = 32 // players, as many as the server keeps sounds
+
+/** @type {{player: Player, graph: string | undefined}[]} the oldest first; graph: the one its node was found in */
+const players = []
+/** @type {WeakMap<import("../../tests/web/comfy").Node, PlayerView>} */
+const views = new WeakMap()
+let isOn = true // the setting
+let told = "" // what the server knows of this page
+
+async function tellServer() {
+    const client = api.clientId
+    if (!client || told === `${client} ${isOn}`) return
+    told = `${client} ${isOn}`
+    await listen(client, isOn)
+}
+
+/**
+ * @param {import("./server.js").Run} run
+ * @returns {Player}
+ */
+function add(run) {
+    const player = new Player(new Sound(run))
+    players.push({ player, graph: undefined })
+    if (players.length > KEPT) players.shift()
+    player.sound.follow()
+    return player
+}
+
+/** Shows players on the nodes of the open graph. */
+function attach() {
+    for (const entry of players) {
+        if (entry.graph && entry.graph !== graphId()) continue
+        const node = speakerOf(entry.player.sound.run.node)
+        if (!node) continue
+        entry.graph = graphId()
+        show(node, entry.player)
+    }
+}
+
+/**
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {Player} player
+ */
+function show(node, player) {
+    let view = views.get(node)
+    if (!view) {
+        view = new PlayerView()
+        views.set(node, view)
+        addElement(node, "player", view.element, HEIGHT)
+    }
+    const before = view.player
+    if (before === player) return
+    if (!before?.isActive || player.mode !== "waiting") return view.show(player)
+    const onTurn = () => {
+        if (player.mode === "waiting") return
+        player.removeEventListener("change", onTurn)
+        view.show(player)
+    }
+    player.addEventListener("change", onTurn)
+}
+
+/** @param {CustomEvent} event a node begins to speak */
+function onRun(event) {
+    const player = add(event.detail)
+    player.playInTurn()
+    attach()
+}
+
+/** @param {CustomEvent} event a prompt ended early */
+function onStop(event) {
+    for (const { player } of players) {
+        if (player.sound.run.prompt === event.detail?.prompt_id) player.stop()
+    }
+}
+
+async function onConnect() {
+    await tellServer()
+    if (!api.clientId) return
+    for (const run of await runs(api.clientId)) {
+        if (!players.some(({ player }) => player.sound.run.id === run.id)) add(run)
+    }
+    attach()
+}
+
+app.registerExtension({
+    name: "HiggsTTS.Live",
+    settings: [
+        {
+            id: SETTING,
+            name: "Play while it speaks",
+            type: "boolean",
+            defaultValue: true,
+            tooltip: "Higgs nodes get a player that begins with the first words. Off: nothing is sent to this page.",
+            category: ["Higgs TTS", "Player", "Play while it speaks"],
+            onChange(value) {
+                isOn = value
+                tellServer()
+            },
+        },
+    ],
+    async setup() {
+        api.addEventListener("higgs_tts.run", onRun)
+        api.addEventListener("execution_interrupted", onStop)
+        api.addEventListener("execution_error", onStop)
+        api.addEventListener("reconnected", () => {
+            told = ""
+            onConnect()
+        })
+        if (api.clientId) await onConnect()
+        else api.addEventListener("status", () => told || onConnect())
+    },
+    afterConfigureGraph: attach,
+})

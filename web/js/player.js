@@ -1,0 +1,215 @@
+// Plays one sound: fetches samples ahead of what is heard, waits where speech is slower than that, seeks and pauses.
+import { isAllowed } from "./context.js"
+import { makeOutput } from "./output.js"
+import { interrupt } from "./server.js"
+import { RATE } from "./sound.js"
+
+const AHEAD = 10 * RATE // samples that are fetched before they are heard
+const MOST = 5 * RATE // samples fetched at a time
+const PATIENCE = 1000 // ms before samples are asked for again where no answer came
+const LONGEST_WAIT = 10 // seconds that are gathered before sound begins, at most
+// Seconds to gather before sound begins, by the pace of speech: what comes first comes in ever longer windows.
+const GATHERED = [
+    { pace: 2.2, seconds: 0.25 },
+    { pace: 1.8, seconds: 0.55 },
+    { pace: 1.45, seconds: 1.2 },
+    { pace: 1.15, seconds: 2.2 },
+    { pace: 0, seconds: 3 },
+]
+
+/** @type {ReturnType<typeof makeOutput> | undefined} */
+let output
+/** @type {Player | null} whom the output belongs to */
+let playing = null
+/** @type {Player[]} who plays once that one has ended */
+const waiting = []
+
+/**
+ * "waiting" for its turn; "buffering" until enough is there; "playing", "paused" or "ended".
+ * @typedef {"waiting" | "buffering" | "playing" | "paused" | "ended"} Mode
+ */
+
+/** Dispatches "change" whenever anything that is shown may have changed. */
+export class Player extends EventTarget {
+    /** @type {Mode} */
+    mode = "paused"
+    isBlocked = false // by the browser, until the user clicks
+    isSlow = false // it had to wait in the middle
+    #from = 0 // the sample at which the output began
+    #fed = 0 // the next sample to fetch
+    #isFetching = false
+    #round = 0 // what was fetched for an earlier one comes too late
+
+    /** @param {import("./sound.js").Sound} sound */
+    constructor(sound) {
+        super()
+        this.sound = sound
+        sound.addEventListener("change", () => this.#onNews())
+        sound.addEventListener("restart", () => this.#onRestart())
+    }
+
+    /** The sample that is heard now. */
+    get position() {
+        return playing === this && output ? this.#from + output.played : this.#from
+    }
+
+    get isActive() {
+        return this.mode === "playing" || this.mode === "buffering"
+    }
+
+    /** Plays once nobody else does. */
+    playInTurn() {
+        if (!playing) return this.play()
+        waiting.push(this)
+        this.#set("waiting")
+    }
+
+    /** Plays at once; whoever played before is paused. */
+    async play() {
+        if (playing !== this) playing?.pause()
+        forget(this)
+        playing = this
+        if (this.mode === "ended" || this.position >= this.sound.length) this.#from = 0
+        this.#set("buffering")
+        this.isBlocked = !(await isAllowed())
+        if (playing !== this) return
+        if (this.isBlocked) this.pause()
+        else await this.#begin(this.#from)
+    }
+
+    pause() {
+        this.#from = this.position
+        this.#release("paused")
+    }
+
+    /** @param {number} sample */
+    async seek(sample) {
+        const at = Math.max(0, Math.min(Math.round(sample), this.sound.samples - 1))
+        if (this.isActive) {
+            this.#set("buffering")
+            await this.#begin(at)
+        } else {
+            this.#from = at
+            this.#set("paused")
+        }
+    }
+
+    /** Silence at once; what waits does not begin. */
+    stop() {
+        forget(this)
+        if (this.mode !== "ended") this.pause()
+    }
+
+    /** As `stop`, and the node that speaks is cancelled. */
+    async cancel() {
+        this.stop()
+        if (this.sound.state === "speaking") await interrupt(this.sound.run.prompt)
+    }
+
+    /** @param {number} at sample */
+    async #begin(at) {
+        const round = ++this.#round
+        this.#from = this.#fed = at
+        this.#isFetching = false
+        output ??= makeOutput()
+        await output.open({ onProgress: () => this.#onProgress(), onOver: () => this.#onOver() })
+        if (round === this.#round && playing === this) this.#feed()
+    }
+
+    /** @param {"paused" | "ended"} mode */
+    #release(mode) {
+        ++this.#round
+        if (playing === this) {
+            output?.clear()
+            playing = null
+        }
+        this.#set(mode)
+    }
+
+    /** @returns {Promise<void>} */
+    async #feed() {
+        if (this.#isFetching || !this.isActive) return
+        if (this.#fed < Math.min(this.sound.samples, this.position + AHEAD)) {
+            const round = this.#round
+            this.#isFetching = true
+            const wav = await this.sound.read(this.#fed, MOST).catch(() => {
+                setTimeout(() => this.#feed(), PATIENCE) // the server is away; it may come back
+            })
+            if (round !== this.#round) return
+            this.#isFetching = false
+            if (wav) {
+                this.#fed += wav.length
+                output?.push(wav)
+                this.#goIfEnough()
+                return this.#feed()
+            }
+        }
+        this.#goIfEnough()
+    }
+
+    #goIfEnough() {
+        if (this.mode !== "buffering") return
+        const { state, samples } = this.sound
+        const isAll = state !== "speaking" && (this.#fed >= samples || state === "gone")
+        const gathered = (this.#fed - this.position) / RATE
+        if (isAll && gathered <= 0) this.#end()
+        else if (gathered > 0 && (isAll || gathered >= Math.min(this.#needed(), AHEAD / RATE))) {
+            output?.go()
+            this.#set("playing")
+        }
+    }
+
+    /** Seconds to gather before sound begins, so that it need not stop again. */
+    #needed() {
+        const { expected, pace, delay, state } = this.sound
+        if (state !== "speaking") return 0
+        const gathered = GATHERED.find((row) => pace >= row.pace)?.seconds ?? LONGEST_WAIT
+        const missing = pace > 0 && pace < 1 ? (expected - this.#fed / RATE) * (1.2 / pace - 1) : 0
+        return Math.min(LONGEST_WAIT, Math.max(gathered, missing, 6 * delay))
+    }
+
+    #onNews() {
+        this.#feed()
+        this.dispatchEvent(new Event("change"))
+    }
+
+    #onRestart() {
+        this.#from = 0
+        if (this.isActive) {
+            this.#set("buffering")
+            this.#begin(0)
+        }
+    }
+
+    #onProgress() {
+        this.#feed()
+        this.dispatchEvent(new Event("change"))
+    }
+
+    #onOver() {
+        if (this.mode !== "playing") return
+        const { state, samples } = this.sound
+        if (state !== "speaking" && this.#fed >= samples) return this.#end()
+        this.isSlow = true
+        this.#set("buffering")
+        this.#feed()
+    }
+
+    #end() {
+        this.#from = this.sound.samples
+        this.#release("ended")
+        waiting.shift()?.play()
+    }
+
+    /** @param {Mode} mode */
+    #set(mode) {
+        this.mode = mode
+        this.dispatchEvent(new Event("change"))
+    }
+}
+
+/** @param {Player} player who waits no longer */
+function forget(player) {
+    const place = waiting.indexOf(player)
+    if (place >= 0) waiting.splice(place, 1)
+}

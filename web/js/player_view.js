@@ -1,0 +1,129 @@
+// What a player looks like: buttons, waveform, time, volume, and a line that says what it waits for.
+import { setVolume, volume } from "./context.js"
+import { RATE } from "./sound.js"
+import { addStyle, make } from "./elements.js"
+import { drawWaveform } from "./waveform.js"
+
+export const HEIGHT = 76 // CSS pixels
+
+addStyle(`
+.higgs-player { --higgs-heard: #4a9eff; --higgs-there: var(--descrip-text, #999); box-sizing: border-box;
+    height: ${HEIGHT - 20}px; min-height: ${HEIGHT - 20}px;
+    max-height: ${HEIGHT - 20}px; display: grid; grid-template-columns: auto minmax(0, 1fr) auto;
+    grid-template-rows: minmax(0, 1fr) 18px; gap: 2px 6px; padding: 2px 6px; border-radius: 6px; overflow: hidden;
+    background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd); font: 11px/16px sans-serif; }
+.higgs-player button { border: 0; border-radius: 4px; padding: 0 6px; background: transparent; color: inherit;
+    font: inherit; cursor: pointer; }
+.higgs-player button:hover { background: var(--border-color, #444); }
+.higgs-player .higgs-play { font-size: 16px; width: 28px; }
+.higgs-player canvas { width: 100%; height: 100%; min-width: 0; min-height: 0; cursor: pointer; }
+.higgs-player .higgs-time { font-variant-numeric: tabular-nums; align-self: center; white-space: nowrap; }
+.higgs-player .higgs-says { grid-column: 1 / 3; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+    color: var(--descrip-text, #999); }
+.higgs-player .higgs-ends { display: flex; align-items: center; justify-content: flex-end; }
+.higgs-player input { width: 52px; height: 12px; accent-color: #4a9eff; }
+`)
+
+/** @param {number} samples */
+function clock(samples) {
+    const seconds = Math.max(0, samples / RATE)
+    return `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`
+}
+
+export class PlayerView {
+    /** @type {import("./player.js").Player | undefined} */
+    #player
+    #isDue = false
+
+    constructor() {
+        this.element = make("div", "higgs-player")
+        this.play = make("button", "higgs-play")
+        this.wave = make("canvas", "higgs-wave")
+        this.time = make("span", "higgs-time")
+        this.says = make("span", "higgs-says")
+        this.stop = make("button", "higgs-stop")
+        this.volume = make("input", "higgs-volume")
+        const ends = make("span", "higgs-ends")
+        this.stop.textContent = "■"
+        this.stop.title = "Cancel the run"
+        Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: "Volume" })
+        ends.append(this.stop, this.volume)
+        this.element.append(this.play, this.wave, this.time, this.says, ends)
+        this.#listen()
+        new ResizeObserver(() => this.refresh()).observe(this.wave)
+    }
+
+    #listen() {
+        for (const type of ["pointerdown", "mousedown", "dblclick"]) {
+            this.element.addEventListener(type, (event) => event.stopPropagation()) // else the node is dragged
+        }
+        this.play.addEventListener("click", () => {
+            if (this.#player?.isActive) this.#player.pause()
+            else this.#player?.play()
+        })
+        this.stop.addEventListener("click", () => this.#player?.cancel())
+        this.volume.addEventListener("input", () => setVolume(Number(this.volume.value)))
+        this.wave.addEventListener("click", (event) => {
+            const box = this.wave.getBoundingClientRect()
+            const share = (event.clientX - box.left) / box.width
+            if (this.#player) this.#player.seek(share * this.#player.sound.length)
+        })
+    }
+
+    get player() {
+        return this.#player
+    }
+
+    /** @param {import("./player.js").Player} player */
+    show(player) {
+        this.#player?.removeEventListener("change", this.refresh)
+        this.#player = player
+        player.addEventListener("change", this.refresh)
+        this.refresh()
+    }
+
+    /** Draws it anew with the next picture. */
+    refresh = () => {
+        if (this.#isDue) return
+        this.#isDue = true
+        requestAnimationFrame(() => {
+            this.#isDue = false
+            if (this.#player && this.element.isConnected) this.#draw(this.#player)
+        })
+    }
+
+    /** @param {import("./player.js").Player} player */
+    #draw(player) {
+        const { sound, position } = player
+        const isSpeaking = sound.state === "speaking"
+        this.play.textContent = player.isActive ? "❚❚" : "▶"
+        this.play.title = player.isActive ? "Pause" : "Play"
+        this.stop.style.visibility = isSpeaking ? "visible" : "hidden"
+        this.time.textContent = `${clock(position)} · ${isSpeaking ? "~" : ""}${clock(sound.length - position)} left`
+        this.time.title = "Seconds played, and seconds left"
+        this.volume.value = String(volume)
+        this.says.textContent = this.says.title = whatItSays(player)
+        this.element.dataset.mode = player.mode
+        this.element.dataset.state = sound.state
+        drawWaveform(this.wave, sound, position)
+    }
+}
+
+/** @param {import("./player.js").Player} player */
+function whatItSays(player) {
+    const { sound, mode } = player
+    const said = []
+    if (player.isBlocked) said.push("Press play: the browser keeps sound off until you click.")
+    else if (mode === "waiting") said.push("Plays next.")
+    else if (sound.state === "speaking" && mode === "buffering" && sound.samples) {
+        const isSlow = sound.pace > 0 && sound.pace < 1
+        said.push(isSlow ? "Slower than real time: buffering." : player.isSlow ? "Buffering." : "")
+    } else if (sound.state === "speaking") {
+        said.push(
+            sound.samples ? `${clock(sound.samples)} of about ${clock(sound.length)} spoken.` : "Begins to speak.",
+        )
+    } else if (sound.state === "gone") said.push("Not kept any more: run the node again.")
+    else if (sound.state === "stopped") said.push("Stopped.")
+    if (sound.restarts.length) said.push(`Spoken again: ${sound.restarts.join(", then ")}.`)
+    return said.filter(Boolean).join(" ")
+}

@@ -1,0 +1,90 @@
+// The pack's routes on ComfyUI's server.
+import { api } from "./comfy.js"
+
+/**
+ * A run of a node that can be heard.
+ * @typedef {{id: string, node: string, prompt: string}} Run
+ */
+
+/**
+ * How the sound of a run stands; see LiveSound.told in nodes/live_sound.py.
+ * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", restarts: string[],
+ *     samples: number, expected: number, pace: number, first: number, outline: string}} News
+ */
+
+/**
+ * @param {string} route
+ * @param {RequestInit} [options]
+ * @returns {Promise<Response | null>} null where the server does not have it any more
+ */
+async function ask(route, options) {
+    const answer = await api.fetchApi(`/higgs_tts/${route}`, options)
+    if (answer.ok) return answer
+    if (answer.status === 404 || answer.status === 409) return null
+    throw new Error(`Higgs TTS: ${(await answer.json()).error}`)
+}
+
+/**
+ * Whether this page plays while a node speaks.
+ * @param {string} client
+ * @param {boolean} on
+ */
+export async function listen(client, on) {
+    await ask("listen", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ client, on }),
+    })
+}
+
+/**
+ * The runs of this page, the oldest first.
+ * @param {string} client
+ * @returns {Promise<Run[]>}
+ */
+export async function runs(client) {
+    const answer = await ask(`runs?client=${encodeURIComponent(client)}`)
+    return answer ? answer.json() : []
+}
+
+/**
+ * How a sound stands, once it is no longer `version`, or after some seconds; null where it is not kept any more.
+ * @param {string} id
+ * @param {number} version
+ * @param {number} revision
+ * @param {number} outline numbers of the outline that are known
+ * @returns {Promise<News | null>}
+ */
+export async function news(id, version, revision, outline) {
+    const answer = await ask(`runs/${id}?version=${version}&revision=${revision}&outline=${outline}`)
+    return answer && answer.json()
+}
+
+/**
+ * Samples start..stop as far as they are there; null where the sound has changed or is not kept any more.
+ * @param {string} id
+ * @param {number} revision
+ * @param {number} start
+ * @param {number} stop
+ * @returns {Promise<Float32Array<ArrayBuffer> | null>}
+ */
+export async function samples(id, revision, start, stop) {
+    const answer = await ask(`runs/${id}/samples?revision=${revision}&start=${start}&stop=${stop}`)
+    if (!answer) return null
+    const view = new DataView(await answer.arrayBuffer())
+    const wav = new Float32Array(view.byteLength / 2)
+    for (let at = 0; at < wav.length; ++at) wav[at] = view.getInt16(2 * at, true) / 32767
+    return wav
+}
+
+/**
+ * Cancels a prompt that runs.
+ * @param {string} prompt
+ */
+export async function interrupt(prompt) {
+    await api.fetchApi("/interrupt", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ prompt_id: prompt }),
+    })
+}

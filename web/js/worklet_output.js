@@ -1,0 +1,110 @@
+// Plays samples through an AudioWorklet, which no busy page can interrupt. Needs https or localhost.
+import { speaker } from "./context.js"
+
+// The worklet's code. ComfyUI imports every file below web/ into the page, where this would fail.
+const PROCESSOR = `
+class Output extends AudioWorkletProcessor {
+    constructor() {
+        super()
+        this.clear(0)
+        this.port.onmessage = ({ data }) => {
+            if (data.clear) this.clear(data.round)
+            if (data.wav) this.parts.push(data.wav)
+            if (data.go) this.playing = true
+        }
+    }
+
+    clear(round) {
+        this.round = round
+        this.parts = []
+        this.at = this.played = this.blocks = 0
+        this.playing = false
+    }
+
+    process(_, [[out]]) {
+        if (!this.playing) return true
+        let filled = 0
+        while (filled < out.length && this.parts.length) {
+            const part = this.parts[0]
+            const count = Math.min(out.length - filled, part.length - this.at)
+            out.set(part.subarray(this.at, this.at + count), filled)
+            filled += count
+            this.at += count
+            if (this.at === part.length) {
+                this.parts.shift()
+                this.at = 0
+            }
+        }
+        this.played += filled
+        const isOver = filled < out.length
+        if (isOver) this.playing = false
+        if (isOver || ++this.blocks % 8 === 0) {
+            this.port.postMessage({ round: this.round, played: this.played, isOver })
+        }
+        return true
+    }
+}
+registerProcessor("higgs-tts-output", Output)
+`
+
+/** @type {Promise<AudioWorkletNode> | undefined} */
+let made
+
+async function makeNode() {
+    const { context, gain } = speaker()
+    const address = URL.createObjectURL(new Blob([PROCESSOR], { type: "text/javascript" }))
+    try {
+        await context.audioWorklet.addModule(address)
+    } finally {
+        URL.revokeObjectURL(address)
+    }
+    const node = new AudioWorkletNode(context, "higgs-tts-output", { numberOfInputs: 0, outputChannelCount: [1] })
+    node.connect(gain)
+    return node
+}
+
+/** @typedef {import("./output.js").Listener} Listener */
+
+export class WorkletOutput {
+    #round = 0 // what belongs to an earlier one comes too late
+    #played = 0
+    /** @type {AudioWorkletNode | undefined} */
+    #node
+    /** @type {Listener | undefined} */
+    #listener
+
+    /** Begins anew: what was pushed is not heard any more. @param {Listener} listener */
+    async open(listener) {
+        this.clear()
+        this.#listener = listener
+        const round = this.#round
+        this.#node = await (made ??= makeNode())
+        this.#node.port.onmessage = ({ data }) => {
+            if (data.round !== this.#round) return
+            this.#played = data.played
+            if (data.isOver) this.#listener?.onOver()
+            else this.#listener?.onProgress()
+        }
+        if (round === this.#round) this.#node.port.postMessage({ clear: true, round })
+    }
+
+    clear() {
+        this.#played = 0
+        this.#node?.port.postMessage({ clear: true, round: ++this.#round })
+    }
+
+    /** @param {Float32Array<ArrayBuffer>} wav */
+    push(wav) {
+        this.#node?.port.postMessage({ wav }, [wav.buffer])
+    }
+
+    /** What was pushed is heard from now on. */
+    go() {
+        this.#node?.port.postMessage({ go: true })
+    }
+
+    /** Samples that have been heard since it was cleared. */
+    get played() {
+        return this.#played
+    }
+}
