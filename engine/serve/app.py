@@ -27,6 +27,7 @@ from .voices import VoiceFolder, transcript_beside
 
 _ENDS_KEPT = 1024  # of raw streams, whose body cannot say how they ended
 _MOST_BODY = 2 * MOST_CLIP_BYTES
+_Said = torch.Tensor | SpeechResult
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,11 @@ class Server:
         while len(self._ends) > _ENDS_KEPT:
             self._ends.popitem(last=False)
 
-    async def _say(
-        self, call: Call, voice: Voice | None, listens: bool
-    ) -> AsyncGenerator[torch.Tensor | SpeechResult, None]:
+    async def _say(self, call: Call, voice: Voice | None, listens: bool) -> AsyncGenerator[_Said, None]:
         """Sound as it comes, where somebody listens, and the result. Leaving it drops the job."""
         loop, told = asyncio.get_running_loop(), asyncio.Queue()
 
-        def tell(what: torch.Tensor | SpeechResult | BaseException):
+        def tell(what: _Said | BaseException):
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits
                 loop.call_soon_threadsafe(told.put_nowait, what)
 
