@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from .errors import HiggsError
+from .gguf_header import is_gguf, read_gguf
 
 FETCH = "git lfs pull"
 _POINTER = b"version https://git-lfs.github.com/spec/"  # what git writes in place of a file that Git LFS keeps
@@ -23,10 +24,12 @@ def refuse_pointer(path: Path, beginning: bytes) -> None:
 def read_text(path: Path) -> str:
     """The text in `path`, without the byte order mark that Windows editors put in front of it.
 
-    Raises HiggsError where the file is missing, is a Git LFS pointer, or is not UTF-8.
+    A file inside a GGUF file is read by that file's path as if it were a folder. Raises HiggsError where the file is
+    missing, is a Git LFS pointer, or is not UTF-8.
     """
     try:
-        data = path.read_bytes()
+        inside = read_gguf(path.parent).embedded(path.name) if is_gguf(path.parent) else None
+        data = path.read_bytes() if inside is None else inside
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror}). Download the whole model folder.") from error
     refuse_pointer(path, data)

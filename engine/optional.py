@@ -9,7 +9,10 @@ from typing import Any
 
 from .errors import HiggsError
 
-_REMEDIES = {"transformers": "Install transformers 4.50.3 or newer"}
+_REMEDIES = {
+    "transformers": "Install transformers 4.50.3 or newer",
+    "gguf": "Take the Q8_0 file of the model, or install gguf",
+}
 _REPORTED = tuple("torch transformers tokenizers huggingface_hub safetensors numpy soundfile torchaudio".split())
 # What a library built for another torch raises at import, besides ImportError.
 _BROKEN = (ImportError, AttributeError, RuntimeError, OSError)

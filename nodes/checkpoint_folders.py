@@ -84,5 +84,7 @@ def download_root() -> Path:
 
 def fingerprint(folder: Path) -> list[list]:
     """[name, bytes, time] of each file of a checkpoint: when it differs, the checkpoint must be loaded again."""
+    if folder.is_file():  # a GGUF file
+        return [[folder.name, folder.stat().st_size, folder.stat().st_mtime_ns]]
     files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
     return [[path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns] for path in files]

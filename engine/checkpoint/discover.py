@@ -10,8 +10,10 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from ..errors import HiggsError
+from ..gguf_header import SUFFIX, is_gguf
 from ..json_file import read_json
 from .catalog import DOWNLOADS, Repo
+from .gguf_file import has_file, side_file
 from .hf_config import family_of
 from .tensor_file import weight_files
 
@@ -34,8 +36,10 @@ class Found:
 
 
 def missing_parts(folder: Path) -> list[str]:
-    """What a talker's folder lacks, each in a sentence; empty when it has all its files. Reads no weights."""
-    lacks = [f"{name} is missing." for name in (CONFIG, TOKENIZER) if not (folder / name).is_file()]
+    """What a talker's folder or GGUF file lacks, each in a sentence; empty when it has all. Reads no weights."""
+    lacks = [f"{name} is missing." for name in (CONFIG, TOKENIZER) if not has_file(side_file(folder, name))]
+    if is_gguf(folder):
+        return lacks
     try:
         if not weight_files(folder):
             lacks.append("It contains no .safetensors file.")
@@ -86,6 +90,9 @@ def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
     checkpoint = _recognise(folder, folder.relative_to(root).as_posix() if folder != root else root.name)
     if checkpoint:
         yield checkpoint
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        name = path.relative_to(root).as_posix()
+        yield from filter(None, [_recognise_gguf(path, name if folder != root else f"{root.name}/{name}")])
     if depth == 0 or (checkpoint and checkpoint.family) or not folder.is_dir():
         return
     try:
@@ -97,7 +104,22 @@ def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
         yield from _search(root, Path(path), depth - 1)
 
 
+def _recognise_gguf(path: Path, name: str) -> Found | None:
+    try:
+        config = side_file(path, CONFIG)
+        family = family_of(read_json(config)) if has_file(config) else None
+    except HiggsError as error:
+        return Found(name, path, "", False, str(error)) if "higgs" in path.name.lower() else None
+    if family is None:
+        return None
+    tokenizer = side_file(path, TOKENIZER)
+    lacks = "" if has_file(tokenizer) else f"{tokenizer} is missing."
+    return Found(name, path, family, not lacks, lacks)
+
+
 def _recognise(folder: Path, name: str) -> Found | None:
+    if any(folder.glob(f"*{SUFFIX}")) and not any(folder.glob("*.safetensors")):
+        return None  # its files count one by one
     if not (folder / CONFIG).is_file():
         lowered = folder.name.lower()
         if "higgs" not in lowered or "tokenizer" in lowered:

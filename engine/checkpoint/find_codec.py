@@ -42,6 +42,7 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
     bundled = talker.under(V3_CODEC)
     if bundled.shapes:
         return FoundCodec(CodecWeights(bundled), folder, "bundled")
+    folder = folder if folder.is_dir() else folder.parent  # of a GGUF file
     places = list(dict.fromkeys(_codec_places(folder, codec_folder)))
     passed, damaged = {}, None
     for place in places:

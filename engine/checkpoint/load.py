@@ -19,6 +19,7 @@ from .adapters import Adapters, lay_over
 from .codec_layout import CodecWeights
 from .discover import TOKENIZER
 from .find_codec import find_codec, first_problems
+from .gguf_file import checkpoint_place, has_file, side_file
 from .open_talker import matrices, open_talker, talker_problems
 from .quantised_file import QuantisedFile
 from .talker_layout import Plan, Source, make_plan
@@ -51,10 +52,10 @@ def inspect(folder: Path | str, codec_folder: Path | str | None = None, adapters
     Raises HiggsError when there is no Higgs checkpoint, a file of it is missing, or its settings are not supported;
     tensors that do not fit are listed in `problems`.
     """
-    folder = Path(folder).expanduser()
+    folder = checkpoint_place(Path(folder).expanduser())
     settings, talker = open_talker(folder)
-    tokenizer = folder / TOKENIZER
-    if not tokenizer.is_file():
+    tokenizer = side_file(folder, TOKENIZER)
+    if not has_file(tokenizer):
         raise HiggsError(f"{tokenizer} is missing. Copy it from the model's repository into {folder}.")
     codec = find_codec(folder, talker, Path(codec_folder).expanduser() if codec_folder else None)
     plan = make_plan(settings.model, talker.shapes, settings.tied)

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import HiggsError
+from ..gguf_header import is_gguf
 from ..json_file import read_json
 from ..talker import FAMILIES
 from ..talker.weight import is_layer_matrix
 from .codec_layout import looks_like_codec
 from .discover import CONFIG
 from .find_codec import FEW
+from .gguf_file import open_gguf, side_file
 from .hf_config import Settings, family_of, read_settings
 from .quantised_file import quantised
 from .talker_layout import Plan, beginnings, layout_of, shape_problems, unwrapped
@@ -27,20 +29,19 @@ _QUANTISED = re.compile(
 
 
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
-    """The settings and the tensors of the talker in `folder`. Raises HiggsError where there is none."""
-    if not folder.is_dir():
+    """The settings and the tensors of the talker in a folder or a GGUF file. Raises HiggsError where there is none."""
+    if not folder.is_dir() and not is_gguf(folder):
         raise HiggsError(f"{folder} is not a folder. Give the folder that contains config.json and model.safetensors.")
-    config = read_json(folder / CONFIG)
-    stored = open_folder(folder)
-    if not stored.shapes:
-        gguf = "GGUF files are not supported. " if any(folder.glob("*.gguf")) else ""
-        raise HiggsError(f"{folder} contains no .safetensors file. {gguf}Download the published model into it.")
-    talker, prefixes = unwrapped(stored)
+    config_path = side_file(folder, CONFIG)
+    config = read_json(config_path)
+    talker, prefixes = (open_gguf(folder), []) if is_gguf(folder) else unwrapped(open_folder(folder))
+    if not talker.shapes:
+        raise HiggsError(f"{folder} contains no .safetensors file. Download the published model into it.")
     talker = quantised(talker)
     layout = layout_of(talker.shapes)
     if layout is None:
         raise HiggsError(_stranger(folder, config, talker.shapes))
-    settings = read_settings(config, folder / CONFIG, layout)
+    settings = read_settings(config, config_path, layout)
     if prefixes:
         note = f"The names of the tensors in {folder} begin with {' and '.join(prefixes)}, which is ignored."
         settings = replace(settings, notes=(*settings.notes, note))

@@ -13,6 +13,7 @@ import torch
 from ..checkpoint.catalog import CODEC_V2
 from ..checkpoint.discover import CODEC_SUBFOLDER, TOKENIZER, find_checkpoints, missing_parts
 from ..checkpoint.find_codec import find_codec, open_codec
+from ..checkpoint.gguf_file import checkpoint_place, has_file, side_file
 from ..checkpoint.hf_config import Settings
 from ..checkpoint.load import Checkpoint, inspect, require_quantizable
 from ..checkpoint.open_talker import open_talker, talker_problems
@@ -22,6 +23,7 @@ from ..config import DTYPES, VERSION, EngineConfig
 from ..decode.kernels.support import decode_ops
 from ..dtypes import auto_dtype, compute_dtype
 from ..errors import HiggsError
+from ..gguf_header import is_gguf
 from ..json_file import FETCH, read_json
 from ..loaded_model import planned_bytes
 from ..optional import torchaudio_misfit, versions
@@ -93,33 +95,43 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     folder = Path(folder).expanduser()
     report = Report(str(folder), versions={"higgs-tts": VERSION, **versions()})
     _check_torchaudio(report)
-    if not folder.is_dir():
+    if not folder.is_dir() and not is_gguf(folder):
         report.problems.append(f"{folder} is not a folder.")
         report.advice = "Give the folder that contains config.json and the .safetensors files."
         return report
-    report.files = {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    }
-    lacks = missing_parts(folder)
+    report.files = _files(folder)
+    place = _try(report, lambda: checkpoint_place(folder)) or folder
+    lacks = _try(report, lambda: missing_parts(place)) or []
     report.problems += lacks
-    opened = _try(report, lambda: open_talker(folder))
+    opened = _try(report, lambda: open_talker(place))
     if opened:
-        _describe_talker(report, folder, *opened)
-        _describe_codec(report, folder, opened[1], codec_folder)
-    _describe_tokenizer(report, folder / TOKENIZER, opened[0].model if opened else None)
-    card = read_card(folder)
+        _describe_talker(report, place, *opened)
+        _describe_codec(report, place, opened[1], codec_folder)
+    tokenizer = _try(report, lambda: side_file(place, TOKENIZER))
+    if tokenizer and has_file(tokenizer):
+        _describe_tokenizer(report, tokenizer, opened[0].model if opened else None)
+    card = read_card(place)
     report.speaks = card.describe()
     report.notes += card.notes
     report.problems = list(dict.fromkeys(report.problems))
     report.advice = _advice(report, lacks)
     if not report.problems:
-        checkpoint = inspect(folder, codec_folder)
+        checkpoint = inspect(place, codec_folder)
         report.memory, report.auto = _memory(checkpoint)
         report.packed = describe_packed(checkpoint, report.auto)
         report.gpu_free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
     return report
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """Bytes of each file below a folder, or of the one file; hidden ones are left out."""
+    if folder.is_file():
+        return {folder.name: folder.stat().st_size}
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
 
 
 def _memory(checkpoint: Checkpoint) -> tuple[dict[str, int], str]:
@@ -182,8 +194,6 @@ def _describe_codec(report: Report, folder: Path, talker: TensorFile, codec_fold
 
 
 def _describe_tokenizer(report: Report, path: Path, model: ModelConfig | None) -> None:
-    if not path.is_file():
-        return
     report.tokenizer = str(path)
     data = _try(report, lambda: read_json(path))
     if data is None:

@@ -30,6 +30,8 @@ def quantize_folder(folder: Path, out: Path, weights: str) -> Path:
     """
     checkpoint = inspect(folder)
     require_whole(checkpoint)
+    if not checkpoint.folder.is_dir():
+        raise HiggsError(f"{checkpoint.folder} is not a folder. Give the folder of the published model.")
     if checkpoint.talker.weights:
         raise HiggsError(f"{folder} holds {checkpoint.talker.weights} weights already. Give the published model.")
     require_quantizable(checkpoint, weights)

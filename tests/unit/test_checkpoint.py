@@ -268,6 +268,7 @@ def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
     (folder / "model-q4.gguf").touch()
     with pytest.raises(HiggsError, match="GGUF"):
         inspect(folder)
+    (folder / "model-q4.gguf").unlink()
     (folder / "config.json").unlink()
     with pytest.raises(HiggsError, match=r"config\.json.*No such file"):
         inspect(folder)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from higgs_tts.engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, HiggsError
+from higgs_tts.tests.gguf_files import Q8_0, write_gguf
 
 V3 = "higgs_multimodal_qwen3"
 
@@ -93,3 +94,16 @@ def test_a_replaced_file_changes_the_fingerprint(folders, tmp_path):
     assert json.loads(json.dumps(before)) == folders.fingerprint(folder)
     (folder / "model.safetensors").write_text("other")
     assert folders.fingerprint(folder) != before
+
+
+def test_a_gguf_file_is_a_choice_of_its_own(load_module, tmp_path):
+    path = tmp_path / "disk" / "higgs-gguf" / "higgs_q8_0.gguf"
+    write_gguf(EMBEDDED, path, Q8_0)
+    folders = load_module("checkpoint_folders")
+    assert "higgs-gguf/higgs_q8_0.gguf" in folders.choices()
+    found = folders.find_checkpoint("elsewhere/higgs_q8_0.gguf")
+    assert found.path == path and folders.fingerprint(path) == [
+        [path.name, path.stat().st_size, path.stat().st_mtime_ns]
+    ]
+    patcher = load_module("load").HiggsTTSLoadModel.execute(found.name, device="cpu").args[0]
+    assert patcher.engine.config.dtype == "int8" and patcher.model.label == found.name

@@ -1,0 +1,154 @@
+"""A GGUF file of audio.cpp as a checkpoint: its tensors, some of them in ggml's blocks, and the files inside it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..errors import HiggsError
+from ..gguf_header import SUFFIX, GgufTensor, is_gguf, read_gguf
+from ..optional import import_optional
+from .quantised_file import QuantisedFile
+from .tensor_file import Place, TensorFile, weight_files
+
+_PLAIN = {0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 26: torch.int32, 30: torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class BlockType:
+    """One of ggml's quantised types, as ggml-common.h has it."""
+
+    name: str
+    block: int  # weights
+    size: int  # bytes of a block
+    weights: str  # the format of talker/weight.py that is next to it and has no fewer bits
+
+
+_BLOCKS = {
+    2: BlockType("Q4_0", 32, 18, "int4"),
+    3: BlockType("Q4_1", 32, 20, "int4"),
+    6: BlockType("Q5_0", 32, 22, "int8"),
+    7: BlockType("Q5_1", 32, 24, "int8"),
+    8: BlockType("Q8_0", 32, 34, "int8"),
+    10: BlockType("Q2_K", 256, 84, "int4"),
+    11: BlockType("Q3_K", 256, 110, "int4"),
+    12: BlockType("Q4_K", 256, 144, "int4"),
+    13: BlockType("Q5_K", 256, 176, "int8"),
+    14: BlockType("Q6_K", 256, 210, "int8"),
+}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A tensor in such blocks, rows one after another."""
+
+    file: TensorFile  # has it as bytes
+    name: str
+    shape: tuple[int, ...]
+    type: BlockType
+    beside: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> str:
+        return self.type.name
+
+    @property
+    def weights(self) -> str:
+        return self.type.weights
+
+    @property
+    def bits(self) -> float:
+        return 8 * self.type.size / self.type.block
+
+    def dense(self, device: torch.device | str) -> torch.Tensor:
+        stored = self.file.get(self.name, device)
+        multiply_out = {"Q8_0": q8_0, "Q4_K": q4_k}.get(self.layout)
+        if multiply_out is None:
+            # numpy's, on the host: types that audio.cpp's own files for Higgs do not have
+            types, dequantize = (
+                import_optional("gguf", "GGMLQuantizationType"),
+                import_optional("gguf.quants", "dequantize"),
+            )
+            return torch.from_numpy(dequantize(stored.cpu().numpy(), types[self.layout])).view(self.shape).to(device)
+        return multiply_out(stored.view(-1, self.type.size)).view(self.shape)
+
+    def put(self, out: torch.Tensor) -> bool:
+        return False
+
+
+def q8_0(blocks: torch.Tensor) -> torch.Tensor:
+    """Blocks [n, 34] uint8, an fp16 scale and 32 codes each -> weights [n, 32] fp32."""
+    return blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks[:, :2]))
+
+
+def q4_k(blocks: torch.Tensor) -> torch.Tensor:
+    """Blocks [n, 144] uint8 -> weights [n, 256] fp32.
+
+    A block: two fp16, of eight scales and of eight minima; these in 6 bits; 256 codes in 4. w = scale * code - minimum.
+    """
+    low, high, both = blocks[:, 4:16].unflatten(1, (3, 4)).unbind(1)
+    scales = torch.cat([low & 63, both & 15 | low >> 6 << 4], 1)
+    minima = torch.cat([high & 63, both >> 4 | high >> 6 << 4], 1)
+    codes = blocks[:, 16:].unflatten(1, (4, 1, 32))
+    codes = torch.cat([codes & 15, codes >> 4], 2).view(-1, 8, 32).float()
+    codes *= (_half(blocks[:, :2]) * scales)[:, :, None]
+    codes -= (_half(blocks[:, 2:4]) * minima)[:, :, None]
+    return codes.flatten(1)
+
+
+def _half(data: torch.Tensor) -> torch.Tensor:
+    """Bytes [n, 2] of fp16 -> [n, 1] fp32."""
+    return data.contiguous().view(torch.float16).float()
+
+
+def checkpoint_place(folder: Path) -> Path:
+    """`folder`, or the GGUF file in it where that is what it holds. A GGUF file is its own place.
+
+    Raises HiggsError where several could be meant.
+    """
+    if not folder.is_dir() or weight_files(folder):
+        return folder
+    found = sorted(folder.glob(f"*{SUFFIX}"))
+    if len(found) > 1:
+        raise HiggsError(f"{folder} holds several models: {', '.join(path.name for path in found)}. Give one of them.")
+    return found[0] if found else folder
+
+
+def side_file(place: Path, name: str) -> Path:
+    """Where a checkpoint's file of that name is: in its folder, inside its GGUF file, or beside that."""
+    if is_gguf(place) and read_gguf(place).embedded(name) is None:
+        return place.with_name(name)
+    return place / name
+
+
+def has_file(path: Path) -> bool:
+    """Whether a file is there, or inside a GGUF file."""
+    return path.is_file() or (is_gguf(path.parent) and read_gguf(path.parent).embedded(path.name) is not None)
+
+
+def open_gguf(path: Path) -> TensorFile:
+    """The tensors of a GGUF file. Raises HiggsError for one that is damaged or holds types that are not known."""
+    header, size = read_gguf(path), path.stat().st_size
+    places: dict[str, Place] = {}
+    blocks: dict[str, GgufTensor] = {}
+    for name, tensor in header.tensors.items():
+        if tensor.type in _PLAIN:
+            place = Place(path, tensor.shape, _PLAIN[tensor.type], tensor.offset)
+        elif tensor.type in _BLOCKS and tensor.shape and tensor.shape[-1] % _BLOCKS[tensor.type].block == 0:
+            kind = _BLOCKS[tensor.type]
+            row = tensor.shape[-1] // kind.block * kind.size
+            place = Place(path, (math.prod(tensor.shape[:-1]), row), torch.uint8, tensor.offset)
+            blocks[name] = tensor
+        else:
+            raise HiggsError(
+                f"{path}: {name} is of ggml's type {tensor.type}, which is not supported. Use the Q8_0 file."
+            )
+        if place.offset + place.nbytes > size:
+            raise HiggsError(f"{path} is cut short: {name} lies beyond its end. Download it again.")
+        places[name] = place
+    raw = TensorFile(places)
+    packed = {name: Blocks(raw, name, tensor.shape, _BLOCKS[tensor.type]) for name, tensor in blocks.items()}
+    return QuantisedFile(raw, packed, {}) if packed else raw
