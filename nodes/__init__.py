@@ -22,6 +22,7 @@ class HiggsExtension(ComfyExtension):
             log.error("Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated.")
             return []
         from . import routes
+        from .book import HiggsTTSBook
         from .dialogue import HiggsTTSDialogue
         from .lines import HiggsTTSLines
         from .load import HiggsTTSLoadModel
@@ -33,7 +34,7 @@ class HiggsExtension(ComfyExtension):
 
         routes.register()
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
-        speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles]
+        speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles, HiggsTTSBook]
         return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking]
 
 

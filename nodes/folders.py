@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import folder_paths
+
+from ..engine import HiggsError
+from .portable_names import portable_parts
 
 
 def register(name: str, extensions: set[str]) -> None:
@@ -36,3 +40,21 @@ def input_folder() -> Path:
 def temp() -> Path:
     """For files that ComfyUI drops when it ends."""
     return Path(folder_paths.get_temp_directory())
+
+
+def below_output(name: str) -> Path:
+    """A folder below ComfyUI's output. Raises HiggsError for a name that leads elsewhere or is not portable."""
+    parts = portable_parts(name.strip().rstrip("/\\"))
+    if not parts:
+        raise HiggsError(
+            f"folder is {name!r}, which is not a folder below ComfyUI's output. Use letters and digits, with / for a "
+            "folder in a folder."
+        )
+    return output().joinpath(*parts)
+
+
+def files_in_input(suffixes: Collection[str]) -> dict[str, Path]:
+    """Name -> file of those in ComfyUI's input folder, and in the folders there, that end so."""
+    root = input_folder()
+    found = [path for path in root.rglob("*") if path.suffix.lower() in suffixes and path.is_file()]
+    return {path.relative_to(root).as_posix(): path for path in sorted(found)}

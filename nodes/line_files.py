@@ -7,22 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..engine import HiggsError, LinesRow, write_whole
-from . import folders
 from .portable_names import portable_parts
 
 LIST = "lines.json"
 _FORMAT = "higgs-tts-lines"
-
-
-def lines_folder(name: str) -> Path:
-    """A folder below ComfyUI's output. Raises HiggsError for a name that leads elsewhere or is not portable."""
-    parts = portable_parts(name.strip().rstrip("/\\"))
-    if not parts:
-        raise HiggsError(
-            f"folder is {name!r}, which is not a folder below ComfyUI's output. Use letters and digits, with / for a "
-            "folder in a folder."
-        )
-    return folders.output().joinpath(*parts)
 
 
 def file_name(row: LinesRow, take: int, takes: int) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 from comfy_api.latest import io, ui
 
 from ..engine import LinesRow, SamplingParams, SpeechResult, Turn, Voice, read_lines, turn_to_srt
-from . import audio, types, voice_files
-from .line_files import LineFiles, lines_folder, look, subtitles_of
+from . import audio, folders, types, voice_files
+from .line_files import LineFiles, look, subtitles_of
 from .line_plan import LinePlan, LineTake, plan
 from .memory import load_engine
 from .node_errors import node_errors
@@ -116,7 +116,7 @@ class HiggsTTSLines(io.ComfyNode):
         **settings: float,
     ) -> io.NodeOutput:
         params = replace(SamplingParams(), **settings)
-        rows, files = read_lines(*lines), LineFiles(lines_folder(folder))
+        rows, files = read_lines(*lines), LineFiles(folders.below_output(folder))
         spoken = [row for row in rows if row.has_words]
         scene = scene.strip()
         common = model.model.stamp, scene, even_loudness

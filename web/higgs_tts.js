@@ -1,5 +1,5 @@
-// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once; Higgs Lines shows its
-// report. A saved Higgs Speak that is older than one of its widgets keeps saying what it said.
+// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once; Higgs Lines and Higgs
+// Book show their reports. A saved Higgs Speak that is older than one of its widgets keeps saying what it said.
 import { app } from "../../scripts/app.js"
 import { ComfyWidgets } from "../../scripts/widgets.js"
 
@@ -23,7 +23,7 @@ app.registerExtension({
     name: "HiggsTTS.ShownText",
     beforeRegisterNodeDef(nodeType, nodeData) {
         const saves = nodeData.name === "HiggsTTSSaveVoice"
-        if (!saves && nodeData.name !== "HiggsTTSLines") return
+        if (!saves && !["HiggsTTSLines", "HiggsTTSBook"].includes(nodeData.name)) return
         const onExecuted = nodeType.prototype.onExecuted
         nodeType.prototype.onExecuted = function (output) {
             onExecuted?.apply(this, arguments)

@@ -168,7 +168,8 @@ def read_workflow(name: str, max_frames: int, folder: Path = SAVED, **changes: d
     """A workflow in API format, its speech cut to `max_frames`; `changes`: {class_type: {input: value}}."""
     prompt = json.loads((folder / "api" / f"{name}.json").read_text(encoding="utf-8"))
     for entry in prompt.values():
-        if entry["class_type"] in ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"):
+        speaks = ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook")
+        if entry["class_type"] in speaks:
             entry["inputs"]["max_frames"] = max_frames
         entry["inputs"].update(changes.get(entry["class_type"], {}))
     return prompt

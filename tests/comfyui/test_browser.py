@@ -20,6 +20,7 @@ TITLES = {
     "dialogue": "Higgs TTS - Dialogue",
     "lines": "Higgs TTS - Game Lines",
     "subtitles": "Higgs TTS - Subtitles and Dubbing",
+    "book": "Higgs TTS - Book",
 }
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NODES = [
@@ -31,6 +32,7 @@ NODES = [
     "HiggsTTSDialogue",
     "HiggsTTSLines",
     "HiggsTTSSubtitles",
+    "HiggsTTSBook",
 ]
 
 # Where a point of a node lies on the page: x is a share of its width, y counts down from its top.
@@ -105,7 +107,7 @@ class Browser:
         self.page.get_by_test_id(f"template-workflow-{TITLES.get(name, name)}").click()
         self.page.wait_for_function(
             "types => app.graph._nodes.some(node => types.includes(node.type) && node.widgets.every(w => w.last_y))",
-            arg=["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"],
+            arg=["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"],
         )
         self.page.get_by_test_id("dialog-overlay").wait_for(state="detached")
         self.page.wait_for_timeout(500)  # the view glides to the graph
@@ -183,7 +185,7 @@ def fresh_browser(open_browser, make_bare):
     return open_browser(make_bare(page=True))
 
 
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize("name", [name for name in TITLES if name != "book"])  # which plays nothing
 def test_three_clicks_to_speech(fresh_browser, name):
     """In the opened template browser: our pack, a template, Run."""
     browser = fresh_browser
@@ -256,7 +258,7 @@ def test_a_saved_workflow_has_no_gap_between_paragraphs_and_a_new_node_has(fresh
     assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0.6 and fresh_browser.faults == []
 
 
-@pytest.mark.parametrize("node", ["HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"])
+@pytest.mark.parametrize("node", ["HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"])
 def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser, node):
     sockets = fresh_browser.page.evaluate(
         """node => {
@@ -276,6 +278,16 @@ def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser, node):
     assert counts[0] <= 2 and counts == sorted(counts) and counts[-1] >= 5, "one is always free"
     assert names[:5] == [f"voices.voice_{number}" for number in range(1, 6)]
     assert fresh_browser.faults == []
+
+
+def test_a_book_shows_its_report(fresh_browser):
+    fresh_browser.open_template("book")
+    fresh_browser.run()
+    fresh_browser.shoot("first-book")
+    for node in ("HiggsTTSBook", "PreviewAny"):
+        report = fresh_browser.page.evaluate(SHOWN, node)
+        assert "2 chapters, " in report and "02 The Lamp.flac: " in report and "Warning" not in report, report
+    assert fresh_browser.page.evaluate(FAULTS) == [] and fresh_browser.faults == []
 
 
 def test_lines_show_their_report_and_keep_their_seed(fresh_browser):

@@ -16,7 +16,7 @@ from .server import TODAY
 BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
 VOICES = ["HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice"]
-SPEAKING = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"]
+SPEAKING = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"]
 NODES = ["HiggsTTSLoadModel", "HiggsTTSLoadLoRA", *VOICES, *SPEAKING]
 
 
@@ -161,6 +161,61 @@ def test_a_film_is_dubbed_in_its_own_voices(fresh, template):
     assert rate == RATE and abs(len(wave) - len(made)) < RATE / 4 and np.abs(wave).max() > 0.05
     (fresh.base / "input" / "film.srt").unlink()
     assert "Higgs Subtitles: " in (error := fresh.run(template("dub")).error) and "input folder" in error
+
+
+BOOK = """# One
+
+The first chapter has a first sentence. It goes on for a while, so that somebody can press Cancel.
+
+Then comes another paragraph. It is no longer than the first one was, and no shorter.
+
+# Two
+
+The second chapter is short.
+"""
+
+
+def test_a_book_goes_on_where_it_was_stopped(fresh, template):
+    def run(folder, on_event=None, **given):
+        return fresh.run(template("book", HiggsTTSBook={"text": BOOK, "folder": folder, **given}), on_event)
+
+    def made(folder):
+        paths = (fresh.base / "output" / folder).glob("0*")
+        return {path.name: path.read_bytes() for path in paths}
+
+    sent = []
+
+    def stop(message):
+        kept = list((fresh.base / "output" / "stopped" / "spoken").rglob("*.safetensors"))
+        if message["type"] == "progress" and len(kept) > 1 and not sent:
+            sent.append(fresh.post("/interrupt", {}))
+
+    outcome = run("stopped", stop)
+    assert sent and outcome.data("execution_interrupted") and made("stopped") == {}
+    report = run("stopped").text("HiggsTTSBook")
+    assert "2 chapters, " in report and "01 One.flac: 0." in report and " chunks spoken before" in report, report
+    assert " 0 chunks spoken before" not in report and "Warning" not in report, report
+    outcome = run("whole")
+    assert " 0 chunks spoken before" in outcome.text() and outcome.data("progress")[-1]["value"] > 900
+    assert made("stopped") == made("whole") and len(made("whole")) == 4
+    assert "3" not in {data["node"] for data in run("whole").data("executing")}, "nothing has changed"
+    (fresh.base / "output" / "whole" / "01 One.srt").unlink()
+    report = run("whole").text("HiggsTTSBook")
+    assert "01 One.flac: 0." in report and "made" in report and "02 Two.flac: 0.1 min, unchanged" in report, report
+
+
+def test_a_book_from_a_file_becomes_an_m4b_with_chapters(fresh, template):
+    (fresh.base / "input" / "book.md").write_text(BOOK, encoding="utf-8")
+    options = fresh.get("/object_info/HiggsTTSBook")["HiggsTTSBook"]["input"]["required"]["book"][1]["options"]
+    assert "book.md" in options
+    outcome = fresh.run(template("book", HiggsTTSBook={"book": "book.md", "folder": "bound", "format": "m4b"}))
+    assert "book.m4b: 0." in outcome.text(), outcome.text()
+    av = pytest.importorskip("av")
+    with av.open(str(fresh.base / "output" / "bound" / "book.m4b")) as file:
+        assert [mark["metadata"]["title"] for mark in file.chapters()] == ["One", "Two"]
+        assert file.duration > 10_000_000
+    missing = fresh.run(template("book", HiggsTTSBook={"book": "none.epub"}))
+    assert "there is no book 'none.epub'" in missing.error
 
 
 def test_v2_speaks_with_a_scene(comfy, workflow):

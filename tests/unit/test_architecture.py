@@ -100,8 +100,8 @@ def test_what_moves_memory_or_knows_the_server_is_imported_where_it_is_used_alon
         # memory.py loads and frees, devices.py asks for ComfyUI's device and flags, node_errors.py for the user's stop.
         "comfy.model_management": {"memory.py", "devices.py", "node_errors.py"},
         "folder_paths": {"folders.py"},  # registers and lists folders
-        # Whether it still runs, who listens, and routes of our own.
-        "server": {"exit_guard.py", "events.py", "routes.py"},
+        # Whether it still runs, who listens, routes of our own, and a line of text on a node.
+        "server": {"exit_guard.py", "events.py", "routes.py", "progress_text.py"},
     }
     found = {module: set() for module in may}
     for path in NODES.rglob("*.py"):

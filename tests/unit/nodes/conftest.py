@@ -73,7 +73,7 @@ class FakePatcher:
 class FakeEngine:
     """Counts what is done to it: weights of 700 bytes, and 300 that `trim` gives up."""
 
-    device, planned_bytes, encoder_bytes = CPU, 1000, 300
+    device, planned_bytes, encoder_bytes, fingerprint = CPU, 1000, 300, "fake"
     card = types.SimpleNamespace(one_voice=False)
 
     def __init__(self, fails=None):
@@ -199,7 +199,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     server = types.ModuleType("server")
     server.running = True
     loop = types.SimpleNamespace(is_running=lambda: server.running, call_soon_threadsafe=lambda call: call())
-    server.sent, server.routes = [], {}
+    server.sent, server.routes, server.told = [], {}, []
     server.PromptServer = types.SimpleNamespace(
         instance=types.SimpleNamespace(
             loop=loop,
@@ -207,6 +207,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
             last_node_id=None,
             last_prompt_id="a prompt",
             sockets={},
+            send_progress_text=lambda text, node_id, sid=None: server.told.append((text, node_id, sid)),
             send_sync=lambda *message: server.sent.append(message),
             routes=types.SimpleNamespace(get=lambda path: route(server, path), post=lambda path: route(server, path)),
         )

@@ -42,7 +42,7 @@ def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
 def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
-        "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles",
+        "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook",
     ]  # fmt: skip
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
@@ -57,6 +57,7 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
         "HiggsTTSDialogue": SamplingParams,
         "HiggsTTSLines": SamplingParams,
         "HiggsTTSSubtitles": SamplingParams,
+        "HiggsTTSBook": SamplingParams,
         "HiggsTTSLoadModel": EngineConfig,
     }
     seen = set()

@@ -17,10 +17,12 @@ TITLES = {  # what the template browser shows and searches
     "dialogue": "Higgs TTS - Dialogue",
     "lines": "Higgs TTS - Game Lines",
     "subtitles": "Higgs TTS - Subtitles and Dubbing",
+    "book": "Higgs TTS - Book",
 }
 NAMES = [*TITLES]
 API_ONLY = ["dub"]  # for programs: it needs a film
 EVERY = [*NAMES, *API_ONLY]
+SPEAKING = {f"HiggsTTS{name}" for name in ("Speak", "Dialogue", "Lines", "Subtitles", "Book")}
 BYPASSED = 4  # LiteGraph's mode of a node that is switched off
 GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
 every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
@@ -72,7 +74,7 @@ def test_the_voices_that_templates_name_are_there():
     voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
     inputs = [node["inputs"] for name in EVERY for node in api(name).values() if "Load" in node["class_type"]]
     named = [given["voice"] for given in inputs if "voice" in given]
-    assert len(named) == 8 and {name.removeprefix("built-in/") for name in named} <= voices
+    assert len(named) == 9 and {name.removeprefix("built-in/") for name in named} <= voices
     assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
 
 
@@ -126,11 +128,7 @@ def test_links_are_known_at_both_ends(name):
 def test_values_are_the_engine_s_defaults(name):
     for node in api(name).values():
         for key, value in node["inputs"].items():
-            if (
-                node["class_type"] in ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles")
-                and hasattr(SamplingParams, key)
-                and key != "seed"
-            ):
+            if node["class_type"] in SPEAKING and hasattr(SamplingParams, key) and key != "seed":
                 assert value == (PARAGRAPH_GAP if key == "paragraph_gap" else getattr(SamplingParams, key)), key
             if node["class_type"] == "HiggsTTSSubtitles" and hasattr(CueParams, key):
                 assert value == getattr(CueParams, key), key

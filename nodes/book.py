@@ -1,0 +1,269 @@
+"""HiggsTTSBook: a book becomes a folder of sound files, and goes on where it was stopped. Knows no tensor."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import comfy.utils
+from comfy_api.latest import io, ui
+
+from ..engine import (
+    BOOK_FORMATS,
+    BOOK_SUFFIXES,
+    VERSION,
+    Book,
+    BookProgress,
+    BookReport,
+    HiggsError,
+    SamplingParams,
+    SpeechResult,
+    Voice,
+    decode_text,
+    narrate,
+    read_book,
+    read_book_text,
+    script_names,
+)
+from ..engine import said_as as spelled
+from . import folders, progress_text, types, voice_files
+from .memory import load_engine
+from .node_errors import check_interrupt, node_errors
+from .patcher import HiggsPatcher
+from .speak import advanced_inputs, retries_input, said_as, sampling_inputs
+from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
+from .voice_folders import listed_pronunciations, voice_called
+from .written import Written
+
+NAME = "Higgs Book"
+FOLDER, TITLE = "book", "Book"
+OWN_TEXT = "the text below"
+TOLD = 8  # chunks that were spoken again, in the report
+BAR_STEPS = 1000
+TEXT = """# The Lighthouse
+
+## The Letter
+
+The lighthouse had been dark for eleven years when the letter came.
+
+## The Lamp
+
+On the last night of October he carried the oil up all the steps, and lit the lamp."""
+_written = Written()
+_asked: dict[str, str] = {}  # node -> what it was last asked for, as far as that is known before it runs
+
+
+class HiggsTTSBook(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSBook",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Speaks a book (text, Markdown or EPUB) into a folder: a sound file and subtitles for each "
+            "chapter, or one M4B. Stop it whenever you like: the next run goes on from there.",
+            search_aliases=[
+                "audiobook",
+                "epub",
+                "narration",
+                "m4b",
+                "chapters",
+                "tts",
+                "text to speech",
+                "higgs audio",
+            ],
+            is_output_node=True,
+            inputs=[
+                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                *_book_inputs(),
+                voices_input(
+                    "The narrator's voice. For a script, voices of the speakers in the order in which they first "
+                    "speak; or by the voice's name or the socket's number, where the script uses these."
+                ),
+                *_file_inputs(),
+                *sampling_inputs(new_seeds=False),
+                *advanced_inputs(),
+                even_loudness_input("Make paragraphs equally loud, as far as 8 dB allow."),
+                retries_input(),
+            ],
+            outputs=[
+                io.String.Output(display_name="report", tooltip="The files, their lengths, and any warnings."),
+                io.String.Output(display_name="folder", tooltip="The folder they are in."),
+            ],
+            hidden=[io.Hidden.unique_id],
+        )
+
+    @classmethod
+    def validate_inputs(cls, book: str | None, voices: object = None) -> bool | str:
+        """A linked name (None) is known later. ComfyUI gives a socket that grows to every validation."""
+        if book in (None, OWN_TEXT) or book in folders.files_in_input(BOOK_SUFFIXES):
+            return True
+        return f"{NAME}: there is no book {book!r} in ComfyUI's input folder. Put it there and press R."
+
+    @classmethod
+    def fingerprint_inputs(cls, book: str | None, text: str | None = TEXT, **others: object) -> list:
+        """Runs again when the book's file or a voice file has changed, or what a run left. What is linked is None."""
+        path = folders.files_in_input(BOOK_SUFFIXES).get(book or "")
+        names = script_names(text or "")[1] if path is None else ()
+        asked = repr((cls.hidden.unique_id, book, text, sorted(others.items())))
+        key = _asked[cls.hidden.unique_id] = hashlib.sha256(asked.encode(errors="replace")).hexdigest()
+        files = [voice_files.fingerprint(voice) for voice in filter(None, map(voice_called, names))]
+        return [listed_pronunciations(), _written.number(key), _stat(path), *files]
+
+    @classmethod
+    def execute(
+        cls,
+        model: HiggsPatcher,
+        book: str = OWN_TEXT,
+        text: str = TEXT,
+        voices: Mapping[str, Voice | None] | None = None,
+        folder: str = FOLDER,
+        format: str = BOOK_FORMATS[0],
+        script: bool = False,
+        scene: str = "",
+        pronunciations: str = "",
+        even_loudness: bool = True,
+        **settings: float,
+    ) -> io.NodeOutput:
+        with node_errors(NAME):
+            params, place = replace(SamplingParams(), **settings), folders.below_output(folder)
+            found, sockets = _read(book, text, script, by_name(voices))
+            given = voices_of(found.speakers, sockets, model, found.head)
+            found = spelled(found, said_as(pronunciations))
+            what = given, params, scene.strip() or None, format, even_loudness
+            report = narrate(_Lazy(model), found, place, *what, on_progress=_teller(cls.hidden.unique_id))
+            if key := _asked.get(cls.hidden.unique_id):
+                made = any(file.made for file in report.files)
+                _written.leave(key, functools.partial(_look, place), changed=made)
+        told = _describe(report, found, model)
+        progress_text.show("done", cls.hidden.unique_id)
+        return io.NodeOutput(told, str(place), ui=ui.PreviewText(told))
+
+
+class _Lazy:
+    """The engine, loaded when it first speaks: a book that is there needs none."""
+
+    def __init__(self, model: HiggsPatcher):
+        self._model, self._is_loaded = model, False
+        self.fingerprint = model.engine.fingerprint
+
+    def speak_turns(self, *what, **options) -> SpeechResult:
+        if not self._is_loaded:
+            load_engine(self._model)
+            self._is_loaded = True
+        return self._model.engine.speak_turns(*what, **options)
+
+
+def _book_inputs() -> list[io.Input]:
+    return [
+        io.Combo.Input(
+            "book",
+            options=[OWN_TEXT, *folders.files_in_input(BOOK_SUFFIXES)],
+            default=OWN_TEXT,
+            tooltip="A .txt, .md or .epub file in ComfyUI's input folder, or the text below. Press R after you "
+            "have put a file there.",
+        ),
+        io.String.Input(
+            "text",
+            multiline=True,
+            default=TEXT,
+            optional=True,
+            tooltip="The book, where no file is chosen. Markdown headings (#) or lines such as CHAPTER II "
+            "begin chapters.",
+        ),
+    ]
+
+
+def _file_inputs() -> list[io.Input]:
+    return [
+        io.String.Input(
+            "folder",
+            default=FOLDER,
+            optional=True,
+            tooltip="Where the files go, below ComfyUI's output folder. A folder for each book: what was spoken is "
+            "kept there.",
+        ),
+        io.Combo.Input(
+            "format",
+            options=list(BOOK_FORMATS),
+            default=BOOK_FORMATS[0],
+            optional=True,
+            tooltip="flac and wav are lossless. mp3 and m4b have 64 kbit/s; m4b is one file with chapters.",
+        ),
+        io.Boolean.Input(
+            "script",
+            default=False,
+            optional=True,
+            tooltip="The book is a script of several speakers, as for Higgs Dialogue.",
+        ),
+    ]
+
+
+def _read(book: str, text: str, is_script: bool, sockets: Mapping[str, Voice]) -> tuple[Book, Mapping[str, Voice]]:
+    """The book, and the voices that its speakers go by."""
+    title = TITLE
+    if book != OWN_TEXT:
+        path = folders.files_in_input(BOOK_SUFFIXES).get(book)
+        if path is None:
+            raise HiggsError(f"there is no book {book!r} in ComfyUI's input folder. Put it there and press R.")
+        if not is_script:
+            return read_book(path), sockets
+        text, title = decode_text(path.read_bytes()), path.stem
+    if not is_script:
+        return read_book_text(text, title), sockets
+    head, names = script_names(text)
+    known = with_voice(names, sockets)
+    if head or known:
+        return read_book_text(text, title, True, [*sockets, *reversed(known)]), sockets
+    found = read_book_text(text, title, True)
+    return found, in_turn(found.speakers, sockets)
+
+
+def _teller(node_id: str):
+    """What shows how far the book is, and stops it when asked to."""
+    bar, shown = comfy.utils.ProgressBar(BAR_STEPS), ""
+
+    def on_progress(progress: BookProgress) -> None:
+        nonlocal shown
+        check_interrupt()
+        bar.update_absolute(round(BAR_STEPS * progress.share), BAR_STEPS)
+        if (told := str(progress)) != shown:
+            shown = told
+            progress_text.show(told, node_id)
+
+    return on_progress
+
+
+def _describe(report: BookReport, book: Book, model: HiggsPatcher) -> str:
+    count, spoken = len(book.chapters), sum(file.made for file in report.files)
+    chapters = f"{count} {'chapter' if count == 1 else 'chapters'}"
+    told = [
+        f"{chapters}, {report.seconds / 60:.1f} min of speech in {report.folder}, in {report.elapsed / 60:.1f} min."
+    ]
+    told += [f"Not read aloud: {', '.join(book.left_out)}."] if book.left_out else []
+    told += [f"Warning: {warning}" for warning in (*model.model.warnings, *report.warnings)]
+    told += [
+        f"{file.name}: {file.seconds / 60:.1f} min, {'made' if file.made else 'unchanged'}" for file in report.files
+    ]
+    again = [f"Spoken again: {chunk}." for chunk in report.spoken_again]
+    told += again[:TOLD] + ([f"Spoken again: {len(again) - TOLD} more chunks."] if len(again) > TOLD else [])
+    details = f"{report.frames} frames spoken, {report.reused} chunks spoken before, {spoken} files made"
+    told += [f"Model: {model.model.label}", f"Details: {details}. Backend: {report.how}. Higgs TTS {VERSION}"]
+    return "\n".join(told)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f} min"
+
+
+def _look(folder: Path) -> list:
+    """[name, bytes, time] of each file that users get: differs where one of them has gone or changed."""
+    return [[path.name, *_stat(path)] for path in sorted(folder.glob("*")) if path.is_file()]
+
+
+def _stat(path: Path | None) -> list[int]:
+    """[bytes, time of the last change], or nothing where there is no such file."""
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path and path.is_file() else []

@@ -1,0 +1,139 @@
+"""Higgs Book: files from ComfyUI's input folder, whose voices speak, what is told, and that only changes are spoken."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+from higgs_tts.engine import SAMPLE_RATE, HiggsError, Voice
+
+VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
+TEXT = "# One\n\nFirst of all.\n\n# Two\n\nAnd then.\n"
+
+
+@pytest.fixture
+def run(load_module, make_engine, comfy, tmp_path):
+    (tmp_path / "input" / "novels").mkdir(parents=True)
+    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher.model.label, patcher.model.warnings = "higgs", ("the loader's",)
+    node = load_module("book").HiggsTTSBook
+
+    def run(**given):
+        """What was said in this run; `run.report` is told of it."""
+        before = len(patcher.engine.calls)
+        output = node.execute(patcher, **given)
+        run.report, folder = output.args
+        assert output.ui.args == (run.report,) and folder == str(run.folder)
+        run.calls = [call for call in patcher.engine.calls[before:] if isinstance(call, tuple) and len(call) == 5]
+        return [turn.text for turns, *_ in run.calls for turn in turns]
+
+    run.engine, run.model, run.node, run.input = patcher.engine, patcher.model, node, tmp_path / "input"
+    run.folder, run.mm, run.server = tmp_path / "output" / "book", comfy["comfy.model_management"], comfy["server"]
+    run.bars = comfy["comfy.utils"].bars
+    return run
+
+
+def test_a_text_becomes_a_folder(run):
+    said = run(text=TEXT, voices={"voice_1": VOICE}, seed=4, scene=" A hall. ", paragraph_gap=0.3)
+    assert said == ["One [pause 1.5]", "First of all.", "Two [pause 1.5]", "And then."]
+    ((_, voices, params, scene, even),) = run.calls
+    assert voices == {"": VOICE} and (scene, even) == ("A hall.", True)
+    assert (params.seed, params.paragraph_gap, params.turn_gap) == (4, 0.3, 0.3)
+    names = sorted(path.name for path in run.folder.iterdir())
+    assert names == ["01 One.flac", "01 One.srt", "02 Two.flac", "02 Two.srt", "book.json"]
+    told = run.report.splitlines()
+    assert told[0].startswith("2 chapters, 0.1 min of speech in ") and str(run.folder) in told[0]
+    for line in ("Warning: the loader's", "01 One.flac: 0.0 min, made", "Model: higgs"):
+        assert line in told
+    assert run.bars[-1] == (500, 1000) and [told for told, *_ in run.server.told] == [
+        "chapter 1 of 2, 0 s left",
+        "done",
+    ]
+    assert {told[1:] for told in run.server.told} == {("7", None)}
+
+
+def test_what_is_there_needs_no_model(run):
+    run(text=TEXT, voices={"voice_1": VOICE})
+    loads = len(run.mm.loads)
+    assert run(text=TEXT, voices={"voice_1": VOICE}) == [] and len(run.mm.loads) == loads
+    assert "01 One.flac: 0.0 min, unchanged" in run.report
+    said = run(text=TEXT.replace("And", "But"), voices={"voice_1": VOICE})
+    assert said == ["Two [pause 1.5]", "But then."] and len(run.mm.loads) == loads + 1
+
+
+def test_files_of_the_input_folder(run, load_module):
+    (run.input / "novels" / "a.txt").write_text("Chapter 1\n\nFrom a file.", encoding="utf-8")
+    (run.input / "picture.png").write_bytes(b"")
+    options = next(one for one in run.node.define_schema().inputs if one.args[0] == "book").options
+    assert options == [load_module("book").OWN_TEXT, "novels/a.txt"]
+    assert run(book="novels/a.txt", voices={"voice_1": VOICE}) == ["Chapter 1 [pause 1.5]", "From a file."]
+    assert run.node.validate_inputs("novels/a.txt") is True and run.node.validate_inputs(None) is True
+    assert "there is no book 'b.txt'" in run.node.validate_inputs("b.txt")
+    with pytest.raises(HiggsError, match=r"Higgs Book: there is no book '\.\./a\.txt'"):
+        run(book="../a.txt")
+
+
+def test_it_runs_again_when_a_file_has_changed(run):
+    path = run.input / "a.txt"
+    path.write_text("One.", encoding="utf-8")
+
+    def stamp():
+        return run.node.fingerprint_inputs("a.txt", TEXT)
+
+    first = stamp()
+    run(book="a.txt", voices={"voice_1": VOICE})
+    assert stamp() == first, "its own run changes nothing"
+    (run.folder / "01 a.flac").unlink()
+    assert (second := stamp()) != first
+    run(book="a.txt", voices={"voice_1": VOICE})
+    assert stamp() == second
+    path.write_text("Another.", encoding="utf-8")
+    assert stamp() != second
+
+
+def test_a_script_finds_its_voices(run, library):
+    script = "Ben: One.\nAda: Two.\nBen: Three.\nAda: Four."
+    run(text=script, script=True, voices={"voice_1": VOICE, "voice_2": OTHER})
+    ((turns, voices, *_),) = run.calls
+    assert [turn.speaker for turn in turns] == ["Ben", "Ada", "Ben", "Ada"] and voices == {"Ben": VOICE, "Ada": OTHER}
+    named = {"voice_1": replace(VOICE, name="Ada"), "voice_2": replace(OTHER, name="Ben")}
+    run(text=script, script=True, voices=named)
+    ((_, voices, *_),) = run.calls
+    assert (voices["Ben"].transcript, voices["Ada"].transcript) == ("Two.", "One.")
+    VOICE.save(library / "cleo.safetensors")
+    run(text="Ben = cleo\nAda = 1\n\n" + script, script=True, voices={"voice_1": OTHER})
+    ((_, voices, *_),) = run.calls
+    assert voices["Ben"].transcript == "One." and voices["Ada"] is OTHER
+    run.engine.card = types.SimpleNamespace(one_voice=True)
+    run(text=script, script=True)
+    assert len({voice.name for voice in run.calls[-1][1].values()}) == 2
+
+
+def test_it_can_be_stopped(run, interrupted):
+    run.mm.stop = True
+    with pytest.raises(interrupted):
+        run(text=TEXT, voices={"voice_1": VOICE})
+    assert not list(run.folder.rglob("*.flac"))
+
+
+def test_words_are_said_as_listed(run):
+    assert run(text="Nguyen.", voices={"voice_1": VOICE}, pronunciations="Nguyen = Win") == ["Win."]
+
+
+def test_what_is_wrong_is_told(run):
+    for given, told in (
+        ({"text": " \n"}, "has nothing to read aloud"),
+        ({"text": "A.", "folder": "../elsewhere"}, "not a folder below ComfyUI's output"),
+    ):
+        with pytest.raises(HiggsError, match=rf"^Higgs Book: .*{told}"):
+            run(**given)
+
+
+def test_its_sound_is_what_was_spoken(run):
+    soundfile = pytest.importorskip("soundfile")
+    run(text="One.", voices={"voice_1": VOICE}, format="wav")
+    samples, rate = soundfile.read(run.folder / "01 Book.wav", dtype="int16")
+    assert rate == SAMPLE_RATE and samples[SAMPLE_RATE // 2 :][:5].tolist() == [32767] * 5
+    assert len(samples) == SAMPLE_RATE * 3 // 2 + 5
