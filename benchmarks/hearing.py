@@ -12,14 +12,9 @@ import numpy as np
 import torch
 
 from engine.resample import resample
+from training.readings import digits, in_words, ordinal, year
 
 RATE = 16_000  # what recognisers hear
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
-_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
 _SPELLED = {
     "mr": "mister", "mrs": "missus", "dr": "doctor", "prof": "professor", "st": "street", "ok": "okay",
     "grey": "gray", "colour": "color", "theatre": "theater", "neighbour": "neighbor", "gonna": "going to",
@@ -74,54 +69,23 @@ class Whisper:
 RECOGNISERS = {"whisper": Whisper, "pocketsphinx": Pocketsphinx}
 
 
-def in_words(number: int) -> str:
-    """A whole number as it is said: 1250 -> one thousand two hundred fifty."""
-    if number < 20:
-        return _ONES[number]
-    if number < 100:
-        return _TENS[number // 10] + (f" {_ONES[number % 10]}" if number % 10 else "")
-    for size, name in ((1_000_000_000, "billion"), (1_000_000, "million"), (1000, "thousand"), (100, "hundred")):
-        if number >= size:
-            rest = f" {in_words(number % size)}" if number % size else ""
-            return f"{in_words(number // size)} {name}{rest}"
-    raise AssertionError(number)
-
-
-def _year(number: int) -> str:
-    first, second = divmod(number, 100)
-    if number // 10 in (200, 100, 110) or not 1100 <= number <= 2099:
-        return in_words(number)
-    return f"{in_words(first)} {'hundred' if not second else 'oh ' * (second < 10) + in_words(second)}"
-
-
 def _time(match: re.Match) -> str:
     hour, minute = int(match[1]), int(match[2])
     return f" {in_words(hour)} {'' if not minute else 'oh ' * (minute < 10) + in_words(minute)} "
-
-
-def _ordinal(number: int) -> str:
-    words = in_words(number).split()
-    last = words[-1]
-    words[-1] = _ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else re.sub("ve$", "f", last) + "th")
-    return " ".join(words)
-
-
-def _digits(match: re.Match) -> str:
-    return " ".join(_ONES[int(digit)] for digit in match[0] if digit.isdigit())
 
 
 _RULES = (
     (r"<\|[^|]*\|>", " "),
     (r"\b(\d{1,2}):(\d\d)\b", _time),
     (r"\b\d{1,3}(?:,\d{3})+\b", lambda m: in_words(int(m[0].replace(",", "")))),
-    (r"\b\d{3}-\d{4}\b", _digits),
+    (r"\b\d{3}-\d{4}\b", digits),
     (r"\$(\d+)\.(\d\d)\b", r"\1 dollars \2 cents"),
     (r"\$(\d+)", r"\1 dollars"),
     (r"%", " percent "),
-    (r"\b(\d+)\.(\d+)\b", lambda m: f"{in_words(int(m[1]))} point {' '.join(_ONES[int(d)] for d in m[2])}"),
-    (r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: _ordinal(int(m[1]))),
-    (r"\b\d{4}\b", lambda m: _year(int(m[0]))),
-    (r"\b0\d+\b", _digits),
+    (r"\b(\d+)\.(\d+)\b", lambda m: f"{in_words(int(m[1]))} point {' '.join(in_words(int(d)) for d in m[2])}"),
+    (r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: ordinal(int(m[1]))),
+    (r"\b\d{4}\b", lambda m: year(int(m[0]))),
+    (r"\b0\d+\b", digits),
     (r"\d+", lambda m: f" {in_words(int(m[0]))} "),
     (r"\b([ap])\.? ?m\b\.?", r"\1m"),
     (r"[^a-z' ]", " "),

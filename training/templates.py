@@ -38,19 +38,26 @@ def lists() -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def forms() -> tuple[str, ...]:
+def _forms() -> tuple[str, ...]:
     """The sentence forms: [this|or that] is a choice, {slot} a word."""
     return tuple((TEXT / "templates.txt").read_text().splitlines())
 
 
-def sentence(rng: random.Random) -> str:
-    """One sentence of a random form."""
-    text = _CHOICE.sub(lambda match: rng.choice(match[1].split("|")), rng.choice(forms()))
+@cache
+def tales() -> tuple[str, ...]:
+    """More forms, for training alone: dialogue and story-telling."""
+    return tuple((TEXT / "tales.txt").read_text().splitlines())
+
+
+def sentence(rng: random.Random, forms: tuple[str, ...] = ()) -> str:
+    """One sentence of one of `forms`, or of the general ones where none are given."""
+    text = _CHOICE.sub(lambda match: rng.choice(match[1].split("|")), rng.choice(forms or _forms()))
     while _SLOT.search(text):
         text = _SLOT.sub(lambda match: _fill(match[1], rng), text, count=1)
     text = _ARTICLE.sub(r"\1n ", " ".join(text.split()))
     text = re.sub(r" (?=[.,!?])", "", text).replace("m..", "m.")
-    return text[0].upper() + text[1:]
+    first = text[0] == '"'
+    return text[:first] + text[first].upper() + text[first + 1 :]
 
 
 def word(rng: random.Random) -> str:

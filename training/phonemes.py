@@ -1,0 +1,122 @@
+"""Sentences as the phonemes that Kokoro reads, and which word each belongs to, by espeak-ng. Knows no network.
+
+espeak-ng's library comes with Debian's package libespeak-ng1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from dataclasses import dataclass
+
+from .readings import readable
+
+_UTF8, _IPA_TIED = 1, 0x02 | 0x80 | (0x361 << 8)
+_SHORT = {"Mr.", "Mrs.", "Ms.", "Dr.", "Prof.", "St.", "a.m.", "p.m."}  # whose stops end nothing
+# espeak-ng's IPA -> the symbols that Kokoro knows, as its text front end misaki maps them for American English.
+_SPELLED = (
+    ("a͡ɪ", "I"), ("a͡ʊ", "W"), ("d͡ʒ", "ʤ"), ("e͡ɪ", "A"), ("t͡ʃ", "ʧ"), ("ɔ͡ɪ", "Y"), ("o͡ʊ", "O"), ("ə͡l", "ᵊl"),
+    ("ʔˌn̩", "tᵊn"), ("ʔn̩", "tᵊn"), ("n̩", "ᵊn"), ("l̩", "ᵊl"), ("ɚ", "əɹ"), ("ɜːɹ", "ɜɹ"), ("ɜː", "ɜɹ"), ("ɪ͡ə", "iə"),
+    ("ʔ", "t"), ("ɬ", "l"), ("ɾ", "T"), ("ɐ", "ə"), ("ç", "k"), ("x", "k"), ("r", "ɹ"), ("ː", ""), ("ʲ", ""), ("͡", ""),
+    ("̃", ""), ("e", "A"), ("o", "ɔ"), ("ɵ", "ə"), ("ɹɹ", "ɹ"),
+)  # fmt: skip
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libespeak-ng.so.1")
+    rate = library.espeak_Initialize(2, 0, None, 0)
+    assert rate > 0, "espeak-ng does not find its data: set ESPEAK_DATA_PATH"
+    library.espeak_TextToPhonemes.restype = ctypes.c_char_p
+    library.espeak_TextToPhonemes.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_int]
+    assert library.espeak_SetVoiceByName(b"en-us") == 0, "espeak-ng has no American English"
+    return library
+
+
+def spoken(text: str) -> str:
+    """`text` without marks as phonemes, words parted by spaces."""
+    library = _library()
+    held = ctypes.c_char_p(text.encode())
+    parts = []
+    while held.value:
+        part = library.espeak_TextToPhonemes(ctypes.byref(held), _UTF8, _IPA_TIED)
+        parts.append((part or b"").decode())
+        if not held:
+            break
+    found = re.sub(r"\([a-z-]*\)|[_-]", "", " ".join(parts))
+    for old, new in _SPELLED:
+        found = found.replace(old, new)
+    return " ".join(found.split())
+
+
+@dataclass(frozen=True)
+class Reading:
+    """phonemes: with marks; words: the symbol at which each word between white space begins."""
+
+    phonemes: str
+    words: tuple[int, ...]
+
+
+def read(text: str) -> Reading:
+    """A text without tags. Marks shape how it is said, so they stay between the phonemes."""
+    phonemes, starts, clause = "", [], []
+    for written in text.split():
+        word = readable(written)
+        marks = "" if written in _SHORT else re.search(r"[,.!?;:]*\"?[,.!?;:]*$", written)[0]
+        clause.append(re.sub(r'[,.!?;:"()]', " ", word))
+        if marks:
+            phonemes, starts, clause = _add(phonemes, starts, clause, marks)
+    phonemes, starts, _ = _add(phonemes, starts, clause, "")
+    return Reading(phonemes, tuple(starts))
+
+
+def _add(before: str, starts: list[int], clause: list[str], marks: str) -> tuple[str, list[int], list[str]]:
+    """The phonemes and word starts so far, and those of one clause with the marks after it."""
+    said = spoken(" ".join(clause))
+    before += " " * bool(before and said)
+    starts = [*starts, *(len(before) + at for at in _places(said, clause))]
+    return before + said + marks[:1].replace('"', ""), starts, []
+
+
+@functools.lru_cache(200_000)
+def _alone(word: str) -> tuple[int, ...]:
+    """Symbols of each part of a word by itself."""
+    return tuple(map(len, spoken(word).split())) or (0,)
+
+
+def _places(said: str, clause: list[str]) -> list[int]:
+    """Where each word begins in `said`. espeak-ng joins some words: the cheapest way to lay the words' own lengths
+    over the joined ones decides."""
+    parts, own = said.split(" "), [(i, size) for i, word in enumerate(clause) for size in _alone(word)]
+    begins = [0]
+    for part in parts:
+        begins.append(begins[-1] + len(part) + 1)
+    best: dict[tuple[int, int], tuple[float, int]] = {(0, 0): (0.0, 0)}
+    for done in range(1, len(parts) + 1):
+        for used in range(done, len(own) + 1):
+            ways = (
+                (best[done - 1, used - n][0] + abs(sum(s for _, s in own[used - n : used]) - len(parts[done - 1])), n)
+                for n in (1, 2, 3)
+                if (done - 1, used - n) in best
+            )
+            if found := min(ways, default=None):
+                best[done, used] = found
+    places: list[int | None] = [None] * len(clause)
+    if (len(parts), len(own)) not in best:  # it says more than its words: by their lengths alone
+        whole, passed = max(1, sum(size for _, size in own)), 0
+        for i, size in own:
+            places[i] = passed * len(said) // whole if places[i] is None else places[i]
+            passed += size
+        return [place or 0 for place in places]
+    done, used = len(parts), len(own)
+    while done:
+        count = best[done, used][1]
+        group = own[used - count : used]
+        whole, passed = max(1, sum(size for _, size in group)), 0
+        for i, size in group:
+            at = begins[done - 1] + passed * len(parts[done - 1]) // whole
+            places[i] = at if places[i] is None else min(places[i], at)
+            passed += size
+        done, used = done - 1, used - count
+    return [place or 0 for place in places]

@@ -1,0 +1,82 @@
+"""Figures as the words they are read as, one written word at a time: 7:45 -> seven forty five. Knows no voice."""
+
+from __future__ import annotations
+
+import re
+
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+_TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
+_SIZES = ((1_000_000_000, "billion"), (1_000_000, "million"), (1000, "thousand"), (100, "hundred"))
+
+
+def in_words(number: int) -> str:
+    """A whole number as it is said: 1250 -> one thousand two hundred fifty."""
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        return _TENS[number // 10] + (f" {_ONES[number % 10]}" if number % 10 else "")
+    size, name = next((size, name) for size, name in _SIZES if number >= size)
+    rest = f" {in_words(number % size)}" if number % size else ""
+    return f"{in_words(number // size)} {name}{rest}"
+
+
+def _pair(number: int) -> str:
+    """The last two figures of a time or a year."""
+    return f"oh {_ONES[number]}" if number < 10 else in_words(number)
+
+
+def year(number: int) -> str:
+    """Four figures as a year, where they can be one."""
+    first, second = divmod(number, 100)
+    if number // 10 in (200, 100, 110) or not 1100 <= number <= 2099:
+        return in_words(number)
+    return f"{in_words(first)} {_pair(second) if second else 'hundred'}"
+
+
+def ordinal(number: int) -> str:
+    """21 -> twenty first."""
+    *first, last = in_words(number).split()
+    th = last[:-1] + "ie" if last.endswith("y") else re.sub("ve$", "f", last)
+    return " ".join([*first, _ORDINALS.get(last) or f"{th}th"])
+
+
+def _money(match: re.Match) -> str:
+    dollars, cents = int(match[1].replace(",", "")), match[2]
+    told = f"{in_words(dollars)} dollar{'s' * (dollars != 1)}"
+    return f"{told} {in_words(int(cents))} cents" if cents else told
+
+
+def _time(match: re.Match) -> str:
+    hour, minute = int(match[1]), int(match[2])
+    return f"{in_words(hour)} {_pair(minute)}" if minute else f"{in_words(hour)} o'clock"
+
+
+def digits(match: re.Match) -> str:
+    """Each figure by itself."""
+    return " ".join(_ONES[int(digit)] for digit in match[0] if digit.isdigit())
+
+
+_RULES = (
+    (r"\$(\d[\d,]*)(?:\.(\d\d))?", _money),
+    (r"\b(\d{1,2}):(\d\d)\b", _time),
+    (r"\b\d{3}-\d{4}\b", digits),
+    (r"\b\d{1,3}(?:,\d{3})+\b", lambda m: in_words(int(m[0].replace(",", "")))),
+    (r"\b(\d+)\.(\d+)\b", lambda m: f"{in_words(int(m[1]))} point {' '.join(_ONES[int(d)] for d in m[2])}"),
+    (r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: ordinal(int(m[1]))),
+    (r"\b\d{4}\b", lambda m: year(int(m[0]))),
+    (r"\b0\d+\b", digits),
+    (r"\d+", lambda m: f" {in_words(int(m[0]))} "),
+    (r"%", " percent "),
+    (r"\b([ap])\.m\b\.?", r"\1 m"),
+)
+
+
+def readable(word: str) -> str:
+    """A written word, or several, without figures. What stands between white space stays together."""
+    for pattern, said in _RULES:
+        word = re.sub(pattern, said, word)
+    return " ".join(word.split())

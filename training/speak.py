@@ -1,0 +1,111 @@
+"""Lines spoken by Kokoro's voices into shards on disk, on one GPU, like those of synthesise. Knows no codec.
+
+python -m training.speak --model kokoro-v1.0.int8.onnx --kokoro DIR --lines lines.json.xz --out DIR --shards 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .natural_voices import TRAINED, Voices, shares
+from .read import Spoken, load
+from .speaker import EDGES, Job, Sound, Speaker
+from .synthesise import MAX_SECONDS, Utterance
+from .voices import SAMPLE_RATE
+
+LINES = 4096  # of a shard
+
+
+def speak(speaker: Speaker, lines: Sequence[tuple[Spoken, str]]) -> Iterator[tuple[int, Sound]]:
+    """Lines, each by the speaker beside it -> (number of the line, its sound), in order; what cannot be said, and what
+    is longer than MAX_SECONDS, is left out."""
+    jobs, owner = [], []
+    for number, (line, name) in enumerate(lines):
+        jobs += [Job(part, name, 1 / line.stretch) for part in line.parts]
+        owner += [(number, i) for i in range(len(line.parts))]
+    parts: dict[tuple[int, int], Sound] = {owner[number]: sound for number, sound in speaker.say(jobs)}
+    for number, (line, _) in enumerate(lines):
+        held = [parts.get((number, i)) for i in range(len(line.parts))]
+        said = [part for part in held if part]
+        if len(said) < len(held):
+            continue
+        sound = joined(said, line.pauses)
+        if len(sound.samples) <= MAX_SECONDS * SAMPLE_RATE:
+            yield number, sound
+
+
+def joined(parts: list[Sound], pauses: Sequence[float]) -> Sound:
+    """The parts with `pauses` seconds of silence between them, their edges included."""
+    samples, words, begin = [parts[0].samples], list(parts[0].words), len(parts[0].samples)
+    for part, pause in zip(parts[1:], pauses, strict=True):
+        silence = np.zeros(round(max(0.0, pause - sum(EDGES)) * SAMPLE_RATE), np.int16)
+        begin += len(silence)
+        words += [begin / SAMPLE_RATE + at for at in part.words]
+        samples += [silence, part.samples]
+        begin += len(part.samples)
+    return Sound(np.concatenate(samples), tuple(words))
+
+
+def make(speaker: Speaker, lines: Sequence[tuple[Spoken, str]], path: Path) -> float:
+    """Writes one shard, PATH.i16 and then PATH.json; returns its seconds of speech."""
+    made, total = [], 0
+    with open(path.with_suffix(".i16"), "wb") as file:
+        for number, sound in speak(speaker, lines):
+            line, name = lines[number]
+            words = tuple(round(1000 * at) for at in sound.words)
+            made.append(Utterance(line.text, name, total, len(sound.samples), words))
+            file.write(sound.samples.tobytes())
+            total += len(sound.samples)
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps([asdict(one) for one in made]), encoding="utf-8")
+    partial.replace(path.with_suffix(".json"))
+    return total / SAMPLE_RATE
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="Kokoro's int8 ONNX file")
+    parser.add_argument("--kokoro", type=Path, required=True, help="folder of voices_ja.npz and vocab.json")
+    parser.add_argument("--lines", type=Path, required=True, help="file that read wrote")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the shards")
+    parser.add_argument("--shards", type=int, required=True, help=f"of at most {LINES} lines each")
+    parser.add_argument(
+        "--lot", type=int, default=0, help="so many shards go into a folder of their own, lot00 onwards"
+    )
+    parser.add_argument("--part", default="0/1", help="I/N: every N-th of the lines, from the I-th")
+    parser.add_argument("--speakers", default="all", help="names with commas between them, or all")
+    parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long with what there is")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    begin = time.time()
+    names = TRAINED if given.speakers == "all" else tuple(given.speakers.split(","))
+    voices = Voices.of(names, given.kokoro)
+    speaker = Speaker(given.model, given.kokoro / "vocab.json", voices, given.device)
+    first, step = map(int, given.part.split("/"))
+    lines, dice, chances = load(given.lines)[first::step], random.Random(given.seed), shares(names)
+    total, ready = 0.0, time.time()
+    for shard in range(given.shards):
+        if time.time() - begin > 60 * given.minutes:
+            break
+        chosen = [lines[(shard * LINES + i) % len(lines)] for i in range(min(LINES, len(lines)))]
+        told = list(zip(chosen, dice.choices(names, chances, k=len(chosen)), strict=True))
+        folder = given.out / f"lot{shard // given.lot:02d}" if given.lot else given.out
+        folder.mkdir(parents=True, exist_ok=True)
+        total += make(speaker, told, folder / f"{shard:03d}")
+        took = time.time() - ready
+        print(f"speak: {total / 3600:.2f} h in {took:.0f} s, {total / took:.0f} times real time", flush=True)
+
+
+if __name__ == "__main__":
+    main()
