@@ -22,6 +22,7 @@ from .config import (
     SAMPLE_RATE,
     VERSION,
     Adapter,
+    ClipParams,
     CueParams,
     EngineConfig,
     SamplingParams,
@@ -36,12 +37,13 @@ from .errors import HiggsError
 from .plain_text import decode_text
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
+from .prompt.lengths import misfit
 from .prompt.lines import LinesRow, read_lines
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
-from .voice.clip import Wave, read_clip
+from .voice.clip import Wave, cut_clip, read_clip
 from .voice.voice import Voice
 from .whole_file import write_whole
 
@@ -64,6 +66,7 @@ __all__ = [
     "Book",
     "BookProgress",
     "BookReport",
+    "ClipParams",
     "CueParams",
     "CueSheet",
     "CueSpeech",
@@ -85,12 +88,14 @@ __all__ = [
     "cue_lines",
     "cue_names",
     "cue_summary",
+    "cut_clip",
     "cut_references",
     "decode_text",
     "download_checkpoint",
     "estimate_seconds",
     "find_checkpoints",
     "find_in_hf_cache",
+    "misfit",
     "mix_speech",
     "narrate",
     "range_of",

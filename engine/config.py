@@ -162,3 +162,14 @@ class CueParams:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
+
+
+@dataclass(frozen=True)
+class ClipParams:
+    """Which part of a recording is a reference clip."""
+
+    start: float = _number(0.0, 0.0, 36000.0, step=0.1)  # seconds
+    length: float = _number(0.0, 0.0, 30.0, step=0.1)  # seconds; 0: all of it
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..engine import Voice, Wave
+from ..engine import ClipParams, Voice, Wave, cut_clip, misfit
 from . import audio as clips
-from . import types
+from . import types, widgets
 from .memory import free_memory
 from .node_errors import check_interrupt, node_errors
 from .patcher import HiggsPatcher
@@ -40,6 +40,7 @@ class HiggsTTSVoice(io.ComfyNode):
                     placeholder="what is said in the clip, word for word",
                     tooltip=TRANSCRIPT_TIP,
                 ),
+                *part_inputs(),
             ],
             outputs=[
                 types.Voice.Output(display_name="voice", tooltip="For Higgs Speak and Higgs Save Voice."),
@@ -48,10 +49,21 @@ class HiggsTTSVoice(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, model: HiggsPatcher, audio: dict | None, transcript: str = "") -> io.NodeOutput:
+    def execute(
+        cls, model: HiggsPatcher, audio: dict | None, transcript: str = "", start: float = 0.0, length: float = 0.0
+    ) -> io.NodeOutput:
         with node_errors(NAME):
-            made = encode(model, *clips.to_clip(audio), transcript=transcript)
+            wav, rate = clips.to_clip(audio)
+            made = encode(model, cut_clip(wav, rate, ClipParams(start, length)), rate, transcript)
         return io.NodeOutput(made, describe(made, "Enter what is said in the clip into transcript."))
+
+
+def part_inputs() -> list[io.Input]:
+    """Which part of a recording is meant. Last of all: workflows keep widgets in order, and older ones lack them."""
+    return [
+        widgets.number(ClipParams, "start", tooltip="Where the clip begins in a longer recording, in seconds."),
+        widgets.number(ClipParams, "length", tooltip="How long the clip is, in seconds. 0 takes all the rest."),
+    ]
 
 
 def encode(model: HiggsPatcher, wav: Wave, rate: int, transcript: str, name: str = "") -> Voice:
@@ -65,5 +77,6 @@ def encode(model: HiggsPatcher, wav: Wave, rate: int, transcript: str, name: str
 def describe(voice: Voice, remedy: str) -> str:
     """The info output. `remedy` is what the user can do about a transcript that is missing."""
     if voice.transcript:
-        return f"{voice.seconds:.1f} s, {voice.transcript!r}"
+        warning = misfit(voice.transcript, voice.seconds)
+        return f"{voice.seconds:.1f} s, {voice.transcript!r}" + (f"\nWarning: {warning}" if warning else "")
     return f"{voice.seconds:.1f} s\nWarning: without a transcript the voice is cloned less well. {remedy}".rstrip()

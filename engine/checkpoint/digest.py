@@ -8,7 +8,7 @@ from pathlib import Path
 from ..config import EngineConfig
 from .load import Checkpoint
 
-_READ = ("*.json", "*.safetensors", "*.pth", "*.bin")
+_READ = ("*.json", "*.safetensors", "*.pth", "*.bin", "*.gguf")
 _SAMPLES, _BYTES = 64, 4096  # of a file; weights that were trained anew differ everywhere
 
 

@@ -46,6 +46,22 @@ def bounds_of(text: str) -> Bounds:
     return Bounds(max(0.0, shortest) * FRAME_RATE, longest * FRAME_RATE, _SILENCE + pauses)
 
 
+def misfit(transcript: str, seconds: float) -> str:
+    """Why a clip of that length cannot be speech of its transcript; empty where it may be."""
+    shortest, longest, _ = bounds_of(transcript)
+    if seconds * FRAME_RATE < shortest:
+        return (
+            f"The transcript is too long for {seconds:.1f} s of speech: it takes {shortest / FRAME_RATE:.0f} s at "
+            "least. Enter only what is said in the clip, or take more of the recording."
+        )
+    if seconds * FRAME_RATE > longest:
+        return (
+            f"The transcript is too short for {seconds:.1f} s of speech: it takes {longest / FRAME_RATE:.0f} s at "
+            "most. Enter all that is said in the clip, or take less of the recording."
+        )
+    return ""
+
+
 def _shortened(number: re.Match) -> str:
     """A long number may be said in few words."""
     return "".join(filter(str.isdecimal, number[0]))[:4]

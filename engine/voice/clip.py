@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..config import SAMPLE_RATE
+from ..config import SAMPLE_RATE, ClipParams
 from ..errors import HiggsError
 from ..optional import import_optional
 from ..resample import MAX_TAPS, resample, taps
@@ -45,6 +45,19 @@ def read_clip(path: str | os.PathLike) -> tuple[np.ndarray, int]:
     except (OSError, RuntimeError) as error:
         raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
     return samples.T, rate
+
+
+def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
+    """The part of a recording [C, S] or [S] that is a reference clip; what reaches beyond its end is not there.
+
+    Raises HiggsError for a part that begins behind the end.
+    """
+    begin, size = round(part.start * sample_rate), wav.shape[-1]
+    if begin and begin >= size:
+        raise HiggsError(
+            f"start is {part.start:g} s, but the clip is {size / sample_rate:.1f} s long. Choose an earlier start."
+        )
+    return wav[..., begin : begin + round(part.length * sample_rate) if part.length else size]
 
 
 def check_clip(wav: Wave, sample_rate: int) -> None:

@@ -5,9 +5,11 @@ import os
 
 import pytest
 import torch
+from higgs_tts.engine.config import ClipParams
 from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.prompt.lengths import misfit
 from higgs_tts.engine.voice import voice as voice_module
-from higgs_tts.engine.voice.clip import check_clip, prepare_clip
+from higgs_tts.engine.voice.clip import check_clip, cut_clip, prepare_clip
 from higgs_tts.engine.voice.voice import Voice
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -17,6 +19,30 @@ CODES = torch.arange(40).reshape(5, 8) * 26
 
 def tone(rate, seconds, hertz=440.0):
     return 0.5 * torch.sin(2 * math.pi * hertz * torch.arange(int(rate * seconds), dtype=torch.float64) / rate).float()
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "first", "count"),
+    [(0, 0, 0, 600), (2.5, 0, 25, 575), (2.5, 1.2, 25, 12), (59, 10, 590, 10), (0, 30, 0, 300)],
+)
+def test_a_clip_is_cut_from_a_long_recording(start, length, first, count):
+    wav = torch.arange(600.0).repeat(2, 1)
+    part = cut_clip(wav, 10, ClipParams(start, length))
+    assert part.shape == (2, count) and part[1, 0] == first
+    assert torch.equal(cut_clip(wav[0], 10, ClipParams(start, length)), part[0])
+
+
+def test_a_start_behind_the_end_is_told():
+    with pytest.raises(HiggsError, match=r"start is 60 s, but the clip is 60\.0 s long"):
+        cut_clip(torch.zeros(1, 600), 10, ClipParams(60))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(5.0, ""), (12.0, ""), (0.5, "too long for 0.5 s of speech"), (90.0, "too short for 90.0 s")]
+)
+def test_a_transcript_that_is_not_of_the_clip_is_told(seconds, told):
+    said = misfit("This is what somebody says in about six seconds, neither slowly nor very fast, if at all.", seconds)
+    assert told in said and bool(told) == bool(said)
 
 
 @pytest.mark.parametrize("transcript", ["Said so, «voilà» 你好.", "", None])

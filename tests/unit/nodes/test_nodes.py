@@ -185,6 +185,17 @@ class TestVoice:
         assert patcher.engine.calls == [((2, 800), 44100, "Hello.", "")] and voice.transcript == "Hello."
         assert info == "0.2 s, 'Hello.'"
 
+    def test_a_part_of_a_long_recording(self, load_module, make_engine):
+        patcher = load_module("patcher").make_patcher(make_engine())
+        audio = {"waveform": torch.zeros(1, 1, 60 * 8000), "sample_rate": 8000}
+        execute = load_module("voice").HiggsTTSVoice.execute
+        said = "Far more words than anybody can say in so short a time as a fifth of a second is."
+        _, info = execute(patcher, audio, said, start=12.5, length=7.0).args
+        assert patcher.engine.calls[-1][:2] == ((1, 56000), 8000)
+        assert info.startswith(f"0.2 s, {said!r}\nWarning: The transcript is too long for 0.2 s of speech")
+        with pytest.raises(HiggsError, match=r"^Higgs Voice: start is 61 s, but the clip is 60\.0 s long"):
+            execute(patcher, audio, start=61.0)
+
     def test_a_missing_transcript_is_a_warning(self, load_module, make_engine):
         patcher = load_module("patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}

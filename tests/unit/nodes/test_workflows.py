@@ -26,7 +26,10 @@ SPEAKING = {f"HiggsTTS{name}" for name in ("Speak", "Dialogue", "Lines", "Subtit
 BYPASSED = 4  # LiteGraph's mode of a node that is switched off
 GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
 every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
-SINCE = {"HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries")}  # widgets since 0.1.0
+SINCE = {  # widgets since 0.1.0
+    "HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries"),
+    "HiggsTTSVoice": ("start", "length"),
+}
 PARAGRAPH_GAP = 0.6  # of a new node
 WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
 # (inputs, widgets, outputs) of the nodes of ComfyUI that the workflows use.
