@@ -114,7 +114,7 @@ def _by_hand(
     for name, weight in tensors.items():
         module = name.removesuffix(".weight")
         prefix = f"base_model.model.{module}"
-        if module.rpartition(".")[2] in settings.get("modules_to_save", ()):
+        if module.endswith(tuple(settings.get("modules_to_save", ()))):  # as PEFT: also input_layernorm is a "norm"
             merged[name] = saved[f"{prefix}.weight"] = weight + 0.1 * noise(*weight.shape)
         if not re.fullmatch(settings["target_modules"], module):
             continue

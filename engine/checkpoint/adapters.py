@@ -22,7 +22,7 @@ _PREFIX = "base_model.model."  # what PEFT puts in front of all names
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _FEW = 6  # names that a message lists
 _ALPHA = 8  # PEFT's default
-_ROWS_AT_ONCE = 16 << 20  # weights whose fp32 copies are there at a time
+_ROWS_AT_ONCE = 4 << 20  # weights whose fp32 copies are there at a time
 
 # "module.lora_A.weight", and with the adapter's name in it where a state was saved as it was: "module.lora_A.x.weight".
 _KEY = re.compile(
@@ -59,13 +59,14 @@ class Change:
 
     def apply(self, target: torch.Tensor) -> None:
         """`target`, the base's tensor in any float dtype on any device -> the changed one, in place."""
-        get = {part: self.file.get(key, target.device).float() for part, key in self.keys.items()}
+        get = {part: self.file.get(key, target.device) for part, key in self.keys.items()}
+        get = {part: tensor if part == "whole" else tensor.float() for part, tensor in get.items()}
         count = max(1, _ROWS_AT_ONCE // math.prod(target.shape[1:]))
         for start in range(0, len(target), count):
             rows = slice(start, start + count)
             wide = target[rows].float()
             if "whole" in get:
-                wide = wide.lerp(get["whole"][rows], self.strength)
+                wide = wide.lerp(get["whole"][rows].float(), self.strength)
             elif "magnitude_vector" in get:
                 moved = wide + get["B"][rows] @ get["A"] * self.factor
                 length = torch.linalg.vector_norm(moved, dim=1)

@@ -57,7 +57,6 @@ def _say_parser(commands):
     command.add_argument("--allow-specials", action="store_true", help="allow stray begin and end codes")
     command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, a cue a sentence")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
-    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="a LoRA to merge, once or more")
     _cue_arguments(command)
     _way_arguments(command)
     _model_arguments(command)
@@ -91,7 +90,6 @@ def _narrate_parser(commands):
     text = f"seconds of silence between paragraphs; {low} to {high}, default {BOOK_GAP}"
     command.add_argument("--paragraph-gap", type=float, default=BOOK_GAP, help=text)
     command.set_defaults(turn_gap=BOOK_GAP, allow_specials=False)
-    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="a LoRA to merge, once or more")
     _way_arguments(command)
     _model_arguments(command)
 
@@ -154,6 +152,7 @@ def _serve_parser(commands):
 
 
 def _way_arguments(command):
+    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="a LoRA to merge, once or more")
     command.add_argument(
         "--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: no CUDA kernels of ours"
     )

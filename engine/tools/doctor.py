@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from ..checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
 from ..checkpoint.catalog import CODEC_V2
 from ..checkpoint.discover import CODEC_SUBFOLDER, TOKENIZER, find_checkpoints, missing_parts
 from ..checkpoint.find_codec import find_codec, open_codec
@@ -218,6 +219,8 @@ def _advice(report: Report, lacks: list[str]) -> str:
         found = [found.path for found in find_checkpoints([folder]) if found.complete and found.path != folder]
         if found:
             return f"Give the folder of a checkpoint: {', '.join(map(str, found))}."
+        if (folder / ADAPTER_SETTINGS).is_file():
+            return "This is a LoRA. Give the folder of the model that it was trained on; say takes the LoRA by --lora."
         if _is_codec(folder):
             return "This is a codec. Give the folder of the model that it belongs to."
     if any(FETCH in problem for problem in report.problems):

@@ -11,6 +11,7 @@ from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.checkpoint.tensor_file import open_tensors
 from higgs_tts.engine.talker.weight import SCRATCH
+from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.engine.tools.quantize_folder import quantize_folder
 from higgs_tts.tests.peft_files import KINDS, merged_folder, write_adapter
 from safetensors.torch import load_file, save_file
@@ -265,6 +266,11 @@ def test_the_terminal_takes_several_with_their_strengths(made, tmp_path, capsys)
     assert (tmp_path / "a.npy").read_bytes() == first
     assert main([*ran, "--model", str(base), "--lora", f"{adapter}:99"]) == 2
     assert "strength is 99" in capsys.readouterr().err
+
+
+def test_doctor_tells_a_lora_from_a_model(made):
+    _, adapter, _ = made("v3")
+    assert "This is a LoRA" in examine(adapter).advice
 
 
 @pytest.mark.parametrize(
