@@ -26,7 +26,6 @@ from . import (
     Voice,
     cue_lines,
     cue_summary,
-    cut_references,
     mix_speech,
     read_book,
     read_clip,
@@ -41,6 +40,7 @@ from .tools.arguments import make_parser
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
+from .tools.film import film_voices
 from .tools.new_folder import new_folder, writable
 from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
@@ -129,14 +129,13 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
         voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
         if film:
             without = [speaker for speaker in sheet.speakers if speaker not in voices]
-            for speaker, clip in cut_references(sheet.cues, torch.from_numpy(film[0]), film[1], without).items():
-                transcript = None if args.translated else clip.transcript
-                voices[speaker] = engine.encode_voice(clip.wav, SAMPLE_RATE, transcript, speaker)
+            voices |= film_voices(engine, sheet, film, without, args.translated)
         cues = sheet.said_as(said).cues
         what = engine, cues, voices, params, fit, args.scene
         speech = with_bar(functools.partial(speak_cues, *what, even=not args.uneven))
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
-    wav = mix_speech(speech.sounds, speech.seconds, below, rate, fit.lower_bed)
+    seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
+    wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
     write(out, wav.T.numpy(), rate)
     if srt_out:
         srt_out.write_text(speech.to_srt(), encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from comfy_api.latest import io
 
 from ..engine import (
@@ -96,8 +97,6 @@ class HiggsTTSSubtitles(io.ComfyNode):
         model: HiggsPatcher,
         srt: str,
         voices: Mapping[str, Voice | None] | None = None,
-        film: dict | None = None,
-        bed: dict | None = None,
         scene: str = "",
         pronunciations: str = "",
         translated: bool = False,
@@ -105,16 +104,18 @@ class HiggsTTSSubtitles(io.ComfyNode):
         **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
+            # By name: what is not connected is not given, and an empty one is an error.
+            clips = {name: audio.to_clip(settings.pop(name), name) for name in ("film", "bed") if name in settings}
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
             params = replace(SamplingParams(), **settings)
-            sheet, sockets = _read(subtitle_text(srt), by_name(voices), film is not None)
-            below, rate = (None, audio.SAMPLE_RATE) if bed is None else audio.to_clip(bed, "bed")
-            lent = _Film(model, sheet, film, translated)
+            sheet, sockets = _read(subtitle_text(srt), by_name(voices), "film" in clips)
+            lent = _Film(model, sheet, clips.get("film"), translated)
             given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
             cues = sheet.said_as(said_as(pronunciations)).cues
             what = load_engine(model), cues, given, params, fit, scene.strip() or None
             speech = with_bar(functools.partial(speak_cues, *what, even=even_loudness))
-            wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), below, rate, fit.lower_bed)
+            bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
+            wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
         told = _describe(speech, model, sheet, lent.told)
         return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(), "\n".join(cue_lines(speech)))
 
@@ -122,10 +123,9 @@ class HiggsTTSSubtitles(io.ComfyNode):
 class _Film:
     """A film's sound, whose speakers lend their voices. told: whose, and from where; seconds: how long it is."""
 
-    def __init__(self, model: HiggsPatcher, sheet: CueSheet, film: dict | None, translated: bool):
-        self._model, self._sheet, self._translated = model, sheet, translated
-        self._clip = None if film is None else audio.to_clip(film, "film")
-        self.seconds = 0.0 if self._clip is None else self._clip[0].shape[1] / self._clip[1]
+    def __init__(self, model: HiggsPatcher, sheet: CueSheet, clip: tuple[torch.Tensor, int] | None, translated: bool):
+        self._model, self._sheet, self._clip, self._translated = model, sheet, clip, translated
+        self.seconds = clip[0].shape[1] / clip[1] if clip else 0.0
         self.told: list[str] = []
 
     def voices(self, speakers: Sequence[str]) -> dict[str, Voice]:

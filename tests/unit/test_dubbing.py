@@ -360,6 +360,11 @@ def test_the_terminal_speaks_a_file_over_its_film(engine, tmp_path, capsys):
     assert [one.turns[0].speaker for one in read_cues(srt.read_text(encoding="utf-8")).cues] == [
         who for who, _ in LINES
     ]
+    soundfile.write(tmp_path / "silent.wav", 0 * film[0, : 20 * SAMPLE_RATE].numpy(), SAMPLE_RATE)
+    assert main([*command, "--film", str(tmp_path / "silent.wav")]) == 0
+    assert "warning: Bob cannot be heard clearly" in capsys.readouterr().err
+    wav, _ = soundfile.read(out)
+    assert len(wav) >= 20 * SAMPLE_RATE, "as long as the film"
     assert main([*command, "--script", "a.txt"]) == 2 and "only one of them" in capsys.readouterr().err
     assert main([*command, "--codes", str(tmp_path / "a.npy")]) == 2
     missing = ["say", "--device", "cpu", "--srt-in", str(tmp_path / "no.srt"), "--out", str(out)]
