@@ -33,6 +33,7 @@ from .dubbing.references import cut_references
 from .dubbing.report import cue_lines, cue_summary
 from .dubbing.speak import CueSpeech, speak_cues
 from .engine import Engine
+from .engines import Engines
 from .errors import HiggsError
 from .plain_text import decode_text
 from .prompt.chunking import estimate_seconds
@@ -73,6 +74,7 @@ __all__ = [
     "Dialogue",
     "Engine",
     "EngineConfig",
+    "Engines",
     "Found",
     "HiggsError",
     "LinesRow",

@@ -104,6 +104,8 @@ class EngineConfig:
     kernels: str = "auto"  # "auto": our CUDA kernels where they fit; "torch": torch's ops alone
     prefixes: int = _number(4, 0, 64)  # beginnings of prompts (voice, scene) whose keys and values are kept
     adapters: tuple[Adapter, ...] = ()  # merged in this order
+    # GB of a GPU's memory that sequences which decode together may bring the engine to; 0: all that is free.
+    memory: float = _number(0.0, 0.0, 1024.0, step=1.0)
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, DTYPES)

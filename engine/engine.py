@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import torch
 
@@ -17,16 +16,18 @@ from .checkpoint.load import inspect, require_quantizable, require_whole, talker
 from .codec.model import encode_once
 from .codec.waveform import Waveform
 from .config import MAX_BATCH, EngineConfig, SamplingParams
-from .decode.kept_codes import KeptCodes, SequenceStore
+from .decode.kept_codes import KeptCodes
 from .device import device_of
 from .dtypes import auto_dtype, compute_dtype
 from .errors import HiggsError
 from .generation import Batch, generate
+from .interface import OnFrame, Speaking, SpeechInterface
 from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes, free_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .prompt.script import Turn
+from .relay import SoundMaker
 from .request import DialogueOptions, Listener, SpeechRequest
 from .result import SpeechResult
 from .threads import SMALL_BYTES, one_thread
@@ -34,7 +35,7 @@ from .voice.clip import Wave, check_clip, prepare_clip
 from .voice.voice import Voice
 
 
-class Engine:
+class Engine(SpeechInterface):
     """Speaks with one checkpoint on one device.
 
     Making it reads headers only. `open` puts weights, cache and codec on the device, `close` drops them all; both may
@@ -58,11 +59,21 @@ class Engine:
         self._lock = threading.RLock()
         self._closing = self._speaking = self._drop_after = False
         self._loaded: LoadedModel | None = None
-        self._kept = KeptCodes()
+        self.kept = KeptCodes()
 
     @property
     def family(self) -> str:
         return self.checkpoint.config.family
+
+    @property
+    def label(self) -> str:
+        """Which device it is, in words for users."""
+        return f"GPU {self.device.index} ({self.kind})" if self.device.type == "cuda" else self.kind
+
+    @property
+    def kind(self) -> str:
+        """What sort of device it is."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
 
     def knows_tag(self, tag: str) -> bool:
         """Whether the checkpoint follows a control tag, as far as its files say."""
@@ -170,74 +181,18 @@ class Engine:
             codes = encode_once(codec.config, codec.read("encoder", self.device), clip)
         return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
 
-    @torch.inference_mode()
-    def speak(
-        self,
-        text: str,
-        voice: Voice | None = None,
-        params: SamplingParams | None = None,
-        scene: str | None = None,
-        on_frame: Callable[[int, int], None] | None = None,
-        on_audio: Callable[[torch.Tensor], None] | None = None,
-        on_restart: Callable[[str], None] | None = None,
-    ) -> SpeechResult:
-        """Says `text`; the engine must be open.
-
-        Long text is split at sentence ends into sequences that decode together; without a voice the first one is spoken
-        alone and is the voice of the rest. `scene` is v2's description of the recording. `on_frame(done, expected)` is
-        called after every step and may raise to cancel; the engine stays usable. `on_audio(wav)` gets the sound
-        [n] float32, on the host and in order, as soon as it is final: of the first sequence while it is spoken, of
-        others once nothing is wrong with them. `on_restart(why)`: the first came out badly, and all sound so far is
-        void; without it, that one is not spoken again. Raises HiggsError for empty text, a prompt that does not fit the
-        context, for a voice of another codec, and when the engine is closed meanwhile.
-        """
-        voices = {} if voice is None else {"": voice}
-        return self._say((Turn("", text),), voices, params, scene, (on_frame, on_audio, on_restart), None)
-
-    @torch.inference_mode()
-    def speak_turns(
-        self,
-        turns: Sequence[Turn],
-        voices: Mapping[str, Voice] = MappingProxyType({}),
-        params: SamplingParams | None = None,
-        scene: str | None = None,
-        on_frame: Callable[[int, int], None] | None = None,
-        on_audio: Callable[[torch.Tensor], None] | None = None,
-        on_restart: Callable[[str], None] | None = None,
-        reuse: bool | SequenceStore = True,
-        even: bool = True,
-    ) -> SpeechResult:
-        """Says a dialogue, all of its turns together; see `speak` for what both have.
-
-        voices: by speaker. One without gets its own from seed and name: its first words are the voice of the rest.
-        reuse: what this engine has said before comes from its codes, which stay on the host, or a caller's store has
-        it, which gets every sequence once it is spoken. even: the result's turns are equally loud, but for settings;
-        on_audio gets them as they are spoken. Raises HiggsError as `speak` does, and where no turn has a word.
-        """
-        kept = self._kept if reuse is True else None if reuse is False else reuse
-        dialogue = DialogueOptions(kept, even)
-        return self._say(turns, voices, params, scene, (on_frame, on_audio, on_restart), dialogue)
-
-    def _say(
-        self,
-        turns: Sequence[Turn],
-        voices: Mapping[str, Voice],
-        params: SamplingParams | None,
-        scene: str | None,
-        callbacks: tuple[Callable | None, Callable | None, Callable | None],
-        dialogue: DialogueOptions | None,
-    ) -> SpeechResult:
-        on_frame, on_audio, on_restart = callbacks
-        with self._speech() as (loaded, waveform):
+    @contextlib.contextmanager
+    def speaking(self, on_frame: OnFrame | None) -> Iterator[Speaking]:
+        with self.at_work() as (loaded, waveform):
 
             def tick(done: int, expected: int):
                 self.require_open()
                 if on_frame is not None:
                     on_frame(done, expected)
 
-            listener = Listener(tick, on_audio, on_restart)
-            with self._request(waveform, turns, voices, params, scene, listener, dialogue) as request:
-                speech = generate(loaded, request, waveform)
+            yield Speaking(waveform, tick, functools.partial(generate, loaded, waveform=waveform))
+
+    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
         # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
         of_text = self.card.warnings("\n".join(turn.text for turn in turns))
         warnings = *speech.warnings, *self.checkpoint.adapters.warnings, *of_text
@@ -251,9 +206,9 @@ class Engine:
         """
         with (
             torch.inference_mode(),
-            self._speech() as (loaded, waveform),
+            self.at_work() as (loaded, waveform),
             loaded.runner_for(rows, self.context, alone=False) as runner,
-            Batch(loaded, runner, waveform, self._request) as batch,
+            Batch(loaded, runner, waveform, self.request) as batch,
         ):
             yield batch
 
@@ -262,9 +217,17 @@ class Engine:
         if self._closing:
             raise HiggsError("The model was unloaded while it spoke. Run it again.")
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether somebody closes the engine, or has."""
+        return self._closing or not self.opened
+
     @contextlib.contextmanager
-    def _speech(self) -> Iterator[tuple[LoadedModel, Waveform]]:
-        """While somebody speaks: what is on the device, and what makes sound."""
+    def at_work(self) -> Iterator[tuple[LoadedModel, Waveform]]:
+        """While one thread speaks: what is on the device, and what makes sound.
+
+        Raises HiggsError when the engine is not open.
+        """
         with self._lock, self._on_device(), self._few_threads():
             if self._loaded is None:
                 raise HiggsError("The engine is not open. Open it before speaking.")
@@ -278,9 +241,9 @@ class Engine:
                 if self._drop_after:
                     self._drop()
 
-    def _request(
+    def request(
         self,
-        waveform: Waveform,
+        waveform: SoundMaker,
         turns: Sequence[Turn],
         voices: Mapping[str, Voice],
         params: SamplingParams | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
+from dataclasses import replace
 
 from .codec.waveform import Waveform
 from .config import SamplingParams
@@ -11,6 +12,7 @@ from .decode.model_runner import ModelRunner
 from .decode.prefix_cache import PrefixCache
 from .decode.scheduler import Outputs, Scheduler
 from .loaded_model import LoadedModel
+from .memory import Peak
 from .prompt.script import Turn
 from .request import Listener, SpeechRequest
 from .result import SpeechResult
@@ -20,14 +22,17 @@ from .voice.voice import Voice
 
 def generate(loaded: LoadedModel, request: SpeechRequest, waveform: Waveform) -> SpeechResult:
     """Speaks a request. waveform: its own. Raises what the request and its listener raise."""
+    peak = Peak(loaded.pool.device, loaded.held_bytes)
+    waveform.together = loaded.windows_together()  # of what has been said before
     for sequences in request.stages():
         if sequences:
             alone = request.is_single(sequences)
             with loaded.runner_for(len(sequences), request.longest(sequences), alone) as runner:
+                waveform.together = 1 if alone else loaded.windows_together()
                 _decode(loaded, runner, request, sequences, waveform)
         waveform.finish()
         request.settle()
-    return request.result()
+    return replace(request.result(), peak_bytes=peak.nbytes())
 
 
 def _decode(

@@ -15,7 +15,7 @@ from .checkpoint.load import Checkpoint, load_talker, talker_sizes
 from .checkpoint.self_check import check_logits, check_weights
 from .codec.model import build_decoder
 from .codec.snake import SnakeKernel
-from .codec.waveform import Waveform
+from .codec.waveform import LENGTHS, Waveform
 from .config import MAX_BATCH, EngineConfig
 from .cuda.nvrtc import KernelUnavailable
 from .decode.model_runner import ModelRunner
@@ -27,6 +27,7 @@ from .torch_names import release_pinned_memory
 
 CPU_BATCH = 4  # rows at most on a CPU, where memory is not asked and one more row saves less
 RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
+_TOGETHER = (8, 4, 2)  # windows of sound at once
 SLOT_BLOCK = 64  # slots of a batch's cache come in multiples of this
 
 
@@ -180,11 +181,24 @@ class LoadedModel:
         if device.type == "cuda":
             torch.cuda.empty_cache()
             two, three = (self._runner_bytes(batch, max_seq_len) for batch in (2, 3))
-            free = free_bytes(device) - RESERVE - (3 * two - 2 * three)  # less what any batch takes
+            free = self._free_bytes() - RESERVE - (3 * two - 2 * three)  # less what any batch takes
             rows = min(rows, free // (three - two))
         else:
             rows = min(rows, CPU_BATCH)
         return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
+
+    def _free_bytes(self) -> int:
+        """Bytes of a GPU that are free, and that the configuration allows."""
+        free, limit = free_bytes(self.pool.device), self._config.memory
+        return min(free, int(limit * 1e9) - self.held_bytes) if limit else free
+
+    def windows_together(self) -> int:
+        """Windows of sound to decode at once beside a batch, as free memory allows."""
+        if self.pool.device.type != "cuda":
+            return 1
+        free = RESERVE if self._config.memory else free_bytes(self.pool.device)
+        most = (free - RESERVE // 4) // self.decoder.bytes_of(max(LENGTHS))
+        return next((count for count in _TOGETHER if count <= most), 1)
 
     def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
         talker, kernels = self.talker, self._config.kernels

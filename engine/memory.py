@@ -126,6 +126,20 @@ def workspace_bytes(device: torch.device) -> int:
     return 32 << 20 if is_hopper_or_later else (8 << 20) + (128 << 10)
 
 
+class Peak:
+    """Watches the most bytes that torch allocates on a GPU from now on; `held` of them are there already."""
+
+    def __init__(self, device: torch.device, held: int):
+        self._device, self._others = device, 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self._others = torch.cuda.memory_allocated(device) - held
+
+    def nbytes(self) -> int:
+        """The most so far, less what others had at the beginning; 0 on a CPU."""
+        return torch.cuda.max_memory_allocated(self._device) - self._others if self._device.type == "cuda" else 0
+
+
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """`tensor` on `device`; the host does not wait for the work that is queued there before the copy."""
     if device.type != "cuda" or tensor.device.type != "cpu":

@@ -16,7 +16,6 @@ import torch
 from . import ending
 from .audio.assembly import Assembly
 from .audio.loudness import set_volume
-from .codec.waveform import Sound, Waveform
 from .config import SamplingParams
 from .decode.kept_codes import SequenceStore
 from .decode.takes import Takes
@@ -27,6 +26,7 @@ from .prompt.plan import Chunk, plan
 from .prompt.script import Turn
 from .prompt.sequences import SequenceBuilder
 from .prompt.speakers import Speakers
+from .relay import SoundInMaking, SoundMaker
 from .result import Retaken, SpeechResult, SpokenTurn, in_words
 from .sequence import Sequence
 from .voice.voice import Voice
@@ -55,7 +55,7 @@ class _Part:
 
     chunk: Chunk
     takes: Takes | None = None  # of its sequence, once it has one
-    sound: Sound | None = None  # of the take that is being spoken
+    sound: SoundInMaking | None = None  # of the take that is being spoken
 
     @property
     def spoken(self) -> Sequence | None:
@@ -77,7 +77,7 @@ class SpeechRequest:
         self,
         builder: PromptBuilder,
         size: tuple[int, int],
-        waveform: Waveform,
+        waveform: SoundMaker,
         turns: Ordered[Turn],
         voices: Mapping[str, Voice],
         params: SamplingParams,
@@ -95,7 +95,7 @@ class SpeechRequest:
         self._chunks: list[Chunk] = []  # in the text's order, and so are their parts
         self._parts: list[_Part] = []
         self._speaking: dict[Sequence, _Part] = {}  # those that are not judged yet
-        self._ending: list[tuple[Sequence, Sound]] = []  # and of those, the ones that only wait for their last windows
+        self._ending: list[tuple[Sequence, SoundInMaking]] = []  # of those, what only waits for its last windows
         self._current = 0  # the part that is heard now
         self._streamed = (0, 0)  # the part that was streamed last, and samples of it
         self._done = self._remaining = 0  # frames, over the whole text

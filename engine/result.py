@@ -74,6 +74,7 @@ class SpeechResult:
     retaken: tuple[Retaken, ...] = ()  # chunks that were spoken again, or should have been
     said: tuple[SpokenTurn, ...] = ()  # each chunk, as its turn is told
     voices: Mapping[str, Voice] = field(default_factory=dict)  # by speaker, those that were made of speech among them
+    peak_bytes: int = 0  # of a GPU's memory, the model's own among them; 0 on a CPU
 
     @property
     def complete(self) -> bool:

@@ -18,6 +18,8 @@ from ..engine import (
     Book,
     BookProgress,
     BookReport,
+    Engine,
+    Engines,
     HiggsError,
     SamplingParams,
     SpeechResult,
@@ -147,14 +149,15 @@ class _Lazy:
     """The engine, loaded when it first speaks: a book that is there needs none."""
 
     def __init__(self, model: HiggsPatcher):
-        self._model, self._is_loaded = model, False
+        self._model = model
         self.fingerprint = model.engine.fingerprint
 
     def speak_turns(self, *what, **options) -> SpeechResult:
-        if not self._is_loaded:
-            load_engine(self._model)
-            self._is_loaded = True
-        return self._model.engine.speak_turns(*what, **options)
+        return self._engine.speak_turns(*what, **options)
+
+    @functools.cached_property
+    def _engine(self) -> Engine | Engines:
+        return load_engine(self._model)
 
 
 def _book_inputs() -> list[io.Input]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import comfy.model_management as mm
 import torch
@@ -12,28 +13,44 @@ from ..engine import GRAPHS
 log = logging.getLogger("higgs_tts")
 
 
+ALL = "all GPUs"
+_GPU = re.compile(r"(?:gpu|cuda):(\d+)")  # cuda:0 is how earlier versions named the first
+
+
 def device_names() -> list[str]:
-    """What the loader offers. Initialises no device: torch has counted them before packs are loaded."""
-    if mm.get_torch_device().type != "cuda":
-        return ["auto", "cpu"]
-    return ["auto", *(f"cuda:{index}" for index in range(torch.cuda.device_count())), "cpu"]
+    """What the loader offers, as ComfyUI's own device nodes name them. Initialises no device: torch has counted them
+    before packs are loaded."""
+    count = _gpu_count()
+    gpus = [*(f"gpu:{index}" for index in range(count)), ALL] if count > 1 else []
+    return ["auto", *gpus, "cpu"]
 
 
-def resolve_device(name: str) -> tuple[str, str]:
-    """(device, warning) of a choice. A CUDA device has its index: ComfyUI never unloads from one without.
+def resolve_devices(name: str) -> tuple[list[str], str]:
+    """(devices, warning) of a choice. A CUDA device has its index: ComfyUI never unloads from one without.
 
     "auto" is the CPU where there is no CUDA. A device that is not here, saved on another machine, becomes "auto" with a
-    warning.
+    warning. ComfyUI's own device comes first of all.
     """
     default = mm.get_torch_device()
     auto = str(default) if default.type == "cuda" else "cpu"
-    if name == "auto":
-        return auto, ""
-    if name in device_names():
-        return name, ""
-    warning = f"The device {name} is not on this machine, so {auto} is used. Choose another one in Higgs Load Model."
+    if name in ("auto", "cpu"):
+        return [auto if name == "auto" else name], ""
+    here = [f"cuda:{index}" for index in range(_gpu_count())]
+    if name == ALL and here:
+        return sorted(here, key=lambda device: device != auto), ""
+    match = _GPU.fullmatch(name)
+    if match and f"cuda:{match[1]}" in here:
+        return [f"cuda:{match[1]}"], ""
+    if name == ALL:
+        warning = f"There is no GPU on this machine that can be used, so {auto} is."
+    else:
+        warning = f"The device {name} is not on this machine, so {auto} is used. Choose another in Higgs Load Model."
     log.warning("Higgs TTS: %s", warning)
-    return auto, warning
+    return [auto], warning
+
+
+def _gpu_count() -> int:
+    return torch.cuda.device_count() if mm.get_torch_device().type == "cuda" else 0
 
 
 def resolve_runner(graphs: str) -> str:

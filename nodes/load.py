@@ -11,9 +11,9 @@ from comfy_api.latest import io
 from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
 from . import types, widgets
 from .checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
-from .devices import device_names, resolve_device, resolve_runner
+from .devices import device_names, resolve_devices, resolve_runner
 from .node_errors import check_interrupt, is_interrupted, node_errors
-from .sharing import share_patcher
+from .sharing import share_patchers
 
 NAME = "Higgs Load Model"
 LICENCE = (
@@ -78,11 +78,11 @@ class HiggsTTSLoadModel(io.ComfyNode):
         with node_errors(NAME):
             folder, name = _resolve_model(model, cls.hidden.unique_id)
             files = fingerprint(folder)  # before they are read: a later change then counts as one
-            device, warning = resolve_device(device)
-            config = EngineConfig(model=str(folder), device=device, runner=resolve_runner(graphs))
-            engine = Engine(replace(config, **settings))
-            files += fingerprint(engine.checkpoint.codec_folder)
-        return io.NodeOutput(share_patcher(engine, files, name, warning))
+            devices, warning = resolve_devices(device)
+            config = EngineConfig(model=str(folder), runner=resolve_runner(graphs))
+            engines = [Engine(replace(config, device=device, **settings)) for device in devices]
+            files += fingerprint(engines[0].checkpoint.codec_folder)
+        return io.NodeOutput(share_patchers(engines, files, name, warning))
 
 
 def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:
@@ -118,8 +118,9 @@ def _advanced_inputs() -> list[io.Input]:
             default=EngineConfig.device,
             optional=True,
             advanced=True,
-            tooltip="Where the model runs. auto: where ComfyUI runs its own models. On Windows ComfyUI shows one GPU "
-            "unless it is started with --cuda-device all.",
+            tooltip="Where the model runs. auto: where ComfyUI runs its own models. all GPUs: a copy on each, and the "
+            "parts of a long text or script go to whichever is free. On Windows ComfyUI shows one GPU unless it is "
+            "started with --cuda-device all.",
         ),
         io.Combo.Input(
             "dtype",
@@ -146,5 +147,12 @@ def _advanced_inputs() -> list[io.Input]:
             advanced=True,
             tooltip="CUDA graphs: the GPU records one step of speech and replays it, which is faster and sounds the "
             "same. auto: on every NVIDIA GPU. off: if the driver has trouble with them.",
+        ),
+        widgets.number(
+            EngineConfig,
+            "memory",
+            advanced=True,
+            tooltip="Most of the GPU's memory to use, in GB. Parts of a long text are spoken together as far as memory "
+            "allows, so less is slower. 0: all that is free.",
         ),
     ]

@@ -11,7 +11,7 @@ from . import types, widgets
 from .lora_folders import find_lora, lora_fingerprint, loras
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
-from .sharing import share_patcher
+from .sharing import share_patchers
 
 NAME = "Higgs Load LoRA"
 
@@ -67,7 +67,8 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                 return io.NodeOutput(model)
             path = find_lora(name)
             files = [*model.model.files, *lora_fingerprint(path)]  # before they are read: a later change counts as one
-            config = model.engine.config
-            engine = Engine(replace(config, adapters=(*config.adapters, Adapter(str(path), strength))))
+            adapter = Adapter(str(path), strength)
+            configs = [patcher.engine.config for patcher in (model, *model.others)]
+            engines = [Engine(replace(config, adapters=(*config.adapters, adapter))) for config in configs]
             label = f"{model.model.label} + {path.stem} {strength:g}"
-        return io.NodeOutput(share_patcher(engine, files, label, *model.model.warnings))
+        return io.NodeOutput(share_patchers(engines, files, label, *model.model.warnings))

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
+
 import comfy.model_management as mm
 import torch
 
-from ..engine import Engine
+from ..engine import Engine, Engines
 from .patcher import HiggsPatcher
 
+log = logging.getLogger("higgs_tts")
 
-def load_engine(patcher: HiggsPatcher) -> Engine:
-    """The open engine. Call it once a node: each call may unload other models and flush caches."""
-    mm.load_models_gpu([patcher])
-    return patcher.engine
+
+def load_engine(patcher: HiggsPatcher) -> Engine | Engines:
+    """The open engine, or all those that speak together and fit. Call it once a node: each call may unload other models
+    and flush caches.
+    """
+    patchers = [patcher, *patcher.others]
+    try:
+        mm.load_models_gpu(patchers)
+    except torch.cuda.OutOfMemoryError as error:
+        if not any(one.engine.opened for one in patchers):
+            raise
+        traceback.clear_frames(error.__traceback__)
+        log.warning("Higgs TTS: not every GPU has room for the model. The others speak.")
+    return Engines([one.engine for one in patchers]) if patcher.others else patcher.engine
 
 
 def free_memory(size: int, device: torch.device) -> None:

@@ -37,6 +37,7 @@ class HiggsPatcher(ModelPatcher):
     """
 
     model: HiggsModel
+    others: tuple[HiggsPatcher, ...] = ()  # of the engines on other devices that speak together with this one
 
     @property
     def engine(self) -> Engine:

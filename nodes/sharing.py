@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..engine import Engine
@@ -11,16 +12,26 @@ from .patcher import HiggsPatcher, make_patcher
 _patchers: weakref.WeakValueDictionary[tuple, HiggsPatcher] = weakref.WeakValueDictionary()
 
 
-def share_patcher(engine: Engine, fingerprint: list[list], label: str = "", warning: str = "") -> HiggsPatcher:
-    """The patcher of an equal engine over the same files, if one is alive; else one for `engine`, not yet open.
+def share_patchers(
+    engines: Sequence[Engine], fingerprint: list[list], label: str = "", warning: str = ""
+) -> HiggsPatcher:
+    """The patcher of an equal engine over the same files, if one is alive; else one for it, not yet open.
 
-    label, warning: for the info output of the nodes that use it.
+    Of several engines, which speak together, it is the first one's, and the others' are its `others`. label, warning:
+    for the info output of the nodes that use it.
     """
+    first, *others = (_share(engine, fingerprint, label, warning, len(engines)) for engine in engines)
+    first.others = tuple(others)
+    return first
+
+
+def _share(engine: Engine, fingerprint: list[list], label: str, warning: str, together: int) -> HiggsPatcher:
     files = tuple(map(tuple, fingerprint))
     config = engine.config
     precision = engine.dtype, config.weights
     adapters = tuple((str(Path(adapter.path).resolve()), adapter.strength) for adapter in config.adapters)
-    key = (engine.checkpoint.folder.resolve(), files, adapters, engine.device, precision, engine.context, config.runner)
+    settings = engine.device, precision, engine.context, config.runner, config.memory, together
+    key = (engine.checkpoint.folder.resolve(), files, adapters, *settings)
     patcher = _patchers.get(key)
     if patcher is None:
         patcher = _patchers[key] = make_patcher(engine)

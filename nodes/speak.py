@@ -24,6 +24,7 @@ from ..engine import (
     to_srt,
 )
 from . import audio, events, types, widgets
+from .exit_guard import is_exiting
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .patcher import HiggsPatcher
@@ -134,6 +135,8 @@ def with_bar(speak: Callable[..., Speech], step: Callable[[int, int], None] | No
     bar = comfy.utils.ProgressBar(1)
 
     def on_frame(done: int, expected: int) -> None:
+        if is_exiting():
+            raise InterruptedError("ComfyUI exits")  # ends the threads of other devices; `node_errors` then stays
         check_interrupt()  # the bar asks too, but only when it redraws
         bar.update_absolute(done, expected)
         if step is not None:
@@ -158,9 +161,13 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
             *more,
             f"Model: {model}",
             f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}. "
-            f"Higgs TTS {VERSION}",
+            f"{_peak(speech)}Higgs TTS {VERSION}",
         ]
     )
+
+
+def _peak(speech: SpeechResult) -> str:
+    return f"Memory: {speech.peak_bytes / 1e9:.1f} GB at most. " if speech.peak_bytes else ""
 
 
 def told_again(chunks: Iterable[Retaken]) -> list[str]:

@@ -13,24 +13,26 @@ from torch import nn
 
 from .snake import snake
 
-SnakeOp = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]  # as `snake`
+SnakeOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]  # as `snake`
 
 
 class Snake(nn.Module):
     """DAC's activation, by whatever computes it: torch's ops, or a kernel put in their place.
 
-    `heard` of `frames` frames are sound and the rest is padding, which it silences. As every convolution that widens
-    what a sample hears comes after one of these, padding is to the frames before it what the end of a clip is.
+    `heard` of `frames` frames are sound, int32 [B], and the rest is padding, which it silences; None: all are sound. As
+    every convolution that widens what a sample hears comes after one of these, padding is to the frames before it what
+    the end of a clip is.
     """
 
     def __init__(self, width: int):
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(1, width, 1))
         self.compute: SnakeOp = snake
-        self.heard = self.frames = 1
+        self.heard: torch.Tensor | None = None
+        self.frames = 1
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T]
-        return self.compute(x, self.alpha, x.shape[2] // self.frames * self.heard)
+        return self.compute(x, self.alpha, self.heard, x.shape[2] // self.frames)
 
 
 class ResidualUnit(nn.Module):

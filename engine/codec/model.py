@@ -13,7 +13,7 @@ from torch import nn
 
 from ..config import FRAME_SAMPLES, SAMPLE_RATE
 from ..errors import HiggsError
-from ..memory import drop
+from ..memory import drop, to_device
 from ..resample import resample
 from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp
@@ -47,16 +47,36 @@ class CodecDecoder(nn.Module):
             self.add_module(name, part)
         self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
 
-    def forward(self, codes: torch.Tensor, length: int = 0) -> torch.Tensor:  # [B, K, T] -> [B, 960 * T]
-        """`length`: frames to compute with, T or more; what is beyond T is heard as the end of the clip."""
+    def forward(self, codes: torch.Tensor, length: int = 0, heard: torch.Tensor | None = None) -> torch.Tensor:
+        """codes [B, K, T] -> [B, 960 * T]. `length`: frames to compute with, T or more.
+
+        heard: int32 [B], frames of each clip, where they are not all T long. What is beyond its frames is heard as the
+        end of the clip.
+        """
         frames = codes.shape[2]
         length = max(length, frames)
-        for snake in self._snakes:
-            snake.heard, snake.frames = frames, length
+        if heard is None and length > frames:
+            heard = torch.full((len(codes),), frames, dtype=torch.int32, device=codes.device)
         codes = torch.where((codes >= 0) & (codes < self.codebook_size), codes, 0)
         hidden = self.fc2(self.quantizer.decode(F.pad(codes, (0, length - frames)))).transpose(1, 2)
-        hidden[..., frames:] = 0.0
-        return self.acoustic_decoder(hidden)[:, 0, : frames * FRAME_SAMPLES]
+        if heard is not None:
+            hidden.masked_fill_(torch.arange(length, device=codes.device) >= heard[:, None, None], 0.0)
+        self._set_heard(heard, length)
+        wav = self.acoustic_decoder(hidden)[:, 0, : frames * FRAME_SAMPLES]
+        self._set_heard(None, length)  # which would keep its memory
+        return wav
+
+    def _set_heard(self, heard: torch.Tensor | None, length: int):
+        for snake in self._snakes:
+            snake.heard, snake.frames = heard, length
+
+    def bytes_of(self, frames: int) -> int:
+        """Bytes on the device that decoding so many takes for a moment, next to nothing left out.
+
+        The last block's tensors are the largest: its residual units have four of them at a time, and convolutions as
+        much again.
+        """
+        return 8 * frames * FRAME_SAMPLES * self.acoustic_decoder.conv2.in_channels * self.fc2.weight.itemsize
 
     def use(self, snake: SnakeOp) -> None:
         """Puts `snake` in the place of torch's ops (snake.py), or those back in its."""
@@ -77,6 +97,20 @@ class CodecDecoder(nn.Module):
         length = min((length for length in lengths if length >= right - left), default=0)
         wav = self(codes[:, :, left:right].to(self.fc2.weight.device), length)
         return wav[:, (start - left) * FRAME_SAMPLES : (stop - left) * FRAME_SAMPLES]
+
+    @torch.no_grad()
+    def decode_clips(self, clips: list[torch.Tensor], rows: int, length: int) -> torch.Tensor:
+        """Clips of codes [T, K] on the host, each as if alone -> [rows, 960 * length], a row each from its beginning.
+
+        As many rows and frames are always computed: libraries take another way for another shape, and add up in
+        another order.
+        """
+        codes = torch.zeros(rows, CODEBOOKS, length, dtype=torch.int64)
+        for row, clip in zip(codes, clips, strict=False):
+            row[:, : len(clip)] = clip.T
+        heard = [*map(len, clips), *[0] * (rows - len(clips))]
+        device = self.fc2.weight.device
+        return self(to_device(codes, device), heard=to_device(torch.tensor(heard, dtype=torch.int32), device))
 
     @torch.no_grad()
     def decode(self, codes: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,14 @@
-// The codec's activation: out = x + sin(alpha * x)^2 / (alpha + 1e-9), alpha per channel, and 0 from sample `valid` on.
+// The codec's activation: out = x + sin(alpha * x)^2 / (alpha + 1e-9), alpha per channel, and 0 beyond what a clip has of
+// sound.
 // Each block takes every blocks_per_row-th chunk of blockDim.x samples of one row.
 
 struct SnakeArgs {
   const float* x;      // [rows, length], a row per clip and channel
   const float* alpha;  // [channels]
   float* out;          // [rows, length]
+  const int* heard;    // [rows / channels], the sound of each clip, in `unit` samples; or null: all of it
   int channels;        // row r is channel r % channels
-  int length, valid;
+  int length, unit;
   int blocks_per_row;
 };
 static_assert(sizeof(SnakeArgs) == SIZEOF_SnakeArgs, "snake.py fills another structure");
@@ -16,8 +18,9 @@ extern "C" __global__ void snake(const SnakeArgs s) {
   const float alpha = s.alpha[row % s.channels], scale = 1.0f / (alpha + 1e-9f);
   const float* x = s.x + (long long)row * s.length;
   float* out = s.out + (long long)row * s.length;
+  const int valid = s.heard ? s.heard[row / s.channels] * s.unit : s.length;
   for (int i = block * blockDim.x + threadIdx.x; i < s.length; i += s.blocks_per_row * blockDim.x) {
     const float wave = sinf(alpha * x[i]);
-    out[i] = i < s.valid ? x[i] + scale * (wave * wave) : 0.0f;
+    out[i] = i < valid ? x[i] + scale * (wave * wave) : 0.0f;
   }
 }

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import torch
 
+from ..config import FRAME_SAMPLES
 from ..memory import PrivatePool, to_device
 from .model import CodecDecoder
 
 
+class Window(NamedTuple):
+    """Frames start..stop of codes [T, K], on the host, become sound; the others are what they are heard among."""
+
+    codes: torch.Tensor
+    start: int
+    stop: int
+
+    @property
+    def samples(self) -> slice:
+        """Its sound, of that of all its codes."""
+        return slice(self.start * FRAME_SAMPLES, self.stop * FRAME_SAMPLES)
+
+
 class InlineWindows:
-    """Decodes each window as it is submitted."""
+    """Decodes windows as they are submitted, each by itself."""
 
     serialize = True  # no other way here
 
@@ -19,9 +34,10 @@ class InlineWindows:
         self._decoder = decoder
         self._ready: list[torch.Tensor] = []
 
-    def submit(self, codes: torch.Tensor, start: int, stop: int) -> None:
-        """Frames start..stop of codes [T, K] are to become sound."""
-        self._ready.append(self._decoder.decode_span(codes.T[None], start, stop)[0].to(codes.device))
+    def submit(self, windows: list[Window], rows: int = 1) -> None:
+        """rows: windows that are decoded together, of which some may be missing."""
+        for codes, start, stop in windows:
+            self._ready.append(self._decoder.decode_span(codes.T[None], start, stop)[0].to(codes.device))
 
     def poll(self, wait: bool = False) -> list[torch.Tensor]:
         """wav [960 * frames] fp32 on the host of the windows that are ready, in order, each given once.
@@ -47,46 +63,56 @@ class SideStreamWindows:
 
     def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
         self.decoder, self._stream, self._lengths = decoder, stream, lengths
-        # (event, wav that is there once the event is)
-        self._windows: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
+        # (event, sounds that are there once the event is)
+        self._batches: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
         stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
 
-    def submit(self, codes: torch.Tensor, start: int, stop: int) -> None:
-        """As `InlineWindows.submit`, codes on the host."""
-        self._windows.append(self.begin(codes, start, stop))
+    def submit(self, windows: list[Window], rows: int = 1) -> None:
+        """As `InlineWindows.submit`. Raises torch.OutOfMemoryError, and then none of them is under way."""
+        self._batches.append(self.begin(windows, rows))
 
     def poll(self, wait: bool = False) -> list[torch.Tensor]:
         """As `InlineWindows.poll`."""
         ready = []
-        if wait and self._windows:
-            self._windows[0][0].synchronize()
-        while self._windows and self._windows[0][0].query():
-            ready.append(self._windows.popleft()[1])
+        if wait and self._batches:
+            self._batches[0][0].synchronize()
+        while self._batches and self._batches[0][0].query():
+            ready += self._batches.popleft()[1]
         return ready
 
     def finish(self) -> list[torch.Tensor]:
         """As `InlineWindows.finish`."""
-        if self._windows:
-            self._windows[-1][0].synchronize()
-        rest = [wav for _, wav in self._windows]
-        self._windows.clear()
+        if self._batches:
+            self._batches[-1][0].synchronize()
+        rest = [wav for _, wavs in self._batches for wav in wavs]
+        self._batches.clear()
         return rest
 
-    def begin(self, codes: torch.Tensor, start: int, stop: int) -> tuple[torch.cuda.Event, torch.Tensor]:
-        """Queues a window: its sound on the host, there once the event is."""
+    def begin(self, windows: list[Window], rows: int) -> tuple[torch.cuda.Event, list[torch.Tensor]]:
+        """Queues windows: their sounds on the host, there once the event is."""
         current = torch.cuda.current_stream(self._stream.device)
         if self.serialize:
             self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            codes = to_device(codes, self._stream.device)
-            wav = self.decoder.decode_span(codes.T[None], start, stop, lengths=self._lengths)[0]
-            host = torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True)
-            host.copy_(wav, non_blocking=True)
+            wavs = [self._to_host(wav) for wav in self.decode(windows, rows)]
             event = torch.cuda.Event()
             event.record()
         if self.serialize:
             current.wait_event(event)
-        return event, host
+        return event, wavs
+
+    def decode(self, windows: list[Window], rows: int) -> list[torch.Tensor]:
+        """Their sounds on the device."""
+        if rows > 1:
+            wavs = self.decoder.decode_clips([window.codes for window in windows], rows, self._lengths[-1])
+            return [wav[window.samples] for wav, window in zip(wavs, windows, strict=False)]
+        (window,) = windows
+        codes = to_device(window.codes, self._stream.device).T[None]
+        return [self.decoder.decode_span(codes, window.start, window.stop, lengths=self._lengths)[0]]
+
+    @staticmethod
+    def _to_host(wav: torch.Tensor) -> torch.Tensor:
+        return torch.empty(wav.shape, dtype=wav.dtype, pin_memory=True).copy_(wav, non_blocking=True)
 
 
 def make_windows(
@@ -94,7 +120,7 @@ def make_windows(
 ) -> InlineWindows | SideStreamWindows:
     """Windows of one request: on the pool's side stream on a GPU, at once elsewhere.
 
-    lengths: what a GPU pads windows to, because libraries prepare themselves for every new length.
+    lengths: what a GPU pads windows to, because libraries prepare themselves for every new length; the longest last.
     """
     if pool.device.type != "cuda":
         return InlineWindows(decoder)

@@ -11,21 +11,28 @@ import torch
 from ..errors import HiggsError
 from ..memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
-from .stream import make_windows
+from .stream import Window, make_windows
 
 # Frames a window.
 _FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # where somebody listens
 _STREAMED_WINDOW = 100  # then, on a GPU: more would be heard late, fewer cost it nearly as much
 _CPU_WINDOW = 25
+_PATIENCE = 64  # looks at what is ready after which windows that wait for others go without
 LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # as padded
 
 
 class Waveform:
-    """Makes the sounds of one request; their windows are decoded in the order in which they are complete."""
+    """Makes the sounds of one request; their windows are decoded in the order in which they are complete.
+
+    together: so many windows are decoded at once, on a GPU; windows that somebody waits for go by themselves.
+    """
 
     def __init__(self, decoder: CodecDecoder, pool: PrivatePool):
         self.windows = make_windows(decoder, pool, LENGTHS)
         self.size = WINDOW_FRAMES if pool.device.type == "cuda" else _CPU_WINDOW  # frames a window
+        self.together = 1
+        self._waiting: list[tuple[Sound, Window]] = []  # for others
+        self._looks = 0  # since the first of them
         self._owners: deque[Sound] = deque()  # of the windows that are under way
 
     def sound(self, streamed: bool = False) -> Sound:
@@ -34,30 +41,57 @@ class Waveform:
 
     def submit(self, sound: Sound, codes: torch.Tensor, start: int, stop: int) -> None:
         """Frames start..stop of codes [T, K] are to be heard in `sound`."""
-        self._owners.append(sound)
-        self.windows.submit(codes, start, stop)
+        window = Window(codes, start, stop)
+        if sound.streamed:
+            self.windows.submit([window])
+            self._owners.append(sound)
+            return
+        self._waiting.append((sound, window))
+        if len(self._waiting) >= self.together:
+            self._begin()
+
+    def _begin(self):
+        """Decodes what waits."""
+        while self._waiting:
+            part = self._waiting[: self.together]
+            try:
+                self.windows.submit([window for _, window in part], self.together)
+            except torch.cuda.OutOfMemoryError:
+                if self.together == 1:
+                    raise
+                self.together = 1
+            else:
+                self._owners.extend(sound for sound, _ in part)
+                self._waiting = self._waiting[len(part) :]
+        self._looks = 0
 
     def poll(self, wait: bool = False) -> None:
         """Gives sounds the windows that have become ready; wait: and the oldest, which is waited for.
 
         Raises HiggsError for sound that is not finite.
         """
+        if self._waiting:
+            self._looks += 1
+            if self._looks > _PATIENCE:
+                self._begin()
         self._give(self.windows.poll(wait))
 
     def finish(self) -> None:
         """As `poll`, of all windows, which are waited for."""
+        self._begin()
         self._give(self.windows.finish())
 
     def _give(self, wavs: list[torch.Tensor]):
         for wav in wavs:
             if not wav.isfinite().all():
                 raise HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
-            self._owners.popleft().take(wav.clamp_(-1.0, 1.0))
+            self._owners.popleft().take(wav.clamp(-1.0, 1.0))  # a copy, and pinned memory is free for the next
 
     def close(self) -> None:
         """Lets go of the decoder; safe to call twice."""
         with contextlib.suppress(AttributeError):  # closed before
             del self.windows
+        self._waiting.clear()
 
 
 class Sound:
@@ -68,7 +102,7 @@ class Sound:
     """
 
     def __init__(self, waveform: Waveform, streamed: bool):
-        self._waveform, self._streamed = waveform, streamed
+        self._waveform, self.streamed = waveform, streamed
         self._sizes = deque(_FIRST_WINDOWS if streamed else ())
         self._steady = min(waveform.size, _STREAMED_WINDOW) if streamed else waveform.size
         self._codes: torch.Tensor | None = None  # [kept + waiting, K]
@@ -86,7 +120,7 @@ class Sound:
     @property
     def low_latency_frames(self) -> int:
         """Frames that the first sound takes, while somebody waits for it; else 0."""
-        return CONTEXT_FRAMES + _FIRST_WINDOWS[0] if self._streamed and not self._wavs else 0
+        return CONTEXT_FRAMES + _FIRST_WINDOWS[0] if self.streamed and not self._wavs else 0
 
     def push(self, codes: torch.Tensor) -> Iterator[None]:
         """The sequence's next codes [t, K]; yields after each window."""

@@ -92,8 +92,15 @@ class Scheduler:
         return self.num_steps - self._copied >= CHECK_EVERY
 
     def _admit(self) -> Iterator[Outputs]:
-        """Prefills waiting sequences into free rows."""
-        while self.waiting and None in self.running and not (self.low_latency_frames and self.is_busy):
+        """Prefills some of the waiting sequences into free rows.
+
+        The host takes longer to launch a prompt than the device takes for a step. So where half of the rows decode, one
+        comes at every other step, and the device has work meanwhile; until then two come before every step.
+        """
+        is_filling = 2 * self.running.count(None) > len(self.running)
+        for _ in range(2 if is_filling else self.num_steps % 2):
+            if not self.waiting or None not in self.running or (self.low_latency_frames and self.is_busy):
+                return
             row = self.running.index(None)
             self.running[row] = sequence = self.waiting.popleft()
             self._runner.prefill(row, sequence, self._prefixes)

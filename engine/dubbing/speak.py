@@ -10,8 +10,8 @@ import torch
 
 from ..audio.tempo import check_tempo, with_tempo
 from ..config import SAMPLE_RATE, CueParams, SamplingParams
-from ..engine import Engine
 from ..errors import HiggsError
+from ..interface import SpeechInterface
 from ..prompt.chunking import estimate_frames
 from ..prompt.cues import Cue, CueTurns, write_srt
 from ..prompt.script import Turn
@@ -68,7 +68,7 @@ class CueSpeech:
 
 
 def speak_cues(
-    engine: Engine,
+    engine: SpeechInterface,
     cues: Sequence[CueTurns],
     voices: Mapping[str, Voice] = MappingProxyType({}),
     params: SamplingParams | None = None,
@@ -91,7 +91,7 @@ class _Run:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SpeechInterface,
         voices: Mapping[str, Voice],
         params: SamplingParams,
         fit: CueParams,

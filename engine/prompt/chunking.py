@@ -83,15 +83,16 @@ def split_text(text: str, seconds_per_chunk: float) -> list[str]:
     return split_script(Script(text), seconds_per_chunk)[0]
 
 
-def split_script(script: Script, seconds_per_chunk: float) -> tuple[list[str], list[float]]:
+def split_script(script: Script, seconds_per_chunk: float, first: float = math.inf) -> tuple[list[str], list[float]]:
     """As split_text, and at every pause between words; (chunks, silence in seconds before each and after the last).
 
-    Pauses with no word between them are one: those written in the text added up, or else one gap between paragraphs.
+    first: seconds of the first chunk at most, where a text is cut and its first sentence is no longer. Pauses with no
+    word between them are one: those written in the text added up, or else one gap between paragraphs.
     """
     text, limit = script.text, seconds_per_chunk if seconds_per_chunk > 0 else math.inf
     if not script.pauses and estimate_seconds(text) <= limit:
         return [text.strip()], [0.0, 0.0]
-    cutter = Cutter(text, limit, script)
+    cutter = Cutter(text, limit, script, first)
     chunks = cutter.chunks()
     carried = cutter.carried([start for start, _ in chunks])
     silences = [cutter.silence(start) for start, _ in chunks] + [cutter.silence(len(text))]
@@ -133,8 +134,8 @@ def _character_seconds(character: str) -> float:
 class Cutter:
     """One text's cuts. Positions are indices into the text; a cut at p begins a chunk with text[p]."""
 
-    def __init__(self, text: str, limit: float, script: Script | None = None):
-        self._text, self._limit = text, limit
+    def __init__(self, text: str, limit: float, script: Script | None = None, first: float = math.inf):
+        self._text, self._limit, self._first = text, limit, first
         self._masked = masked = _mask(text)
         self._time = [0.0, *accumulate(_seconds_each(text, masked))]  # seconds before each position
         self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
@@ -265,8 +266,8 @@ class Cutter:
     def _pack(self, units: list[tuple[int, int]], limit: float) -> list[tuple[int, int]]:
         packed = [units[0]]
         for start, end in units[1:]:
-            first = packed[-1][0]
-            if start not in self._silences and self._time[end] - self._time[first] <= limit:
+            first, most = packed[-1][0], limit if len(packed) > 1 else min(limit, self._first)
+            if start not in self._silences and self._time[end] - self._time[first] <= most:
                 packed[-1] = (first, end)
             else:
                 packed.append((start, end))

@@ -37,11 +37,11 @@ def plan(
     turns: Sequence[Turn],
     params: SamplingParams,
     is_dialogue: bool,
-    chunk_seconds: Callable[[Script, str], float],
+    chunk_seconds: Callable[[Script, str], tuple[float, float]],
 ) -> Plan:
     """The chunks of all turns; of a dialogue's turn without a word only its pauses count.
 
-    chunk_seconds: how long a speaker's chunks of a text may get.
+    chunk_seconds: how long a speaker's chunks of a text may get, and the first of them.
     """
     chunks: list[Chunk] = []
     warnings: list[str] = []
@@ -52,7 +52,7 @@ def plan(
         if is_dialogue and not is_spoken(script.text):
             asked += sum(pause.seconds for pause in script.pauses if pause.asked)
             continue
-        texts, silences = split_script(script, chunk_seconds(script, turn.speaker))
+        texts, silences = split_script(script, *chunk_seconds(script, turn.speaker))
         asked, before = silences[-1], asked + silences[0]
         # A turn begins anew even where nothing is silent before it; the first has nothing to begin anew from.
         begin = (before or params.turn_gap) if chunks else (before or None)

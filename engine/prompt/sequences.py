@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..config import FRAME_RATE, SamplingParams
 from ..errors import HiggsError
 from ..sequence import Sequence
@@ -12,6 +14,7 @@ from .script import Script
 from .speakers import Speakers
 
 _LENGTH_MARGIN = 1.5  # context kept free for a chunk, as a multiple of its estimated length
+_REFERENCE_SECONDS = 10.0  # as much of a voice is enough; more would only take room behind every other chunk
 _LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
 
 
@@ -35,21 +38,23 @@ class SequenceBuilder:
         self._context, self._codebooks, self._is_dialogue = context, codebooks, is_dialogue
         self.warnings: list[str] = []
 
-    def chunk_seconds(self, script: Script, speaker: str) -> float:
-        """As asked for, or as much shorter as it takes for a chunk to fit behind its voice; 0 still never splits.
+    def chunk_seconds(self, script: Script, speaker: str) -> tuple[float, float]:
+        """Chunks as long as asked for, or as much shorter as it takes to fit behind their voice; 0 still never splits.
 
-        Without a voice the first chunk is the voice of the others, and both must fit.
+        And the first: without a voice it is the voice of the others, both must fit, and all wait for it. Of a dialogue
+        it is as long as others, for a turn is cut the same way wherever it stands.
         """
         wanted, voice = self._params.chunk_seconds, self._speakers.given.get(speaker)
+        first = _REFERENCE_SECONDS if voice is None and not self._is_dialogue else math.inf
         if not wanted:
-            return wanted
+            return wanted, first
         overhead, tokens = self._builder.measure(script.text, voice, self._scene)
         seconds = max(1.0, estimate_seconds(script.text))
         per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions a second of speech
         fits = self._budget(overhead) / per_second
         if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):
             fits /= 2
-        return min(wanted, max(fits, _LEAST_SECONDS))
+        return min(wanted, max(fits, _LEAST_SECONDS)), first
 
     def build(self, chunk: Chunk) -> Sequence:
         """The chunk's sequence. Raises HiggsError where less than a second of speech fits behind it."""

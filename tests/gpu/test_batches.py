@@ -89,7 +89,8 @@ def test_codes_do_not_depend_on_how_many_sequences_go_together(folders, family, 
     if way == "bf16, torch's ops":
         return  # cuBLAS adds up in another order for another number of rows, and in bf16 that changes codes
     for speech in said.values():
-        assert torch.equal(speech.codes, said[8].codes) and torch.equal(speech.wav, said[8].wav)
+        assert torch.equal(speech.codes, said[8].codes)
+        assert torch.allclose(speech.wav, said[8].wav, atol=1e-3)  # windows have other company, and cuDNN uses TF32
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8, 33, 64])
@@ -130,16 +131,20 @@ def test_a_batch_s_memory_comes_back_to_the_byte(folders, way):
         assert torch.equal(engine.speak("Hello.", a_voice(), PARAMS).wav, short.wav)
 
 
+def cost_of_rows(talker):
+    """Bytes of what a batch of 4096 slots has anyway, and of each row."""
+    two, three = (
+        sum(ModelRunner.planned_sizes(talker.config, rows, 4096, talker.device, talker.dtype, "auto"))
+        for rows in (2, 3)
+    )
+    return 3 * two - 2 * three, three - two
+
+
 def test_little_memory_means_fewer_rows_and_the_same_codes(folders, monkeypatch):
     big = dataclasses.replace(PARAMS, max_frames=3900)
     with Engine(config(folders["v3"], context=4096)) as engine:
         expected = engine.speak(TEXT, a_voice(), big)
-        talker = engine.loaded.talker
-        two, three = (
-            sum(ModelRunner.planned_sizes(talker.config, rows, 4096, talker.device, talker.dtype, "auto"))
-            for rows in (2, 3)
-        )
-        row = three - two
+        _, row = cost_of_rows(engine.loaded.talker)
         hog = torch.empty(free_bytes() - loaded_model.RESERVE - 12 * row, dtype=torch.uint8, device="cuda")
         speech = engine.speak(TEXT, a_voice(), big)
         assert rows_of(expected) == SEQUENCES and 8 <= rows_of(speech) <= 12
@@ -152,6 +157,19 @@ def test_little_memory_means_fewer_rows_and_the_same_codes(folders, monkeypatch)
         assert rows_of(speech) == 10 and torch.equal(speech.codes, expected.codes)
         assert free_bytes() >= before  # PyTorch empties its caches when memory runs out
         del hog
+
+
+def test_a_limit_of_memory_means_fewer_rows_and_is_kept(folders):
+    big = dataclasses.replace(PARAMS, max_frames=3900)
+    with Engine(config(folders["v3"], context=4096)) as engine:
+        free = engine.speak(TEXT, a_voice(), big)
+        base, row = cost_of_rows(engine.loaded.talker)
+        limit = engine.held_bytes + loaded_model.RESERVE + base + 12 * row
+    with Engine(config(folders["v3"], context=4096, memory=limit / 1e9)) as engine:
+        limited = engine.speak(TEXT, a_voice(), big)
+    assert 8 <= rows_of(limited) <= 12 and rows_of(free) == SEQUENCES
+    assert torch.equal(limited.codes, free.codes)
+    assert engine.planned_bytes < limited.peak_bytes < limit and limited.peak_bytes < free.peak_bytes
 
 
 def test_whoever_listens_hears_the_same_sound(folders):

@@ -31,7 +31,8 @@ def test_a_turn_s_codes_are_its_own(dtype):
         with Engine(config(batch=batch, dtype=dtype)) as engine:
             said[batch] = engine.speak_turns(SCENE, voices(), PARAMS)
     for speech in said.values():
-        assert torch.equal(speech.codes, said[2].codes) and torch.equal(speech.wav, said[2].wav)
+        assert torch.equal(speech.codes, said[2].codes)
+        assert torch.allclose(speech.wav, said[2].wav, atol=1e-3)  # windows have other company, and cuDNN uses TF32
     turns = codes_of(said[2])
     with Engine(config(dtype=dtype)) as engine:
         for place in (0, 7):

@@ -57,13 +57,14 @@ def heard(decoder, pool, codes, sizes=SIZES):
     return sound.wav()
 
 
-def at_once(windows, codes, start, stop):
+def at_once(windows, batch, rows):
     """A window on the current stream, waited for."""
+    ((codes, start, stop),) = batch
     wav = windows.decoder.decode_span(codes.cuda().T[None], start, stop, lengths=LENGTHS)[0].cpu()
     torch.cuda.synchronize()
     event = torch.cuda.Event()
     event.record()
-    return event, wav
+    return event, [wav]
 
 
 @pytest.fixture
@@ -93,14 +94,32 @@ def test_the_side_stream_is_exact_in_fp64(decoder):
     pool.close()
 
 
+@pytest.mark.parametrize("rows", [2, 4, 8])
+def test_windows_that_are_decoded_together_sound_as_they_do_alone(decoder, rows):
+    decoder.use(kernel := SnakeKernel(CUDA))
+    clips = [torch.randint(0, 1024, (frames, 8)) for frames in (220, 210, 37, 1, 220, 99, 150, 220)][-rows:]
+    among = decoder.decode_clips(clips, rows, 220)
+    for place, codes in enumerate(clips):
+        (alone, *_), sound = decoder.decode_clips([codes], rows, 220), slice(0, len(codes) * 960)
+        whole = decoder(codes.T[None].cuda(), 220)[0]
+        for one in (alone[sound], among[place, sound]):  # other algorithms, in TF32
+            assert (one - whole).norm() / whole.norm() < 5e-3
+        assert torch.equal(decoder.decode_clips(clips, rows, 220), among), "the same each time"
+    torch.cuda.synchronize()
+    decoder.use(snake)
+    kernel.close()
+
+
 @pytest.mark.parametrize("shape", [(1, 32, 1), (1, 512, 8), (2, 96, 999), (1, 32, 43_200)])
 def test_the_activation_s_kernel_is_its_twin(shape):
     kernel = SnakeKernel(CUDA)
     x, alpha = torch.randn(shape, device=CUDA) * 3, torch.rand(1, shape[1], 1, device=CUDA) * 3 + 0.1
-    for valid in (shape[2], shape[2] // 3, 0):
-        ours = kernel(x, alpha, valid)
-        assert (ours - snake(x, alpha, valid)).abs().max() < 1e-5 and not ours[..., valid:].any()
-        assert torch.equal(kernel(x.transpose(1, 2).contiguous().transpose(1, 2), alpha, valid), ours)
+    for unit in (1, 3):
+        for heard in (None, *(torch.arange(shape[0], device=CUDA).int() + n for n in (shape[2] // 3, 0))):
+            ours = kernel(x, alpha, heard, unit)
+            assert (ours - snake(x, alpha, heard, unit)).abs().max() < 1e-5
+            assert heard is None or not ours[-1, :, int(heard[-1]) * unit :].any()
+            assert torch.equal(kernel(x.transpose(1, 2).contiguous().transpose(1, 2), alpha, heard, unit), ours)
     torch.cuda.synchronize()
     kernel.close()
 

@@ -5,7 +5,8 @@ import re
 from itertools import pairwise
 
 import pytest
-from higgs_tts.engine.prompt.chunking import Cutter, estimate_frames, estimate_seconds, split_text
+from higgs_tts.engine.prompt.chunking import Cutter, estimate_frames, estimate_seconds, split_script, split_text
+from higgs_tts.engine.prompt.script import Script
 from higgs_tts.engine.prompt.tags import TAG_LIKE, TAGS, delivery_slot
 
 
@@ -87,6 +88,16 @@ def test_chunks_are_filled_evenly_and_within_the_limit():
     chunks = split_text(text, 30)
     seconds = [estimate_seconds(chunk) for chunk in chunks]
     assert len(chunks) == 3 and max(seconds) <= 30 and min(seconds) > 0.8 * max(seconds)
+
+
+def test_the_first_chunk_may_be_shorter_than_the_others():
+    text = " ".join(f"This is sentence number {number} of many." for number in range(30))
+    chunks, _ = split_script(Script(text), 20, 6)
+    seconds = [estimate_seconds(chunk) for chunk in chunks]
+    assert " ".join(chunks) == text and 3 < seconds[0] <= 6 and min(seconds[1:]) > 10 and max(seconds) <= 20
+    assert split_script(Script(text), 0, 6)[0] == [text], "0 never splits"
+    long = "word " * 40 + "end. " + text
+    assert split_script(Script(long), 20, 6)[0][0] == "word " * 40 + "end.", "no sentence is cut for it"
 
 
 def test_short_text_and_no_limit_are_one_chunk():

@@ -98,6 +98,14 @@ def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice)
     assert engine.speak(TEXT, voice, SamplingParams(chunk_seconds=0, max_frames=30)).chunks == 1, "0 never splits"
 
 
+@pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
+def test_a_first_chunk_that_is_the_voice_of_others_is_ten_seconds_at_most(folder, voice):
+    with Engine(EngineConfig(model=folder, device="cpu", context=2048)) as engine:
+        speech = engine.speak(TEXT * 2, voice, SamplingParams(chunk_seconds=20, max_frames=3, retries=0))
+    seconds = [estimate_frames(chunk.text) / 25 for chunk in speech.said]
+    assert (6 < seconds[0] <= 10) == (voice is None) and max(seconds[1:]) > 10
+
+
 def test_a_first_chunk_that_runs_on_leaves_room_for_the_others(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
         speech = engine.speak(TEXT, params=SamplingParams(chunk_seconds=3))

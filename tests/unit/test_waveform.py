@@ -40,11 +40,11 @@ class Held(SideStreamWindows):
     """Windows that are decoded at once, and ready when the test says so."""
 
     def __init__(self, decoder):
-        self.decoder, self._windows, self.events = decoder, deque(), []
+        self.decoder, self._batches, self.events = decoder, deque(), []
 
-    def begin(self, codes, start, stop):
+    def begin(self, windows, rows):
         self.events.append(Event())
-        return self.events[-1], self.decoder.decode_span(codes.T[None], start, stop)[0]
+        return self.events[-1], [self.decoder.decode_span(w.codes.T[None], w.start, w.stop)[0] for w in windows]
 
 
 class Ruler:
@@ -168,6 +168,85 @@ def test_windows_that_become_ready_late_come_in_order_and_finish_waits_for_the_r
     assert heard.shape == expected.shape and (heard - expected).abs().max() < 1e-5
 
 
+class Together(Held):
+    """Windows that are decoded together, and ready at once; `fits` is how many at a time memory holds."""
+
+    fits = 8
+
+    def __init__(self, decoder):
+        super().__init__(decoder)
+        self._lengths, self.batches = (45,), []
+
+    def begin(self, windows, rows):
+        if rows > self.fits:
+            raise torch.cuda.OutOfMemoryError("planted")
+        self.batches.append((len(windows), rows))
+        event = Event()
+        event.ready = True
+        if rows == 1:
+            return event, super().begin(windows, rows)[1]
+        return event, self.decode(windows, rows)
+
+
+@pytest.fixture
+def together(decoder, monkeypatch):
+    """(waveform, its windows) that are decoded three at a time."""
+    windows = Together(decoder)
+    monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
+    waveform = Waveform(decoder, PrivatePool(torch.device("cpu")))
+    waveform.together = 3
+    return waveform, windows
+
+
+def test_windows_of_several_sounds_are_decoded_together_and_each_as_if_alone(decoder, together):
+    waveform, windows = together
+    said = [draw_codes(frames, seed=frames) for frames in (40, 77, 130, 12)]
+    sounds = [waveform.sound() for _ in said]
+    for start in range(0, 130, 35):
+        for sound, codes in zip(sounds, said, strict=True):
+            push(sound, codes[start : start + 35], [35])
+            if start + 35 >= len(codes) > start:
+                sound.finish()
+    waveform.finish()
+    assert windows.batches == [*[(3, 3)] * 3, (2, 3)]  # 2, 3, 5 and 1 windows
+    for sound, codes in zip(sounds, said, strict=True):
+        expected, heard = decoder(codes.T[None])[0].clamp(-1, 1), sound.wav()
+        assert sound.is_complete and heard.shape == expected.shape and (heard - expected).abs().max() < 1e-5
+
+
+def test_what_somebody_listens_to_waits_for_no_other_and_no_window_waits_for_long(together):
+    waveform, windows = together
+    other, heard = waveform.sound(), waveform.sound(streamed=True)
+    push(other, draw_codes(50), [50])
+    assert windows.batches == []
+    push(heard, draw_codes(17), [17])
+    assert windows.batches == [(1, 1)] * 3 and len(heard.wav()) == 7 * 960
+    for _ in range(100):
+        waveform.poll()
+    assert windows.batches == [(1, 1)] * 3 + [(1, 3)] and len(other.wav()) == 25 * 960
+
+
+def test_where_memory_is_short_windows_go_by_themselves(decoder, together):
+    (waveform, windows), codes = together, draw_codes(130)
+    windows.fits = 1
+    sound = waveform.sound()
+    push(sound, codes, [50])
+    assert (finished(waveform, sound) - decoder(codes.T[None])[0].clamp(-1, 1)).abs().max() < 1e-5
+    assert windows.batches == [(1, 1)] * 5 and waveform.together == 1
+    windows.fits = 0
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        push(waveform.sound(), codes, [50])
+
+
+@pytest.mark.parametrize("company", [[], [45, 3], [1, 45, 20]], ids=str)
+def test_a_clip_of_codes_sounds_the_same_in_any_company(decoder, company):
+    codes = draw_codes(31, seed=4)
+    alone, *_ = decoder.decode_clips([codes], 4, 45)
+    *_, among = decoder.decode_clips([draw_codes(frames) for frames in company] + [codes], 4, 45)[: len(company) + 1]
+    assert torch.equal(alone, among) and alone.shape == (45 * 960,)
+    assert (alone[: 31 * 960] - decoder(codes.T[None])[0]).abs().max() < 1e-5
+
+
 def test_sound_that_is_not_finite_is_refused():
     ruler = Ruler()
     ruler.decode_span = lambda codes, start, stop: torch.full((1, 960 * (stop - start)), float("nan"))
@@ -186,10 +265,11 @@ def test_the_activation_is_transformers_own(decoder):
     theirs.alpha.data.uniform_(0.2, 3.0)
     x = torch.randn(2, 24, 50) * 4
     kept = x.clone()
-    assert (snake(x, theirs.alpha, 50) - theirs(x)).abs().max() < 1e-6
+    assert (snake(x, theirs.alpha, None, 1) - theirs(x)).abs().max() < 1e-6
     assert torch.equal(x, kept)
-    assert torch.equal(snake(x, theirs.alpha, 7)[..., :7], snake(x, theirs.alpha, 50)[..., :7])
-    assert not snake(x, theirs.alpha, 7)[..., 7:].any()
+    some = snake(x, theirs.alpha, torch.tensor([7, 3]), 2)
+    assert torch.equal(some[0, :, :14], snake(x, theirs.alpha, None, 1)[0, :, :14]) and some[1, :, :6].any()
+    assert not some[0, :, 14:].any() and not some[1, :, 6:].any()
 
 
 @pytest.mark.usefixtures("compiler")
@@ -206,7 +286,7 @@ def test_the_activation_s_kernel_is_refused_without_a_gpu():
 def test_another_activation_takes_the_place_of_every_one(decoder):
     codes, calls = draw_codes(3).T[None], []
     expected = decoder(codes)
-    decoder.use(lambda x, alpha, valid: calls.append(alpha) or snake(x, alpha, valid))
+    decoder.use(lambda x, alpha, *heard: calls.append(alpha) or snake(x, alpha, *heard))
     assert torch.equal(decoder(codes), expected)
     assert len(calls) == len({alpha.data_ptr() for alpha in calls}) == 36
     decoder.use(snake)

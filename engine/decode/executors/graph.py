@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 
 import torch
 
@@ -14,6 +15,7 @@ from ..backend import Backend
 from ..state import DecodeState
 
 HEADROOM = 64 << 20  # bytes the driver may need for a graph; an instantiation that runs out can end the process
+_one_at_a_time = threading.Lock()
 WARM_UPS = 2  # eager steps before the capture: libraries set themselves up on their first use
 
 
@@ -36,6 +38,7 @@ class GraphExecutor:
             raise GraphError(f"only {free >> 20} MB of device memory are free")
         before = _snapshot(state)
         self._graph = torch.cuda.CUDAGraph()
+        _one_at_a_time.acquire()  # the next line is for the whole process
         collects = gc.isenabled()
         gc.disable()  # collecting another engine here would wait for the device, which a capture forbids
         try:
@@ -47,6 +50,7 @@ class GraphExecutor:
         finally:
             if collects:
                 gc.enable()
+            _one_at_a_time.release()
             torch.cuda.current_stream(state.device).wait_stream(stream)
             _restore(before)
 

@@ -74,7 +74,7 @@ class FakeEngine:
     """Counts what is done to it: weights of 700 bytes, and 300 that `trim` gives up."""
 
     device, planned_bytes, encoder_bytes, fingerprint = CPU, 1000, 300, "fake"
-    card = types.SimpleNamespace(one_voice=False)
+    card, kept = types.SimpleNamespace(one_voice=False), None
 
     def __init__(self, fails=None):
         self.opened, self.trimmed, self.fails, self.calls = False, False, fails, []

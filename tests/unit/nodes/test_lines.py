@@ -311,7 +311,7 @@ class TestRunsAgain:
 def test_the_embedded_engine_speaks_them(load_module, tmp_path):
     """What is spoken alone, for a file that was lost, is what was spoken among others."""
     engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
-    patcher = load_module("sharing").share_patcher(engine, [["files"]], "embedded")
+    patcher = load_module("sharing").share_patchers([engine], [["files"]], "embedded")
     node, folder = load_module("lines").HiggsTTSLines, tmp_path / "output" / "lines"
     sheet = "id,speaker,text\na,amber,One apple.\nb,Ann,Two.\nc,Ann,Three.\nd,amber,One apple.\n"
     node.execute(**as_lists(model=patcher, lines=[sheet], max_frames=50, takes=2))
@@ -320,8 +320,8 @@ def test_the_embedded_engine_speaks_them(load_module, tmp_path):
     for name in ("c_2.wav", "d_1.wav", "a_2.wav"):
         (folder / name).unlink()
     engine.close()  # what it had said before is of no help to another
-    other = load_module("sharing").share_patcher(
-        Engine(EngineConfig(str(EMBEDDED), device="cpu", context=2048)), [["files"]], "embedded"
+    other = load_module("sharing").share_patchers(
+        [Engine(EngineConfig(str(EMBEDDED), device="cpu", context=2048))], [["files"]], "embedded"
     )
     audio, report = node.execute(**as_lists(model=other, lines=[sheet], max_frames=50, takes=2)).args
     assert report.count(", spoken") == 3 and report.count(", unchanged") == 5

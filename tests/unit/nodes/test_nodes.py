@@ -86,6 +86,7 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
         "turn_gap",
         "retries",
         "context",
+        "memory",
     }
     cues = {"faster", "stretch", "shift", "run_on", "lower_bed"}
     assert seen == numbers | cues | {"device", "dtype"}
@@ -133,7 +134,9 @@ class TestSpeak:
         speech = SpeechResult(torch.zeros(960), torch.zeros(1, 8, dtype=torch.int64), 0.0, 3, "frame limit (1 frames)")
         info = load_module("speak").describe(speech, "higgs").splitlines()
         assert speech.stopped in info[0] and "Complete" not in info[0]
-        assert "1 frames" in info[-1] and "3 chunks" in info[-1]
+        assert "1 frames" in info[-1] and "3 chunks" in info[-1] and "Memory" not in info[-1]
+        peak = load_module("speak").describe(replace(speech, peak_bytes=9_960_000_000), "higgs").splitlines()[-1]
+        assert "Memory: 10.0 GB at most." in peak
 
     def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, load_module, comfy, patcher):
         audio, info, srt = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from dataclasses import replace
 
 import pytest
-from higgs_tts.engine import HiggsError
+from higgs_tts.engine import Engine, EngineConfig, HiggsError
 from higgs_tts.engine.tools.tiny import write_tiny
 
 
@@ -32,7 +33,7 @@ def test_equal_loaders_share_one_engine(load):
     assert not first.engine.opened
 
 
-@pytest.mark.parametrize("settings", [{"dtype": "bf16"}, {"context": 2048}, {"graphs": "off"}])
+@pytest.mark.parametrize("settings", [{"dtype": "bf16"}, {"context": 2048}, {"graphs": "off"}, {"memory": 3.0}])
 def test_different_loaders_stay_apart(load, settings):
     first, second = load(), load(**settings)
     first.partially_load(first.load_device)
@@ -40,6 +41,26 @@ def test_different_loaders_stay_apart(load, settings):
     assert first.engine.opened and second.engine.opened
     first.detach(True)
     assert second.engine.opened
+
+
+def test_engines_that_speak_together_are_shared_with_such_alone(load, load_module, model):
+    share, config = load_module("sharing").share_patchers, EngineConfig(str(model), device="cpu")
+
+    def shared(context=4096):
+        return share([Engine(config), Engine(replace(config, context=context))], [["files"]], "one", "a warning")
+
+    first, again = shared(2048), shared(2048)
+    assert first is again and again.others == first.others and len(first.others) == 1
+    assert first.others[0].engine.context == 2048 and first.others[0].model.label == "one"
+    assert share([Engine(config)], [["files"]]) is not first
+    first.partially_load(first.load_device)
+    first.others[0].partially_load(first.load_device)
+    other = first.others[0].engine
+    first.detach(True)
+    assert other.opened, "each is taken away by itself"
+    del first, again
+    gc.collect()
+    assert not other.opened, "and goes with the first"
 
 
 def test_a_replaced_file_is_another_engine(load, model, tmp_path):

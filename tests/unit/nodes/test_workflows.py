@@ -27,6 +27,7 @@ BYPASSED = 4  # LiteGraph's mode of a node that is switched off
 GRAPHS = [(TODAY, name) for name in NAMES] + [(SAVED, path.stem) for path in sorted(SAVED.glob("*.json"))]
 every_graph = pytest.mark.parametrize("folder, name", GRAPHS)
 SINCE = {  # widgets since 0.1.0
+    "HiggsTTSLoadModel": ("memory",),
     "HiggsTTSSpeak": ("paragraph_gap", "pronunciations", "retries"),
     "HiggsTTSVoice": ("start", "length"),
 }

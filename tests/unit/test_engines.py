@@ -1,0 +1,194 @@
+"""Several engines that speak together: the codes of one, whatever happens to the others. CPUs stand for cards."""
+
+import threading
+from contextlib import ExitStack
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, Engines, HiggsError, SamplingParams, Turn, Voice
+from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.loaded_model import LoadedModel
+
+PARAMS = SamplingParams(seed=3, max_frames=20, chunk_seconds=3, retries=0)
+TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five six seven".split())
+TURNS = [Turn(("Ann", "Bob")[number % 2], f"This is turn number {number}.") for number in range(5)]
+
+
+def a_voice():
+    codes = torch.randint(0, 1024, (20, 8), generator=torch.Generator().manual_seed(1))
+    return Voice(codes, "A reference.", "somebody")
+
+
+@pytest.fixture(scope="module")
+def folder(written):
+    return str(written["v3"])
+
+
+@pytest.fixture
+def cards(folder):
+    """cards(n) -> so many open engines."""
+    with ExitStack() as stack:
+        yield lambda count=2: [
+            stack.enter_context(Engine(EngineConfig(model=folder, device="cpu", context=512))) for _ in range(count)
+        ]
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    """What one engine says, with a voice and without."""
+    with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
+        return {voice is None: engine.speak(TEXT, voice, PARAMS) for voice in (None, a_voice())}
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """steps(when): when(engine's talker, how many steps it has made) is called before each step."""
+    step, counts = ModelRunner.step, {}
+
+    def plant(when):
+        def planted(runner):
+            counts[runner.talker] = counts.get(runner.talker, 0) + 1
+            when(runner.talker, counts[runner.talker])
+            step(runner)
+
+        monkeypatch.setattr(ModelRunner, "step", planted)
+        return counts
+
+    return plant
+
+
+def same(one, other):
+    return torch.equal(one.codes, other.codes) and torch.allclose(one.wav, other.wav, atol=1e-5)
+
+
+@pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_several_say_what_one_says(cards, alone, steps, count, voice):
+    engines, seen = cards(count), []
+    counts = steps(lambda talker, number: None)
+    speech = Engines(engines).speak(TEXT, voice, PARAMS, on_frame=lambda *now: seen.append(now))
+    expected = alone[voice is None]
+    assert same(speech, expected) and speech.warnings == expected.warnings and speech.chunks == 7
+    assert len(counts) == count and f"{count} x CPU: " in speech.how
+    assert all(done <= total for done, total in seen) and seen[-1][0] == speech.frames
+    assert speech.elapsed > 0 and speech.turns == expected.turns
+
+
+def test_a_single_chunk_uses_one_card(cards, steps):
+    engines = cards()
+    counts = steps(lambda talker, number: None)
+    speech = Engines(engines).speak("Hello.", a_voice(), PARAMS)
+    assert list(counts) == [engines[0].loaded.talker]
+    assert torch.equal(speech.codes, engines[1].speak("Hello.", a_voice(), PARAMS).codes)
+
+
+def test_a_dialogue_of_several_is_that_of_one_and_is_kept(cards):
+    engines = cards()
+    expected = engines[1].speak_turns(TURNS, {"Ann": a_voice()}, PARAMS)
+    together = Engines(engines)
+    first, again = (together.speak_turns(TURNS, {"Ann": a_voice()}, PARAMS) for _ in range(2))
+    assert same(first, expected) and first.reused == 0
+    assert same(again, expected) and again.reused == 5
+    edited = together.speak_turns([*TURNS[:2], Turn("Ann", "Another."), *TURNS[2:]], {"Ann": a_voice()}, PARAMS)
+    assert edited.reused == 5 and edited.chunks == 6
+
+
+def test_what_came_out_badly_is_spoken_again(cards):
+    engines, params = cards(), SamplingParams(seed=5, max_frames=90, chunk_seconds=3, retries=1)
+    expected = engines[0].speak(TEXT, a_voice(), params)
+    speech = Engines(engines).speak(TEXT, a_voice(), params)
+    assert expected.spoken_again and speech.retaken == expected.retaken and same(speech, expected)
+
+
+def test_whoever_listens_hears_all_of_it_once_and_in_order(cards, alone):
+    heard = []
+    speech = Engines(cards()).speak(TEXT, a_voice(), PARAMS, on_audio=lambda wav: heard.append(wav.clone()))
+    assert torch.equal(torch.cat(heard), speech.wav) and same(speech, alone[False]) and len(heard) > 3
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_card_that_runs_out_of_memory_loses_nothing(cards, alone, steps, who):
+    engines = cards()
+
+    def fail(talker, number):
+        if talker is engines[who].loaded.talker and number == 9:
+            raise torch.cuda.OutOfMemoryError("planted")
+
+    steps(fail)
+    speech = Engines(engines).speak(TEXT, a_voice(), PARAMS)
+    assert same(speech, alone[False])
+    (warning,) = set(speech.warnings) - set(alone[False].warnings)
+    assert "CPU ran out of memory" in warning and all(engine.opened for engine in engines)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_card_that_is_taken_away_loses_nothing(cards, alone, steps, who):
+    engines = cards()
+    closing = threading.Thread(target=engines[who].close)
+
+    def close(talker, number):
+        loaded = engines[who].loaded
+        if loaded is not None and talker is loaded.talker and number == 9:
+            closing.start()
+            while not engines[who].is_closing:
+                pass
+
+    steps(close)
+    speech = Engines(engines).speak(TEXT, a_voice(), PARAMS)
+    closing.join()
+    assert same(speech, alone[False]) and [engine.opened for engine in engines] == [who == 1, who == 0]
+    (warning,) = set(speech.warnings) - set(alone[False].warnings)
+    assert "CPU was unloaded" in warning
+    assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False]), "with who is left"
+
+
+def test_when_all_are_gone_the_last_one_says_why(cards, steps):
+    engines = cards()
+
+    def fail(talker, number):
+        raise torch.cuda.OutOfMemoryError("planted")
+
+    steps(fail)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        Engines(engines).speak(TEXT, a_voice(), PARAMS)
+    for engine in engines:
+        engine.close()
+    with pytest.raises(HiggsError, match="not open"):
+        Engines(engines).speak(TEXT, a_voice(), PARAMS)
+
+
+def test_what_is_no_card_s_own_fault_ends_the_speech(cards, monkeypatch):
+    engines = cards()
+    with torch.inference_mode():
+        engines[1].loaded.talker.norm.fill_(float("nan"))
+    with pytest.raises(HiggsError, match="not numbers"):
+        Engines(engines).speak(TEXT, a_voice(), PARAMS)
+
+    def broken(loaded, count, *rest):
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(LoadedModel, "runner_for", broken)
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    with pytest.raises(ValueError, match="a mistake"):
+        Engines(engines).speak(TEXT, a_voice(), PARAMS)
+
+
+def test_a_cancel_stops_all_and_leaves_them_usable(cards, alone):
+    class Stop(Exception):
+        pass
+
+    def cancel(done, expected):
+        if done > 10:
+            raise Stop
+
+    engines, before = cards(), threading.active_count()
+    with pytest.raises(Stop):
+        Engines(engines).speak(TEXT, a_voice(), PARAMS, on_frame=cancel)
+    assert threading.active_count() == before, "no thread goes on"
+    assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False])
+
+
+def test_closed_engines_take_no_part(cards, alone):
+    engines = cards()
+    engines[0].close()
+    assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False])
