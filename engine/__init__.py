@@ -44,8 +44,9 @@ from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
-from .voice.clip import Wave, cut_clip, read_clip
-from .voice.voice import Voice
+from .voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, clip_seconds, cut_clip, read_clip
+from .voice.voice import Voice, VoiceHead, read_voice_head
+from .voice_sound import codec_of, voice_sound
 from .whole_file import write_whole
 
 __all__ = [
@@ -60,6 +61,8 @@ __all__ = [
     "EMBEDDED_NAME",
     "FRAME_RATE",
     "GRAPHS",
+    "MAX_CLIP_SECONDS",
+    "MIN_CLIP_SECONDS",
     "QUANTIZED",
     "SAMPLE_RATE",
     "VERSION",
@@ -85,8 +88,11 @@ __all__ = [
     "SpokenTurn",
     "Turn",
     "Voice",
+    "VoiceHead",
     "Wave",
     "adapter_files",
+    "clip_seconds",
+    "codec_of",
     "cue_lines",
     "cue_names",
     "cue_summary",
@@ -108,11 +114,13 @@ __all__ = [
     "read_dialogue",
     "read_lines",
     "read_pronunciations",
+    "read_voice_head",
     "said_as",
     "script_names",
     "speak_cues",
     "speaker_key",
     "to_srt",
     "turn_to_srt",
+    "voice_sound",
     "write_whole",
 ]

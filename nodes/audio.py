@@ -57,12 +57,18 @@ def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
 
 def wav_file(speech: SpeechResult, number: int) -> bytes:
     """One turn as a WAV file: 16 bits, one channel."""
-    turn, file = speech.turns[number], io.BytesIO()
+    turn = speech.turns[number]
+    return wav_bytes(speech.wav[turn.start : turn.stop])
+
+
+def wav_bytes(wav: torch.Tensor) -> bytes:
+    """Samples [S] as a WAV file: 24 kHz, 16 bits, one channel."""
+    file = io.BytesIO()
     with wave_format.open(file, "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
         out.setframerate(SAMPLE_RATE)
-        out.writeframes(pcm16(speech.wav[turn.start : turn.stop].detach().float().cpu().numpy()))
+        out.writeframes(pcm16(wav.detach().float().cpu().numpy()))
     return file.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""What ComfyUI's server answers for the pack's pages: sound of runs. Never touches the device."""
+"""What ComfyUI's server answers for the pack's pages: sound of runs and of voices. Never touches the device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from aiohttp import web
 from server import PromptServer
 
-from ..engine import SAMPLE_RATE
-from . import events
+from ..engine import SAMPLE_RATE, HiggsError
+from . import events, voice_sounds
 
 WAIT = 5.0  # seconds that a question for news stays open
 MOST_SAMPLES = 20 * SAMPLE_RATE  # of an answer
@@ -21,6 +21,8 @@ def register() -> None:
     table.get("/higgs_tts/runs")(runs)
     table.get("/higgs_tts/runs/{run}")(news)
     table.get("/higgs_tts/runs/{run}/samples")(samples)
+    table.get("/higgs_tts/voices")(voices)
+    table.get("/higgs_tts/voice")(voice)
 
 
 async def listen(request: web.Request) -> web.Response:
@@ -65,6 +67,22 @@ async def samples(request: web.Request) -> web.Response:
     if data is None:
         return _refuse("The sound has changed since. Ask how it stands first.", 409)
     return web.Response(body=data, content_type="application/octet-stream")
+
+
+async def voices(request: web.Request) -> web.Response:
+    """What there is to know of each voice, for the model that is chosen."""
+    return web.json_response(await asyncio.to_thread(voice_sounds.listed, request.query.get("model", "")))
+
+
+async def voice(request: web.Request) -> web.Response:
+    """A voice as a sound file."""
+    if not request.query.get("name"):
+        return _refuse("Name a voice.")
+    try:
+        sound, kind = await asyncio.to_thread(voice_sounds.sound_of, request.query["name"])
+    except HiggsError as error:
+        return _refuse(str(error), 404)
+    return web.Response(body=sound, content_type=kind)
 
 
 async def _body(request: web.Request) -> dict:

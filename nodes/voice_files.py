@@ -13,7 +13,7 @@ from . import types, voice
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
 from .transcripts import transcript_of
-from .voice_folders import SAVED, find_voice, numbered, voice_target, voices
+from .voice_folders import SAVED, find_voice, fingerprint_of, numbered, voice_target, voices
 from .written import Written
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
@@ -57,7 +57,7 @@ class HiggsTTSSaveVoice(io.ComfyNode):
             path = wanted if overwrite else _free_name(wanted, voice)
             if not _is_saved_in(path, voice):  # else it keeps its time, so that Load Voice need not read it again
                 voice.save(path)
-            _saved.leave(wanted, functools.partial(_fingerprint, path))
+            _saved.leave(wanted, functools.partial(fingerprint_of, path))
         return io.NodeOutput(voice, ui=ui.PreviewText(_where(path, wanted)))
 
 
@@ -141,12 +141,7 @@ def _describe(path: Path, loaded: Voice) -> str:
 
 def fingerprint(path: Path) -> list:
     """Of a voice file and its transcript."""
-    return [*_fingerprint(path), *transcript_of(path)]
-
-
-def _fingerprint(path: Path) -> tuple:
-    """(bytes, time of the last change), or nothing where there is no such file."""
-    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else ()
+    return [*fingerprint_of(path), *transcript_of(path)]
 
 
 def _is_saved_in(path: Path, voice: Voice) -> bool:

@@ -1,10 +1,11 @@
-"""The voices in models/voices and in the pack: which there are, and where one is saved. Opens none of them."""
+"""The voices in models/voices and in the pack: which there are, and where one is saved. Reads no codes and no sound."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
-from ..engine import HiggsError
+from ..engine import HiggsError, VoiceHead, read_voice_head
 from . import folders
 from .portable_names import portable_parts
 from .saved_names import closest, parts_of
@@ -24,10 +25,28 @@ def voices() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
         for path in sorted(root.rglob("*")):
-            if path.suffix.lower() in (SAVED, *CLIPS) and path.is_file():
+            if path.suffix.lower() in (SAVED, *CLIPS) and path.is_file() and is_voice(path):
                 files.setdefault(path.relative_to(root).as_posix(), path)
     built_in = {f"{BUILT_IN}/{path.name}": path for path in built_in_voices()}
     return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **built_in}
+
+
+def is_voice(path: Path) -> bool:
+    """Whether a file is a voice by its head; LoRAs and damaged files in the folder are not. Clips count as they are."""
+    return path.suffix.lower() != SAVED or _head(path, *fingerprint_of(path)) is not None
+
+
+def fingerprint_of(path: Path) -> tuple:
+    """(bytes, time of the last change), or nothing where there is no such file."""
+    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else ()
+
+
+@functools.lru_cache(4096)
+def _head(path: Path, *seen: int) -> VoiceHead | None:
+    try:
+        return read_voice_head(path)
+    except HiggsError:
+        return None
 
 
 def built_in_voices() -> list[Path]:

@@ -60,6 +60,15 @@ def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
     return wav[..., begin : begin + round(part.length * sample_rate) if part.length else size]
 
 
+def clip_seconds(path: str | os.PathLike) -> float:
+    """Length of a sound file, by its head. Raises HiggsError when it cannot be read."""
+    info = import_optional("soundfile", "info")
+    try:
+        return info(path).duration
+    except (OSError, RuntimeError) as error:
+        raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
+
+
 def check_clip(wav: Wave, sample_rate: int) -> None:
     """Raises HiggsError when a reference clip cannot give a voice; says what it holds and what to do.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -104,6 +105,27 @@ class Voice:
             return cls(codes, metadata.get("transcript"), metadata.get("name", ""), metadata.get("codec", ""))
         except HiggsError as error:
             raise HiggsError(f"{path}: {error}") from error
+
+
+class VoiceHead(NamedTuple):
+    """What a voice file says of itself."""
+
+    seconds: float
+    transcript: str | None
+    codec: str  # what network the codes are of, empty if not known
+
+
+def read_voice_head(path: str | os.PathLike) -> VoiceHead:
+    """Of a file that `Voice.save` wrote, without its codes. Raises HiggsError where it is another kind of file."""
+    path = Path(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata, names = file.metadata() or {}, list(file.keys())
+            _check_metadata(path, metadata, names)
+            frames = file.get_slice("codes").get_shape()[0]
+    except (SafetensorError, OSError) as error:
+        raise HiggsError(f"{path} is not a voice file: it cannot be read as safetensors ({error}).") from error
+    return VoiceHead(frames / FRAME_RATE, metadata.get("transcript"), metadata.get("codec", ""))
 
 
 def _check_metadata(path: Path, metadata: dict[str, str], names: list[str]) -> None:

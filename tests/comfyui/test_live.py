@@ -7,6 +7,8 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from higgs_tts.engine import Voice
 
 from .listening import NO_WORKLET, RECORDER, compare, dumped, heard_on
 from .server import TODAY
@@ -25,6 +27,7 @@ WATCH = """() => {
     window.watched = true
 }"""
 IN_MODE = "modes => modes.includes(document.querySelector('.higgs-player')?.dataset.mode)"
+LOAD = "saved => app.loadGraphData(saved)"
 DUMP = """type => {
     const dump = LiteGraph.createNode("HiggsProbeDump")
     dump.pos = [1000, 900]
@@ -47,7 +50,7 @@ class Listener:
 
     def open(self, template="speak", node="HiggsTTSSpeak", **widgets):
         saved = json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8"))
-        self.page.evaluate("saved => app.loadGraphData(saved)", saved)
+        self.page.evaluate(LOAD, saved)
         self.page.evaluate(DUMP, node)
         for name, value in {"seed": next(SEEDS), **widgets}.items():
             self.page.evaluate(SET, [node, name, value])
@@ -266,3 +269,36 @@ def test_other_pages_hear_nothing_and_none_does_when_the_setting_is_off(classic,
         assert len(classic.page.evaluate("runs")) == told and classic.page.evaluate(client) == kept
     finally:
         classic.page.evaluate("() => app.extensionManager.setting.set('HiggsTTS.PlayWhileSpeaking', true)")
+
+
+@pytest.mark.parametrize("vue", [False, True], ids=["canvas", "nodes2"])
+def test_voices_are_told_heard_and_chosen(open_listener, vue):
+    listener = open_listener(Comfy_VueNodes_Enabled=vue)
+    page, voices = listener.page, listener.comfy.base / "models" / "voices"
+    (voices / "lora.safetensors").write_bytes(b"no voice")
+    Voice(torch.zeros(50, 8, dtype=torch.int64), "Two.", "other", "1+1").save(voices / "other.safetensors")
+    page.evaluate(LOAD, json.loads((TODAY / f"{TITLES['dialogue']}.json").read_text(encoding="utf-8")))
+    told = page.locator(".higgs-voice").first
+    told.get_by_text("6.2 s · The garden is quiet").wait_for()
+    listed = "() => LiteGraph.createNode('HiggsTTSLoadVoice').widgets[0].options.values"
+    page.evaluate("() => app.refreshComboInNodes()")
+    assert "lora.safetensors" not in page.evaluate(listed)
+    told.get_by_title("All voices").click()
+    rows = page.locator(".higgs-voices > div")
+    rows.filter(has_text="other.safe").wait_for()
+    assert rows.filter(has_text="other.safe").get_attribute("class") == "higgs-unfit"
+    assert "different model" in rows.filter(has_text="other.safe").inner_text()
+    with page.expect_response(lambda answer: "/higgs_tts/voice?" in answer.url) as heard:
+        rows.filter(has_text="oliver").get_by_role("button").click()
+    assert heard.value.status in (200, 206)
+    listener.browser.shoot("voices")
+    rows.filter(has_text="oliver").click()
+    page.wait_for_function("() => document.querySelector('.higgs-voice .higgs-said').textContent.startsWith('7.0 s')")
+    assert listener.browser.value("HiggsTTSLoadVoice", "voice") == "built-in/oliver.flac" and rows.count() == 0
+    saved = page.evaluate(
+        "() => app.graph.serialize().nodes.find((n) => n.type === 'HiggsTTSLoadVoice').widgets_values"
+    )
+    assert saved == ["built-in/oliver.flac"] and listener.browser.faults == []
+    assert page.evaluate(FAULTS) == []
+    for name in ("lora", "other"):
+        (voices / f"{name}.safetensors").unlink()

@@ -14,11 +14,14 @@ export interface Widget {
 
 export interface Node {
     id: number | string
+    comfyClass?: string
     type: string
     size: [number, number]
     widgets?: Widget[]
     graph?: Graph | null
     subgraph?: Graph
+    inputs?: { name: string }[]
+    getInputNode(slot: number): Node | null
     computeSize(): [number, number]
     setSize(size: [number, number]): void
     setDirtyCanvas(foreground: boolean, background?: boolean): void
@@ -47,6 +50,7 @@ export interface Extension {
     setup?(): void | Promise<void>
     afterConfigureGraph?(): void
     nodeCreated?(node: Node): void
+    refreshComboInNodes?(): void
 }
 
 export interface App {
@@ -58,6 +62,7 @@ export interface App {
 
 export interface Api extends EventTarget {
     clientId?: string
+    apiURL(route: string): string
     fetchApi(route: string, options?: RequestInit): Promise<Response>
     addEventListener(type: string, listener: (event: CustomEvent) => void): void
 }

@@ -28,16 +28,29 @@ export function speakerOf(id) {
 }
 
 /**
+ * What Higgs Load Model is set to, of a node that has it at its input "model"; empty where there is none.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @returns {string}
+ */
+export function modelOf(node) {
+    const slot = node.inputs?.findIndex((input) => input.name === "model") ?? -1
+    const loader = slot < 0 ? null : node.getInputNode(slot)
+    return loader?.widgets?.find((widget) => widget.name === "model")?.value ?? ""
+}
+
+/**
  * Adds an element below a node's widgets, neither saved nor sent, and makes room for it.
  * @param {import("../../tests/web/comfy").Node} node
  * @param {string} name
  * @param {HTMLElement} element
- * @param {number} height CSS pixels
+ * @param {number} height CSS pixels, with a margin on either side
+ * @param {number} [margin]
  */
-export function addElement(node, name, element, height) {
+export function addElement(node, name, element, height, margin = 10) {
     const widget = node.addDOMWidget(name, `higgs_tts_${name}`, element, {
         serialize: false,
         hideOnZoom: false,
+        margin,
         getValue: () => "",
         setValue() {},
     })

@@ -78,6 +78,29 @@ export async function samples(id, revision, start, stop) {
 }
 
 /**
+ * A voice of the library; problem: why it cannot be used with the model, empty where it can.
+ * @typedef {{name: string, seconds: number, transcript: string, problem: string}} Voice
+ */
+
+/**
+ * All voices, judged for a model as Higgs Load Model calls it.
+ * @param {string} model
+ * @returns {Promise<Voice[]>}
+ */
+export async function voices(model) {
+    const answer = await ask(`voices?model=${encodeURIComponent(model)}`)
+    return answer ? answer.json() : []
+}
+
+/**
+ * Where a voice can be heard.
+ * @param {string} name
+ */
+export function voiceAddress(name) {
+    return api.apiURL(`/higgs_tts/voice?name=${encodeURIComponent(name)}`)
+}
+
+/**
  * Cancels a prompt that runs.
  * @param {string} prompt
  */

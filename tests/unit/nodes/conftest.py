@@ -256,6 +256,27 @@ def schemas(comfy):
     return {schema.node_id: schema for schema in (node.define_schema() for node in nodes)}
 
 
+class Asked:
+    """A request as the routes see one."""
+
+    def __init__(self, body=None, run="", **query):
+        self.match_info, self.query = {"run": run}, {name: str(value) for name, value in query.items()}
+        self._body = body
+
+    async def json(self):
+        if isinstance(self._body, Exception):
+            raise self._body
+        return self._body
+
+
+@pytest.fixture
+def server_routes(comfy, load_module):
+    """server_routes(path, body, **query) -> what our route answers"""
+    load_module("routes").register()
+    routes = comfy["server"].routes
+    return lambda path, *given, **asked: asyncio.run(routes[f"/higgs_tts/{path}"](Asked(*given, **asked)))
+
+
 @pytest.fixture
 def make_engine():
     return FakeEngine
@@ -271,6 +292,7 @@ def library(tmp_path):
     """models/voices with clips, transcripts, a saved voice and a file that is none of these."""
     root = tmp_path / "models" / "voices"
     (root / "team").mkdir(parents=True)
-    for name in ("b.wav", "a.mp3", "team/c.flac", "d.safetensors", "b.txt", "a.txt", "a.reference.txt", "notes.md"):
+    for name in ("b.wav", "a.mp3", "team/c.flac", "e.safetensors", "b.txt", "a.txt", "a.reference.txt", "notes.md"):
         (root / name).write_text(f"said in {name}")
+    Voice(torch.zeros(5, 8, dtype=torch.int64)).save(root / "d.safetensors")
     return root

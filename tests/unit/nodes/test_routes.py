@@ -9,33 +9,18 @@ import pytest
 import torch
 
 
-class Asked:
-    """A request as the routes see one."""
-
-    def __init__(self, body=None, run="", **query):
-        self.match_info, self.query = {"run": run}, {name: str(value) for name, value in query.items()}
-        self._body = body
-
-    async def json(self):
-        if isinstance(self._body, Exception):
-            raise self._body
-        return self._body
-
-
 @pytest.fixture
-def server(comfy, load_module):
-    """ComfyUI's server, which runs node 7 of the page "me"; our routes by their path."""
+def server(comfy, server_routes):
+    """ComfyUI's server, which runs node 7 of the page "me"."""
     server = comfy["server"]
     server.PromptServer.instance.client_id, server.PromptServer.instance.last_node_id = "me", "7"
     server.PromptServer.instance.sockets = {"me": object(), "you": object()}
-    load_module("routes").register()
     return server
 
 
 @pytest.fixture
-def ask(server):
-    """ask(path, ...) -> what the route answers"""
-    return lambda path, *given, **asked: asyncio.run(server.routes[f"/higgs_tts/{path}"](Asked(*given, **asked)))
+def ask(server, server_routes):
+    return server_routes
 
 
 @pytest.fixture

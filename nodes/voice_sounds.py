@@ -1,0 +1,94 @@
+"""What the page shows and plays of the voices: a line about each, and its sound. Works on the CPU, in any thread."""
+
+from __future__ import annotations
+
+import functools
+import mimetypes
+from pathlib import Path
+
+from ..engine import (
+    MAX_CLIP_SECONDS,
+    MIN_CLIP_SECONDS,
+    HiggsError,
+    Voice,
+    clip_seconds,
+    codec_of,
+    read_voice_head,
+    voice_sound,
+)
+from .audio import wav_bytes
+from .checkpoint_folders import AUTO, checkpoints, find_checkpoint
+from .checkpoint_folders import fingerprint as files_of
+from .transcripts import transcript_of
+from .voice_folders import SAVED, find_voice, fingerprint_of, voices
+
+_SHOWN = 80  # characters of a transcript
+_KEPT = 16  # decoded voices
+
+
+def listed(model: str) -> list[dict]:
+    """Name, seconds, the transcript's beginning and what is wrong with each voice, for a model as a loader calls it.
+
+    Raises HiggsError where there is no such model.
+    """
+    codec = _codec_for(model)
+    return [_told(name, path, codec) for name, path in voices().items()]
+
+
+def _told(name: str, path: Path, codec: str) -> dict:
+    transcript, problem, seconds = "", "", 0.0
+    try:
+        if path.suffix.lower() == SAVED:
+            head = read_voice_head(path)
+            seconds, transcript = head.seconds, head.transcript or ""
+            if codec and head.codec not in ("", codec):
+                problem = "It was made with a different model. Create it again from its clip."
+        else:
+            seconds, (transcript, _) = clip_seconds(path), transcript_of(path)
+            if not MIN_CLIP_SECONDS <= seconds <= MAX_CLIP_SECONDS:
+                problem = f"A clip must last {MIN_CLIP_SECONDS:.0f} to {MAX_CLIP_SECONDS:.0f} seconds."
+    except HiggsError as error:
+        problem = str(error)
+    transcript = " ".join(transcript.split())
+    shown = transcript if len(transcript) <= _SHOWN else transcript[:_SHOWN].rstrip() + "..."
+    return {"name": name, "seconds": round(seconds, 2), "transcript": shown, "problem": problem}
+
+
+def sound_of(name: str) -> tuple[bytes, str]:
+    """(a sound file, its media type) of the voice that a workflow calls `name`: a clip as it is, a saved voice decoded.
+
+    Raises HiggsError where there is no such voice, or no checkpoint that it can be heard with.
+    """
+    path = find_voice(name)
+    if path.suffix.lower() != SAVED:
+        return path.read_bytes(), mimetypes.guess_type(path.name)[0] or "audio/wav"
+    return _decoded(path, *fingerprint_of(path)), "audio/wav"
+
+
+@functools.lru_cache(_KEPT)
+def _decoded(path: Path, *seen: int) -> bytes:
+    voice = Voice.load(path)
+    for found in checkpoints().values():
+        if found.complete and voice.codec in ("", _codec(found.path)):
+            return wav_bytes(voice_sound(voice, found.path))
+    raise HiggsError(f"{path.name} was made with a model that is not here, so it cannot be heard.")
+
+
+def _codec_for(model: str) -> str:
+    """Empty where the model is to be downloaded first."""
+    try:
+        return _codec(find_checkpoint(model or AUTO).path)
+    except HiggsError:
+        return ""
+
+
+def _codec(folder: Path) -> str:
+    return _codec_seen(folder, str(files_of(folder)))
+
+
+@functools.lru_cache(64)
+def _codec_seen(folder: Path, seen: str) -> str:
+    try:
+        return codec_of(folder)
+    except HiggsError:
+        return ""

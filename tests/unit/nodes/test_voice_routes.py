@@ -1,0 +1,77 @@
+"""What the page is told of the voices, and how they are heard."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, EMBEDDED_NAME, Voice, codec_of
+from higgs_tts.engine.tools.tiny import write_tiny
+from safetensors.torch import save_file
+
+soundfile = pytest.importorskip("soundfile")
+CODES = torch.randint(0, 1024, (50, 8), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def ask(server_routes):
+    return server_routes
+
+
+@pytest.fixture
+def library(tmp_path):
+    """models/voices with clips good and bad, saved voices of two codecs, a LoRA and a broken file."""
+    root = tmp_path / "models" / "voices"
+    (root / "team").mkdir(parents=True)
+    for name, seconds in (("anna", 8), ("team/long", 40)):
+        soundfile.write(root / f"{name}.wav", torch.zeros(8000 * seconds).numpy(), 8000)
+    (root / "anna.txt").write_text("One. " * 40)
+    (root / "noise.wav").write_text("no sound")
+    Voice(CODES, "Two.", "bob", codec_of(EMBEDDED)).save(root / "bob.safetensors")
+    write_tiny(tmp_path / "models" / "higgs_tts" / "tiny", "v3")
+    Voice(CODES, None, "cleo", codec_of(tmp_path / "models" / "higgs_tts" / "tiny")).save(root / "cleo.safetensors")
+    Voice(CODES, None, "dora", "1+1").save(root / "dora.safetensors")
+    save_file({"lora_down": torch.zeros(2)}, root / "lora.safetensors")
+    (root / "broken.safetensors").write_bytes(b"\0" * 40)
+    return root
+
+
+def test_the_list_tells_what_each_voice_is_and_why_one_does_not_fit(ask, library):
+    told = {voice["name"]: voice for voice in ask("voices", model=EMBEDDED_NAME).data}
+    assert [name for name in told if not name.startswith("built-in/")] == [
+        "anna.wav", "bob.safetensors", "cleo.safetensors", "dora.safetensors", "noise.wav", "team/long.wav",
+    ]  # fmt: skip
+    anna = told["anna.wav"]
+    assert anna["seconds"] == 8 and anna["problem"] == "" and anna["transcript"].startswith("One. One.")
+    assert len(anna["transcript"]) <= 83 and anna["transcript"].endswith("...")
+    assert told["bob.safetensors"] == {"name": "bob.safetensors", "seconds": 2, "transcript": "Two.", "problem": ""}
+    assert "different model" in told["cleo.safetensors"]["problem"]
+    assert "1 to 30 seconds" in told["team/long.wav"]["problem"] and "cannot be read" in told["noise.wav"]["problem"]
+    assert all(voice["problem"] == "" for name, voice in told.items() if name.startswith("built-in/"))
+    others = {voice["name"]: voice["problem"] for voice in ask("voices", model="tiny").data}
+    assert others["cleo.safetensors"] == "" and "different model" in others["bob.safetensors"]
+    unknown = {voice["name"]: voice["problem"] for voice in ask("voices", model="download: x").data}
+    assert unknown["bob.safetensors"] == "" and unknown["cleo.safetensors"] == "", "nothing is known of that model yet"
+
+
+def test_clips_are_heard_as_they_are_and_saved_voices_decoded(ask, library):
+    assert ask("voice", name="anna.wav").data == (library / "anna.wav").read_bytes()
+    heard, rate = soundfile.read(io.BytesIO(ask("voice", name="bob.safetensors").data))
+    assert rate == 24_000 and len(heard) == 48_000 and abs(heard).max() > 0.01
+    assert ask("voice", name="built-in/" + ask("voices").data[-1]["name"].split("/")[1]).status == 200
+
+
+@pytest.mark.parametrize(
+    "name, status, told",
+    [
+        ("", 400, "Name a voice"),
+        ("nobody.wav", 404, "there is no voice"),
+        ("../../secret.wav", 404, "there is no voice"),
+        ("lora.safetensors", 404, "there is no voice"),
+        ("dora.safetensors", 404, "a model that is not here"),
+    ],
+)
+def test_a_voice_that_cannot_be_heard_is_told(ask, library, name, status, told):
+    answer = ask("voice", name=name)
+    assert answer.status == status and told in answer.data["error"]

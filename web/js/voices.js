@@ -1,0 +1,78 @@
+// Higgs Load Voice tells about the voice that is chosen, plays it, and opens the list of all.
+import { app } from "./comfy.js"
+import { addStyle, make } from "./elements.js"
+import { addElement, modelOf } from "./graph.js"
+import { voices } from "./server.js"
+import { hearButton, openVoiceList } from "./voice_list.js"
+
+const HEIGHT = 26 // CSS pixels
+
+addStyle(`
+.higgs-voice { box-sizing: border-box; height: ${HEIGHT - 4}px; min-height: ${HEIGHT - 4}px; max-height: ${HEIGHT - 4}px;
+    display: flex; align-items: center; gap: 4px; padding: 0 4px; overflow: hidden; color: var(--input-text, #ddd);
+    font: 11px/16px sans-serif; }
+.higgs-voice .higgs-said { flex: 1; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.higgs-voice .higgs-problem { color: var(--error-text, #ff7070); }
+`)
+
+/** @param {import("../../tests/web/comfy").Node} node */
+function addStrip(node) {
+    const combo = node.widgets?.find((widget) => widget.name === "voice")
+    if (!combo) return
+    const strip = make("div", "higgs-voice")
+    const said = make("span", "higgs-said")
+    const more = make("button", "higgs-hear")
+    more.textContent = "☰"
+    more.title = "All voices, with their sound"
+    more.addEventListener("click", async () => {
+        const known = await voices(modelOf(node))
+        openVoiceList(strip, known, (name) => {
+            combo.value = name
+            combo.callback?.(name)
+            node.setDirtyCanvas(true, true)
+        })
+    })
+    for (const type of ["pointerdown", "mousedown"]) strip.addEventListener(type, (event) => event.stopPropagation())
+    strip.append(
+        hearButton(() => combo.value),
+        said,
+        more,
+    )
+    addElement(node, "about", strip, HEIGHT, 2)
+    const tell = async () => {
+        const name = combo.value
+        const voice = (await voices(modelOf(node)).catch(() => [])).find((one) => one.name === name)
+        if (combo.value !== name) return
+        said.textContent = voice
+            ? voice.problem || `${voice.seconds.toFixed(1)} s · ${voice.transcript || "no transcript"}`
+            : ""
+        said.title = voice?.problem || voice?.transcript || ""
+        said.classList.toggle("higgs-problem", Boolean(voice?.problem))
+    }
+    const callback = combo.callback
+    combo.callback = function (...given) {
+        callback?.apply(this, given)
+        tell()
+    }
+    tellers.set(node, tell)
+    tell()
+}
+
+/** @type {Map<import("../../tests/web/comfy").Node, () => Promise<void>>} */
+const tellers = new Map()
+
+app.registerExtension({
+    name: "HiggsTTS.Voices",
+    nodeCreated(node) {
+        if (node.type !== "HiggsTTSLoadVoice" && node.comfyClass !== "HiggsTTSLoadVoice") return
+        addStrip(node)
+        const onRemoved = node.onRemoved
+        node.onRemoved = function () {
+            tellers.delete(node)
+            onRemoved?.apply(this)
+        }
+    },
+    // The values of a saved workflow come after its nodes, and so do links; Save Voice refreshes the lists.
+    afterConfigureGraph: () => tellers.forEach((tell) => tell()),
+    refreshComboInNodes: () => tellers.forEach((tell) => tell()),
+})
