@@ -51,9 +51,8 @@ class Change:
     """What one adapter does to one tensor of the talker."""
 
     file: TensorFile
-    keys: Mapping[
-        str, str
-    ]  # "A" and "B", "embedding_A" and "embedding_B", or "whole"; with "magnitude_vector" for DoRA
+    # Of "A" and "B", of "embedding_A" and "embedding_B", or of the "whole"; with "magnitude_vector" where it is DoRA.
+    keys: Mapping[str, str]
     factor: float  # alpha / rank
     strength: float
 
