@@ -231,7 +231,7 @@ def test_a_long_text_keeps_nothing_when_it_is_done(opened, left_behind):
 
 def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
     engine = opened()
-    engine.loaded.context = 90
+    engine.context = 90
     frames = []
     text = TEXT + " " + "word " * 200 + "."
     with pytest.raises(HiggsError, match="larger context"):
