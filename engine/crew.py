@@ -141,6 +141,11 @@ class Crew:
         self._hand_out(jobs)
 
     @property
+    def missing(self) -> list[Job]:
+        """What is not done."""
+        return list(self._missing)
+
+    @property
     def frames(self) -> int:
         """Frames of what is under way."""
         return sum(desk.frames for desk in self.desks)

@@ -88,24 +88,34 @@ class _Run:
         return replace(speech, warnings=warnings, peak_bytes=self._peak)
 
     def _decode(self, request: SpeechRequest, stage: Stage):
+        crew = Crew(self.cards, stage)
         try:
-            with Crew(self.cards, stage) as crew:
+            with crew:
                 self._crew = crew
                 for done in crew:
                     if done is not None:
                         self._hand_over(request, done)
                     crew.add(*request.settle())
                     request.tick()
-        except TooSmall:  # and so is every other: nothing has been decoded
-            self.cards = self.cards[:1]
-            return self._decode(request, stage)
+        except (HiggsError, torch.cuda.OutOfMemoryError) as error:
+            lost = [card for card, _ in crew.lost]
+            left = [card for card in self.cards if card not in lost]
+            if isinstance(error, TooSmall):
+                left = left or self.cards[:1]  # by itself it may speak one chunk after another
+            if len(lost) < len(crew.desks) or not left:
+                raise
+            self._leave(crew, left)
+            return self._decode(request, replace(stage, jobs=crew.missing))
         finally:
             self._crew = None
         self._peak = max(self._peak, *(desk.peak for desk in crew.desks))
         request.decoded_by(described(crew.desks), [note for desk in crew.desks for note in desk.notes])
-        for card, error in crew.lost:
-            self.cards = [one for one in self.cards if one is not card]
-            self._warnings.append(_lost(card, error))
+        self._leave(crew, [card for card in self.cards if card not in [lost for lost, _ in crew.lost]])
+
+    def _leave(self, crew: Crew, left: list[Engine]):
+        """Goes on with the cards that are left, and tells of the others."""
+        self.cards = left
+        self._warnings += [_lost(card, error) for card, error in crew.lost]
 
     def _hand_over(self, request: SpeechRequest, done: Done):
         """What was decoded, and its sound, to the request."""

@@ -142,6 +142,20 @@ def test_a_card_that_is_taken_away_loses_nothing(cards, alone, steps, who):
     assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False]), "with who is left"
 
 
+@pytest.mark.parametrize("text", ["Hello.", TEXT], ids=["one chunk", "the first, which is the voice of all"])
+def test_a_chunk_that_is_spoken_alone_goes_to_another_card(cards, steps, text):
+    engines = cards()
+    expected = engines[1].speak(text, params=PARAMS)
+
+    def fail(talker, number):
+        if talker is engines[0].loaded.talker:
+            raise torch.cuda.OutOfMemoryError("planted")
+
+    steps(fail)
+    speech = Engines(engines).speak(text, params=PARAMS)
+    assert same(speech, expected) and "ran out of memory" in "".join(speech.warnings)
+
+
 def test_when_all_are_gone_the_last_one_says_why(cards, steps):
     engines = cards()
 
