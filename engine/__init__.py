@@ -44,6 +44,8 @@ from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
+from .transcribe import WHISPERS, download_whisper, find_whispers, transcribe
+from .transcribe import size_of as whisper_size
 from .voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, clip_seconds, cut_clip, read_clip
 from .voice.voice import Voice, VoiceHead, read_voice_head
 from .voice_sound import codec_of, voice_sound
@@ -66,6 +68,7 @@ __all__ = [
     "QUANTIZED",
     "SAMPLE_RATE",
     "VERSION",
+    "WHISPERS",
     "Adapter",
     "Book",
     "BookProgress",
@@ -100,9 +103,11 @@ __all__ = [
     "cut_references",
     "decode_text",
     "download_checkpoint",
+    "download_whisper",
     "estimate_seconds",
     "find_checkpoints",
     "find_in_hf_cache",
+    "find_whispers",
     "misfit",
     "mix_speech",
     "narrate",
@@ -120,7 +125,9 @@ __all__ = [
     "speak_cues",
     "speaker_key",
     "to_srt",
+    "transcribe",
     "turn_to_srt",
     "voice_sound",
+    "whisper_size",
     "write_whole",
 ]

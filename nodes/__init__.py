@@ -29,13 +29,14 @@ class HiggsExtension(ComfyExtension):
         from .lora import HiggsTTSLoadLoRA
         from .speak import HiggsTTSSpeak
         from .subtitles import HiggsTTSSubtitles
+        from .transcribe import HiggsTTSTranscribe
         from .voice import HiggsTTSVoice
         from .voice_files import HiggsTTSLoadVoice, HiggsTTSSaveVoice
 
         routes.register()
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
         speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles, HiggsTTSBook]
-        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking]
+        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking, HiggsTTSTranscribe]
 
 
 def make_extension() -> HiggsExtension:

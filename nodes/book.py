@@ -32,6 +32,7 @@ from ..engine import (
 )
 from ..engine import said_as as spelled
 from . import folders, progress_text, types, voice_files
+from .exit_guard import is_exiting
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .patcher import HiggsPatcher
@@ -231,6 +232,8 @@ def _teller(node_id: str):
 
     def on_progress(progress: BookProgress) -> None:
         nonlocal shown
+        if is_exiting():
+            raise InterruptedError("ComfyUI exits")  # ends the threads of other devices; `node_errors` then stays
         check_interrupt()
         bar.update_absolute(round(BAR_STEPS * progress.share), BAR_STEPS)
         if (told := str(progress)) != shown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +97,12 @@ def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:
 
 def download(choice: str, node_id: str) -> Path:
     """The folder of a download entry, downloaded if it is not there. Raises HiggsError, or ComfyUI's interrupt."""
+    label = choice.removeprefix(DOWNLOAD)
+    return show_download(lambda on_progress: download_checkpoint(label, download_root(), on_progress), node_id)
+
+
+def show_download(fetch: Callable[[Callable[[float, str], None]], Path], node_id: str) -> Path:
+    """What `fetch(on_progress)` returns, with the node's progress bar. Raises HiggsError, or ComfyUI's interrupt."""
     bar = comfy.utils.ProgressBar(BAR_STEPS, node_id=node_id)  # downloading threads have no current node
 
     def on_progress(fraction: float, text: str) -> None:
@@ -104,7 +111,7 @@ def download(choice: str, node_id: str) -> Path:
         bar.update_absolute(round(fraction * BAR_STEPS))
 
     try:
-        return download_checkpoint(choice.removeprefix(DOWNLOAD), download_root(), on_progress)
+        return fetch(on_progress)
     except HiggsError:
         check_interrupt()
         raise

@@ -45,6 +45,13 @@ def download_checkpoint(
     return folder
 
 
+def download_repo(repo: Repo, folder: Path, on_progress: Callable[[float, str], None] | None = None) -> None:
+    """Fetch one repository into `folder`; see `download_checkpoint`. Raises HiggsError when it cannot be fetched."""
+    if constants.HF_HUB_OFFLINE:
+        raise HiggsError(f"{repo.id} cannot be downloaded: HF_HUB_OFFLINE is set. Unset it, or put it into {folder}.")
+    _fetch(repo, folder, _Reporter(repo.size, on_progress))
+
+
 def _is_whole(folder: Path, download: Download) -> bool:
     """Whether what `download` fetches is there and its files can be opened: a damaged one is to be fetched again."""
     try:

@@ -33,6 +33,7 @@ NODES = [
     "HiggsTTSLines",
     "HiggsTTSSubtitles",
     "HiggsTTSBook",
+    "HiggsTTSTranscribe",
 ]
 
 # Where a point of a node lies on the page: x is a share of its width, y counts down from its top.

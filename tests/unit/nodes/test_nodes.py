@@ -43,6 +43,7 @@ def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
         "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook",
+        "HiggsTTSTranscribe",
     ]  # fmt: skip
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description

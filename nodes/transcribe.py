@@ -1,0 +1,75 @@
+"""HiggsTTSTranscribe: what is said in a clip, for Higgs Voice. Knows no tensor."""
+
+from __future__ import annotations
+
+import torch
+from comfy_api.latest import io
+
+from ..engine import WHISPERS, ClipParams, cut_clip, download_whisper, find_whispers, transcribe, whisper_size
+from . import audio as clips
+from . import folders, types
+from .checkpoint_folders import DOWNLOAD
+from .devices import resolve_devices
+from .load import show_download
+from .memory import free_memory
+from .node_errors import check_interrupt, node_errors
+from .voice import part_inputs
+
+NAME = "Higgs Transcribe"
+FOLDER = "whisper"  # below models/
+
+folders.register(FOLDER, {".safetensors"})
+
+
+class HiggsTTSTranscribe(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSTranscribe",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Writes down what is said in a clip, by Whisper, for the transcript of Higgs Voice. Correct it "
+            "there if a word is wrong. Nothing stays in memory afterwards.",
+            search_aliases=["whisper", "speech to text", "stt", "transcription", "transcript", "subtitles"],
+            inputs=[
+                io.Audio.Input("audio", tooltip="1 to 30 seconds of speech, or a part of a longer recording."),
+                io.Combo.Input(
+                    "whisper",
+                    options=choices(),
+                    tooltip="Whisper in transformers' layout, a folder in models/whisper. A 'download' entry goes "
+                    "there when it runs: 1.0 GB, or 1.6 GB for large-v3-turbo, which makes fewer mistakes.",
+                ),
+                *part_inputs(),
+            ],
+            outputs=[io.String.Output(display_name="transcript", tooltip="For Higgs Voice.")],
+            hidden=[io.Hidden.unique_id],
+        )
+
+    @classmethod
+    def validate_inputs(cls, whisper: str | None) -> bool | str:
+        """Makes ComfyUI accept a model that has been downloaded since. A linked name (None) is known later."""
+        if whisper is None or whisper in choices() or whisper.removeprefix(DOWNLOAD) in WHISPERS:
+            return True
+        return f"{NAME}: there is no {whisper!r} in models/{FOLDER}. Put it there, or choose a download, and press R."
+
+    @classmethod
+    def execute(cls, audio: dict | None, whisper: str, start: float = 0.0, length: float = 0.0) -> io.NodeOutput:
+        with node_errors(NAME):
+            wav, rate = clips.to_clip(audio)
+            part = cut_clip(wav, rate, ClipParams(start, length))
+            name, roots = whisper.removeprefix(DOWNLOAD), folders.registered(FOLDER)
+            folder = find_whispers(roots).get(name)
+            if folder is None:
+                folder = show_download(
+                    lambda on_progress: download_whisper(name, roots[0], on_progress), cls.hidden.unique_id
+                )
+            device = torch.device(resolve_devices("auto")[0][0])
+            free_memory(whisper_size(folder), device)
+            check_interrupt()
+            return io.NodeOutput(transcribe(folder, part, rate, device))
+
+
+def choices() -> list[str]:
+    """Those that are here, then what can be downloaded."""
+    here = find_whispers(folders.registered(FOLDER))
+    return [*here, *(DOWNLOAD + name for name in WHISPERS if name not in here)]
