@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -102,6 +103,7 @@ def _browser():
 def _listen(base: pathlib.Path, args) -> list[dict]:
     """A row for each renderer and node, and one for pages that have no AudioWorklet."""
     comfy, rows = Comfy(base, ("--cpu", *_flags(args))), []
+    seeds = itertools.count(1)  # what was said before is not said again
     try:
         with _browser() as chrome:
             for renderer, node, output in (
@@ -112,8 +114,8 @@ def _listen(base: pathlib.Path, args) -> list[dict]:
                 ("nodes 2.0", "HiggsTTSDialogue", "worklet"),
             ):
                 page = Page(chrome, comfy, renderer, output)
-                page.run(node, 1)  # the model loads, the page warms up
-                rows.append(page.run(node, 2) | page.about(args))
+                page.run(node, next(seeds))  # the model loads, the page warms up
+                rows.append(page.run(node, next(seeds)) | page.about())
                 print(json.dumps(rows[-1]), file=sys.stderr)
                 page.close()
     finally:
@@ -167,7 +169,7 @@ class Page:
             "node": node,
         }
 
-    def about(self, args) -> dict:
+    def about(self) -> dict:
         system = self._comfy.get("/system_stats")["system"]
         version = self.page.evaluate("window.__COMFYUI_FRONTEND_VERSION__")
         return {

@@ -3,28 +3,40 @@
     const connect = AudioNode.prototype.connect
     const Worklet = window.AudioWorkletNode // which a test may take from the page
     const code = `registerProcessor("recorder", class extends AudioWorkletProcessor {
+        constructor() {
+            super()
+            this.began = false
+            this.round = 0
+            this.port.onmessage = ({ data }) => {
+                this.began = false
+                this.round = data
+            }
+        }
         process([[wav]]) {
-            this.port.onmessage = () => (this.began = false)
-            if (wav && (this.began ||= wav.some((sample) => sample !== 0))) this.port.postMessage(wav.slice())
+            if (wav && (this.began ||= wav.some((sample) => sample !== 0))) {
+                this.port.postMessage({ round: this.round, wav: wav.slice() })
+            }
             return true
         }
     })`
-    window.heard = { first: 0, parts: [], ready: null, reset() {} }
+    let round = 0
+    window.heard = { first: 0, parts: [], reset() {} }
     AudioNode.prototype.connect = function (target, ...others) {
         if (target instanceof AudioDestinationNode) {
             const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }))
-            heard.ready = this.context.audioWorklet.addModule(address).then(() => {
+            this.context.audioWorklet.addModule(address).then(() => {
                 const recorder = new Worklet(this.context, "recorder", { numberOfOutputs: 0 })
                 recorder.port.onmessage = ({ data }) => {
+                    if (data.round !== round) return // from before it was reset
                     heard.first ||= performance.now()
-                    heard.parts.push(data)
+                    heard.parts.push(data.wav)
                 }
-                connect.call(this, recorder)
                 heard.reset = () => {
-                    recorder.port.postMessage("from the next sound on")
+                    recorder.port.postMessage(++round)
                     heard.parts = []
                     heard.first = 0
                 }
+                connect.call(this, recorder)
             })
         }
         return connect.call(this, target, ...others)
