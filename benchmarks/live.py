@@ -178,6 +178,7 @@ class Page:
             "renderer": self._renderer,
             "output": self._output,
             "console_errors": len(self._errors),
+            "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),  # above 1 others wanted the cores as well
         }
 
     def close(self):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from server import PromptServer
 from . import folders
 from .live_sound import LiveSound
 
+log = logging.getLogger("higgs_tts")
 RUN = "higgs_tts.run"  # the one event: a node begins to speak
 KEPT_RUNS, KEPT_BYTES = 32, 1 << 30  # sounds of earlier runs that can still be played
 
@@ -80,7 +82,12 @@ def heard() -> Iterator[LiveSound | None]:
     if server is None or node is None or client not in _listeners:
         yield None
         return
-    run = Run(client, node, getattr(server, "last_prompt_id", ""))
+    try:
+        run = Run(client, node, getattr(server, "last_prompt_id", ""))
+    except OSError as error:
+        log.warning("Higgs TTS: no player, since its sound cannot be kept in the temp folder (%s).", error)
+        yield None
+        return
     _make_room()
     _runs[run.id] = run
     server.send_sync(RUN, run.about(), client)

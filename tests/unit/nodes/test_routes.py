@@ -80,6 +80,14 @@ def test_speech_is_the_same_with_and_without_a_listener(ask, speak):
     assert torch.equal(alone[0]["waveform"], heard[0]["waveform"]) and alone[1:] == heard[1:]
 
 
+def test_a_temp_folder_that_cannot_be_written_costs_the_player_and_not_the_speech(server, ask, speak, tmp_path, caplog):
+    listen(ask, "me")
+    (tmp_path / "temp").write_text("a file")
+    audio, *_ = speak()
+    assert audio["waveform"].shape == (1, 1, 1920) and server.sent == []
+    assert "no player" in caplog.text
+
+
 def test_a_cancelled_run_ends_its_sound(server, ask, speak, comfy, interrupted, load_module):
     listen(ask, "me")
     events = load_module("events")
