@@ -4,7 +4,7 @@
 
 Speaks with the embedded checkpoint, or with `--model FOLDER`, and one of the pack's voices. Both runs are under way at
 the same time, so `seconds` of each is what it takes beside another. `peak_mb` is the process's memory on the host,
-`gpu_peak_mb` what of the card's memory was in use beyond that before. Writes the entry "book" of results/time.json, and
+`gpu_peak_mb` the most that the model and its work took of the card's. Writes the entry "book" of results/time.json, and
 prints it as JSON last.
 """
 
@@ -106,19 +106,10 @@ def speak(given: argparse.Namespace) -> dict:
     """The worker: speaks, or goes on."""
     import resource
 
-    on_gpu = given.device.startswith("cuda") or (given.device == "auto" and torch.cuda.is_available())
-    free = [torch.cuda.mem_get_info()[0]] if on_gpu else [0]
     with Engine(EngineConfig(given.model, device=given.device)) as engine:
         voice = engine.encode_voice(*read_clip(VOICE), VOICE.with_suffix(".txt").read_text(encoding="utf-8").strip())
-
-        def on_progress(progress):
-            if on_gpu and len(seen) % 50 == 0:
-                free.append(torch.cuda.mem_get_info()[0])
-            seen.append(progress.share)
-
-        seen: list[float] = []
         params = SamplingParams(seed=1, paragraph_gap=0.6)
-        report = narrate(engine, read_book(given.book), given.worker, {"": voice}, params, on_progress=on_progress)
+        report = narrate(engine, read_book(given.book), given.worker, {"": voice}, params)
     return {
         "seconds": round(report.elapsed, 1),
         "minutes": report.seconds / 60,
@@ -127,7 +118,7 @@ def speak(given: argparse.Namespace) -> dict:
         "sequences_reused": report.reused,
         "spoken_again": len(report.spoken_again),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-        **({"gpu_peak_mb": round((free[0] - min(free)) / 1e6)} if on_gpu else {}),
+        **({"gpu_peak_mb": round(report.peak_bytes / 1e6)} if report.peak_bytes else {}),
         "how": report.how,
     }
 

@@ -74,7 +74,7 @@ class _Narration:
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retaken: list[Retaken] = []
         self._how = ""
-        self._frames = 0  # decoded in this run
+        self._frames = self._peak = 0  # decoded in this run; bytes of a GPU
         self._current: tuple[PlannedChapter, ChapterFile] | None = None  # that is being written
         self._tail = 0.0  # seconds of silence asked for behind what is written
         self._whole = self._before = self._later = 0  # estimated frames: of all, before this group, and after it
@@ -104,6 +104,7 @@ class _Narration:
             tuple(self._retaken),
             tuple(self._warnings),
             self._how or "none, all of it had been spoken before",
+            self._peak,
         )
 
     def _names(self, one: PlannedChapter) -> tuple[str, str]:
@@ -164,6 +165,7 @@ class _Narration:
         speech = self._say(turns, self._params, on_frame)
         self._before += size
         self._retaken += speech.retaken
+        self._peak = max(self._peak, speech.peak_bytes)
         self._warnings |= dict.fromkeys(speech.warnings)
         self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how
         return speech

@@ -69,6 +69,7 @@ class BookReport:
     retaken: tuple[Retaken, ...]
     warnings: tuple[str, ...]
     how: str
+    peak_bytes: int = 0  # of a GPU's memory at most, the model's own among them; 0 on a CPU
 
     @property
     def seconds(self) -> float:
