@@ -156,9 +156,8 @@ def test_words_are_said_as_listed_and_not_shown_so(run):
 
 def test_the_embedded_engine_dubs_its_own_film(load_module):
     pytest.importorskip("av")
-    patcher = load_module("sharing").share_patcher(
-        Engine(EngineConfig(str(EMBEDDED), device="cpu")), [["files"]], "embedded"
-    )
+    engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
+    patcher = load_module("sharing").share_patchers([engine], [["files"]], "embedded")
     node = load_module("subtitles").HiggsTTSSubtitles
     srt = SRT.replace("Good.", "Then we can go to bed again.").replace("[door slams]", "Anna: One moment, please!")
     made, info, *_ = node.execute(patcher, "Anna = amber\nTom = oliver\n\n" + srt).args
