@@ -162,6 +162,8 @@ class Server:
                         await stream.end(said)
                     else:
                         await stream.hear(said)
+        except ConnectionResetError:  # the caller has gone, and this was not cancelled yet
+            self._keep_end(headers, "error")
         except (HiggsError, torch.OutOfMemoryError) as error:
             if not stream.has_begun:
                 raise

@@ -133,8 +133,7 @@ class Speaker:
                 if item is None:
                     return False
                 item.do(batch)
-            for request in batch.step():
-                self._finish(request)
+            self._finish(batch.step())
 
     def _add(self, batch: Batch, job: Job):
         listener = Listener(lambda done, expected: None, job.hear)
@@ -151,10 +150,11 @@ class Speaker:
             del self._spoken[request]
             batch.drop(request)
 
-    def _finish(self, request: SpeechRequest):
-        job = self._spoken.pop(request)
-        del self._requests[job]
-        job.end(request.result())
+    def _finish(self, requests: list[SpeechRequest]):
+        for request in requests:
+            job = self._spoken.pop(request)
+            del self._requests[job]
+            job.end(request.result())
 
     def _fail(self, error: BaseException):
         jobs = list(self._requests)

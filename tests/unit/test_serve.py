@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import gc
 import io
 import json
 import socket
@@ -18,9 +19,11 @@ from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Samplin
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
+from higgs_tts.engine.request import SpeechRequest  # noqa: E402
 from higgs_tts.engine.serve.app import Limits, Server  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import Job, Speaker  # noqa: E402
+from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
 from higgs_tts.engine.serve.voices import BUILT_IN, VoiceFolder  # noqa: E402
 
 SHORT = {"model": "tts-1", "voice": "alloy", "input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0}
@@ -266,6 +269,29 @@ def test_who_goes_frees_the_row(served):
         assert speaker.speaking == 1
     wait_for(lambda: not speaker.speaking)
     assert ask(port, body=SHORT)[0] == 200
+
+
+def test_who_goes_in_the_middle_of_a_write_is_no_error(another, monkeypatch, caplog):
+    async def gone(self, wav):
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr(RawStream, "hear", gone)
+    with running(another) as (port, speaker):
+        ask(port, body={**SHORT, "response_format": "pcm", "stream": True})
+        wait_for(lambda: not speaker.speaking)
+        assert ask(port, body=SHORT)[0] == 200
+    assert not caplog.records
+
+
+def test_nothing_of_a_call_is_held_once_it_is_answered(another):
+    def alive():
+        gc.collect()
+        return [one for one in gc.get_objects() if type(one) is SpeechRequest]
+
+    before = len(alive())
+    with running(another) as (port, _):
+        assert [ask(port, body=body)[0] for body in (SHORT, b"{}", SHORT)] == [200, 400, 200]
+        wait_for(lambda: len(alive()) <= before, 15)  # sooner than a batch that nobody uses goes
 
 
 def test_more_calls_than_it_takes(another):

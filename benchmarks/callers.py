@@ -1,0 +1,209 @@
+"""Callers of the server, in a process of their own: load, and callers that misbehave. Needs nothing but Python.
+
+    python benchmarks/callers.py PORT load CLIENTS WARM_SECONDS SECONDS FRAMES
+    python benchmarks/callers.py PORT soak REQUESTS CLIENTS
+
+Both print one JSON line. `serve.py` starts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+WORDS = """the harbour was quiet and a small boat came in under wide grey sky while people on shore looked for their
+friends they had waited since morning with warm bread cold tea old stories about winter storms far from any
+town""".split()
+WORDS_A_TEXT = 20
+SAMPLE_BYTES, SAMPLE_RATE = 2, 24_000
+PATIENCE = 120.0  # seconds without a byte that count as a hang
+BAD = (
+    b"",
+    b"{",
+    b"[]",
+    b"\xff\xfe",
+    b'{"input": ""}',
+    b'{"input": "Hi", "response_format": "mid"}',
+    b'{"input": "Hi", "temperature": "hot"}',
+    b'{"input": "Hi", "ref_audio": "UklGRg=="}',
+    b'{"input": "Hi", "voice": "nobody"}',
+    b'{"input": "' + b"x" * 30_000 + b'"}',
+)
+
+
+def text_of(random: random.Random, words: int = WORDS_A_TEXT) -> str:
+    """A text of so many words."""
+    return " ".join(random.choice(WORDS) for _ in range(words)).capitalize() + "."
+
+
+@dataclass
+class Answer:
+    """What came of one call: status 0 where the connection broke, and when the first and all samples came."""
+
+    began: float
+    ended: float = 0.0
+    status: int = 0
+    first: float | None = None
+    samples: int = 0
+
+
+class Left(Exception):
+    """The caller has gone before the answer was whole."""
+
+
+async def call(port: int, body: bytes, hear=lambda count: None, leave_after: int | None = None) -> Answer:
+    """One call of /v1/audio/speech over a connection of its own. hear(bytes of sound as they come).
+
+    leave_after: bytes of the answer after which the caller goes, by raising Left; 0: as soon as it has asked.
+    """
+    answer = Answer(time.perf_counter())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        head = "POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        if leave_after == 0:
+            raise Left
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        status, chunked, heard = int(head.split()[1]), "transfer-encoding: chunked" in head, 0
+        async for part in _chunks(reader) if chunked else _rest(reader):
+            answer.first = answer.first or time.perf_counter()
+            heard += len(part)
+            hear(len(part))
+            if leave_after is not None and heard >= leave_after:
+                raise Left
+        answer.status, answer.samples = status, heard // SAMPLE_BYTES
+    except (ConnectionError, asyncio.IncompleteReadError):
+        pass  # status stays 0
+    finally:
+        answer.ended = time.perf_counter()
+        writer.close()
+    return answer
+
+
+async def _chunks(reader: asyncio.StreamReader):
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        yield (await reader.readexactly(size + 2))[:-2]
+    await reader.readexactly(2)
+
+
+async def _rest(reader: asyncio.StreamReader):
+    while part := await reader.read(1 << 16):
+        yield part
+
+
+async def load(port: int, clients: int, warm: float, seconds: float, frames: int) -> dict:
+    """So many callers, each of which asks again as soon as it has its answer -> a row, counted once they are warm."""
+    return await Load(port, clients, warm, seconds, frames).run()
+
+
+class Load:
+    """Callers, and what they count."""
+
+    def __init__(self, port: int, clients: int, warm: float, seconds: float, frames: int):
+        self._port, self._clients, self._frames = port, clients, frames
+        self._begin = time.perf_counter() + warm
+        self._end = self._begin + seconds
+        self._bytes = self._errors = 0
+        self._answers: list[Answer] = []
+
+    async def run(self) -> dict:
+        callers = [asyncio.create_task(self._ask(number)) for number in range(self._clients)]
+        await asyncio.sleep(self._end - time.perf_counter())
+        for caller in callers:
+            caller.cancel()
+        for end in await asyncio.gather(*callers, return_exceptions=True):
+            if not isinstance(end, asyncio.CancelledError):
+                raise end
+        return self._row()
+
+    async def _ask(self, number: int):
+        words = random.Random(number)
+        while True:
+            body = {"input": text_of(words), "voice": "alloy", "response_format": "pcm", "stream": True, "retries": 0}
+            body |= {"seed": words.randrange(1 << 32), "max_new_tokens": self._frames}
+            answer = await call(self._port, json.dumps(body).encode(), self._hear)
+            if answer.status == 200 and answer.samples:
+                self._answers.append(answer)
+            else:
+                self._errors += 1
+                await asyncio.sleep(0.1)
+
+    def _hear(self, count: int):
+        if time.perf_counter() >= self._begin:
+            self._bytes += count
+
+    def _row(self) -> dict:
+        seconds = self._end - self._begin
+        counted = [one for one in self._answers if one.ended >= self._begin]
+        first = sorted(1000 * (one.first - one.began) for one in counted if one.first and one.began >= self._begin)
+        return {
+            "clients": self._clients,
+            "requests_s": round(len(counted) / seconds, 2),
+            "audio_s_per_s": round(self._bytes / SAMPLE_BYTES / SAMPLE_RATE / seconds, 2),
+            "first_ms_p50": _share(first, 0.5),
+            "first_ms_p99": _share(first, 0.99),
+            "errors": self._errors,
+            "requests": len(counted),
+            "seconds": seconds,
+        }
+
+
+def _share(found: list[float], share: float) -> float | None:
+    return round(found[round(share * (len(found) - 1))], 1) if found else None
+
+
+async def soak(port: int, requests: int, clients: int) -> dict:
+    """Calls of every kind in any order, many at once: whole answers, streams, bad bodies, callers who leave."""
+    kinds, told = random.Random(requests), Counter()
+    left = iter(range(requests))
+
+    async def one(number: int):
+        kind = kinds.choice(("whole", "stream", "sse", "bad", "leave at once", "leave in the middle"))
+        words = random.Random(number)
+        body = {"input": text_of(words, words.randint(1, 12)), "response_format": words.choice(("pcm", "wav", "mp3"))}
+        body |= {"seed": number, "max_new_tokens": words.randint(5, 60), "retries": 0}
+        if kind in ("stream", "leave in the middle"):
+            body |= {"response_format": "pcm", "stream": True}
+        elif kind == "sse":
+            body |= {"response_format": "pcm", "stream_format": "sse"}
+        data = words.choice(BAD) if kind == "bad" else json.dumps(body).encode()
+        leave = {"leave at once": 0, "leave in the middle": words.choice((1, 20_000))}.get(kind)
+        try:
+            answer = await asyncio.wait_for(call(port, data, leave_after=leave), PATIENCE)
+        except Left:
+            told["cancels"] += 1
+            return
+        except (asyncio.TimeoutError, TimeoutError):
+            told["hung"] += 1
+            return
+        wanted = (400, 404) if kind == "bad" else (200,)
+        told["bad" if kind == "bad" else "spoken"] += 1
+        told["wrong"] += answer.status not in wanted
+
+    async def caller():
+        for number in left:
+            await one(number)
+
+    await asyncio.gather(*(caller() for _ in range(clients)))
+    return {"requests": requests, **{key: told[key] for key in ("spoken", "cancels", "bad", "wrong", "hung")}}
+
+
+def main() -> None:
+    """The last line of output is JSON."""
+    port, kind, *numbers = sys.argv[1:]
+    if kind == "load":
+        clients, warm, seconds, frames = map(float, numbers)
+        found = load(int(port), int(clients), warm, seconds, int(frames))
+    else:
+        found = soak(int(port), *map(int, numbers))
+    print(json.dumps(asyncio.run(found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The server under load, and a soak of callers that misbehave.
+
+    python benchmarks/serve.py --load --device cuda:0 [--model FOLDER]     1, 16, 64, 128 callers, streams of 20 words
+    python benchmarks/serve.py --soak                                      2,000 calls of every kind, on the CPU
+
+The callers are a process of their own (`callers.py`). Each part of the result names its device, commit and date. The
+server needs aiohttp. Prints one JSON line last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import gc
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+from common import ROOT, card, commit
+
+RESULT = ROOT / "benchmarks" / "results" / "serve.json"
+CALLERS = str(ROOT / "benchmarks" / "callers.py")
+CLIENTS = "1,16,64,128"
+START = 300.0  # seconds that a server may take to load its model
+SOAK_CLIENTS = 16
+SETTLE = 10.0  # seconds after which nothing may be left of calls that have ended
+GONE = 20  # callers whose leaving is timed
+
+
+def main():
+    """The command line; the last line of output is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--load", action="store_true")
+    parser.add_argument("--soak", action="store_true")
+    parser.add_argument("--model", help="checkpoint folder for --load; without it the embedded one speaks")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--clients", default=CLIENTS)
+    parser.add_argument("--warm", type=float, default=2.0, help="seconds before anything is counted, each time")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each number of callers")
+    parser.add_argument("--frames", type=int, default=250, help="of an answer at most; random weights speak that long")
+    parser.add_argument("--requests", type=int, default=2000, help="of the soak")
+    parser.add_argument("--warm-calls", type=int, default=600, help="before it, for the host's memory to settle")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULT)
+    given = parser.parse_args()
+    result = json.loads(given.out.read_text()) if given.out.is_file() else {"rows": [], "soak": {}, "ray": []}
+    if given.load:
+        rows = load(given)
+        result |= where(given.device) | {"checkpoint": pathlib.Path(given.model or "embedded").name, "rows": rows}
+    if given.soak:
+        result["soak"] = soak(given.requests, given.warm_calls) | where("cpu")
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result))
+
+
+def where(device: str) -> dict:
+    """What a part ran on, when, and of which commit."""
+    import torch
+
+    if device != "cpu" and torch.cuda.is_available():
+        return card()
+    return {"gpu": "CPU", "torch": torch.__version__, "date": str(datetime.date.today()), "commit": commit()}
+
+
+def load(given: argparse.Namespace) -> list[dict]:
+    """A row for each number of callers."""
+    rows = []
+    with served(given) as port:
+        for clients in given.clients.split(","):
+            rows.append(called(port, "load", clients, given.warm, given.seconds, given.frames))
+            print(rows[-1], flush=True)
+    return rows
+
+
+@contextlib.contextmanager
+def served(given: argparse.Namespace):
+    """The port of a server in a process of its own, as users start it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "engine", "serve", "--device", given.device, "--port", str(port)]
+    command += ["--model", given.model] if given.model else []
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        began = time.monotonic()
+        while not is_healthy(port):
+            if process.poll() is not None:
+                raise SystemExit("the server has ended; what it said stands above")
+            if time.monotonic() - began > START:
+                raise SystemExit(f"the server was not ready within {START:.0f} s")
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def is_healthy(port: int) -> bool:
+    """Whether the server answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def called(port: int, *what: object) -> dict:
+    """What the callers tell in the end."""
+    command = [sys.executable, CALLERS, str(port), *map(str, what)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def soak(requests: int, warm_calls: int) -> dict:
+    """What is left of calls of every kind, once all have ended: of rows, threads, open files and the host's memory."""
+    from engine import Engine, EngineConfig
+    from engine.tools.tiny import write_tiny
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_tiny(pathlib.Path(folder) / "tiny", "v3")
+        with Engine(EngineConfig(f"{folder}/tiny", device="cpu", context=1024)) as engine, here(engine) as at:
+            port, speaker = at
+            called(port, "soak", warm_calls, SOAK_CLIENTS)
+            before = held(speaker)
+            began = time.perf_counter()
+            told = called(port, "soak", requests, SOAK_CLIENTS)
+            seconds = time.perf_counter() - began
+            after = held(speaker)
+            gone = [leave(port, speaker) for _ in range(GONE)]
+    grown = {f"leaked_{name}": after[name] - before[name] for name in ("threads", "files")}
+    return {
+        **told,
+        "leaked_rows": after["rows"],
+        **grown,
+        "host_mb_growth": round(after["mb"] - before["mb"], 1),
+        "row_free_ms_most": round(1000 * max(gone), 1),
+        "seconds": round(seconds, 1),
+    }
+
+
+@contextlib.contextmanager
+def here(engine):
+    """(port, speaker) of a server in a thread of this process, so that what it holds can be counted."""
+    from aiohttp import web
+
+    from engine.serve.app import Server
+    from engine.serve.speaker import Speaker
+    from engine.serve.voices import VoiceFolder
+
+    speaker, loop = Speaker(engine), asyncio.new_event_loop()
+    server = Server(speaker, VoiceFolder(None), "tiny", engine.knows_tag)
+    runner = web.AppRunner(server.app(), handler_cancellation=True)
+    loop.run_until_complete(runner.setup())
+    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield runner.addresses[0][1], speaker
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        speaker.close()
+
+
+def held(speaker) -> dict:
+    """What this process holds once nobody is spoken to: requests still alive count as rows."""
+    from engine.request import SpeechRequest
+
+    deadline = time.monotonic() + SETTLE
+    while speaker.speaking and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)  # for sockets to close
+    gc.collect()
+    alive = sum(type(one) is SpeechRequest for one in gc.get_objects())
+    status = pathlib.Path("/proc/self/status").read_text()
+    return {
+        "rows": max(speaker.speaking, alive),
+        "threads": sum(not one.name.startswith("asyncio_") for one in threading.enumerate()),  # that pool has a bound
+        "files": len(os.listdir("/proc/self/fd")),
+        "mb": next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024,
+    }
+
+
+def leave(port: int, speaker) -> float:
+    """Seconds from a caller's leaving to a free row."""
+    body = json.dumps({"input": "It goes on. " * 20, "response_format": "pcm", "stream": True, "retries": 0}).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        connection.recv(1 << 12)
+        assert speaker.speaking == 1
+    began = time.perf_counter()
+    while speaker.speaking:
+        time.sleep(0.001)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What benchmarks/serve.py does, with few calls: its parts work, and it counts what happened."""
+
+import importlib
+import json
+import pathlib
+import sys
+
+import pytest
+
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setenv("HIGGS_COMMIT", "abc")
+    yield importlib.import_module("serve")
+    for name in ("serve", "common", *(name for name in sys.modules if name.split(".")[0] == "engine")):
+        sys.modules.pop(name, None)
+
+
+def run(serve, monkeypatch, capsys, out, *given):
+    monkeypatch.setattr(sys, "argv", ["serve.py", *given, "--out", str(out)])
+    serve.main()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == json.loads(out.read_text())
+    return json.loads(out.read_text())
+
+
+def test_load_and_soak_go_into_one_file(serve, monkeypatch, capsys, tmp_path):
+    out = tmp_path / "serve.json"
+    load = ["--load", "--device", "cpu", "--clients", "1,3", "--warm", "0.5", "--seconds", "5", "--frames", "4"]
+    result = run(serve, monkeypatch, capsys, out, *load)
+    assert [row["clients"] for row in result["rows"]] == [1, 3]
+    for row in result["rows"]:
+        assert row["errors"] == 0 and row["requests"] > 0 and row["audio_s_per_s"] > 0
+        assert 0 < row["first_ms_p50"] <= row["first_ms_p99"]
+    assert result["commit"] == "abc" and result["checkpoint"] == "embedded" and result["ray"] == []
+    again = run(serve, monkeypatch, capsys, out, "--soak", "--requests", "30", "--warm-calls", "10")
+    soak = again["soak"]
+    assert again["rows"] == result["rows"]
+    assert soak["spoken"] + soak["cancels"] + soak["bad"] == 30 and soak["cancels"] and soak["bad"]
+    assert [soak[name] for name in ("wrong", "hung", "leaked_rows", "leaked_threads", "leaked_files")] == [0] * 5
+
+
+def test_a_server_that_does_not_start_is_told_of(serve, monkeypatch, capsys, tmp_path):
+    with pytest.raises(SystemExit, match="the server has ended"):
+        run(serve, monkeypatch, capsys, tmp_path / "none.json", "--load", "--model", str(tmp_path / "nowhere"))
+    assert not (tmp_path / "none.json").exists()
