@@ -1,5 +1,6 @@
 // Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once; Higgs Lines and Higgs
-// Book show their reports. A saved Higgs Speak that is older than one of its widgets keeps saying what it said.
+// Book show their reports. A saved Higgs Speak that is older than one of its widgets keeps saying what it said. Higgs
+// Transcribe is as wide as its longest choice.
 import { app } from "../../scripts/app.js"
 import { ComfyWidgets } from "../../scripts/widgets.js"
 
@@ -50,6 +51,21 @@ app.registerExtension({
             for (const widget of widgets.slice(values.length)) {
                 if (widget.name in kept) widget.value = kept[widget.name]
             }
+        }
+    },
+})
+
+const LEAST_WIDTH = { HiggsTTSTranscribe: 360 }
+
+app.registerExtension({
+    name: "HiggsTTS.Widths",
+    beforeRegisterNodeDef(nodeType, nodeData) {
+        const least = LEAST_WIDTH[nodeData.name]
+        if (!least) return
+        const computeSize = nodeType.prototype.computeSize
+        nodeType.prototype.computeSize = function () {
+            const [width, height] = computeSize.apply(this, arguments)
+            return [Math.max(width, least), height]
         }
     },
 })
