@@ -36,7 +36,7 @@ class Limits:
         with torch.cuda.device(device):
             count = torch.cuda.get_device_properties(device).multi_processor_count
             major, minor = torch.cuda.get_device_capability(device)
-            return cls(f"{major}{minor}", count, shared_limit())
+            return cls(f"{major}{minor}", count, shared_limit(torch.cuda.current_device()))
 
 
 def first_reason(device: torch.device, own: dict[str, bool]) -> str | None:

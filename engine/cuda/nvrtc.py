@@ -136,10 +136,10 @@ class Module:
         self._module = None
 
 
-def shared_limit() -> int:
-    """The most bytes of shared memory that a block may use on the current device."""
+def shared_limit(index: int) -> int:
+    """The most bytes of shared memory that a block may use on a device, also before anything lies there."""
     device, limit = ctypes.c_int(), ctypes.c_int()
-    _check(_driver().cuCtxGetDevice(ctypes.byref(device)), "find the device of")
+    _check(_driver().cuDeviceGet(ctypes.byref(device), index), "find the device of")
     _check(_driver().cuDeviceGetAttribute(ctypes.byref(limit), _SHARED_LIMIT, device), "measure the memory of")
     return limit.value
 
