@@ -29,7 +29,7 @@ def main():
         return
     result = {**card(), "layers": args.layers, "rows": []}
     with tempfile.TemporaryDirectory() as folder:
-        for family in ("v3", "v2"):
+        for family in args.families.split(","):
             made = write_shapes(pathlib.Path(folder, family), family, args.layers)
             for dtype in args.dtypes.split(","):
                 for allocator in ALLOCATORS if args.cycles else ():
@@ -52,6 +52,7 @@ def _arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cycles", type=int, default=100, help="0 leaves out all but --dynamic")
     parser.add_argument("--layers", type=int, default=4, help="layers of the published width")
+    parser.add_argument("--families", default="v3,v2")
     parser.add_argument("--dtypes", default="bf16")
     parser.add_argument("--dynamic", type=int, default=0, help="cycles with comfy-aimdo's Dynamic VRAM active")
     parser.add_argument("--reload", action="store_true", help="also the reload rate of the whole 36-layer file")
