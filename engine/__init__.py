@@ -38,12 +38,15 @@ from .errors import HiggsError
 from .plain_text import decode_text
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
+from .prompt.hints import Hint, TextCheck
 from .prompt.lengths import misfit
 from .prompt.lines import LinesRow, read_lines
+from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
+from .text_check import text_check, text_check_before
 from .transcribe import WHISPERS, download_whisper, find_whispers, transcribe
 from .transcribe import size_of as whisper_size
 from .voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, clip_seconds, cut_clip, read_clip
@@ -83,12 +86,14 @@ __all__ = [
     "Engines",
     "Found",
     "HiggsError",
+    "Hint",
     "LinesRow",
     "Pronunciations",
     "Retaken",
     "SamplingParams",
     "SpeechResult",
     "SpokenTurn",
+    "TextCheck",
     "Turn",
     "Voice",
     "VoiceHead",
@@ -111,6 +116,7 @@ __all__ = [
     "misfit",
     "mix_speech",
     "narrate",
+    "planned_seconds",
     "range_of",
     "read_book",
     "read_book_text",
@@ -124,6 +130,8 @@ __all__ = [
     "script_names",
     "speak_cues",
     "speaker_key",
+    "text_check",
+    "text_check_before",
     "to_srt",
     "transcribe",
     "turn_to_srt",

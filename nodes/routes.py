@@ -1,4 +1,4 @@
-"""What ComfyUI's server answers for the pack's pages: sound of runs and of voices. Never touches the device."""
+"""What ComfyUI's server answers for the pack's pages: sounds, voices, hints on texts. Never touches the device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiohttp import web
 from server import PromptServer
 
 from ..engine import SAMPLE_RATE, HiggsError
-from . import events, voice_sounds
+from . import events, voice_sounds, written_text
 
 WAIT = 5.0  # seconds that a question for news stays open
 MOST_SAMPLES = 20 * SAMPLE_RATE  # of an answer
@@ -23,6 +23,8 @@ def register() -> None:
     table.get("/higgs_tts/runs/{run}/samples")(samples)
     table.get("/higgs_tts/voices")(voices)
     table.get("/higgs_tts/voice")(voice)
+    table.get("/higgs_tts/tags")(tags)
+    table.post("/higgs_tts/text")(text)
 
 
 async def listen(request: web.Request) -> web.Response:
@@ -83,6 +85,27 @@ async def voice(request: web.Request) -> web.Response:
     except HiggsError as error:
         return _refuse(str(error), 404)
     return web.Response(body=sound, content_type=kind)
+
+
+async def tags(request: web.Request) -> web.Response:
+    """The tags of the model that is chosen, by group."""
+    return web.json_response(await asyncio.to_thread(written_text.tags_for, request.query.get("model", "")))
+
+
+async def text(request: web.Request) -> web.Response:
+    """What there is to tell of a text while it is written."""
+    asked = await _body(request)
+    kind, written, model = (asked.get(name, "") for name in ("kind", "text", "model"))
+    settings = asked.get("settings", {})
+    if not all(isinstance(value, str) for value in (kind, written, model)):
+        return _refuse("kind, text and model must be strings.")
+    numbers = settings.values() if isinstance(settings, dict) else [None]
+    if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers):
+        return _refuse("settings must be numbers by their names.")
+    try:
+        return web.json_response(await asyncio.to_thread(written_text.look, kind, written, model, settings))
+    except HiggsError as error:
+        return _refuse(str(error))
 
 
 async def _body(request: web.Request) -> dict:

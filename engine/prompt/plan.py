@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..config import SamplingParams
-from .chunking import split_script
+from ..config import FRAME_RATE, SamplingParams
+from .chunking import estimate_frames, split_script
 from .script import Script, Turn, read_pauses
 from .tags import is_spoken
 
@@ -63,3 +64,13 @@ def plan(
             counts[turn.speaker, text] += 1
             chunks.append(Chunk(number, turn.speaker, text, own, index, silence))
     return Plan(chunks, asked, warnings)
+
+
+def planned_seconds(turns: Sequence[Turn], params: SamplingParams, is_dialogue: bool) -> float:
+    """About how long speech of `turns` will be, pauses included, as a progress bar counts it; 0 without a word."""
+    spoken = [turn for turn in turns if is_spoken(read_pauses(turn.text).text)]
+    if not spoken:
+        return 0.0
+    planned = plan(turns, params, is_dialogue, lambda script, speaker: (params.chunk_seconds, math.inf))
+    silence = planned.last_silence + sum(chunk.silence or 0.0 for chunk in planned.chunks)
+    return silence + sum(estimate_frames(chunk.text) for chunk in planned.chunks) / FRAME_RATE

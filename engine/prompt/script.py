@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import HiggsError
@@ -56,6 +56,18 @@ def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
     if paragraph_gap:
         pauses += [Pause(gap.end(), paragraph_gap, asked=False) for gap in _PARAGRAPH.finditer(text)]
     return Script(text, tuple(sorted(pauses, key=lambda pause: pause.at)), tuple(dict.fromkeys(warnings)))
+
+
+def pause_faults(text: str) -> Iterator[tuple[int, int, str]]:
+    """(start, stop, the warning of `read_pauses`) of each marker with something wrong."""
+    for marker in _MARKER.finditer(text):
+        if warning := _seconds(marker)[1]:
+            yield *marker.span(), warning
+
+
+def without_comments(script: str) -> str:
+    """A script whose comments are blanks, every character at its place."""
+    return "".join(" " * len(line) if _COMMENT.match(line) else line for line in script.splitlines(keepends=True))
 
 
 def _seconds(marker: re.Match) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 # Every tag the model was trained on. Others are read aloud or spoil the speech.
 # fmt: off
@@ -97,9 +97,15 @@ def is_spoken(text: str) -> bool:
 
 def stage_directions(text: str) -> list[str]:
     """A warning for each sound or way of speaking that is written as words, such as [laughs]: they are read aloud."""
+    return list(dict.fromkeys(warning for _, _, warning in find_directions(text)))
+
+
+def find_directions(text: str) -> Iterator[tuple[int, int, str]]:
+    """(start, stop, the warning of `stage_directions`) of each of them."""
     meant = list(_WRITTEN.values())
-    found = {match[0]: meant[(match.lastindex or 1) - 1] for match in _DIRECTION.finditer(text)}
-    return [f'"{written}" is read aloud. Write {tag}{sound} instead.' for written, (tag, sound) in found.items()]
+    for match in _DIRECTION.finditer(text):
+        tag, sound = meant[(match.lastindex or 1) - 1]
+        yield *match.span(), f'"{match[0]}" is read aloud. Write {tag}{sound} instead.'
 
 
 # A word, with its signs, that ends no sentence and is followed by another one.
@@ -161,6 +167,12 @@ class TextGuard:
         while (cleaned := self._suspect.sub(judge, text)) != text:
             text = cleaned
         return text.strip()
+
+    def complaints(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """(start, stop, warning) of each command that `clean` leaves out of a text as it stands."""
+        for match in self._suspect.finditer(text):
+            if canonical_tag(match[1]) not in self._tags:
+                yield *match.span(1), self._complaint(match[1])
 
     def split(self, cleaned: str) -> list[str]:
         """Clean text as text and tags by turns, so that "".join gives it back; empty pieces left out."""

@@ -19,7 +19,7 @@ TIERS = [
     {"audio", "codec", "sequence", "talker", "voice"},
     {"relay", "result"},
     {"checkpoint", "decode", "ending", "prompt"},
-    {"dtypes", "loaded_model", "request", "subtitles", "transcribe", "voice_sound"},
+    {"dtypes", "loaded_model", "request", "subtitles", "text_check", "transcribe", "voice_sound"},
     {"crew", "generation", "interface"},
     {"engine"},
     {"engines"},

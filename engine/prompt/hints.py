@@ -1,0 +1,82 @@
+"""A text while it is being written: the tags it may have, and at which place what is wrong with it. Knows no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .card import Card
+from .script import pause_faults, without_comments
+from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions
+
+PAUSES = ("[pause]", "[pause 1.5]")  # of our own: every model has them
+_BEFORE, _THERE = "before the text it affects", "where it happens"
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What is wrong with a part of a text, in the words of the warning that speaking it would give."""
+
+    start: int
+    stop: int
+    says: str
+
+
+@dataclass(frozen=True)
+class TagGroup:
+    """Tags of a kind for a menu. place: where in a text they go; tags: (tag, why it does nothing here, or nothing)."""
+
+    name: str
+    place: str
+    tags: tuple[tuple[str, str], ...]
+
+
+class TextCheck:
+    """What one checkpoint makes of a text.
+
+    guard: of its tokenizer. has_tags: whether its family has control tags.
+    """
+
+    def __init__(self, guard: TextGuard, card: Card, has_tags: bool):
+        self._guard, self._card, self._has_tags = guard, card, has_tags
+
+    def groups(self) -> list[TagGroup]:
+        """The tags that its family has, and our pauses."""
+        found = [("pause", _THERE, PAUSES)]
+        if self._has_tags:
+            tags = {kind: tuple(f"<|{kind}:{value}|>" for value in values) for kind, values in TAG_VALUES.items()}
+            prosody = tuple(tag for tag in tags["prosody"] if tag not in PAUSE_SECONDS)
+            found = [
+                ("emotion", _BEFORE, tags["emotion"]),
+                ("style", _BEFORE, tags["style"]),
+                ("prosody", _BEFORE, prosody),
+                ("sfx", _THERE, tags["sfx"]),
+                ("pause", _THERE, (*PAUSES, *PAUSE_SECONDS)),
+            ]
+        return [TagGroup(name, place, tuple((tag, self._lacks(tag)) for tag in tags)) for name, place, tags in found]
+
+    def hints(self, text: str, is_script: bool = False, directions: bool = True) -> list[Hint]:
+        """What would be left out of it, or come out otherwise than it stands there, in the text's order.
+
+        is_script: it may have comments. directions: sounds written as words are read aloud.
+        """
+        text = without_comments(text) if is_script else text
+        found = [*self._guard.complaints(text), *pause_faults(text)]
+        if self._has_tags and directions:
+            found += find_directions(text)
+        for match in TAG_LIKE.finditer(text):
+            if self._guard.is_tag(canonical_tag(match[0]) or "") and (lacks := self._lacks(match[0])):
+                found.append((*match.span(), lacks))
+        return [Hint(*one) for one in sorted(found)]
+
+    def notes(self, text: str) -> tuple[str, ...]:
+        """What is wrong with the text as a whole: languages that the checkpoint does not speak."""
+        return self._card.warnings(TAG_LIKE.sub(" ", text))
+
+    def _lacks(self, spelled: str) -> str:
+        """Why a known tag does nothing here; empty where it works."""
+        tag = canonical_tag(spelled)
+        if tag is None:
+            return ""
+        if not self._guard.is_tag(tag):
+            return next((why for _, _, why in self._guard.complaints(tag)), "")
+        return next(iter(self._card.warnings(tag)), "")

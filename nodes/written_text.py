@@ -1,0 +1,126 @@
+"""What the page tells of a text while it is written: tags, hints, seconds, names. Never touches the device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from ..engine import (
+    HiggsError,
+    SamplingParams,
+    TextCheck,
+    Turn,
+    cue_names,
+    planned_seconds,
+    read_cues,
+    read_dialogue,
+    read_lines,
+    script_names,
+    text_check,
+    text_check_before,
+)
+from .checkpoint_folders import AUTO, DOWNLOAD, find_checkpoint
+from .checkpoint_folders import fingerprint as files_of
+from .voice_folders import BUILT_IN, voices
+
+MOST = 200_000  # characters of a text that is looked at
+_MOST_NAMES = 64
+_GAPS = ("paragraph_gap", "turn_gap")
+
+
+def tags_for(model: str) -> list[dict]:
+    """The tags of a model as Higgs Load Model calls it, by group, each with why it does nothing here, if so."""
+    return [asdict(group) for group in _check_for(model).groups()]
+
+
+def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dict:
+    """Seconds (None where they cannot be told yet), hints at their places, notes, and names of speakers.
+
+    kind: one of KINDS. settings: `paragraph_gap` and `turn_gap` of SamplingParams, and `takes`. Raises HiggsError for
+    an unknown kind, a text that is too long, or a setting out of its range.
+    """
+    if kind not in KINDS:
+        raise HiggsError(f"the kind of text is {kind[:40]!r}. It must be one of: {', '.join(KINDS)}.")
+    if len(text) > MOST:
+        raise HiggsError(f"Texts over {MOST:,} characters are not looked at while they are written.")
+    given = {name: float(settings[name]) for name in _GAPS if name in settings}
+    params = replace(SamplingParams(), **given)
+    check = _check_for(model)
+    try:
+        seconds = KINDS[kind](text, params) * max(1.0, settings.get("takes", 1.0))
+    except HiggsError:  # half a row, or a file's name: running tells, if it still is so then
+        seconds = None
+    place = _place_in(text)
+    hints = [
+        {"start": place(hint.start), "stop": place(hint.stop), "says": hint.says}
+        for hint in check.hints(text, is_script=kind == "script", directions=kind != "srt")
+    ]
+    return {"seconds": seconds, "hints": hints, "notes": check.notes(text), "names": _names(kind, text)}
+
+
+def _of_text(text: str, params: SamplingParams) -> float:
+    return planned_seconds([Turn("", text)], params, is_dialogue=False)
+
+
+def _of_script(text: str, params: SamplingParams) -> float:
+    """As if all had a voice: which are connected is not known here, and makes little difference."""
+    return planned_seconds(read_dialogue(text, script_names(text)[1]).turns, params, is_dialogue=True)
+
+
+def _of_lines(text: str, params: SamplingParams) -> float:
+    return sum(planned_seconds([Turn(row.speaker, row.text)], params, is_dialogue=True) for row in read_lines(text))
+
+
+def _of_subtitles(text: str, params: SamplingParams) -> float:
+    """Until the last cue ends."""
+    return max(cue.stop for cue in read_cues(text).cues)
+
+
+KINDS: dict[str, Callable[[str, SamplingParams], float]] = {
+    "text": _of_text,
+    "script": _of_script,
+    "lines": _of_lines,
+    "srt": _of_subtitles,
+}
+
+
+def _names(kind: str, text: str) -> list[str]:
+    """Who can be named where a turn begins: those that the text names, then voices in models/voices."""
+    if kind not in ("script", "srt"):
+        return []
+    try:
+        head, found = script_names(text) if kind == "script" else cue_names(text)
+    except HiggsError:  # no cue yet
+        head, found = {}, ()
+    return list(dict.fromkeys([*head, *found, *_voice_names()]))[:_MOST_NAMES]
+
+
+def _voice_names() -> list[str]:
+    """Of voices that a script can call by their name."""
+    plain = [name.removeprefix(f"{BUILT_IN}/").rpartition(".")[0] for name in voices()]
+    return [name for name in plain if "/" not in name]
+
+
+def _place_in(text: str) -> Callable[[int], int]:
+    """Character of a text -> the same in JavaScript, which counts what is beyond 16 bits twice."""
+    if text.isascii() or max(text) < "\U00010000":
+        return lambda at: at
+    return lambda at: len(text[:at].encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _check_for(model: str) -> TextCheck:
+    """Of a model that is not here every tag counts as known."""
+    if model.startswith(DOWNLOAD):
+        return text_check_before(model.removeprefix(DOWNLOAD))
+    try:
+        folder = find_checkpoint(model or AUTO).path
+        return _check_seen(folder, str(files_of(folder)))
+    except HiggsError:
+        return text_check_before()
+
+
+@functools.lru_cache(8)
+def _check_seen(folder: Path, seen: str) -> TextCheck:
+    return text_check(folder)

@@ -1,0 +1,114 @@
+"""What the page is told of a text while it is written."""
+
+from __future__ import annotations
+
+import pytest
+from higgs_tts.engine import EMBEDDED, EMBEDDED_NAME, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.tools.tiny import write_tiny
+
+V2 = "download: Higgs Audio v2 (3B)"
+V3 = "download: Higgs TTS 3 (4B)"
+
+
+@pytest.fixture
+def ask(server_routes):
+    return server_routes
+
+
+@pytest.fixture
+def look(ask):
+    """look(text, kind="text", model=..., **settings) -> what the page is told"""
+
+    def asked(text, kind="text", model=EMBEDDED_NAME, **settings):
+        answer = ask("text", {"kind": kind, "text": text, "model": model, "settings": settings})
+        assert answer.status == 200, answer.data
+        return answer.data
+
+    return asked
+
+
+def groups(ask, model):
+    return {group["name"]: dict(group["tags"]) for group in ask("tags", model=model).data}
+
+
+def test_a_menu_has_the_tags_of_the_family_and_says_which_do_nothing_here(ask, tmp_path):
+    every = groups(ask, V3)
+    assert list(every) == ["emotion", "style", "prosody", "sfx", "pause"]
+    assert sum(map(len, every.values())) == 43 + 2 and not any(
+        why for group in every.values() for why in group.values()
+    )
+    assert groups(ask, V2) == {"pause": {"[pause]": "", "[pause 1.5]": ""}}
+    embedded = groups(ask, EMBEDDED_NAME)
+    assert embedded["prosody"]["<|prosody:speed_fast|>"] == "" == embedded["pause"]["[pause]"]
+    assert "has not learned <|emotion:awe|>" in embedded["emotion"]["<|emotion:awe|>"]
+    write_tiny(tmp_path / "models" / "higgs_tts" / "older", "v2")
+    assert list(groups(ask, "older")) == ["pause"]
+    assert groups(ask, "not here") == every
+
+
+def test_hints_stand_at_their_places_and_say_what_the_info_output_says(look):
+    text = "🙂 Hi <|emotion:hapy|> there [laughs], <sfx:laughter> and [pause soon]."
+    told = look(text)
+    units = text.encode("utf-16-le")
+    marked = [units[2 * hint["start"] : 2 * hint["stop"]].decode("utf-16-le") for hint in told["hints"]]
+    assert marked == ["<|emotion:hapy|>", "[laughs]", "<sfx:laughter>", "[pause soon]"]
+    with Engine(EngineConfig(model=str(EMBEDDED), device="cpu")) as engine:
+        warnings = engine.speak(text, params=SamplingParams(max_frames=2, retries=0)).warnings
+    for hint, part in zip(told["hints"], ["hapy", "laughs", "laughter", "soon"], strict=True):
+        assert any(part in warning and part in hint["says"] for warning in warnings), hint
+    assert {told["hints"][at]["says"] for at in (0, 1, 3)} <= set(warnings)
+
+
+def test_a_language_is_noted_and_a_model_without_tags_has_no_hint_about_sounds(look):
+    assert "speaks English only" in look("Der Hund und die Katze sind nicht im Haus.")["notes"][0]
+    assert look("Hello there.")["notes"] == ()
+    told = look("<|emotion:awe|> Ha [laughs]", model=V2)
+    (hint,) = told["hints"]
+    assert "v2 has no control tags" in hint["says"]
+
+
+def test_seconds_are_the_estimate_with_all_pauses(look):
+    one = look("The train leaves at half past seven, and I am on it.")["seconds"]
+    assert 2 < one < 6
+    paused = look("The train leaves at half past seven, and I am on it. [pause 4]")["seconds"]
+    assert paused == pytest.approx(one + 4)
+    paragraphs = "One two three four five six.\n\nOne two three four five six."
+    apart = look(paragraphs, paragraph_gap=2.0)["seconds"] - look(paragraphs)["seconds"]
+    assert apart == pytest.approx(2, abs=0.2)
+    assert look("")["seconds"] == look(" [pause] ")["seconds"] == 0
+    script = "Anna: The train leaves at half past seven.\nTom: It left.\nAnna: No.\nTom: Oh."
+    apart = look(script, "script", turn_gap=1.0)["seconds"] - look(script, "script", turn_gap=0.0)["seconds"]
+    assert apart == pytest.approx(3)
+    sheet = "id,text\na,Welcome to my shop!\nb,Goodbye now."
+    assert look(sheet, "lines", takes=3)["seconds"] == pytest.approx(3 * look(sheet, "lines")["seconds"])
+    assert look('id,text\na,"Welc', "lines")["seconds"] is None, "it is being written"
+    assert look("1\n00:00:01,000 --> 00:00:04,500\nHi.", "srt")["seconds"] == 4.5
+    assert look("film.srt", "srt")["seconds"] is None
+
+
+def test_names_come_from_the_script_and_the_voices(look, library):
+    names = look("Anna: Hi.\nTom: Hello.\n# Bob: no\n", "script")["names"]
+    assert names[:2] == ["Anna", "Tom"] and "Bob" not in names
+    assert {"a", "b", "d", "oliver"} <= set(names) and "team/c" not in names
+    assert look("Zoe = oliver\nZoe: Hi.", "script")["names"][0] == "Zoe"
+    assert look("1\n00:00:01,000 --> 00:00:02,000\nMia: Hi.", "srt")["names"][0] == "Mia"
+    assert look("Anna: Hi.")["names"] == []
+    assert look("# <|emotion:nope|>\nAnna: Hi. [laughs]", "script")["hints"][0]["start"] == 29
+
+
+@pytest.mark.parametrize(
+    "body, told",
+    [
+        ({"kind": "poem", "text": "x"}, "must be one of"),
+        ({"kind": 5, "text": "x"}, "must be strings"),
+        ({"kind": "text", "text": None}, "must be strings"),
+        ({"kind": "text", "text": "x" * 200_001}, "200,000"),
+        ({"kind": "text", "text": "x", "settings": {"turn_gap": "1"}}, "must be numbers"),
+        ({"kind": "text", "text": "x", "settings": [1]}, "must be numbers"),
+        ({"kind": "text", "text": "x", "settings": {"turn_gap": -1}}, "turn_gap"),
+        (None, "must be one of"),
+    ],
+)
+def test_a_wrong_question_gets_a_sentence(ask, body, told):
+    answer = ask("text", body)
+    assert answer.status == 400 and told in answer.data["error"]
