@@ -31,6 +31,7 @@ export interface Node {
 
 export interface Graph {
     id?: string
+    nodes?: Node[]
     getNodeById(id: number | string): Node | null | undefined
 }
 
@@ -56,6 +57,7 @@ export interface Extension {
 export interface App {
     graph: Graph
     rootGraph?: Graph
+    canvas?: { graph?: Graph | null }
     registerExtension(extension: Extension): void
     extensionManager: { setting: { get(id: string): any; set(id: string, value: any): Promise<void> } }
 }

@@ -28,14 +28,21 @@ export function speakerOf(id) {
 }
 
 /**
- * What Higgs Load Model is set to, of a node that has it at its input "model"; empty where there is none.
+ * What Higgs Load Model is set to, of a node that has it at its input "model", also with LoRAs in between; empty where
+ * there is none.
  * @param {import("../../tests/web/comfy").Node} node
  * @returns {string}
  */
 export function modelOf(node) {
-    const slot = node.inputs?.findIndex((input) => input.name === "model") ?? -1
-    const loader = slot < 0 ? null : node.getInputNode(slot)
-    return loader?.widgets?.find((widget) => widget.name === "model")?.value ?? ""
+    let loader = node
+    for (let steps = 0; steps < 16; ++steps) {
+        const slot = loader.inputs?.findIndex((input) => input.name === "model") ?? -1
+        const before = slot < 0 ? null : loader.getInputNode(slot)
+        if (!before) break
+        loader = before
+    }
+    const chosen = loader === node ? "" : loader.widgets?.find((widget) => widget.name === "model")?.value
+    return typeof chosen === "string" ? chosen : ""
 }
 
 /**

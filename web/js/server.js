@@ -101,6 +101,43 @@ export function voiceAddress(name) {
 }
 
 /**
+ * Tags of a kind: where in a text they go, and each with why it does nothing here, or nothing.
+ * @typedef {{name: string, place: string, tags: [string, string][]}} TagGroup
+ */
+
+/**
+ * The tags of a model as Higgs Load Model calls it.
+ * @param {string} model
+ * @returns {Promise<TagGroup[]>}
+ */
+export async function tagsOf(model) {
+    const answer = await ask(`tags?model=${encodeURIComponent(model)}`)
+    return answer ? answer.json() : []
+}
+
+/**
+ * What there is to tell of a text; see `look` in nodes/written_text.py.
+ * @typedef {{seconds: number | null, hints: import("./tokens.js").Hint[], notes: string[], names: string[]}} Look
+ */
+
+/**
+ * @param {string} kind
+ * @param {string} text
+ * @param {string} model
+ * @param {Record<string, number>} settings
+ * @returns {Promise<Look>}
+ */
+export async function lookAt(kind, text, model, settings) {
+    const answer = await api.fetchApi("/higgs_tts/text", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ kind, text, model, settings }),
+    })
+    const told = await answer.json()
+    return answer.ok ? told : { seconds: null, hints: [], notes: [told.error], names: [] }
+}
+
+/**
  * Cancels a prompt that runs.
  * @param {string} prompt
  */

@@ -1,0 +1,101 @@
+// A copy of a text area over it, whose letters cannot be seen: underlines what is marked, and knows where the caret is.
+import { addStyle, make } from "./elements.js"
+
+addStyle(`
+.higgs-mirror { position: fixed; z-index: 900; overflow: hidden; pointer-events: none; transform-origin: 0 0;
+    color: transparent; }
+.higgs-mirror > div { position: absolute; left: 0; top: 0; width: 100%; margin: 0; border: 0; box-sizing: border-box;
+    white-space: pre-wrap; overflow-wrap: break-word; }
+.higgs-mirror mark { background: none; color: transparent; text-decoration: underline wavy var(--error-text, #ff7070);
+    text-decoration-skip-ink: none; text-underline-offset: 2px; }
+`)
+
+// What decides where letters stand.
+const SAME = /** @type {const} */ ([
+    "direction",
+    "fontFamily",
+    "fontSize",
+    "fontStyle",
+    "fontVariant",
+    "fontWeight",
+    "fontStretch",
+    "letterSpacing",
+    "lineHeight",
+    "paddingBottom",
+    "paddingLeft",
+    "paddingRight",
+    "paddingTop",
+    "tabSize",
+    "textAlign",
+    "textIndent",
+    "textTransform",
+    "wordSpacing",
+])
+
+export class Mirror {
+    /** @param {HTMLTextAreaElement} area */
+    constructor(area) {
+        this.area = area
+        this.element = make("div", "higgs-mirror")
+        this.element.setAttribute("aria-hidden", "true")
+        this.text = document.createElement("div")
+        this.caret = document.createElement("span")
+        this.element.append(this.text)
+        document.body.append(this.element)
+    }
+
+    /**
+     * @param {import("./tokens.js").Hint[]} marks in order
+     */
+    draw(marks) {
+        const style = getComputedStyle(this.area)
+        for (const name of SAME) this.text.style[name] = style[name]
+        const { value, selectionEnd } = this.area
+        /** @type {Node[]} */
+        const parts = []
+        let at = 0
+        const add = (/** @type {number} */ stop, /** @type {HTMLElement | null} */ inside) => {
+            const caret = selectionEnd
+            const piece = inside ?? document.createDocumentFragment()
+            if (caret >= at && caret < stop) {
+                piece.append(value.slice(at, caret), this.caret, value.slice(caret, stop))
+            } else piece.append(value.slice(at, stop))
+            parts.push(piece)
+            at = stop
+        }
+        for (const { start, stop } of marks) {
+            if (start < at) continue
+            if (start > at) add(start, null)
+            add(stop, document.createElement("mark"))
+        }
+        this.caret.remove()
+        add(value.length, null)
+        if (selectionEnd === value.length) parts.push(this.caret)
+        this.text.replaceChildren(...parts, "\n")
+    }
+
+    /** Lies over the text area, wherever that has been moved to. @returns {number} how large that is on the page */
+    follow() {
+        const { area, element } = this
+        const box = area.getBoundingClientRect()
+        const scale = box.width / area.offsetWidth || 1
+        Object.assign(element.style, {
+            left: `${box.left + area.clientLeft * scale}px`,
+            top: `${box.top + area.clientTop * scale}px`,
+            width: `${area.clientWidth}px`,
+            height: `${area.clientHeight}px`,
+            transform: `scale(${scale})`,
+        })
+        this.text.style.transform = `translate(${-area.scrollLeft}px, ${-area.scrollTop}px)`
+        return scale
+    }
+
+    /** Where the caret is on the page. */
+    caretBox() {
+        return this.caret.getBoundingClientRect()
+    }
+
+    remove() {
+        this.element.remove()
+    }
+}

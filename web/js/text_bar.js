@@ -1,0 +1,85 @@
+// The line at the foot of a text area that is written in, above a small one: tags, what is wrong, how long it will be.
+import { addStyle, make } from "./elements.js"
+import { about } from "./tokens.js"
+
+export const HEIGHT = 24 // CSS pixels
+const LEAST = 72 // of a text area that has room for it inside
+
+addStyle(`
+.higgs-text-bar { position: fixed; z-index: 901; box-sizing: border-box; min-height: ${HEIGHT}px; display: flex;
+    align-items: end; gap: 8px; padding: 3px 6px; overflow: hidden; transform-origin: 0 100%; border-radius: 0 0 6px 6px;
+    border-top: 1px solid var(--border-color, #444); background: var(--comfy-input-bg, #222);
+    color: var(--descrip-text, #999); font: 11px/16px sans-serif; }
+.higgs-text-bar.higgs-above { border: 1px solid var(--border-color, #444); border-radius: 6px 6px 0 0; }
+.higgs-text-bar button { flex: none; border: 0; border-radius: 4px; padding: 0 6px; background: transparent;
+    color: var(--input-text, #ddd); font: inherit; cursor: pointer; }
+.higgs-text-bar button:hover, .higgs-text-bar button[aria-expanded=true] { background: var(--border-color, #444); }
+.higgs-text-bar .higgs-hint { flex: 1; min-width: 0; overflow: hidden; display: -webkit-box; -webkit-box-orient: vertical;
+    -webkit-line-clamp: 3; overflow-wrap: anywhere; }
+.higgs-text-bar .higgs-wrong { color: var(--error-text, #ff7070); cursor: pointer; }
+.higgs-text-bar .higgs-length { flex: none; font-variant-numeric: tabular-nums; }
+`)
+
+export class TextBar {
+    /**
+     * @param {HTMLTextAreaElement} area
+     * @param {{onMenu: () => void, onHint: () => void}} listener
+     */
+    constructor(area, { onMenu, onHint }) {
+        this.area = area
+        this.element = make("div", "higgs-text-bar")
+        this.tags = make("button", "higgs-tags")
+        this.hint = make("span", "higgs-hint")
+        this.length = make("span", "higgs-length")
+        this.tags.textContent = "Tags ▾"
+        this.tags.title = "Tags that this model has (Ctrl+Space). <| or [ in the text completes them."
+        this.tags.tabIndex = -1
+        this.tags.setAttribute("aria-haspopup", "listbox")
+        this.hint.setAttribute("role", "status")
+        this.length.title = "How long the speech will be, by the engine's estimate"
+        this.element.append(this.tags, this.hint, this.length)
+        // The text area keeps the focus.
+        for (const type of ["pointerdown", "mousedown"]) {
+            this.element.addEventListener(type, (event) => {
+                event.preventDefault()
+                event.stopPropagation()
+            })
+        }
+        this.tags.addEventListener("click", onMenu)
+        this.hint.addEventListener("click", onHint)
+        this.isInside = area.offsetHeight >= LEAST
+        this.padding = area.style.paddingBottom
+        if (this.isInside) area.style.paddingBottom = `${HEIGHT + 2}px`
+        this.element.classList.toggle("higgs-above", !this.isInside) // below are widgets
+        const colour = getComputedStyle(area).backgroundColor
+        if (!/transparent|, 0\)/.test(colour)) this.element.style.backgroundColor = colour
+        document.body.append(this.element)
+    }
+
+    /** @param {number} scale how large the text area is on the page */
+    follow(scale) {
+        const box = this.area.getBoundingClientRect()
+        Object.assign(this.element.style, {
+            left: `${box.left}px`,
+            bottom: `${innerHeight - (this.isInside ? box.bottom : box.top)}px`,
+            width: `${this.area.offsetWidth}px`,
+            transform: `scale(${scale})`,
+        })
+    }
+
+    /**
+     * @param {number | null} seconds
+     * @param {string} hint
+     * @param {boolean} isWrong
+     */
+    show(seconds, hint, isWrong) {
+        this.length.textContent = about(seconds)
+        this.hint.textContent = this.hint.title = hint
+        this.hint.classList.toggle("higgs-wrong", isWrong)
+    }
+
+    remove() {
+        this.area.style.paddingBottom = this.padding
+        this.element.remove()
+    }
+}

@@ -1,0 +1,84 @@
+// Which text area on the page is which text of our nodes, on the canvas and in Nodes 2.0.
+import { app } from "./comfy.js"
+
+/** @typedef {import("../../tests/web/comfy").Node} Node */
+
+/** @type {Record<string, {widget: string, kind: string}>} by the node's type; kind: as nodes/written_text.py knows it */
+const FIELDS = {
+    HiggsTTSSpeak: { widget: "text", kind: "text" },
+    HiggsTTSDialogue: { widget: "script", kind: "script" },
+    HiggsTTSLines: { widget: "lines", kind: "lines" },
+    HiggsTTSSubtitles: { widget: "srt", kind: "srt" },
+    HiggsTTSBook: { widget: "text", kind: "text" },
+}
+const SETTINGS = ["paragraph_gap", "turn_gap", "takes"] // that decide how long speech will be
+
+/** @type {WeakMap<Element, Node>} by the canvas's own text areas */
+const owners = new WeakMap()
+
+/**
+ * To be called for every node that is made.
+ * @param {Node} node
+ */
+export function remember(node) {
+    const element = widgetOf(node)?.element
+    if (element) owners.set(element, node)
+}
+
+/** @param {Node} node */
+function typeOf(node) {
+    return node.comfyClass ?? node.type
+}
+
+/** @param {Node} node */
+function widgetOf(node) {
+    const field = FIELDS[typeOf(node)]
+    return field && node.widgets?.find(({ name }) => name === field.widget)
+}
+
+/**
+ * The node of ours whose text is written there.
+ * @param {HTMLTextAreaElement} area
+ * @returns {Node | undefined}
+ */
+export function nodeOf(area) {
+    const owner = owners.get(area)
+    if (owner) return owner
+    // Nodes 2.0 has elements of its own, each inside its node's. Which widget one is, its text tells.
+    const id = /** @type {HTMLElement | null} */ (area.closest("[data-node-id]"))?.dataset.nodeId
+    const graph = app.canvas?.graph
+    if (id === undefined || !graph) return undefined
+    const node = graph.getNodeById(id) ?? graph.getNodeById(Number(id))
+    const written = area.value.replaceAll("\r\n", "\n")
+    const candidates = node ? [node, ...(node.subgraph?.nodes ?? [])] : [] // a subgraph shows texts of nodes inside
+    return candidates.find((one) => String(widgetOf(one)?.value ?? "\0").replaceAll("\r\n", "\n") === written)
+}
+
+/** @param {Node} node */
+export function kindOf(node) {
+    const isScript = node.widgets?.some(({ name, value }) => name === "script" && value === true)
+    return isScript ? "script" : FIELDS[typeOf(node)].kind
+}
+
+/**
+ * The numbers of a node that decide how long its speech will be.
+ * @param {Node} node
+ * @returns {Record<string, number>}
+ */
+export function settingsOf(node) {
+    const numbers = (node.widgets ?? []).filter(({ name, value }) => SETTINGS.includes(name) && Number.isFinite(value))
+    return Object.fromEntries(numbers.map(({ name, value }) => [name, value]))
+}
+
+/**
+ * Writes into a text area as a user would, so that it can be undone and everybody hears of it.
+ * @param {HTMLTextAreaElement} area
+ * @param {{start: number, stop: number, value: string}} place
+ */
+export function write(area, { start, stop, value }) {
+    area.focus()
+    area.setSelectionRange(start, stop)
+    if (document.execCommand("insertText", false, value)) return
+    area.setRangeText(value, start, stop, "end")
+    area.dispatchEvent(new Event("input", { bubbles: true }))
+}

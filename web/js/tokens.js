@@ -1,0 +1,148 @@
+// What is being written at the caret, and what could be meant. Knows no element and no server.
+
+/**
+ * A piece of text that is offered. note: where it goes, or what is wrong with it; isOff: it does nothing here.
+ * @typedef {{value: string, label: string, group: string, note: string, isOff: boolean}} Choice
+ */
+
+/**
+ * What stands before the caret: a tag, a bracket or a name that has begun. isSure: nothing else can be meant.
+ * @typedef {{kind: "tag" | "bracket" | "name", start: number, query: string, isSure: boolean}} Token
+ */
+
+/** @typedef {{start: number, stop: number, says: string}} Hint */
+
+const TAG = /<(?:\|[^<>|\n]{0,40}|[a-z]+:[^<>|\n]{0,30})$/
+const BRACKET = /\[[^[\]\n|]{0,40}$/
+const NAME = /(?:^|\n)[ \t]*(\p{L}[\p{L}\p{N} _.'’-]{1,38})$/u
+const LONGEST = 64 // characters before the caret that can matter
+
+/**
+ * @param {string} text
+ * @param {number} caret
+ * @param {boolean} hasNames whether speakers are named in such a text
+ * @returns {Token | null}
+ */
+export function tokenAt(text, caret, hasNames) {
+    const from = Math.max(0, caret - LONGEST)
+    const before = text.slice(from, caret)
+    for (const [kind, pattern] of /** @type {["tag" | "bracket", RegExp][]} */ ([
+        ["tag", TAG],
+        ["bracket", BRACKET],
+    ])) {
+        const found = pattern.exec(before)
+        if (found) {
+            const query = found[0].replace(/^(<\|?|\[)\s*/, "")
+            return { kind, start: from + found.index, query, isSure: true }
+        }
+    }
+    const found = hasNames && (from === 0 || before.includes("\n")) ? NAME.exec(before) : null
+    return found && { kind: "name", start: caret - found[1].length, query: found[1], isSure: false }
+}
+
+/**
+ * The groups of tags as choices, in their order.
+ * @param {import("./server.js").TagGroup[]} groups
+ * @returns {Choice[]}
+ */
+export function tagChoices(groups) {
+    return groups.flatMap(({ name, place, tags }) =>
+        tags.map(([value, lacks]) => ({
+            value,
+            label: value.replace(/^<\|(.*)\|>$/, "$1"),
+            group: name,
+            note: lacks || `Goes ${place}.`,
+            isOff: Boolean(lacks),
+        })),
+    )
+}
+
+/**
+ * What a token may become: what begins like it first, what does nothing here last.
+ * @param {Token} token
+ * @param {string} text
+ * @param {Choice[]} tags
+ * @param {string[]} names of speakers
+ * @returns {Choice[]}
+ */
+export function choicesFor(token, text, tags, names) {
+    const speaker = (/** @type {string} */ value, /** @type {string} */ label) => ({
+        value,
+        label,
+        group: "speaker",
+        note: token.isSure ? "Begins a turn." : "Begins a turn. Tab takes it.",
+        isOff: false,
+    })
+    const sign = token.kind === "tag" ? "<" : "["
+    let all = token.kind === "name" ? [] : tags.filter(({ value }) => value.startsWith(sign))
+    if (token.kind === "name") all = names.map((name) => speaker(`${name}: `, name))
+    else if (token.kind === "bracket" && !text.slice(text.lastIndexOf("\n", token.start - 1) + 1, token.start).trim()) {
+        all = [...names.map((name) => speaker(`[${name}] `, `[${name}]`)), ...all]
+    }
+    const query = token.query.toLowerCase().replace(/\s+/g, token.kind === "tag" ? "_" : " ")
+    const ranked = all.map((choice) => ({ choice, rank: rank(choice, query, token.kind === "name") }))
+    const order = (/** @type {{choice: Choice, rank: number}} */ one) => one.rank + (one.choice.isOff ? 2 : 0)
+    return ranked
+        .filter(({ rank }) => rank < 2)
+        .sort((a, b) => order(a) - order(b))
+        .map(({ choice }) => choice)
+}
+
+/**
+ * 0 where a choice or a word of it begins like the query, 1 where it has it inside, 2 where it has not.
+ * @param {Choice} choice
+ * @param {string} query
+ * @param {boolean} isWhole only the beginning counts
+ */
+function rank({ label }, query, isWhole) {
+    const plain = label.toLowerCase().replace(/^\[|\]$/g, "")
+    if (plain.startsWith(query)) return 0
+    if (isWhole) return 2
+    if (plain.split(/[:_]/).some((word) => word.startsWith(query))) return 0
+    return plain.includes(query) ? 1 : 2
+}
+
+/**
+ * Where a choice goes: instead of what is written of it, also behind the caret.
+ * @param {Choice} choice
+ * @param {string} text
+ * @param {number} caret
+ * @param {Token | null} token null: nothing of it is written
+ */
+export function placeFor(choice, text, caret, token) {
+    const rest = text.slice(caret, caret + LONGEST)
+    const written = { tag: /^[\w:]*\|?>/, bracket: /^[\w. ]*\]/, name: /^(?:[ \t]*:)?[ \t]*/ }
+    const behind = token ? (written[token.kind].exec(rest)?.[0].length ?? 0) : 0
+    return { start: token?.start ?? caret, stop: caret + behind, value: choice.value }
+}
+
+/**
+ * Hints of a text that has been changed since: those before and behind the change, at their new places.
+ * @param {Hint[]} hints
+ * @param {string} before
+ * @param {string} after
+ */
+export function moved(hints, before, after) {
+    const shorter = Math.min(before.length, after.length)
+    let same = 0
+    while (same < shorter && before[same] === after[same]) ++same
+    let end = 0
+    while (end < shorter - same && before[before.length - 1 - end] === after[after.length - 1 - end]) ++end
+    const by = after.length - before.length
+    return hints.flatMap((hint) => {
+        if (hint.stop <= same) return [hint]
+        if (hint.start < before.length - end) return []
+        return [{ ...hint, start: hint.start + by, stop: hint.stop + by }]
+    })
+}
+
+/**
+ * A length in words.
+ * @param {number | null} seconds
+ */
+export function about(seconds) {
+    if (!seconds) return ""
+    if (seconds < 60) return `about ${Math.max(1, Math.round(seconds))} s`
+    if (seconds < 3600) return `about ${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`
+    return `about ${(seconds / 3600).toFixed(1)} h`
+}

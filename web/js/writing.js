@@ -1,0 +1,230 @@
+// While a text of our nodes is written: completion, the menu of tags, underlines, and how long it will take.
+import { ChoiceList } from "./choices.js"
+import { app } from "./comfy.js"
+import { modelOf } from "./graph.js"
+import { Mirror } from "./mirror.js"
+import { lookAt, tagsOf } from "./server.js"
+import { TextBar } from "./text_bar.js"
+import { kindOf, nodeOf, remember, settingsOf, write } from "./text_fields.js"
+import { choicesFor, moved, placeFor, tagChoices, tokenAt } from "./tokens.js"
+
+const REST = 250 // ms without a key before the server looks at the text
+
+/** What is known of the text that has the focus, and what is shown of that. */
+class Writing {
+    /** @type {import("./tokens.js").Choice[]} */
+    #tags = []
+    /** @type {import("./server.js").Look} */
+    #look = { seconds: null, hints: [], notes: [], names: [] }
+    /** @type {import("./tokens.js").Token | null} */
+    #token = null
+    #text = ""
+    #round = 0
+    #timer = 0
+    #isOver = false
+
+    /**
+     * @param {HTMLTextAreaElement} area
+     * @param {import("../../tests/web/comfy").Node} node
+     */
+    constructor(area, node) {
+        this.area = area
+        this.node = node
+        this.model = modelOf(node)
+        this.list = new ChoiceList((choice) => this.#take(choice))
+        this.bar = new TextBar(area, { onMenu: () => this.toggleMenu(), onHint: () => this.#goToHint() })
+        this.mirror = new Mirror(area)
+        this.#text = area.value
+        area.setAttribute("aria-autocomplete", "list")
+        area.setAttribute("aria-controls", this.list.list.id)
+        tagsOf(this.model).then((groups) => {
+            this.#tags = tagChoices(groups)
+            if (this.#token) this.#complete() // somebody writes faster than the server answers
+        }, console.warn)
+        this.#ask()
+        this.#follow()
+    }
+
+    get #hasNames() {
+        return ["script", "srt"].includes(kindOf(this.node))
+    }
+
+    onInput() {
+        this.#look.hints = moved(this.#look.hints, this.#text, this.area.value)
+        this.#text = this.area.value
+        this.refresh()
+        this.#complete()
+        clearTimeout(this.#timer)
+        this.#timer = window.setTimeout(() => this.#ask(), REST)
+    }
+
+    /** The caret has moved, or the answer has come. */
+    refresh() {
+        if (this.#isOver) return
+        this.mirror.draw(this.#look.hints)
+        const { hints, notes, seconds } = this.#look
+        const hint = this.#hintAtCaret()
+        const place = hints.length > 1 && hint ? `${hints.indexOf(hint) + 1} of ${hints.length}: ` : ""
+        this.bar.show(seconds, hint ? place + hint.says : notes.join(" "), Boolean(hint ?? notes.length))
+    }
+
+    onCaret() {
+        this.refresh()
+        const token = tokenAt(this.area.value, this.area.selectionEnd, this.#hasNames)
+        if (this.list.isOpen && !this.list.isMenu && token?.start !== this.#token?.start) this.closeList()
+    }
+
+    /** @param {KeyboardEvent} event @returns {boolean} whether it was for the list */
+    onKey(event) {
+        if (event.isComposing) return false
+        if (event.key === " " && event.ctrlKey && !event.altKey && !event.shiftKey) {
+            this.toggleMenu()
+            return true
+        }
+        if (!this.list.isOpen || event.ctrlKey || event.altKey || event.metaKey) return false
+        const { key } = event
+        if (key === "ArrowDown" || key === "ArrowUp") this.#move(key === "ArrowDown" ? 1 : -1)
+        else if (this.list.isMenu && (key === "ArrowRight" || key === "ArrowLeft")) {
+            this.#move(key === "ArrowRight" ? 1 : -1)
+        } else if (key === "Escape") {
+            this.#token = null
+            this.closeList()
+        } else if (key === "Tab" || (key === "Enter" && this.list.active)) return this.list.take()
+        else return false
+        return true
+    }
+
+    toggleMenu() {
+        if (this.list.isMenu) return this.closeList()
+        this.#token = null
+        this.#open(this.#tags, this.area.getBoundingClientRect(), { isMenu: true })
+        this.bar.tags.setAttribute("aria-expanded", "true")
+    }
+
+    closeList() {
+        this.list.close()
+        this.bar.tags.setAttribute("aria-expanded", "false")
+        this.area.removeAttribute("aria-activedescendant")
+    }
+
+    end() {
+        this.#isOver = true
+        clearTimeout(this.#timer)
+        this.closeList()
+        this.bar.remove()
+        this.mirror.remove()
+        for (const name of ["aria-autocomplete", "aria-controls"]) this.area.removeAttribute(name)
+    }
+
+    #hintAtCaret() {
+        const { hints } = this.#look
+        const caret = this.area.selectionEnd
+        return hints.find(({ start, stop }) => start <= caret && caret <= stop) ?? hints[0]
+    }
+
+    #goToHint() {
+        const hint = this.#hintAtCaret()
+        if (!hint) return
+        const { hints } = this.#look
+        const isThere = this.area.selectionStart === hint.start && this.area.selectionEnd === hint.stop
+        const { start, stop } = isThere ? hints[(hints.indexOf(hint) + 1) % hints.length] : hint
+        this.area.setSelectionRange(start, stop)
+        this.refresh()
+    }
+
+    async #ask() {
+        const round = ++this.#round
+        const text = this.area.value
+        const look = await lookAt(kindOf(this.node), text, this.model, settingsOf(this.node))
+        if (round !== this.#round || this.#isOver) return
+        this.#look = { ...look, hints: moved(look.hints, text, this.area.value) }
+        this.refresh()
+        if (this.#token && !this.list.isOpen) this.#complete() // names
+    }
+
+    #complete() {
+        const { value, selectionEnd } = this.area
+        this.#token = tokenAt(value, selectionEnd, this.#hasNames)
+        const choices = this.#token ? choicesFor(this.#token, value, this.#tags, this.#look.names) : []
+        if (!this.#token || !choices.length) return this.closeList()
+        this.mirror.follow()
+        this.#open(choices, this.mirror.caretBox(), { isSure: this.#token.isSure })
+    }
+
+    /** @param {Parameters<ChoiceList["open"]>} what */
+    #open(...what) {
+        this.list.open(...what)
+        this.bar.tags.setAttribute("aria-expanded", "false")
+        this.#tellActive()
+    }
+
+    /** @param {number} by */
+    #move(by) {
+        this.list.move(by)
+        this.#tellActive()
+    }
+
+    #tellActive() {
+        if (this.list.active) this.area.setAttribute("aria-activedescendant", this.list.active.id)
+        else this.area.removeAttribute("aria-activedescendant")
+    }
+
+    /** @param {import("./tokens.js").Choice} choice */
+    #take(choice) {
+        const { area } = this
+        const place = placeFor(choice, area.value, area.selectionEnd, this.#token)
+        write(area, place)
+        this.#token = null // what was written may look like the beginning of another one
+        this.closeList()
+    }
+
+    /** Stays over the text area while the canvas is moved. */
+    #follow() {
+        if (this.#isOver) return
+        if (!this.area.isConnected) return end()
+        this.bar.follow(this.mirror.follow())
+        requestAnimationFrame(() => this.#follow())
+    }
+}
+
+/** @type {Writing | null} */
+let writing = null
+
+function end() {
+    writing?.end()
+    writing = null
+}
+
+/** @param {FocusEvent} event */
+function onFocus({ target }) {
+    if (!(target instanceof HTMLTextAreaElement) || target === writing?.area) return
+    end()
+    const node = target.readOnly || target.disabled ? undefined : nodeOf(target)
+    if (!node) return
+    writing = new Writing(target, node)
+    writing.refresh()
+}
+
+/** @param {Event} event */
+function isOurs({ target }) {
+    return writing !== null && target === writing.area
+}
+
+app.registerExtension({
+    name: "HiggsTTS.Writing",
+    nodeCreated: remember,
+    setup() {
+        document.addEventListener("focusin", onFocus)
+        document.addEventListener("focusout", (event) => isOurs(event) && end())
+        document.addEventListener("input", (event) => isOurs(event) && writing?.onInput())
+        document.addEventListener("selectionchange", () => {
+            if (document.activeElement === writing?.area) writing?.onCaret()
+        })
+        const onKey = (/** @type {KeyboardEvent} */ event) => {
+            if (!isOurs(event) || !writing?.onKey(event)) return
+            event.preventDefault()
+            event.stopImmediatePropagation()
+        }
+        window.addEventListener("keydown", onKey, true) // before ComfyUI's own keys
+    },
+})
