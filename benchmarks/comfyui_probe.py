@@ -19,12 +19,13 @@ WIDTH = 8192  # a layer of the rival takes 128 MiB
 _kept = {}  # what a loader's cached output would hold: the rival, and the block that makes the card small
 
 
-def free_bytes() -> int:
-    """Bytes free on the device once it is idle; 0 without one."""
+def free_bytes() -> list[int]:
+    """Bytes free on each GPU once it is idle; ComfyUI's own comes first."""
     if mm.get_torch_device().type != "cuda":
-        return 0
-    torch.cuda.synchronize()
-    return torch.cuda.mem_get_info()[0]
+        return [0]
+    for index in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(index)
+    return [torch.cuda.mem_get_info(index)[0] for index in range(torch.cuda.device_count())]
 
 
 def loaded_bytes() -> list[int]:
@@ -37,7 +38,7 @@ def loaded_bytes() -> list[int]:
 async def state(request):
     return web.json_response(
         {
-            "free": free_bytes(),
+            "free": sum(free_bytes()),
             "registered": len(mm.current_loaded_models),
             "dynamic_vram": bool(comfy.memory_management.aimdo_enabled),
         }
@@ -87,7 +88,7 @@ class Prepare:
         return {"required": {"room": ("FLOAT", {"max": 1e6}), "rival": ("FLOAT", {"max": 1e6})}}
 
     def run(self, room, rival):
-        rest = free_bytes() - int(room * GIB)
+        rest = free_bytes()[0] - int(room * GIB)
         if rest > 0:
             _kept["block"] = torch.empty(rest, dtype=torch.uint8, device=mm.get_torch_device())
         return {"ui": {"text": [run_rival(rival) if rival else ""]}}

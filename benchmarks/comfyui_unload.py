@@ -1,8 +1,9 @@
 """What is left on the device after ComfyUI unloads: a real server, rounds of queue, Unload Models, queue.
 
 In some rounds a rival model in between needs the room, or ComfyUI asks for a little of it, and the speech is spoken
-again. COMFYUI_PATH and COMFYUI_PYTHON are as for the tests in tests/comfyui. Prints one JSON line, one row for each
-set of flags. Knows nothing of the engine.
+again. With --loras each round speaks with every one of SETTINGS; with --device="all GPUs" its chunks are spoken by all
+of them, and the free bytes are those of all. COMFYUI_PATH and COMFYUI_PYTHON are as for the tests in tests/comfyui.
+Prints one JSON line, one row for each set of flags. Knows nothing of the engine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from server import CHECKPOINT, ROOT, WAIT, Comfy, lay_out, read_workflow
 FLAGS = ("", "--disable-cuda-malloc")  # ComfyUI's defaults: cudaMallocAsync and Dynamic VRAM; then torch's allocator
 BUTTONS = ({"unload_models": True}, {"unload_models": True, "free_memory": True})
 SLACK = 2.0  # GiB of the card beside the rival: ComfyUI wants about 1.3 of them free, so the two do not fit together
+SETTINGS = ((), (("one", 1.0),), (("one", 0.0),), (("one", 0.5),), (("one", 1.0), ("two", 0.5)))  # LoRAs and strengths
+SENTENCES = "The garden is quiet this morning. A small bird sings behind the wall. Nobody has seen the cat. " * 4
 SUSPECT = re.compile(r"warn|error|traceback|exception|leak|captur|abort|could not", re.IGNORECASE)
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -40,6 +43,8 @@ def main():
         lay_out(base)
         shutil.copy(ROOT / "benchmarks" / "comfyui_probe.py", base / "custom_nodes")
         _write_checkpoint(base / "models" / "higgs_tts" / CHECKPOINT, args)
+        if args.loras:
+            _write_loras(base / "models")
         rows = [_row(args, base, flags) for flags in args.flags or FLAGS]
     result = {"comfyui": rows}
     if args.out:
@@ -59,6 +64,8 @@ def _arguments():
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no round after this long in one server")
     parser.add_argument("--out", help="file to put the rows into, under 'comfyui'")
     parser.add_argument("--listen", action="store_true", help="a page plays while the nodes speak")
+    parser.add_argument("--loras", action="store_true", help="speak with LoRAs, swapped without unloading in between")
+    parser.add_argument("--device", default="auto", help="of Higgs Load Model")
     parser.add_argument("--logs", help="folder for the servers' logs")
     return parser.parse_args()
 
@@ -69,6 +76,20 @@ def _write_checkpoint(folder: pathlib.Path, args):
         return
     command = [sys.executable, "-m", "engine", "tiny", str(folder), "--family", "v3"]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def _write_loras(models: pathlib.Path):
+    """Two adapters of every layer, by the tests' writer."""
+    script = (
+        "import pathlib, sys; from higgs_tts.tests.peft_files import write_adapter; "
+        "checkpoint, *targets = map(pathlib.Path, sys.argv[1:]); "
+        "[write_adapter(checkpoint, target, kind) for target, kind in zip(targets, ('plain', 'rslora'))]"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "higgs_tts").symlink_to(ROOT, target_is_directory=True)
+        command = [sys.executable, "-c", script, models / "higgs_tts" / CHECKPOINT]
+        command += [models / "loras" / name for name in ("one", "two")]
+        subprocess.run(list(map(str, command)), check=True, env=dict(os.environ, PYTHONPATH=folder))
 
 
 def _row(args, base: pathlib.Path, flags: str) -> dict:
@@ -104,6 +125,7 @@ def _describe(comfy: Comfy) -> dict:
     return {
         "version": stats["system"]["comfyui_version"],
         "device": stats["devices"][0]["name"],
+        "cards": len(stats["devices"]),
         "dynamic_vram": comfy.get("/higgs_bench")["dynamic_vram"],
     }
 
@@ -122,7 +144,7 @@ class Session:
         self._before: int | None = None
         self.used: list[int] = []  # bytes more than before, with the engine open
         self.left: list[int] = []  # and after unloading
-        self.audio: set[tuple] = set()
+        self.audio: dict[tuple, set[tuple]] = {}  # of each setting of LoRAs
         self.rivals: set[str] = set()
         self.pressure = {"evictions": 0, "trims": 0, "untouched": 0}
         self.warnings: set[str] = set()
@@ -140,18 +162,25 @@ class Session:
         number = len(self.left)
         kind = {2: "rival" if self._args.rival else None, 4: "nudge"}.get(number % 5)
         began = time.monotonic()
-        self._queue(kind)
+        for loras in SETTINGS if self._args.loras else ((),):
+            self._queue(kind, loras)
         self.used.append(self._before - self._comfy.get("/higgs_bench")["free"])
         self._comfy.post("/free", BUTTONS[number % 2])
         self.left.append(self._before - self._free_when_unloaded())
         told = {"round": number, "kind": kind, "used": self.used[-1], "left": self.left[-1]}
-        told |= {"audio": len(self.audio), "seconds": round(time.monotonic() - began, 2)}
+        told |= {"audio": list(map(len, self.audio.values())), "seconds": round(time.monotonic() - began, 2)}
         print(json.dumps(told), file=sys.stderr, flush=True)
 
-    def _queue(self, kind: str | None):
+    def _queue(self, kind: str | None, loras: tuple[tuple[str, float], ...] = ()):
         """One prompt; with a `kind` of pressure, it speaks twice and the pressure comes in between."""
-        self._queued += 1  # a setting that changes no sound: otherwise ComfyUI would not run the node again
-        prompt = read_workflow("speak", 50, HiggsTTSSpeak={"chunk_seconds": 60 + self._queued / 100})
+        self._queued += 1
+        prompt = read_workflow(
+            "speak", 50, HiggsTTSSpeak=self._speech(), HiggsTTSLoadModel={"device": self._args.device}
+        )
+        for number, (name, strength) in enumerate(loras, 40):
+            given = {"model": prompt["2"]["inputs"]["model"], "name": name, "strength": strength}
+            prompt[str(number)] = {"class_type": "HiggsTTSLoadLoRA", "inputs": given, "_meta": {"title": "-"}}
+            prompt["2"]["inputs"]["model"] = [str(number), 0]
         outputs = {"audio": ["2", 0], "info": ["2", 1]}
         if kind:
             again = dict(prompt["2"]["inputs"], text=["5", 0])
@@ -162,10 +191,16 @@ class Session:
         prompt["7"] = {"class_type": "HiggsBenchResult", "inputs": outputs, "_meta": {"title": "-"}}
         outcome = self._comfy.run(prompt)
         told = json.loads(outcome.text("HiggsBenchResult"))
-        self.audio |= set(zip(told["audio"], told["samples"], strict=True))
+        self.audio.setdefault(loras, set()).update(zip(told["audio"], told["samples"], strict=True))
         self.warnings |= set(told["warnings"])
         if kind:
             self._note_pressure(json.loads(outcome.text("HiggsBenchPressure")))
+
+    def _speech(self) -> dict:
+        """Inputs of Higgs Speak; one of them changes no sound: otherwise ComfyUI would not run the node again."""
+        if self._args.device == "auto":
+            return {"chunk_seconds": 60 + self._queued / 100}
+        return {"chunk_seconds": 3, "retries": 0, "text": SENTENCES + " " * self._queued}
 
     def _note_pressure(self, seen: dict):
         self.rivals |= {seen["rival"]} if "rival" in seen else set()
@@ -192,9 +227,19 @@ class Session:
             "held_bytes": self.used[1] if len(self.used) > 1 else None,
             "bytes_left_first": left[0],
             "bytes_growth": left[-1] - left[min(1, len(left) - 1)],
-            "same_audio": len(self.audio) == 1,
+            "same_audio": all(len(heard) == 1 for heard in self.audio.values()),
+            **({"loras": self._compared()} if self._args.loras else {}),
             "same_rival": len(self.rivals) == 1,
             **self.pressure,
+        }
+
+    def _compared(self) -> dict:
+        """Swaps, how many settings sound different, and whether strength 0 sounds as without."""
+        plain, silent = (self.audio.get(key) for key in SETTINGS[:3:2])
+        return {
+            "swaps": self._queued,
+            "sounds": len({min(heard) for heard in self.audio.values()}),
+            "zero_is_none": plain is not None and plain == silent,
         }
 
 
