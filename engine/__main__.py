@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -46,6 +47,9 @@ from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import cues_in, dialogue_in, pronunciations_in
 from .tools.tiny import write_tiny
+
+if TYPE_CHECKING:
+    from .cluster.cluster import Cluster
 
 _SMALL_VOICE = (
     "No --model given, so the embedded model speaks. It is very small, reads English only and sounds like an old "
@@ -152,14 +156,14 @@ def narrate(args: argparse.Namespace) -> int:
     if args.transcript and not args.voice:
         raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
     book = said_as(read_book(args.book, args.script), pronunciations_in(args.pronunciations))
-    with Engine(_engine_config(args)) as engine:
+    with _narrator(args) as engine:
         voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
         if args.voice:
             voices[""] = _voice(engine, args.voice, args.transcript)
         try:
             with book_bar() as on_progress:
                 what = voices, _sampling(args), args.scene, args.format, not args.uneven, on_progress
-                report = narrate_book(engine, book, args.out, *what)
+                report = narrate_book(engine, book, args.out, *what, devices=engine.devices)
         except KeyboardInterrupt:
             print(f"What was spoken is kept in {args.out}: the same command goes on from there.", file=sys.stderr)
             raise
@@ -171,6 +175,16 @@ def narrate(args: argparse.Namespace) -> int:
         print(f"spoken again: {chunk}", file=sys.stderr)
     print(f"{report.seconds / 60:.1f} min of audio in {report.elapsed / 60:.1f} min; backend: {report.how}")
     return 0
+
+
+def _narrator(args: argparse.Namespace) -> Engine | Cluster:
+    """What speaks a book: this machine's device, or the workers of a Ray cluster."""
+    if args.ray is None and not args.ray_actors:
+        return Engine(_engine_config(args))
+    import_optional("ray", "remote")  # one sentence where it is missing
+    from .cluster.cluster import Cluster
+
+    return Cluster(_engine_config(args), args.ray or "", args.ray_actors)
 
 
 def voice(args: argparse.Namespace) -> int:
@@ -261,7 +275,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
     )
 
 
-def _voice(engine: Engine, path: str, transcript: str | None) -> Voice:
+def _voice(engine: Engine | Cluster, path: str, transcript: str | None) -> Voice:
     """A voice file, or a clip encoded now."""
     if Path(path).suffix == ".safetensors":
         if transcript:

@@ -64,6 +64,7 @@ class Stage:
     slots: int
     alone: bool
     own_voices: int
+    shared: bool = False  # others decode parts of it elsewhere
 
 
 class Done(NamedTuple):
@@ -72,6 +73,17 @@ class Done(NamedTuple):
     job: Job
     spoken: Sequence | None
     wav: torch.Tensor
+
+
+class AtWork(Protocol):
+    """Who decodes a stage: iterate for what is done, in any order, and None whenever nothing was done for a while."""
+
+    @property
+    def frames(self) -> int: ...
+
+    def add(self, *jobs: Job) -> None: ...
+
+    def __iter__(self) -> Iterator[Done | None]: ...
 
 
 class _Left(NamedTuple):
@@ -199,7 +211,8 @@ class Crew:
 
     def _decode(self, desk: _Desk, loaded: LoadedModel, runner: ModelRunner, waveform: Waveform):
         stage, batch = self._stage, runner.state.batch
-        if batch == 1 and not stage.alone and len(self.desks) > 1 and loaded.pool.device.type == "cuda":
+        is_shared = stage.shared or len(self.desks) > 1
+        if batch == 1 and not stage.alone and is_shared and loaded.pool.device.type == "cuda":
             raise TooSmall("has no room for two chunks at a time")
         desk.how = loaded.describe(runner) + (f", {batch} chunks at a time" if batch > 1 else "")
         desk.notes = tuple(runner.notes)
@@ -257,7 +270,7 @@ class Crew:
                 self._results.put(Done(job, sequence, sound.wav()))
 
 
-def described(desks: list[_Desk]) -> str:
-    """What decodes, in words for users: devices of a kind together."""
-    found = Counter((desk.card.kind, desk.how) for desk in desks if desk.how)
+def described(parts: Iterable[tuple[str, str]]) -> str:
+    """What decodes, in words for users, of (kind of device, how): devices of a kind together."""
+    found = Counter((kind, how) for kind, how in parts if how)
     return "; ".join(f"{count} x {kind}: {how}" for (kind, how), count in found.items())

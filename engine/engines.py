@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from .config import SamplingParams
-from .crew import Card, Crew, Done, Stage, TooSmall, described
+from .crew import AtWork, Card, Crew, Done, Stage, TooSmall, described
 from .engine import Engine
 from .errors import HiggsError
 from .interface import OnFrame, Speaking, SpeechInterface
@@ -32,6 +33,10 @@ class Engines(SpeechInterface):
     def __init__(self, engines: Sequence[Engine]):
         self._engines = list(engines)
         self.kept = self._engines[0].kept
+
+    @property
+    def devices(self) -> int:
+        return sum(engine.opened for engine in self._engines)
 
     def knows_tag(self, tag: str) -> bool:
         return self._engines[0].knows_tag(tag)
@@ -59,14 +64,21 @@ class Engines(SpeechInterface):
         return self._engines[0].with_warnings(speech, turns)
 
 
-class _Run:
-    """One call."""
+class Run(ABC):
+    """One call, stage after stage, whoever decodes them: `decode` is theirs, and goes through `follow`.
 
-    def __init__(self, cards: list[Engine], relay: Relay, on_frame: OnFrame | None):
-        self.cards, self._relay, self._on_frame = cards, relay, on_frame
-        self._crew: Crew | None = None
-        self._warnings: list[str] = []
-        self._peak = 0
+    relay: what makes the request's sound.
+    """
+
+    def __init__(self, relay: Relay, on_frame: OnFrame | None):
+        self._relay, self._on_frame = relay, on_frame
+        self._crew: AtWork | None = None
+        self.warnings: list[str] = []
+        self.peak = 0  # bytes of a device's memory
+
+    @abstractmethod
+    def decode(self, request: SpeechRequest, stage: Stage) -> None:
+        """Decodes a stage. Raises HiggsError where that cannot be done."""
 
     def tick(self, done: int, expected: int) -> None:
         """Progress of what is whole, and of what is under way."""
@@ -75,47 +87,30 @@ class _Run:
             self._on_frame(done, max(done, expected))
 
     def speak(self, request: SpeechRequest) -> SpeechResult:
+        """All stages of a request."""
         for sequences in request.stages():
             jobs = [*sequences, *self._relay.wanted]
             self._relay.wanted.clear()
             if jobs:
                 alone = bool(sequences) and request.is_single(sequences)
                 slots = request.longest(sequences) if sequences else 1
-                self._decode(request, Stage(jobs, slots, alone, request.own_voices))
+                self.decode(request, Stage(jobs, slots, alone, request.own_voices))
             request.settle()
         speech = request.result()
-        warnings = tuple(dict.fromkeys((*speech.warnings, *self._warnings)))
-        return replace(speech, warnings=warnings, peak_bytes=self._peak)
+        warnings = tuple(dict.fromkeys((*speech.warnings, *self.warnings)))
+        return replace(speech, warnings=warnings, peak_bytes=self.peak)
 
-    def _decode(self, request: SpeechRequest, stage: Stage):
-        crew = Crew(self.cards, stage)
+    def follow(self, request: SpeechRequest, crew: AtWork) -> None:
+        """Hands over what a crew has done, and to the crew what is to be spoken again, until nothing is missing."""
+        self._crew = crew
         try:
-            with crew:
-                self._crew = crew
-                for done in crew:
-                    if done is not None:
-                        self._hand_over(request, done)
-                    crew.add(*request.settle())
-                    request.tick()
-        except (HiggsError, torch.cuda.OutOfMemoryError) as error:
-            lost = [card for card, _ in crew.lost]
-            left = [card for card in self.cards if card not in lost]
-            if isinstance(error, TooSmall):
-                left = left or self.cards[:1]  # by itself it may speak one chunk after another
-            if len(lost) < len(crew.desks) or not left:
-                raise
-            self._leave(crew, left)
-            return self._decode(request, replace(stage, jobs=crew.missing))
+            for done in crew:
+                if done is not None:
+                    self._hand_over(request, done)
+                crew.add(*request.settle())
+                request.tick()
         finally:
             self._crew = None
-        self._peak = max(self._peak, *(desk.peak for desk in crew.desks))
-        request.decoded_by(described(crew.desks), [note for desk in crew.desks for note in desk.notes])
-        self._leave(crew, [card for card in self.cards if card not in [lost for lost, _ in crew.lost]])
-
-    def _leave(self, crew: Crew, left: list[Engine]):
-        """Goes on with the cards that are left, and tells of the others."""
-        self.cards = left
-        self._warnings += [_lost(card, error) for card, error in crew.lost]
 
     def _hand_over(self, request: SpeechRequest, done: Done):
         """What was decoded, and its sound, to the request."""
@@ -129,6 +124,38 @@ class _Run:
         asked.codes += spoken.codes
         self._relay.arrived = wav
         request.push(asked, torch.cat(spoken.codes))
+
+
+class _Run(Run):
+    """One call on the cards of this process."""
+
+    def __init__(self, cards: list[Engine], relay: Relay, on_frame: OnFrame | None):
+        super().__init__(relay, on_frame)
+        self.cards = cards
+
+    def decode(self, request: SpeechRequest, stage: Stage) -> None:
+        crew = Crew(self.cards, stage)
+        try:
+            with crew:
+                self.follow(request, crew)
+        except (HiggsError, torch.cuda.OutOfMemoryError) as error:
+            lost = [card for card, _ in crew.lost]
+            left = [card for card in self.cards if card not in lost]
+            if isinstance(error, TooSmall):
+                left = left or self.cards[:1]  # by itself it may speak one chunk after another
+            if len(lost) < len(crew.desks) or not left:
+                raise
+            self._leave(crew, left)
+            return self.decode(request, replace(stage, jobs=crew.missing))
+        self.peak = max(self.peak, *(desk.peak for desk in crew.desks))
+        how = described((desk.card.kind, desk.how) for desk in crew.desks)
+        request.decoded_by(how, [note for desk in crew.desks for note in desk.notes])
+        self._leave(crew, [card for card in self.cards if card not in [lost for lost, _ in crew.lost]])
+
+    def _leave(self, crew: Crew, left: list[Engine]):
+        """Goes on with the cards that are left, and tells of the others."""
+        self.cards = left
+        self.warnings += [_lost(card, error) for card, error in crew.lost]
 
 
 def _lost(card: Card, error: BaseException) -> str:

@@ -34,6 +34,11 @@ class SpeechInterface(ABC):
 
     kept: KeptCodes
 
+    @property
+    def devices(self) -> int:
+        """How many speak together."""
+        return 1
+
     def speak(
         self,
         text: str,

@@ -16,6 +16,7 @@ from ..voice.voice import Voice
 from .book import Book, Chapter
 
 GROUP_SECONDS = 1200.0  # estimated; spoken together: enough for a full batch, and few enough for the host's memory
+_MOST_DEVICES = 8  # for which more is spoken together: the host's memory again
 _LEAST_PASSAGE, _MOST_PASSAGE = 6.0, 12.0  # seconds of text that a narrator without a voice gets one from
 _NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
 _NAME_BYTES = 120
@@ -78,15 +79,16 @@ def passage_of(book: Book, speaker: str) -> str:
     return split_text(passage.strip(), _MOST_PASSAGE)[0]
 
 
-def groups(chapters: Iterable[PlannedChapter]) -> Iterator[list[tuple[PlannedChapter, Turn]]]:
+def groups(chapters: Iterable[PlannedChapter], devices: int = 1) -> Iterator[list[tuple[PlannedChapter, Turn]]]:
     """Turns to speak together, in order; long chapters in several groups, several short ones in one."""
+    most = GROUP_SECONDS * min(devices, _MOST_DEVICES)
     group: list[tuple[PlannedChapter, Turn]] = []
     seconds = 0.0
     for planned in chapters:
         for turn in planned.chapter.turns:
             group.append((planned, turn))
             seconds += estimate_seconds(turn.text)
-            if seconds >= GROUP_SECONDS:
+            if seconds >= most:
                 yield group
                 group, seconds = [], 0.0
     if group:

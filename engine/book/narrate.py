@@ -45,27 +45,29 @@ def narrate(
     kind: str = "flac",
     even: bool = True,
     on_progress: Callable[[BookProgress], None] = lambda progress: None,
+    devices: int = 1,
 ) -> BookReport:
     """Speaks a book into `folder`: a file a chapter, or one M4B, with SRT subtitles beside each.
 
     Every sequence is kept in the folder as soon as it is spoken. Stopped anywhere and called again with the same book
     and settings, it speaks what is missing, and the files are those of one uninterrupted call on the same kind of
     device; a chapter that is there is left alone. A speaker without a voice gets one from seed and name: the beginning
-    of what they say. Memory holds some 20 minutes of sound at most. on_progress is called after every step and may
-    raise to cancel. Raises HiggsError, as `speak_turns` does and where a file cannot be written.
+    of what they say. Memory holds some 20 minutes of sound at most for each of `devices`, which speak together.
+    on_progress is called after every step and may raise to cancel. Raises HiggsError, as `speak_turns` does and where a
+    file cannot be written.
     """
     require(kind)
     params = params or SamplingParams()
     params = replace(params, turn_gap=params.paragraph_gap)
-    return _Narration(speaker, book, folder, dict(voices or {}), params, scene, kind, even, on_progress).run()
+    return _Narration(speaker, book, folder, dict(voices or {}), params, scene, kind, even, on_progress, devices).run()
 
 
 class _Narration:
-    def __init__(self, speaker, book, folder, voices, params, scene, kind, even, on_progress):
+    def __init__(self, speaker, book, folder, voices, params, scene, kind, even, on_progress, devices):
         self._speaker: Speaker = speaker
         self._book, self._folder, self._voices = book, folder, voices
         self._params, self._scene, self._kind, self._even = params, scene, kind, even
-        self._on_progress = on_progress
+        self._on_progress, self._devices = on_progress, devices
         self._files = FileList(folder, LIST, _KIND)
         model = speaker.fingerprint
         self._store = SpokenSequences(folder / KEPT, model)
@@ -134,7 +136,7 @@ class _Narration:
     def _speak(self, missing: list[PlannedChapter]):
         """Chapter after chapter; a file is open from a chapter's first turn to its last."""
         with contextlib.ExitStack() as self._open_files:
-            for group in groups(missing):
+            for group in groups(missing, self._devices):
                 self._write(group, self._say_group(group))
 
     def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult):

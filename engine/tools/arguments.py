@@ -90,6 +90,9 @@ def _narrate_parser(commands):
     text = f"seconds of silence between paragraphs; {low} to {high}, default {BOOK_GAP}"
     command.add_argument("--paragraph-gap", type=float, default=BOOK_GAP, help=text)
     command.set_defaults(turn_gap=BOOK_GAP, allow_specials=False)
+    group = command.add_argument_group("several machines", "workers of a Ray cluster, one a GPU; needs pip install ray")
+    group.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="without one: this machine's cluster")
+    group.add_argument("--ray-actors", type=int, default=0, metavar="N", help="so many workers instead")
     _way_arguments(command)
     _model_arguments(command)
 

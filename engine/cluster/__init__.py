@@ -1,0 +1,1 @@
+"""Workers of a Ray cluster that speak as one engine. Alone in importing ray."""
