@@ -30,7 +30,7 @@ from .prompt.script import Turn
 from .relay import SoundMaker
 from .request import DialogueOptions, Listener, SpeechRequest
 from .result import SpeechResult
-from .threads import SMALL_BYTES, one_thread
+from .threads import few_threads
 from .voice.clip import Wave, check_clip, prepare_clip
 from .voice.voice import Voice
 
@@ -153,10 +153,7 @@ class Engine(SpeechInterface):
             loaded.close()
 
     def _few_threads(self):
-        """One CPU thread for a model so small that more only wait for each other."""
-        size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
-        is_small = self.device.type == "cpu" and size <= SMALL_BYTES
-        return one_thread() if is_small else contextlib.nullcontext()
+        return few_threads(self.device, sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights)))
 
     def _on_device(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()

@@ -18,6 +18,7 @@ from .prompt.script import Turn
 from .relay import Relay, RelaySound, SoundMaker
 from .request import DialogueOptions, Listener, SpeechRequest
 from .result import SpeechResult
+from .threads import one_thread
 from .voice.voice import Voice
 
 
@@ -46,7 +47,8 @@ class Engines(SpeechInterface):
         run = _Run([engine for engine in self._engines if engine.opened], relay := Relay(), on_frame)
         if not run.cards:
             raise HiggsError("The engine is not open. Open it before speaking.")
-        yield Speaking(relay, run.tick, run.speak)
+        with one_thread():
+            yield Speaking(relay, run.tick, run.speak)
 
     def request(
         self,

@@ -13,6 +13,7 @@ from .config import SAMPLE_RATE
 from .prompt.chunking import estimate_seconds, split_sentences
 from .prompt.cues import Cue, write_srt
 from .result import SpeechResult
+from .threads import one_thread
 
 _LEAST_PAUSE = 0.06  # seconds: shorter ones are stops inside words
 _LONG_PAUSE = 0.4  # seconds: a longer one is not likelier to stand between sentences
@@ -22,6 +23,7 @@ _KEPT = 50  # ways that are followed
 _NO_PAUSE = 3.0  # what it costs to put an end where nothing is silent
 
 
+@one_thread()
 def cues_of(speech: SpeechResult) -> list[Cue]:
     """A cue for each sentence that was spoken, in order."""
     found = []

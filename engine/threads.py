@@ -1,4 +1,8 @@
-"""How many CPU threads torch computes with while a small model speaks. The only file that sets it, for a moment."""
+"""How many CPU threads torch computes with. The only file that sets it, for a moment.
+
+Between a GPU's steps, and in a small model, the host's operations take a tenth of a millisecond each. Shared out, each
+ends with a wait for threads that other work keeps from running, which took up to a hundred times as long.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,17 @@ from collections.abc import Iterator
 
 import torch
 
-# A talker up to this size gains nothing from a second thread: its products are too short. What it loses is waiting at
-# the end of each for a thread that other work keeps from running.
-SMALL_BYTES = 128 << 20
+_SMALL_BYTES = 128 << 20  # a talker up to this size gains nothing from a second thread: its products are too short
 
 _lock = threading.Lock()
 _calls = 0  # in flight, in all threads
 _usual = 0  # threads before the first of them
+
+
+def few_threads(device: torch.device, talker_bytes: int) -> contextlib.AbstractContextManager[None]:
+    """One thread inside, but for a large model that the CPU itself computes."""
+    is_large = device.type == "cpu" and talker_bytes > _SMALL_BYTES
+    return contextlib.nullcontext() if is_large else one_thread()
 
 
 @contextlib.contextmanager

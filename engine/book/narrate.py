@@ -20,6 +20,7 @@ from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
 from ..result import Retaken, SpeechResult, SpokenTurn
 from ..subtitles import Cue, cues_of, srt_of
+from ..threads import one_thread
 from ..voice.voice import Voice
 from ..whole_file import replacing
 from .book import Book
@@ -139,6 +140,7 @@ class _Narration:
             for group in groups(missing, self._devices):
                 self._write(group, self._say_group(group))
 
+    @one_thread()
     def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult):
         """A group's turns to their chapters' files."""
         for at, ((one, turn), gap, wav, cues) in enumerate(zip(group, *_parts(speech, self._tail), strict=True)):

@@ -14,6 +14,7 @@ from ..prompt.chunking import estimate_seconds
 from ..prompt.cues import CueTurns
 from ..prompt.script import read_pauses
 from ..prompt.tags import TAG_LIKE
+from ..threads import one_thread
 from ..voice.clip import MIN_CLIP_SECONDS, prepare_clip
 
 ENOUGH, MOST = 5.0, 15.0  # seconds of a reference
@@ -46,6 +47,7 @@ class _Clip:
     decibels: float  # from what is heard between words to speech
 
 
+@one_thread()
 def cut_references(
     cues: Sequence[CueTurns], film: torch.Tensor, rate: int, speakers: Collection[str]
 ) -> dict[str, Reference]:

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
-from higgs_tts.engine.threads import one_thread
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Engines, SamplingParams
+from higgs_tts.engine.threads import few_threads, one_thread
 
 
 @pytest.fixture
@@ -34,6 +34,27 @@ def speak(on_frame=None):
 def test_a_small_model_speaks_with_one_thread():
     seen = []
     speak(lambda *_: seen.append(torch.get_num_threads()))
+    assert set(seen) == {1} and torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize(
+    "device, talker_bytes, threads", [("cuda", 8 << 30, 1), ("cpu", 8 << 30, 3), ("cpu", 8 << 20, 1)]
+)
+def test_only_a_large_model_on_the_cpu_keeps_its_threads(device, talker_bytes, threads):
+    with few_threads(torch.device(device), talker_bytes):
+        assert torch.get_num_threads() == threads
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_several_devices_are_collected_from_with_one_thread():
+    seen = []
+    cards = [Engine(EngineConfig(model=str(EMBEDDED), device="cpu", context=512)) for _ in range(2)]
+    with cards[0], cards[1]:
+        Engines(cards).speak(
+            "Hi.", params=SamplingParams(max_frames=12), on_frame=lambda *_: seen.append(torch.get_num_threads())
+        )
     assert set(seen) == {1} and torch.get_num_threads() == 3
 
 
