@@ -44,6 +44,7 @@ from .prompt.lines import LinesRow, read_lines
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
+from .resample import resample
 from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
 from .text_check import text_check, text_check_before
@@ -126,6 +127,7 @@ __all__ = [
     "read_lines",
     "read_pronunciations",
     "read_voice_head",
+    "resample",
     "said_as",
     "script_names",
     "speak_cues",

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import numpy as np
 import torch
 
-from ..engine import SAMPLE_RATE, HiggsError, SpeechResult
+from ..engine import SAMPLE_RATE, HiggsError, SpeechResult, resample
 
 _HEADER = 44  # bytes of a WAV file before its samples
 
@@ -34,6 +34,11 @@ def from_speech(speech: SpeechResult) -> dict:
 def of_wave(wave: torch.Tensor, rate: int) -> dict:
     """AUDIO of a wave [C, S] at `rate` Hz."""
     return {"waveform": wave[None], "sample_rate": rate}
+
+
+def for_player(wave: torch.Tensor, rate: int) -> torch.Tensor:
+    """A wave [C, S] at `rate` Hz as the page plays it: [S] at SAMPLE_RATE."""
+    return resample(wave.mean(0), rate, SAMPLE_RATE)
 
 
 def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:

@@ -97,9 +97,8 @@ class HiggsTTSDialogue(io.ComfyNode):
             said = said_as(pronunciations)
             turns = [replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns]
             what = turns, given, params, scene.strip() or None
-            speech = with_player(
-                functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness)
-            )
+            speak = functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness)
+            speech = with_player(speak, params.seed, script)
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings)
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")

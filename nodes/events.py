@@ -18,6 +18,8 @@ from .live_sound import LiveSound
 log = logging.getLogger("higgs_tts")
 RUN = "higgs_tts.run"  # the one event: a node begins to speak
 KEPT_RUNS, KEPT_BYTES = 32, 1 << 30  # sounds of earlier runs that can still be played
+_SAID = 80  # characters by which a page tells runs apart
+_MOST_SEED = (1 << 53) - 1  # larger numbers are not exact in a page
 
 _listeners: set[str] = set()  # clients whose pages play while it speaks
 _runs: dict[str, Run] = {}  # by id, the oldest first
@@ -30,6 +32,8 @@ class Run:
     client: str
     node: str  # as the client's graph knows it
     prompt: str
+    seed: int | None = None  # that gives the same sound again; None where it alone does not
+    said: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -55,8 +59,10 @@ class Run:
         return {**self.about(), **await asyncio.to_thread(self.sound.told, revision, outline)}
 
     def about(self) -> dict:
-        """What a page needs to find its node."""
-        return {"id": self.id, "node": self.node, "prompt": self.prompt}
+        """What a page needs to find its node, and to tell the run from others of it."""
+        seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
+        said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
+        return {"id": self.id, "node": self.node, "prompt": self.prompt, "seed": seed, "said": said}
 
 
 def listen(client: str, on: bool) -> None:
@@ -75,15 +81,18 @@ def runs_of(client: str) -> list[Run]:
 
 
 @contextmanager
-def heard() -> Iterator[LiveSound | None]:
-    """The sound of the node that runs now, for the page that queued it; None where nobody listens."""
+def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]:
+    """The sound of the node that runs now, for the page that queued it; None where nobody listens.
+
+    seed: of the node, where it and the other inputs give the same sound again. said: how the text begins.
+    """
     server = getattr(PromptServer, "instance", None)  # scripts run nodes without one
     client, node = getattr(server, "client_id", None), getattr(server, "last_node_id", None)
     if server is None or node is None or client not in _listeners:
         yield None
         return
     try:
-        run = Run(client, node, getattr(server, "last_prompt_id", ""))
+        run = Run(client, node, getattr(server, "last_prompt_id", ""), seed, said)
     except OSError as error:
         log.warning("Higgs TTS: no player, since its sound cannot be kept in the temp folder (%s).", error)
         yield None

@@ -20,6 +20,7 @@ from .audio import pcm16
 FRAME = SAMPLE_RATE // FRAME_RATE  # samples that one number of the outline stands for
 SPEAKING, COMPLETE, STOPPED = "speaking", "complete", "stopped"
 _WIDTH = 2  # bytes of a sample
+_TICK = 1.0  # seconds after which readers are told how far it is, where nothing else is new
 _STRETCH = 1 << 20  # samples of a finished waveform that are looked at at a time
 
 _jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()  # what is left to write, of all sounds
@@ -40,7 +41,8 @@ class LiveSound:
         self.revision = 0  # counts how often what had been there was replaced
         self.restarts: list[str] = []  # why the first chunk was spoken again, each time
         self._clear()
-        self._began, self._latest, self._steps, self._expected = 0.0, 0.0, -1, 0
+        self._began, self._latest, self._steps, self._done, self._expected = 0.0, 0.0, -1, 0, 0
+        self._ticked = 0.0  # when readers were last told how far it is
         _writer()
 
     def _clear(self):
@@ -62,7 +64,11 @@ class LiveSound:
         self._latest = time.monotonic()
         self._began = self._began or self._latest
         self._steps += 1
-        self._expected = expected
+        self._done, self._expected = done, expected
+        self._ticked = self._ticked or self._began
+        if self._latest - self._ticked >= _TICK:
+            self._ticked = self._latest
+            _jobs.put(functools.partial(self._write, lambda _: None, None))
 
     def finish(self, wav: torch.Tensor) -> None:
         """The whole [n], which replaces what was heard where it is not the same."""
@@ -93,7 +99,8 @@ class LiveSound:
     def told(self, revision: int, outline: int) -> dict:
         """How it stands, as JSON takes it, without the first `outline` numbers of the outline where these still count.
 
-        The outline: the peak of each frame, 0 to 255. pace: seconds of each sequence that are spoken in a second.
+        The outline: the peak of each frame, 0 to 255. pace: seconds of each sequence that are spoken in a second. done:
+        seconds spoken so far, of all sequences. left: seconds until all is spoken, at the speed so far.
         """
         seconds = self._latest - self._began
         with self._lock:
@@ -105,6 +112,8 @@ class LiveSound:
                 "restarts": self.restarts,
                 "samples": self._size // _WIDTH,
                 "expected": self._expected / FRAME_RATE,
+                "done": self._done / FRAME_RATE,
+                "left": round(seconds * max(0, self._expected - self._done) / self._done, 1) if self._done else 0.0,
                 "pace": round(self._steps / FRAME_RATE / seconds, 3) if seconds else 0.0,
                 "first": first,
                 "outline": bytes(self._outline[first:]).hex(),

@@ -10,7 +10,7 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
-from . import types, widgets
+from . import progress_text, types, widgets
 from .checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
 from .devices import device_names, resolve_devices, resolve_runner
 from .node_errors import check_interrupt, is_interrupted, node_errors
@@ -102,13 +102,18 @@ def download(choice: str, node_id: str) -> Path:
 
 
 def show_download(fetch: Callable[[Callable[[float, str], None]], Path], node_id: str) -> Path:
-    """What `fetch(on_progress)` returns, with the node's progress bar. Raises HiggsError, or ComfyUI's interrupt."""
+    """What `fetch(on_progress)` returns, with the node's progress bar, and below it "x of y GB".
+
+    Raises HiggsError, or ComfyUI's interrupt.
+    """
     bar = comfy.utils.ProgressBar(BAR_STEPS, node_id=node_id)  # downloading threads have no current node
+    below = progress_text.Line(node_id)
 
     def on_progress(fraction: float, text: str) -> None:
         if is_interrupted():  # the request stays, so it ends every thread
             raise InterruptedError("stopped by the user")
         bar.update_absolute(round(fraction * BAR_STEPS))
+        below.show(text)
 
     try:
         return fetch(on_progress)

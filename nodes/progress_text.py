@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
+import time
+
 from server import PromptServer
+
+from ..engine import FRAME_RATE
+
+_OFTEN = 0.5  # seconds between two lines
 
 
 def show(text: str, node_id: str) -> None:
     """Shows the text on a node, where a server runs and somebody looks."""
     if (server := getattr(PromptServer, "instance", None)) is not None:
         server.send_progress_text(text, node_id, getattr(server, "client_id", None))
+
+
+class Line:
+    """What a node shows: tells only what is new. node_id: of the node that runs now, unless it is given."""
+
+    def __init__(self, node_id: str | None = None):
+        self._node = node_id or getattr(getattr(PromptServer, "instance", None), "last_node_id", None)
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        if self._node is not None and text != self._shown:
+            self._shown = text
+            show(text, self._node)
+
+
+class TimeLeft:
+    """Seconds spoken and seconds to wait, under the bar of the node that runs now."""
+
+    def __init__(self):
+        self._line, self._began, self._told = Line(), 0.0, 0.0
+
+    def step(self, done: int, expected: int) -> None:
+        """Frames spoken so far, and how many all of it will be."""
+        now = time.monotonic()
+        self._began = self._began or now
+        self._told = self._told or now
+        if done and now - self._told >= _OFTEN:
+            self._told = now
+            left = (now - self._began) * max(0, expected - done) / done
+            of = f"{done / FRAME_RATE:.0f} of about {expected / FRAME_RATE:.0f} s spoken"
+            self._line.show(f"{of}, {_in_words(left)} left")
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -23,7 +23,7 @@ from ..engine import (
     read_pronunciations,
     to_srt,
 )
-from . import audio, events, types, widgets
+from . import audio, events, progress_text, types, widgets
 from .exit_guard import is_exiting
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
@@ -97,7 +97,8 @@ class HiggsTTSSpeak(io.ComfyNode):
                 raise HiggsError("the text is empty. Enter the text to speak.")
             said = said_as(pronunciations).apply(text)
             engine = load_engine(model)
-            speech = with_player(functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None))
+            speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None)
+            speech = with_player(speak, params.seed, text)
         warnings = (*model.model.warnings, *_hints(text))
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings), to_srt(speech))
 
@@ -116,9 +117,9 @@ def _hints(text: str) -> list[str]:
     return [f"Names such as {speakers[0]} are read aloud here. Higgs Dialogue gives each speaker a voice."]
 
 
-def with_player(speak: Callable[..., SpeechResult]) -> SpeechResult:
-    """As `with_bar`, and heard meanwhile on the page that queued it."""
-    with events.heard() as sound:
+def with_player(speak: Callable[..., SpeechResult], seed: int | None = None, said: str = "") -> SpeechResult:
+    """As `with_bar`, and heard meanwhile on the page that queued it; seed, said: as for `events.heard`."""
+    with events.heard(seed, said) as sound:
         if sound is None:
             return with_bar(speak)
         listened = functools.partial(speak, on_audio=sound.hear, on_restart=sound.begin_anew)
@@ -130,17 +131,17 @@ def with_player(speak: Callable[..., SpeechResult]) -> SpeechResult:
 def with_bar(speak: Callable[..., Speech], step: Callable[[int, int], None] | None = None) -> Speech:
     """What `speak(on_frame=...)` says, with the node's progress bar; stops within a few frames when asked to.
 
-    step(done, expected): also called after every step.
+    step(done, expected): also called after every step; without it the time that is left stands under the bar.
     """
     bar = comfy.utils.ProgressBar(1)
+    step = step or progress_text.TimeLeft().step
 
     def on_frame(done: int, expected: int) -> None:
         if is_exiting():
             raise InterruptedError("ComfyUI exits")  # ends the threads of other devices; `node_errors` then stays
         check_interrupt()  # the bar asks too, but only when it redraws
         bar.update_absolute(done, expected)
-        if step is not None:
-            step(done, expected)
+        step(done, expected)
 
     check_interrupt()
     speech = speak(on_frame=on_frame)

@@ -25,7 +25,7 @@ from ..engine import (
     read_cues,
     speak_cues,
 )
-from . import audio, types, voice, voice_files, widgets
+from . import audio, events, types, voice, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
 from .patcher import HiggsPatcher
@@ -113,9 +113,13 @@ class HiggsTTSSubtitles(io.ComfyNode):
             given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
             cues = sheet.said_as(said_as(pronunciations)).cues
             what = load_engine(model), cues, given, params, fit, scene.strip() or None
-            speech = with_bar(functools.partial(speak_cues, *what, even=even_loudness))
             bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
-            wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
+            # Cues are spoken together and moved in time afterwards, so there is nothing to hear before the end.
+            with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:
+                speech = with_bar(functools.partial(speak_cues, *what, even=even_loudness), sound and sound.step)
+                wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
+                if sound is not None:
+                    sound.finish(audio.for_player(wav, rate))
         told = _describe(speech, model, sheet, lent.told)
         return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(), "\n".join(cue_lines(speech)))
 

@@ -226,6 +226,46 @@ def test_two_runs_are_heard_one_after_the_other(classic):
     assert len(heard) > len(second) and np.array_equal(heard[-len(second) :], second)
 
 
+def test_takes_are_compared_by_ear_and_one_is_kept(listener):
+    listener.open(text="The first take of it.")
+    page, first = listener.page, next(SEEDS)
+    for seed in (first, first + 50):
+        page.evaluate(SET, ["HiggsTTSSpeak", "seed", seed])
+        page.evaluate(SET, ["HiggsTTSSpeak", "control_after_generate", "randomize"])
+        listener.start()
+        listener.until_done()
+        listener.until("ended")
+    page.locator(".higgs-open-takes").click()
+    rows = page.locator(".higgs-take")
+    names = rows.locator(".higgs-name").all_inner_texts()
+    assert names[0].startswith(f"seed {first + 50} · ") and names[1].startswith(f"seed {first} · ")
+    assert "The first take of it." in rows.nth(1).inner_text()
+    page.evaluate("() => heard.reset()")
+    rows.nth(1).locator(".higgs-hear").click()
+    listener.until("playing")
+    listener.browser.shoot(f"takes-{'nodes2' if page.locator('[data-node-id]').count() else 'canvas'}")
+    listener.until("ended")
+    assert len(listener.heard()) > 0 and rows.nth(1).get_attribute("class") == "higgs-take higgs-shown"
+    rows.nth(1).get_by_text("Keep").click()
+    assert rows.nth(1).get_by_role("button", name="Kept").is_disabled()
+    value = listener.browser.value
+    assert value("HiggsTTSSpeak", "seed") == first and value("HiggsTTSSpeak", "control_after_generate") == "fixed"
+    page.keyboard.press("Escape")
+    assert rows.count() == 0 and listener.browser.faults == []
+    listener.start()
+    listener.until_done()
+    sent = page.evaluate("async () => Object.values((await app.graphToPrompt()).output)")
+    assert [node["inputs"]["seed"] for node in sent if node["class_type"] == "HiggsTTSSpeak"] == [first]
+
+
+def test_subtitles_are_heard_when_they_are_mixed(classic):
+    classic.open("subtitles", "HiggsTTSSubtitles")
+    classic.start()
+    classic.until_done()
+    classic.until("ended")
+    assert_same(classic)
+
+
 def test_without_a_worklet_buffers_are_scheduled(open_listener):
     listener = open_listener(NO_WORKLET, Comfy_VueNodes_Enabled=False)
     listener.open()

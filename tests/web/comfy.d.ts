@@ -20,7 +20,7 @@ export interface Node {
     widgets?: Widget[]
     graph?: Graph | null
     subgraph?: Graph
-    inputs?: { name: string }[]
+    inputs?: { name: string; link?: number | string | null }[]
     getInputNode(slot: number): Node | null
     computeSize(): [number, number]
     setSize(size: [number, number]): void

@@ -1,7 +1,7 @@
 // Nodes of the open graph, by the ids that the server uses: "7", or "12:7" for node 7 in the subgraph of node 12.
 import { app } from "./comfy.js"
 
-const SPEAKERS = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines"]
+const SPEAKERS = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"]
 
 /** The id of the graph that is open; another workflow has another one. */
 export function graphId() {

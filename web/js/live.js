@@ -4,7 +4,9 @@ import { addElement, graphId, speakerOf } from "./graph.js"
 import { Player } from "./player.js"
 import { HEIGHT, PlayerView } from "./player_view.js"
 import { listen, runs } from "./server.js"
+import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
 import { Sound } from "./sound.js"
+import { inSeconds, openTakeList } from "./take_list.js"
 
 const SETTING = "HiggsTTS.PlayWhileSpeaking"
 const KEPT = 32 // players, as many as the server keeps sounds
@@ -53,7 +55,7 @@ function attach() {
 function show(node, player) {
     let view = views.get(node)
     if (!view) {
-        view = new PlayerView()
+        view = new PlayerView(() => showTakes(node))
         views.set(node, view)
         addElement(node, "player", view.element, HEIGHT)
     }
@@ -66,6 +68,44 @@ function show(node, player) {
         view.show(player)
     }
     player.addEventListener("change", onTurn)
+}
+
+/**
+ * Opens the list of what a node has said lately, the newest first.
+ * @param {import("../../tests/web/comfy").Node} node
+ */
+function showTakes(node) {
+    const view = views.get(node)
+    if (!view) return
+    const mine = players.filter(({ player, graph }) => graph === graphId() && speakerOf(player.sound.run.node) === node)
+    const takes = mine.map(({ player }) => takeOf(player, node, view)).reverse()
+    openTakeList(view.element, "Takes of this node", takes)
+}
+
+/**
+ * @param {Player} player
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {PlayerView} view
+ * @returns {import("./take_list.js").Take}
+ */
+function takeOf(player, node, view) {
+    const { sound } = player
+    const { seed, said } = sound.run
+    return {
+        name: () => (seed === null ? inSeconds(sound.samples) : `seed ${seed} · ${inSeconds(sound.samples)}`),
+        said,
+        isPlaying: () => player.isActive,
+        isShown: () => view.player === player,
+        isKept: () => seed !== null && hasSeed(node, seed),
+        problem: seed === null ? "Its seed alone does not give it again." : problemOfSeed(node),
+        play() {
+            view.show(player)
+            if (player.isActive) player.pause()
+            else player.play()
+        },
+        keep: () => seed !== null && keepSeed(node, seed),
+        changes: [player],
+    }
 }
 
 /** @param {CustomEvent} event a node begins to speak */

@@ -35,19 +35,25 @@ export class PlayerView {
     #player
     #isDue = false
 
-    constructor() {
+    /** @param {() => void} onTakes */
+    constructor(onTakes) {
+        this.onTakes = onTakes
         this.element = make("div", "higgs-player")
         this.play = make("button", "higgs-play")
         this.wave = make("canvas", "higgs-wave")
         this.time = make("span", "higgs-time")
         this.says = make("span", "higgs-says")
         this.stop = make("button", "higgs-stop")
+        this.takes = make("button", "higgs-open-takes")
         this.volume = make("input", "higgs-volume")
         const ends = make("span", "higgs-ends")
         this.stop.textContent = "■"
         this.stop.title = "Cancel the run"
         Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: "Volume" })
-        ends.append(this.stop, this.volume)
+        this.takes.textContent = "☰"
+        this.takes.title = "The latest takes of this node: hear them, keep one"
+        this.takes.setAttribute("aria-haspopup", "dialog")
+        ends.append(this.stop, this.takes, this.volume)
         this.element.append(this.play, this.wave, this.time, this.says, ends)
         this.#listen()
         new ResizeObserver(() => this.refresh()).observe(this.wave)
@@ -62,6 +68,7 @@ export class PlayerView {
             else this.#player?.play()
         })
         this.stop.addEventListener("click", () => this.#player?.cancel())
+        this.takes.addEventListener("click", () => this.onTakes())
         this.volume.addEventListener("input", () => setVolume(Number(this.volume.value)))
         this.wave.addEventListener("click", (event) => {
             const box = this.wave.getBoundingClientRect()
@@ -119,9 +126,9 @@ function whatItSays(player) {
         const isSlow = sound.pace > 0 && sound.pace < 1
         said.push(isSlow ? "Slower than real time: buffering." : player.isSlow ? "Buffering." : "")
     } else if (sound.state === "speaking") {
-        said.push(
-            sound.samples ? `${clock(sound.samples)} of about ${clock(sound.length)} spoken.` : "Begins to speak.",
-        )
+        const left = sound.left >= 1 ? `, ${Math.round(sound.left)} s to go` : ""
+        const done = Math.max(sound.done, sound.samples / RATE) * RATE
+        said.push(done ? `${clock(done)} of about ${clock(sound.length)} spoken${left}.` : "Begins to speak.")
     } else if (sound.state === "gone") said.push("Not kept any more: run the node again.")
     else if (sound.state === "stopped") said.push("Stopped.")
     if (sound.restarts.length) said.push(`Spoken again: ${sound.restarts.join(", then ")}.`)

@@ -2,14 +2,14 @@
 import { api } from "./comfy.js"
 
 /**
- * A run of a node that can be heard.
- * @typedef {{id: string, node: string, prompt: string}} Run
+ * A run of a node that can be heard. seed: that gives the same sound again, if one does; said: how its text begins.
+ * @typedef {{id: string, node: string, prompt: string, seed: number | null, said: string}} Run
  */
 
 /**
  * How the sound of a run stands; see LiveSound.told in nodes/live_sound.py.
  * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", restarts: string[],
- *     samples: number, expected: number, pace: number, first: number, outline: string}} News
+ *     samples: number, expected: number, done: number, left: number, pace: number, first: number, outline: string}} News
  */
 
 /**

@@ -15,6 +15,8 @@ export class Sound extends EventTarget {
         this.state = "speaking"
         this.samples = 0
         this.expected = 0 // seconds of the whole, as far as that is known
+        this.done = 0 // seconds of it that are spoken, also where none can be heard yet
+        this.left = 0 // seconds until all is spoken
         this.pace = 0 // seconds of each sequence that are spoken in a second
         /** @type {string[]} why its beginning was spoken again */
         this.restarts = []
@@ -52,6 +54,8 @@ export class Sound extends EventTarget {
         this.state = told.state
         this.samples = told.samples
         this.expected = told.expected
+        this.done = told.done
+        this.left = told.left
         this.pace = told.pace
         this.restarts = told.restarts
         this.version = told.version

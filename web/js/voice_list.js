@@ -1,5 +1,6 @@
 // The voices as a list over the page: name, length, what is said, a button to hear each; those that do not fit are grey.
 import { addStyle, make } from "./elements.js"
+import { openPopover } from "./popover.js"
 import { voiceAddress } from "./server.js"
 
 addStyle(`
@@ -80,21 +81,5 @@ export function openVoiceList(below, voices, onChoice) {
         }
         list.append(row)
     }
-    const box = below.getBoundingClientRect()
-    list.style.left = `${Math.max(8, Math.min(box.left, innerWidth - 440))}px`
-    list.style.top = `${Math.max(8, Math.min(box.bottom + 4, innerHeight - 370))}px`
-    document.body.append(list)
-    /** @param {Event} event */
-    const onAway = (event) => {
-        const isKey = event instanceof KeyboardEvent
-        if (isKey ? event.key === "Escape" : !list.contains(/** @type {Element} */ (event.target))) close()
-    }
-    function close() {
-        silence()
-        list.remove()
-        removeEventListener("pointerdown", onAway, true)
-        removeEventListener("keydown", onAway, true)
-    }
-    addEventListener("pointerdown", onAway, true)
-    addEventListener("keydown", onAway, true)
+    const close = openPopover(list, below, silence)
 }

@@ -125,6 +125,17 @@ def test_the_pace_is_that_of_the_steps(sound, live, monkeypatch):
         sound.step(done, 100)
     told = sound.told(0, 0)
     assert told["pace"] == pytest.approx(2.0) and told["expected"] == 4.0
+    assert told["done"] == 3 / 25 and told["left"] == pytest.approx(0.06 * 97 / 3, abs=0.05)
+
+
+def test_readers_are_told_once_a_second_how_far_it_is(live, tmp_path, monkeypatch):
+    changes, clock = [], iter([10.0, 10.5, 11.1, 11.2, 12.05, 12.2])
+    monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))
+    sound = live.LiveSound(tmp_path / "a.pcm", lambda: changes.append(sound.version))
+    for done in range(6):
+        sound.step(done, 100)
+    assert live.settle(60) and changes == [1, 2], "in the third and the sixth step"
+    sound.close()
 
 
 def test_a_full_disk_ends_the_sound_and_not_the_speech(live, sound, monkeypatch):

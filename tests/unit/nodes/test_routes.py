@@ -30,8 +30,8 @@ def speak(load_module, make_engine):
     patcher.model.label, patcher.model.warnings = "higgs", ()
     node, live = load_module("speak").HiggsTTSSpeak, load_module("live_sound")
 
-    def run(text="Hi"):
-        args = node.execute(patcher, text).args
+    def run(text="Hi", **settings):
+        args = node.execute(patcher, text, **settings).args
         assert live.settle(60)
         return args
 
@@ -54,6 +54,16 @@ def test_the_page_that_queued_the_run_is_told_and_no_other(server, ask, speak):
     heard = ask("runs/{run}/samples", run=run["id"], revision=told["revision"], start=0, stop=5000).data
     wave = audio["waveform"][0, 0]
     assert heard == (wave * 32767).round().to(torch.int16).numpy().tobytes()
+
+
+def test_a_run_is_told_apart_by_its_seed_and_how_its_text_begins(server, ask, speak):
+    listen(ask, "me")
+    speak(seed=41)
+    speak("One\n two. " + "Three. " * 50, seed=2**53)
+    first, second = ask("runs", client="me").data
+    assert (first["seed"], first["said"]) == (41, "Hi")
+    assert second["seed"] is None, "a page would write another one"
+    assert second["said"].startswith("One two. Three.") and len(second["said"]) <= 80
 
 
 @pytest.mark.parametrize("why", ["nobody asked", "switched off", "no browser", "another page", "no server"])

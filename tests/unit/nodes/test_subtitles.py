@@ -76,6 +76,21 @@ def test_each_cue_is_spoken_at_its_time(run):
     assert [cue.start for cue in cues] == [1, 4, 7, 8.5, 11] and "<i>Tom:" in run.srt and cues[2].stop == 8
 
 
+def test_the_page_has_the_whole_when_it_is_done(run, comfy, load_module):
+    server, events = comfy["server"].PromptServer.instance, load_module("events")
+    server.client_id, server.last_node_id, server.sockets = "me", "7", {"me": object()}
+    events.listen("me", True)
+    run(seed=5)
+    (one,) = events.runs_of("me")
+    assert load_module("live_sound").settle(60) and one.sound.state == "complete"
+    assert one.about()["seed"] == 5 and one.about()["said"].startswith("Anna: Hello to all of you")
+    wave = run.audio["waveform"][0, 0]
+    assert one.sound.read(one.sound.revision, 0, len(wave)) == (wave * 32767).round().to(torch.int16).numpy().tobytes()
+    run(film=film(), bed=film())
+    loud = events.runs_of("me")[1].sound
+    assert load_module("live_sound").settle(60) and loud.size == 2 * 24_000 * 20, "one channel, at the page's rate"
+
+
 def test_voices_are_found_as_in_a_dialogue(run, library):
     run(voices={"voice_1": VOICE, "voice_2": OTHER})
     assert run.voices == {"Anna": VOICE, "Tom": OTHER}

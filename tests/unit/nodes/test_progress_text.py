@@ -1,0 +1,44 @@
+"""What stands under a node's bar."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def text(load_module, comfy, monkeypatch):
+    """progress_text, on a clock that is set by hand: text.now"""
+    module = load_module("progress_text")
+    comfy["server"].PromptServer.instance.last_node_id = "7"
+    module.now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: module.now)
+    return module
+
+
+def test_seconds_spoken_and_left_are_told_now_and_then(text, comfy):
+    bar = text.TimeLeft()
+    for second in range(41):
+        text.now = 100.0 + second / 10
+        bar.step(25 * second, 2500)
+    told = [line for line, *_ in comfy["server"].told]
+    assert told[0] == "5 of about 100 s spoken, 10 s left" and told[-1] == "40 of about 100 s spoken, 6 s left"
+    assert len(told) == 8 and {one[1:] for one in comfy["server"].told} == {("7", None)}
+
+
+@pytest.mark.parametrize("speed, told", [(1.0, "10 min left"), (0.1, "1.7 h left")])
+def test_long_waits_are_told_in_minutes_and_hours(text, comfy, speed, told):
+    bar = text.TimeLeft()
+    bar.step(0, 25_000)
+    text.now += 40 / speed
+    bar.step(1500, 25_000)
+    assert comfy["server"].told[-1][0].endswith(told)
+
+
+def test_a_line_is_told_once_and_none_where_no_node_runs(text, comfy):
+    line = text.Line("9")
+    for said in ("0.1 of 9.3 GB", "0.1 of 9.3 GB", "0.2 of 9.3 GB"):
+        line.show(said)
+    assert comfy["server"].told == [("0.1 of 9.3 GB", "9", None), ("0.2 of 9.3 GB", "9", None)]
+    comfy["server"].PromptServer.instance.last_node_id = None
+    text.Line().show("nobody")
+    assert len(comfy["server"].told) == 2

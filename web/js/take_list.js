@@ -1,0 +1,80 @@
+// The latest runs of a node as a list over the page: each can be heard, and one be kept.
+import { addStyle, make } from "./elements.js"
+import { openPopover } from "./popover.js"
+import { RATE } from "./sound.js"
+
+addStyle(`
+.higgs-takes { position: fixed; z-index: 10000; width: 420px; max-height: 320px; overflow: auto; padding: 4px;
+    border: 1px solid var(--border-color, #444); border-radius: 6px; background: var(--comfy-menu-bg, #222);
+    color: var(--input-text, #ddd); font: 12px/20px sans-serif; box-shadow: 0 4px 12px rgb(0 0 0 / 40%); }
+.higgs-takes > div { display: flex; align-items: center; gap: 6px; padding: 2px 4px; border-radius: 4px; }
+.higgs-takes > div:hover, .higgs-takes .higgs-shown { background: color-mix(in srgb, var(--border-color, #444) 50%,
+    transparent); }
+.higgs-takes .higgs-name { flex: none; font-variant-numeric: tabular-nums; }
+.higgs-takes .higgs-said { flex: 1; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
+    color: var(--descrip-text, #999); }
+.higgs-takes button { flex: none; border: 0; border-radius: 4px; padding: 0 6px; background: transparent; color: inherit;
+    font: inherit; cursor: pointer; }
+.higgs-takes button:hover { background: var(--border-color, #444); }
+.higgs-takes button:disabled { opacity: 0.5; background: transparent; cursor: default; }
+.higgs-takes .higgs-hear { width: 26px; }
+.higgs-takes .higgs-keep { min-width: 46px; border: 1px solid var(--border-color, #444); }
+`)
+
+/**
+ * name: what it is called; said: what is spoken in it; isKept: whether the node says it again; problem: why it cannot be
+ * kept, empty where it can.
+ * @typedef {{name: () => string, said: string, isPlaying: () => boolean, isShown: () => boolean, isKept: () => boolean,
+ *     problem: string, play: () => void, keep: () => void, changes: EventTarget[]}} Take
+ */
+
+/**
+ * Opens the list below an element.
+ * @param {HTMLElement} below
+ * @param {string} title
+ * @param {Take[]} takes
+ */
+export function openTakeList(below, title, takes) {
+    const list = make("div", "higgs-takes")
+    list.setAttribute("role", "dialog")
+    list.setAttribute("aria-label", title)
+    const rows = takes.map(makeRow)
+    list.append(...rows.map(({ row }) => row))
+    const refresh = () => rows.forEach((row) => row.refresh())
+    const changes = new Set(takes.flatMap((take) => take.changes))
+    for (const one of changes) one.addEventListener("change", refresh)
+    for (const type of ["click", "keydown"]) list.addEventListener(type, refresh)
+    refresh()
+    openPopover(list, below, () => {
+        for (const one of changes) one.removeEventListener("change", refresh)
+    })
+    list.querySelector("button")?.focus()
+}
+
+/** @param {Take} take */
+function makeRow(take) {
+    const row = make("div", "higgs-take")
+    const hear = make("button", "higgs-hear")
+    const name = make("span", "higgs-name")
+    const said = make("span", "higgs-said")
+    const keep = make("button", "higgs-keep")
+    said.textContent = said.title = take.said
+    keep.title = take.problem || "Writes its seed into the node, and leaves that as it is"
+    hear.addEventListener("click", take.play)
+    keep.addEventListener("click", take.keep)
+    row.append(hear, name, said, keep)
+    const refresh = () => {
+        name.textContent = take.name()
+        hear.textContent = take.isPlaying() ? "❚❚" : "▶"
+        hear.title = take.isPlaying() ? "Pause" : "Hear it"
+        keep.textContent = take.isKept() ? "Kept" : "Keep"
+        keep.disabled = Boolean(take.problem) || take.isKept()
+        row.classList.toggle("higgs-shown", take.isShown())
+    }
+    return { row, refresh }
+}
+
+/** @param {number} samples */
+export function inSeconds(samples) {
+    return `${(samples / RATE).toFixed(1)} s`
+}
