@@ -107,7 +107,7 @@ def show_download(fetch: Callable[[Callable[[float, str], None]], Path], node_id
     Raises HiggsError, or ComfyUI's interrupt.
     """
     bar = comfy.utils.ProgressBar(BAR_STEPS, node_id=node_id)  # downloading threads have no current node
-    below = progress_text.Line(node_id)
+    below = progress_text.NodeText(node_id)
 
     def on_progress(fraction: float, text: str) -> None:
         if is_interrupted():  # the request stays, so it ends every thread

@@ -17,7 +17,7 @@ def show(text: str, node_id: str) -> None:
         server.send_progress_text(text, node_id, getattr(server, "client_id", None))
 
 
-class Line:
+class NodeText:
     """What a node shows: tells only what is new. node_id: of the node that runs now, unless it is given."""
 
     def __init__(self, node_id: str | None = None):
@@ -34,7 +34,7 @@ class TimeLeft:
     """Seconds spoken and seconds to wait, under the bar of the node that runs now."""
 
     def __init__(self):
-        self._line, self._began, self._told = Line(), 0.0, 0.0
+        self._text, self._began, self._told = NodeText(), 0.0, 0.0
 
     def step(self, done: int, expected: int) -> None:
         """Frames spoken so far, and how many all of it will be."""
@@ -45,7 +45,7 @@ class TimeLeft:
             self._told = now
             left = (now - self._began) * max(0, expected - done) / done
             of = f"{done / FRAME_RATE:.0f} of about {expected / FRAME_RATE:.0f} s spoken"
-            self._line.show(f"{of}, {_in_words(left)} left")
+            self._text.show(f"{of}, {_in_words(left)} left")
 
 
 def _in_words(seconds: float) -> str:

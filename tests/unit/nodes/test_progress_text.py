@@ -35,10 +35,10 @@ def test_long_waits_are_told_in_minutes_and_hours(text, comfy, speed, told):
 
 
 def test_a_line_is_told_once_and_none_where_no_node_runs(text, comfy):
-    line = text.Line("9")
+    line = text.NodeText("9")
     for said in ("0.1 of 9.3 GB", "0.1 of 9.3 GB", "0.2 of 9.3 GB"):
         line.show(said)
     assert comfy["server"].told == [("0.1 of 9.3 GB", "9", None), ("0.2 of 9.3 GB", "9", None)]
     comfy["server"].PromptServer.instance.last_node_id = None
-    text.Line().show("nobody")
+    text.NodeText().show("nobody")
     assert len(comfy["server"].told) == 2
