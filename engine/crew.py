@@ -6,6 +6,7 @@ when they are whole. So one that is taken away in between has lost time alone: w
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
@@ -129,6 +130,7 @@ class Crew:
         self._results: queue.Queue[Done | _Left] = queue.Queue()
         self._wake = threading.Condition()
         self._stopped = False
+        self._making, self._made = threading.Condition(), 0  # desks that have a runner, or will never have one
         self._threads = [
             threading.Thread(target=self._work, args=(desk,), name=f"Higgs TTS {desk.card.label}", daemon=True)
             for desk in self.desks
@@ -196,10 +198,13 @@ class Crew:
     def _work(self, desk: _Desk):
         """The thread of a device."""
         try:
-            with torch.inference_mode(), desk.card.at_work() as (loaded, waveform):
-                peak = Peak(loaded.pool.device, loaded.held_bytes)
-                with loaded.runner_for(self._rows, self._stage.slots, self._stage.alone) as runner:
-                    self._decode(desk, loaded, runner, waveform)
+            with torch.inference_mode(), contextlib.ExitStack() as stack:
+                with self._in_turn(desk):
+                    loaded, waveform = stack.enter_context(desk.card.at_work())
+                    peak = Peak(loaded.pool.device, loaded.held_bytes)
+                    asked = self._rows, self._stage.slots, self._stage.alone
+                    runner = stack.enter_context(loaded.runner_for(*asked))
+                self._decode(desk, loaded, runner, waveform)
                 desk.peak = peak.nbytes()
         except (HiggsError, torch.cuda.OutOfMemoryError) as error:
             traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the device's part
@@ -208,6 +213,24 @@ class Crew:
         except BaseException as error:
             self._results.put(_Left(desk, error, False))
             raise
+
+    @contextlib.contextmanager
+    def _in_turn(self, desk: _Desk) -> Iterator[None]:
+        """Inside, no other desk is made; afterwards all have been.
+
+        torch marks whatever is allocated on any device while one captures, and warns when it is freed. In the order of
+        the desks, so that two calls cannot each wait for a device that the other has.
+        """
+        with self._making:
+            self._making.wait_for(lambda: self._made == self.desks.index(desk))
+        try:
+            yield
+        finally:
+            with self._making:
+                self._made += 1
+                self._making.notify_all()
+        with self._making:
+            self._making.wait_for(lambda: self._made == len(self.desks))
 
     def _decode(self, desk: _Desk, loaded: LoadedModel, runner: ModelRunner, waveform: Waveform):
         stage, batch = self._stage, runner.state.batch

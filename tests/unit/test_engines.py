@@ -1,6 +1,7 @@
 """Several engines that speak together: the codes of one, whatever happens to the others. CPUs stand for cards."""
 
 import threading
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -72,6 +73,38 @@ def test_several_say_what_one_says(cards, alone, steps, count, voice):
     assert len(counts) == count and f"{count} x CPU: " in speech.how
     assert all(done <= total for done, total in seen) and seen[-1][0] == speech.frames
     assert speech.elapsed > 0 and speech.turns == expected.turns
+
+
+def test_nothing_is_decoded_while_a_device_gets_its_runner(cards, alone, monkeypatch, steps):
+    made, making, seen, make = [], threading.Lock(), [], ModelRunner.__init__
+
+    def look(self, *given):
+        assert making.acquire(blocking=False), "two devices get their runners at once"
+        try:
+            time.sleep(0.05)
+            make(self, *given)
+            made.append(self)
+        finally:
+            making.release()
+
+    monkeypatch.setattr(ModelRunner, "__init__", look)
+    engines = cards(3)
+    made.clear()
+    steps(lambda talker, number: seen.append(len(made)))
+    assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False]) and set(seen) == {3}
+
+
+def test_two_calls_at_once_both_end(cards, alone):
+    engines, said = Engines(cards()), []
+    threads = [
+        threading.Thread(target=lambda: said.append(engines.speak(TEXT, a_voice(), PARAMS)), daemon=True)
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(said) == 2 and all(same(speech, alone[False]) for speech in said)
 
 
 def test_a_single_chunk_uses_one_card(cards, steps):
