@@ -18,6 +18,7 @@ from .config import (
     DTYPES,
     FRAME_RATE,
     GRAPHS,
+    KEY_VARIABLE,
     QUANTIZED,
     SAMPLE_RATE,
     VERSION,
@@ -26,6 +27,7 @@ from .config import (
     CueParams,
     EngineConfig,
     SamplingParams,
+    ServerConfig,
     range_of,
 )
 from .dubbing.mix import mix_speech
@@ -44,6 +46,7 @@ from .prompt.lines import LinesRow, read_lines
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
+from .remote.engine import RemoteEngine
 from .resample import resample
 from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
@@ -67,6 +70,7 @@ __all__ = [
     "EMBEDDED_NAME",
     "FRAME_RATE",
     "GRAPHS",
+    "KEY_VARIABLE",
     "MAX_CLIP_SECONDS",
     "MIN_CLIP_SECONDS",
     "QUANTIZED",
@@ -90,8 +94,10 @@ __all__ = [
     "Hint",
     "LinesRow",
     "Pronunciations",
+    "RemoteEngine",
     "Retaken",
     "SamplingParams",
+    "ServerConfig",
     "SpeechResult",
     "SpokenTurn",
     "TextCheck",

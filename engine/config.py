@@ -20,6 +20,7 @@ KERNELS = ("auto", "torch")
 GRAPHS = {"auto": "auto", "on": "graph", "off": "eager"}  # a user's choice -> the executor behind it
 RUNNERS = ("auto", "graph", "eager")
 BOOK_FORMATS = ("flac", "wav", "mp3", "m4b")  # files of a book: one a chapter, of m4b one with all chapters
+KEY_VARIABLE = "HIGGS_TTS_API_KEY"  # environment variable: the key of our server, and what clients send
 BOOK_GAP = 0.6  # seconds of silence between a book's paragraphs
 
 
@@ -145,6 +146,21 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the likeliest code is always taken: at 0, and where 1 / temperature would be no number."""
         return self.temperature < 1e-6
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Which servers speak, and how they are asked."""
+
+    addresses: str  # one a line, each with an environment variable of its own behind it if need be
+    model: str = ""  # as the servers call it; empty: the first that each has
+    voice: str = ""  # of the servers, for who has no other; empty: the first chunk is the voice of the rest
+    key_variable: str = KEY_VARIABLE
+    calls: int = _number(16, 1, 256, offered=(1, 64))  # to one server at a time
+    timeout: float = _number(600.0, 0.1, 86400.0, step=10.0, offered=(10.0, 3600.0))  # seconds that it may be silent
 
     def __post_init__(self) -> None:
         _check_ranges(self)

@@ -20,11 +20,10 @@ from .config import SamplingParams
 from .decode.kept_codes import SequenceStore
 from .decode.takes import Takes
 from .errors import HiggsError
-from .prompt.builder import PromptBuilder
 from .prompt.chunking import estimate_frames
 from .prompt.plan import Chunk, plan
 from .prompt.script import Turn
-from .prompt.sequences import SequenceBuilder
+from .prompt.sequences import Prompts, SequenceBuilder
 from .prompt.speakers import Speakers
 from .relay import SoundInMaking, SoundMaker
 from .result import Retaken, SpeechResult, SpokenTurn, in_words
@@ -75,7 +74,7 @@ class SpeechRequest:
 
     def __init__(
         self,
-        builder: PromptBuilder,
+        builder: Prompts,
         size: tuple[int, int],
         waveform: SoundMaker,
         turns: Ordered[Turn],
@@ -154,8 +153,8 @@ class SpeechRequest:
     def result(self) -> SpeechResult:
         """The whole text, once all stages are settled. Raises HiggsError for sound that is not finite."""
         sequences = [part.spoken for part in self._parts if part.spoken is not None]
-        none = torch.empty((0, self._size[1]), dtype=torch.int64)
-        codes = torch.cat([none, *(frames for sequence in sequences for frames in sequence.codes)])
+        frames = [frames for sequence in sequences for frames in sequence.codes]
+        codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
         limits = sequences, self._params.max_frames, self._size[0]
         wav, said, retaken = self._assembly.finish(), self._said(), self._retaken()
         turns = self._spoken_turns(said)

@@ -68,6 +68,8 @@ def sound_of(name: str) -> tuple[bytes, str]:
 @functools.lru_cache(_KEPT)
 def _decoded(path: Path, *seen: int) -> bytes:
     voice = Voice.load(path)
+    if voice.is_sound:
+        return wav_bytes(voice.wav())
     for found in checkpoints().values():
         if found.complete and voice.codec in ("", _codec(found.path)):
             return wav_bytes(voice_sound(voice, found.path))

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ..codes import CODEBOOK_SIZE
 from ..config import SAMPLE_RATE, SamplingParams
 from ..errors import HiggsError
 from ..file_list import FileList, cannot_write, write_file
@@ -21,7 +20,7 @@ from ..prompt.script import Turn
 from ..result import Retaken, SpeechResult, SpokenTurn
 from ..subtitles import Cue, cues_of, srt_of
 from ..threads import one_thread
-from ..voice.voice import Voice
+from ..voice.voice import Voice, voice_of_speech
 from ..whole_file import replacing
 from .book import Book
 from .chapter_file import ChapterFile
@@ -129,10 +128,9 @@ class _Narration:
             if name not in self._voices:
                 turn = Turn(name, passage_of(self._book, name))
                 speech = self._say([turn], replace(self._params, chunk_seconds=0), on_frame)
-                codes = speech.codes.masked_fill(speech.codes >= CODEBOOK_SIZE, 0)
-                if not len(codes):
+                if not len(speech.codes):
                     raise HiggsError("The model said nothing, so the narrator has no voice. Try another seed.")
-                self._voices[name] = Voice(codes, turn.text if speech.complete else None, "own")
+                self._voices[name] = voice_of_speech(speech.codes, turn.text if speech.complete else None, "own")
 
     def _speak(self, missing: list[PlannedChapter]):
         """Chapter after chapter; a file is open from a chapter's first turn to its last."""

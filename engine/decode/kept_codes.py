@@ -40,6 +40,11 @@ class KeptCodes:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def clear(self) -> None:
+        """Forgets all."""
+        self._kept.clear()
+        self.nbytes = 0
+
     def fill(self, sequence: Sequence) -> bool:
         """Finishes a sequence that was said before; false where it was not."""
         key = key_of(sequence)

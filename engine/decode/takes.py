@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from .. import pcm
 from ..audio.levels import is_clipped, is_near_silent, longest_silence
 from ..sequence import Sequence
 
@@ -80,7 +81,12 @@ def another(sequence: Sequence, number: int) -> Sequence:
 
 
 def repeats(codes: list[torch.Tensor]) -> bool:
-    """Whether the first codebook of codes [t, K] goes round in a circle, or stands still, for _REPEAT_FRAMES."""
+    """Whether the first codebook of codes [t, K] goes round in a circle, or stands still, for _REPEAT_FRAMES.
+
+    Not known of samples.
+    """
+    if any(map(pcm.is_sound, codes)):
+        return False
     first = torch.cat([part[:, 0] for part in codes]) if codes else torch.empty(0, dtype=torch.int64)
     if len(first) <= _REPEAT_FRAMES:
         return False

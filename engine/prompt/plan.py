@@ -60,7 +60,7 @@ def plan(
         own = params if turn.seed is None else replace(params, seed=turn.seed)
         counts = said if turn.occurrence is None else Counter({(turn.speaker, text): turn.occurrence for text in texts})
         for text, silence in zip(texts, [begin, *(seconds or None for seconds in silences[1:-1])], strict=True):
-            index = counts[turn.speaker, text] if is_dialogue else len(chunks)
+            index = counts[turn.speaker, text] if is_dialogue else (turn.occurrence or 0) + len(chunks)
             counts[turn.speaker, text] += 1
             chunks.append(Chunk(number, turn.speaker, text, own, index, silence))
     return Plan(chunks, asked, warnings)

@@ -94,7 +94,8 @@ class Turn:
     text: str
     seed: int | None = None  # instead of the call's
     volume: float = 1.0  # times as loud
-    occurrence: int | None = None  # how often it was said before, where the call does not hold all that was
+    # Where the call does not hold all that was said before: how often this was, or of one text the chunks before it.
+    occurrence: int | None = None
 
 
 @dataclass(frozen=True)

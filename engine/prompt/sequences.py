@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from ..config import FRAME_RATE, SamplingParams
 from ..errors import HiggsError
 from ..sequence import Sequence
-from .builder import PromptBuilder
+from ..voice.voice import Voice
 from .chunking import estimate_seconds
 from .plan import Chunk
 from .script import Script
@@ -18,6 +19,16 @@ _REFERENCE_SECONDS = 10.0  # as much of a voice is enough; more would only take 
 _LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
 
 
+class Prompts(Protocol):
+    """Who makes prompts, as PromptBuilder does."""
+
+    def build(
+        self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
+    ) -> Sequence: ...
+
+    def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]: ...
+
+
 class SequenceBuilder:
     """What PromptBuilder makes of chunks, within `context` positions. warnings: what it left out of texts.
 
@@ -26,7 +37,7 @@ class SequenceBuilder:
 
     def __init__(
         self,
-        builder: PromptBuilder,
+        builder: Prompts,
         speakers: Speakers,
         params: SamplingParams,
         scene: str | None,

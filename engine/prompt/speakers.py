@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import torch
 
-from ..codes import CODEBOOK_SIZE
 from ..config import FRAME_RATE, SamplingParams
 from ..sequence import Sequence
 from ..voice.clip import MAX_CLIP_SECONDS
-from ..voice.voice import Voice
+from ..voice.voice import Voice, voice_of_speech
 from .plan import Chunk
 
 _SELF_REFERENCE_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
@@ -66,5 +65,5 @@ class Speakers:
         if not len(codes):
             return
         whole = all(sequence.ended for _, sequence in own) and len(codes) <= self._most
-        codes = codes.masked_fill(codes >= CODEBOOK_SIZE, 0)[: self._most]
-        self.voices[speaker] = Voice(codes, " ".join(text for text, _ in own) if whole else None, "first chunk")
+        transcript = " ".join(text for text, _ in own) if whole else None
+        self.voices[speaker] = voice_of_speech(codes[: self._most], transcript, "first chunk")

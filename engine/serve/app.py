@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import hmac
 import json
 import uuid
@@ -15,18 +16,21 @@ import torch
 from aiohttp import web
 
 from ..errors import HiggsError
+from ..prompt.card import Card
 from ..result import SpeechResult
-from ..voice.clip import read_clip
+from ..voice.clip import decode_clip, read_clip
 from ..voice.voice import Voice
-from .calls import MOST_CLIP_BYTES, STOCK_VOICES, BadCall, Call, read_call
+from .calls import MOST_CLIP_BYTES, STOCK_VOICES, BadCall, Call, Clip, read_call
 from .errors import error as error_answer
-from .sound import FORMATS, decoded, encoded
+from .sound import FORMATS, encoded
 from .speaker import Job, Refused, Speaker
 from .streams import EventStream, RawStream, finish_reason
 from .voices import VoiceFolder, transcript_beside
 
 _ENDS_KEPT = 1024  # of raw streams, whose body cannot say how they ended
 _MOST_BODY = 2 * MOST_CLIP_BYTES
+_CLIPS_KEPT = 64
+OWNER = "higgs-tts"  # of the model, as told: by it our own clients know the server
 _Said = torch.Tensor | SpeechResult
 
 
@@ -39,7 +43,9 @@ class Limits:
 
 
 class Server:
-    """Answers HTTP for one speaker. model: its name, as told. knows_tag(tag): whether it follows a control tag."""
+    """Answers HTTP for one speaker. model: its name, as told. knows_tag(tag): whether it follows a control tag.
+    card: what callers are told of the model.
+    """
 
     def __init__(
         self,
@@ -49,8 +55,11 @@ class Server:
         knows_tag: Callable[[str], bool],
         limits: Limits | None = None,
         key: str = "",
+        card: Card | None = None,
     ):
         self._speaker, self._voices, self._model, self._knows_tag = speaker, voices, model, knows_tag
+        self._card = card or Card()
+        self._clips: OrderedDict[bytes, Voice] = OrderedDict()  # made of callers' clips, by the digest of what was sent
         self._limits, self._key = limits or Limits(), key
         self._calls = 0  # that are not answered yet
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request
@@ -101,7 +110,9 @@ class Server:
         return web.json_response({"status": "unhealthy" if broken else "healthy"}, status=503 if broken else 200)
 
     async def _models(self, request: web.Request) -> web.Response:
-        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "higgs-tts"}
+        model = {"id": self._model, "object": "model", "created": 0, "owned_by": OWNER}
+        card = self._card
+        model["higgs_tts"] = {"languages": card.languages, "tags": card.tags, "one_voice": card.one_voice}
         return web.json_response({"object": "list", "data": [model]})
 
     async def _list_voices(self, request: web.Request) -> web.Response:
@@ -185,7 +196,7 @@ class Server:
                 loop.call_soon_threadsafe(told.put_nowait, what)
 
         voices = {} if voice is None else {"": voice}
-        job = Job(call.text, tell, voices, call.params, call.scene, tell if listens else None)
+        job = Job(call.text, tell, voices, call.params, call.scene, tell if listens else None, call.index)
         self._speaker.speak(job)
         try:
             while True:
@@ -201,7 +212,7 @@ class Server:
     async def _voice(self, call: Call) -> Voice | None:
         """The call's voice. Raises BadCall for a name that is not known and a clip that gives none."""
         if call.clip:
-            return await self._encode(_clip(call.clip.data, "ref_audio"), call.clip.transcript)
+            return await self._cloned(call.clip)
         if call.voice.casefold() in STOCK_VOICES:
             return None
         path = self._voices.find(call.voice)
@@ -210,6 +221,15 @@ class Server:
             sound, rate = await asyncio.to_thread(read_clip, path)
             voice = await self._encode((torch.from_numpy(sound), rate), transcript_beside(path))
             self._voices.keep(path, voice)
+        return voice
+
+    async def _cloned(self, clip: Clip) -> Voice:
+        """The voice of a clip, made once: a long text comes in many calls with the same."""
+        digest = hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
+        voice = self._clips.pop(digest, None) or await self._encode(_clip(clip.data, "ref_audio"), clip.transcript)
+        self._clips[digest] = voice
+        while len(self._clips) > _CLIPS_KEPT:
+            self._clips.popitem(last=False)
         return voice
 
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
@@ -244,6 +264,6 @@ class Server:
 
 def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
     try:
-        return decoded(data)
+        return decode_clip(data)
     except RuntimeError as error:  # soundfile's own
         raise BadCall(f"the clip cannot be read as sound ({error}). Send WAV or FLAC.", param) from error

@@ -27,9 +27,10 @@ _NUMBERS = {  # field -> SamplingParams'
     **dict.fromkeys(("max_tokens", "max_new_tokens"), "max_frames"),
 }
 _PLAIN = """model input voice speaker response_format speed stream stream_format ref_audio ref_text references
-extra_params scene"""
+extra_params scene index"""
 _KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
 _TRANSPORT = ("audio", "sse")
+_MOST_INDEX = 1 << 31
 _SPEEDS = ((0.75, "<|prosody:speed_very_slow|>"), (0.95, "<|prosody:speed_slow|>"), (1.05, ""),
            (1.3, "<|prosody:speed_fast|>"), (4.0, "<|prosody:speed_very_fast|>"))  # fmt: skip
 
@@ -62,6 +63,7 @@ class Call:
     scene: str | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
     ignored: tuple[str, ...] = ()  # fields that change nothing here
+    index: int = 0  # of a text that is sent in parts, the part's place: what has the same seed gets noise of its own
 
 
 def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool]) -> Call:
@@ -78,7 +80,8 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     if tag and not TAG_LIKE.match(text):
         text = tag + text
     unknown = tuple(sorted(name for name in body if name not in _KNOWN))
-    return Call(text, voice, sound, clip, stream, _string(body, "scene"), _params(body), unknown)
+    index = int(_number("index", body.get("index") or 0, 0, _MOST_INDEX))
+    return Call(text, voice, sound, clip, stream, _string(body, "scene"), _params(body), unknown, index)
 
 
 def _text(body: Mapping, most_characters: int) -> str:

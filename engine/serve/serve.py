@@ -5,17 +5,19 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from aiohttp import web
 
+from ..config import KEY_VARIABLE
 from ..engine import Engine
 from ..errors import HiggsError
+from ..prompt.card import Card
+from ..prompt.tags import TAGS
 from .app import Limits, Server
 from .speaker import Speaker
 from .voices import VoiceFolder
-
-KEY = "HIGGS_TTS_API_KEY"  # environment variable
 
 
 def serve(
@@ -31,18 +33,18 @@ def serve(
 
     Raises HiggsError for an address that others reach where there is no key, and one that cannot be had.
     """
-    key = key or os.environ.get(KEY, "")
+    key = key or os.environ.get(KEY_VARIABLE, "")
     if not key and not is_loopback(host):
         raise HiggsError(
             f"{host} can be reached from other machines, so callers must have a key. Give one with --api-key or in the "
-            f"environment variable {KEY}, or serve at 127.0.0.1."
+            f"environment variable {KEY_VARIABLE}, or serve at 127.0.0.1."
         )
     if voices is not None and not voices.is_dir():
         raise HiggsError(f"{voices} is not a folder. Give the folder of the voices, or leave --voices out.")
     model = engine.checkpoint.folder.name
     speaker = Speaker(engine)
     try:
-        server = Server(speaker, VoiceFolder(voices), model, engine.knows_tag, limits, key)
+        server = Server(speaker, VoiceFolder(voices), model, engine.knows_tag, limits, key, told_card(engine))
         tell(f"{model} at http://{host}:{port}/v1; stop with Ctrl+C")
         try:
             web.run_app(
@@ -52,6 +54,12 @@ def serve(
             raise HiggsError(f"{host}:{port} cannot be served ({error}). Choose another --port.") from error
     finally:
         speaker.close()
+
+
+def told_card(engine: Engine) -> Card:
+    """What callers are told of the model: its card, with the tags that it follows; None where these are all."""
+    known = tuple(filter(engine.knows_tag, TAGS))
+    return replace(engine.card, tags=None if len(known) == len(TAGS) else known)
 
 
 def is_loopback(host: str) -> bool:

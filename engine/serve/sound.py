@@ -32,9 +32,3 @@ def encoded(wav: torch.Tensor, sound: str) -> bytes:
     buffer = io.BytesIO()
     import_optional("soundfile", "write")(buffer, wav.numpy(), SAMPLE_RATE, format=kind, subtype=subtype)
     return buffer.getvalue()
-
-
-def decoded(data: bytes) -> tuple[torch.Tensor, int]:
-    """A sound file's bytes -> (wav [C, S] float32, Hz). Raises RuntimeError for what is none."""
-    samples, rate = import_optional("soundfile", "read")(io.BytesIO(data), dtype="float32", always_2d=True)
-    return torch.from_numpy(samples.T), rate

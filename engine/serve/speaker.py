@@ -27,7 +27,8 @@ _IDLE = 30.0  # seconds without a call after which the batch gives its memory ba
 class Job:
     """What is to be said, and who is told; both are called in the speaker's thread and must not wait.
 
-    end(result or what went wrong): called once, unless the job was dropped. hear(wav [n]): sound as it comes.
+    end(result or what went wrong): called once, unless the job was dropped. hear(wav [n]): sound as it comes. index: of
+    a text that comes in parts, the part's place.
     """
 
     text: str
@@ -36,6 +37,7 @@ class Job:
     params: SamplingParams | None = None
     scene: str | None = None
     hear: Callable[[torch.Tensor], None] | None = None
+    index: int = 0
 
 
 class Refused(HiggsError):
@@ -137,7 +139,7 @@ class Speaker:
 
     def _add(self, batch: Batch, job: Job):
         listener = Listener(lambda done, expected: None, job.hear)
-        what = (Turn("", job.text),), job.voices, job.params, job.scene
+        what = (Turn("", job.text, occurrence=job.index),), job.voices, job.params, job.scene
         try:
             request = batch.add(*what, listener)
         except HiggsError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from pathlib import Path
@@ -45,6 +46,12 @@ def read_clip(path: str | os.PathLike) -> tuple[np.ndarray, int]:
     except (OSError, RuntimeError) as error:
         raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
     return samples.T, rate
+
+
+def decode_clip(data: bytes) -> tuple[torch.Tensor, int]:
+    """A sound file's bytes -> (wav [C, S] float32, Hz). Raises RuntimeError for what is none."""
+    samples, rate = import_optional("soundfile", "read")(io.BytesIO(data), dtype="float32", always_2d=True)
+    return torch.from_numpy(samples.T), rate
 
 
 def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safetensors_bytes
 
+from .. import pcm
 from ..codes import CODEBOOK_SIZE
 from ..config import FRAME_RATE, SAMPLE_RATE
 from ..errors import HiggsError
@@ -23,7 +24,8 @@ FORMAT_VERSION = 1
 @dataclass(frozen=True, eq=False)
 class Voice:
     """codes: int64 [T, K] on the CPU, values 0..1023, not delayed; transcript: what the clip says, None if not known;
-    codec: what network the codes are of, empty if not known.
+    codec: what network the codes are of, empty if not known. A voice for servers has its clip in their place, as pcm.py
+    has it.
 
     Raises HiggsError for codes of another shape, kind or range.
     """
@@ -48,9 +50,10 @@ class Voice:
         # A copy of its own: it must not change under us, nor hold a mapped file open, which Windows would not replace.
         codes = codes.detach().to("cpu", torch.int64, copy=True).contiguous()
         low, high = int(codes.min()), int(codes.max())
-        if low < 0 or high >= CODEBOOK_SIZE:
+        least, most = (pcm.LOWEST, pcm.HIGHEST) if self.is_sound else (0, CODEBOOK_SIZE - 1)
+        if low < least or high > most:
             raise HiggsError(
-                f"Voice codes must lie in 0..{CODEBOOK_SIZE - 1}, but they span {low}..{high}. "
+                f"Voice codes must lie in {least}..{most}, but they span {low}..{high}. "
                 "Create the voice again from its clip."
             )
         object.__setattr__(self, "codes", codes)
@@ -58,6 +61,15 @@ class Voice:
     @property
     def seconds(self) -> float:
         return len(self.codes) / FRAME_RATE
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the codes are the clip's samples, for servers."""
+        return self.codec == pcm.CODEC and pcm.is_sound(self.codes)
+
+    def wav(self) -> torch.Tensor:
+        """The clip [n] float32, where `is_sound`."""
+        return pcm.to_wav(self.codes)
 
     def save(self, path: str | os.PathLike) -> Path:
         """Writes the voice as safetensors; a file already there is replaced whole or not at all.
@@ -105,6 +117,13 @@ class Voice:
             return cls(codes, metadata.get("transcript"), metadata.get("name", ""), metadata.get("codec", ""))
         except HiggsError as error:
             raise HiggsError(f"{path}: {error}") from error
+
+
+def voice_of_speech(codes: torch.Tensor, transcript: str | None, name: str) -> Voice:
+    """What was spoken as a voice: its codes [T, K], less those that begin and end speech."""
+    if pcm.is_sound(codes):
+        return Voice(codes, transcript, name, pcm.CODEC)
+    return Voice(codes.masked_fill(codes >= CODEBOOK_SIZE, 0), transcript, name)
 
 
 class VoiceHead(NamedTuple):

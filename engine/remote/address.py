@@ -1,0 +1,96 @@
+"""Where servers are, as users write it, and which key each of them gets. Opens no connection."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from ..errors import HiggsError
+
+HOSTED = "api.boson.ai"
+_VARIABLE = re.compile(r"HIGGS_TTS_[A-Z0-9_]+")
+_ENDINGS = ("/", "/audio/speech", "/v1", "/")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server. path: what stands before /v1. variable: the environment variable that holds its key."""
+
+    host: str
+    port: int
+    secure: bool
+    path: str
+    variable: str
+
+    @property
+    def label(self) -> str:
+        """In words for users."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = self.port == (443 if self.secure else 80)
+        return f"{host}{'' if usual else f':{self.port}'}{self.path}"
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether it is Boson's own."""
+        return self.host == HOSTED
+
+    @property
+    def key(self) -> str:
+        """Read when it is used, so that no workflow holds it; empty where there is none.
+
+        Raises HiggsError whose message goes on from the server's name.
+        """
+        key = os.environ.get(self.variable, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise HiggsError(f"cannot be asked: the key in {self.variable} has characters that no key has.")
+        return key
+
+
+def read_addresses(text: str, variable: str) -> list[Address]:
+    """The addresses in a text, one a line, each with a variable of its own behind it if need be.
+
+    Raises HiggsError for what is no address, and for a variable that is not for this.
+    """
+    found = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
+    if not found:
+        raise HiggsError("there is no address. Enter one a line, such as 127.0.0.1:8000.")
+    return list(dict.fromkeys(found))
+
+
+def _read(line: str, variable: str) -> Address:
+    written, *own = line.split()
+    variable = own[0] if own else variable
+    if len(own) > 1 or not _VARIABLE.fullmatch(variable):
+        # Not repeated: somebody may have put the key itself there.
+        raise HiggsError(
+            "A key stands in an environment variable whose name begins with HIGGS_TTS_, and the name alone stands in "
+            "the workflow: HIGGS_TTS_API_KEY, for example, or behind an address, HIGGS_TTS_BOSON_KEY. Other variables "
+            "are not read, so that no workflow can send another program's key away."
+        )
+    url = _split(written)
+    host, is_hosted = url.hostname or "", url.hostname == HOSTED
+    secure = is_hosted or url.scheme == "https"
+    path = url.path
+    for ending in _ENDINGS:
+        path = path.removesuffix(ending)
+    return Address(host, url.port or (443 if secure else 80), secure, path, variable)
+
+
+def _split(written: str) -> SplitResult:
+    if "@" in written:
+        raise HiggsError(
+            "An address has a name or a password in it, and workflows are shared. Put the key into an environment "
+            "variable."
+        )
+    try:
+        url = urlsplit(written if "://" in written else f"http://{written}")
+        is_good = url.scheme in ("http", "https") and url.hostname and not (url.query or url.fragment)
+        (url.hostname or "").encode("idna")
+        is_good = is_good and (url.port is None or url.port > 0) and url.path.isascii() and url.path.isprintable()
+    except ValueError:  # of a port, of brackets, of a host
+        is_good = False
+    if not is_good:
+        raise HiggsError(f"{written[:80]!r} is not the address of a server. Write it as http://127.0.0.1:8000.")
+    return url

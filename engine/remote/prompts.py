@@ -1,0 +1,90 @@
+"""What a server is asked to say, as a request's prompts; it makes the ids itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..config import FRAME_SAMPLES, SamplingParams
+from ..errors import HiggsError
+from ..prompt.chunking import estimate_frames
+from ..prompt.lengths import bounds_of
+from ..prompt.tags import TAGS, TextGuard, after_first_word, stage_directions
+from ..sequence import Sequence
+from ..voice.voice import Voice
+
+CONTEXT = 1 << 20  # positions: how many a server has it does not say
+NAMED = "server"  # the codec of a voice that is but a name there
+
+
+@dataclass(eq=False)
+class RemoteSequence(Sequence):
+    """A chunk for a server. Its ids only tell it from others; its codes are samples, see pcm.py."""
+
+    content: str = ""  # the text without what the model would take for a command
+    transcript: str = ""
+    scene: str | None = None
+
+
+def named_voice(name: str) -> Voice:
+    """A voice that a server has."""
+    return Voice(torch.zeros(1, FRAME_SAMPLES, dtype=torch.int64), None, name, NAMED)
+
+
+class RemotePrompts:
+    """Makes them as PromptBuilder does, and cleans the text as it does for a model with all control tags.
+
+    without_scene: those of the servers, in words, that take no scene; then it is left out for all.
+    """
+
+    def __init__(self, without_scene: str = ""):
+        self._guard = TextGuard(TAGS, False, "the server's model")
+        self._without_scene = without_scene
+
+    def build(
+        self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
+    ) -> RemoteSequence:
+        """The sequence that makes a server say `text`. Raises HiggsError where there is nothing to say."""
+        warnings: list[str] = []
+        content = self._content(text, warnings.append)
+        scene = (scene or "").strip() or None
+        if scene and self._without_scene:
+            scene = None
+            warnings.append(f"{self._without_scene} takes no scene description, so this one was left out.")
+        transcript, audio, name = "", (), ""
+        if voice is not None:
+            content = after_first_word(content)
+            transcript = self._guard.clean(voice.transcript or "", warnings.append)
+            audio, name = ((0, voice.codes),), voice.name if voice.codec == NAMED else ""
+        told = repr((content, transcript, scene, name))
+        ids = list(hashlib.sha256(told.encode()).digest())
+        return RemoteSequence(
+            ids,
+            audio,
+            tuple(dict.fromkeys(warnings)),
+            text=text,
+            voice=voice,
+            params=params,
+            index=index,
+            expected=estimate_frames(text),
+            bounds=bounds_of(text),
+            content=content,
+            transcript=transcript,
+            scene=scene,
+        )
+
+    def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
+        """(1, 0): nobody here knows how many positions it takes. Raises as `build` does."""
+        self._content(text, lambda warning: None)
+        return 1, 0
+
+    def _content(self, text: str, warn: Callable[[str], None]) -> str:
+        content = self._guard.clean(text, warn)
+        for warning in stage_directions(content):
+            warn(warning)
+        if not self._guard.speakable(content):
+            raise HiggsError("There is nothing to say: the text has no letter or digit. Enter some text.")
+        return content
