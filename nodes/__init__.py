@@ -27,6 +27,7 @@ class HiggsExtension(ComfyExtension):
         from .lines import HiggsTTSLines
         from .load import HiggsTTSLoadModel
         from .lora import HiggsTTSLoadLoRA
+        from .remote import HiggsTTSServer
         from .speak import HiggsTTSSpeak
         from .subtitles import HiggsTTSSubtitles
         from .transcribe import HiggsTTSTranscribe
@@ -36,7 +37,7 @@ class HiggsExtension(ComfyExtension):
         routes.register()
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
         speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles, HiggsTTSBook]
-        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking, HiggsTTSTranscribe]
+        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking, HiggsTTSTranscribe, HiggsTTSServer]
 
 
 def make_extension() -> HiggsExtension:

@@ -21,6 +21,7 @@ from ..engine import (
     Engine,
     Engines,
     HiggsError,
+    RemoteEngine,
     SamplingParams,
     SpeechResult,
     Voice,
@@ -35,7 +36,7 @@ from . import folders, progress_text, types, voice_files
 from .exit_guard import is_exiting
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 from .speak import advanced_inputs, retries_input, said_as, sampling_inputs
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
@@ -80,7 +81,7 @@ class HiggsTTSBook(io.ComfyNode):
             ],
             is_output_node=True,
             inputs=[
-                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 *_book_inputs(),
                 voices_input(
                     "The narrator's voice. For a script, voices of the speakers in the order in which they first "
@@ -119,7 +120,7 @@ class HiggsTTSBook(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        model: HiggsPatcher,
+        model: AnyModel,
         book: str = OWN_TEXT,
         text: str = TEXT,
         voices: Mapping[str, Voice | None] | None = None,
@@ -149,7 +150,7 @@ class HiggsTTSBook(io.ComfyNode):
 class _Lazy:
     """The engine, loaded when it first speaks: a book that is there needs none."""
 
-    def __init__(self, model: HiggsPatcher):
+    def __init__(self, model: AnyModel):
         self._model = model
         self.fingerprint = model.engine.fingerprint
 
@@ -157,7 +158,7 @@ class _Lazy:
         return self._engine.speak_turns(*what, **options)
 
     @functools.cached_property
-    def _engine(self) -> Engine | Engines:
+    def _engine(self) -> Engine | Engines | RemoteEngine:
         return load_engine(self._model)
 
 
@@ -243,7 +244,7 @@ def _teller(node_id: str):
     return on_progress
 
 
-def _describe(report: BookReport, book: Book, model: HiggsPatcher) -> str:
+def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
     count, spoken = len(book.chapters), sum(file.made for file in report.files)
     chapters = f"{count} {'chapter' if count == 1 else 'chapters'}"
     told = [

@@ -12,7 +12,7 @@ from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue,
 from . import audio, types, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, srt_output, with_player
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
@@ -35,7 +35,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             "generated together as far as memory allows.",
             search_aliases=["text to dialogue", "multi speaker", "conversation", "podcast", "tts", "higgs audio"],
             inputs=[
-                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(
                     "script",
                     multiline=True,
@@ -79,7 +79,7 @@ class HiggsTTSDialogue(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        model: HiggsPatcher,
+        model: AnyModel,
         script: str,
         voices: Mapping[str, Voice | None] | None = None,
         scene: str = "",

@@ -17,7 +17,7 @@ from .line_files import LineFiles, look, subtitles_of
 from .line_plan import LinePlan, LineTake, plan
 from .memory import load_engine
 from .node_errors import node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_player
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .voice_folders import listed_pronunciations, voice_called
@@ -57,7 +57,7 @@ class HiggsTTSLines(io.ComfyNode):
             is_output_node=True,
             is_input_list=True,  # a list of texts is a row each; run once for each, they would all be 001.wav
             inputs=[
-                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(
                     "lines",
                     multiline=True,
@@ -105,7 +105,7 @@ class HiggsTTSLines(io.ComfyNode):
     def _execute(
         cls,
         lines: Sequence[str],
-        model: HiggsPatcher,
+        model: AnyModel,
         folder: str = FOLDER,
         voices: Mapping[str, Voice | None] | None = None,
         takes: int = 1,
@@ -163,9 +163,7 @@ def _subtitles_input() -> io.Input:
     )
 
 
-def _voices(
-    rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None, model: HiggsPatcher
-) -> dict[str, Voice]:
+def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None, model: AnyModel) -> dict[str, Voice]:
     """Speaker -> voice, of those that have one: by its name or number where rows use these, else in turn."""
     speakers, sockets = list(dict.fromkeys(row.speaker for row in rows)), by_name(voices)
     if not with_voice(speakers, sockets):
@@ -202,7 +200,7 @@ def _write(
 
 
 def _report(
-    model: HiggsPatcher,
+    model: AnyModel,
     rows: Sequence[LinesRow],
     planned: LinePlan,
     files: LineFiles,

@@ -10,7 +10,7 @@ from ..engine import Adapter, Engine, HiggsError
 from . import types, widgets
 from .lora_folders import find_lora, lora_fingerprint, loras
 from .node_errors import node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel, ServerModel
 from .sharing import share_patchers
 
 NAME = "Higgs Load LoRA"
@@ -61,10 +61,15 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
         return [] if name is None else lora_fingerprint(find_lora(name))
 
     @classmethod
-    def execute(cls, model: HiggsPatcher, name: str, strength: float = Adapter.strength) -> io.NodeOutput:
+    def execute(cls, model: AnyModel, name: str, strength: float = Adapter.strength) -> io.NodeOutput:
         with node_errors(NAME):
             if not strength:
                 return io.NodeOutput(model)
+            if isinstance(model, ServerModel):
+                raise HiggsError(
+                    "a LoRA changes the weights, and these are on a server. Start the server with it: python -m engine "
+                    "serve --lora FILE."
+                )
             path = find_lora(name)
             files = [*model.model.files, *lora_fingerprint(path)]  # before they are read: a later change counts as one
             adapter = Adapter(str(path), strength)

@@ -8,16 +8,18 @@ import traceback
 import comfy.model_management as mm
 import torch
 
-from ..engine import Engine, Engines
-from .patcher import HiggsPatcher
+from ..engine import Engine, Engines, RemoteEngine
+from .remote_model import AnyModel, ServerModel
 
 log = logging.getLogger("higgs_tts")
 
 
-def load_engine(patcher: HiggsPatcher) -> Engine | Engines:
+def load_engine(patcher: AnyModel) -> Engine | Engines | RemoteEngine:
     """The open engine, or all those that speak together and fit. Call it once a node: each call may unload other models
     and flush caches.
     """
+    if isinstance(patcher, ServerModel):
+        return patcher.engine
     patchers = [patcher, *patcher.others]
     try:
         mm.load_models_gpu(patchers)

@@ -27,7 +27,7 @@ from . import audio, events, progress_text, types, widgets
 from .exit_guard import is_exiting
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 from .voice_folders import PRONUNCIATIONS, listed_pronunciations
 
 NAME = "Higgs Speak"
@@ -49,7 +49,7 @@ class HiggsTTSSpeak(io.ComfyNode):
             "Save Audio.",
             search_aliases=["tts", "text to speech", "speech", "narration", "voice clone", "higgs audio", "boson"],
             inputs=[
-                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(
                     "text",
                     multiline=True,
@@ -84,7 +84,7 @@ class HiggsTTSSpeak(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        model: HiggsPatcher,
+        model: AnyModel,
         text: str,
         voice: Voice | None = None,
         scene: str = "",

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..engine import Voice, speaker_key
 from . import types, voice_files
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 from .voice_folders import built_in_voices, find_voice, voice_called
 
 SOCKETS = [f"voice_{number}" for number in range(1, 17)]
@@ -49,7 +49,7 @@ def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, 
 def voices_of(
     speakers: list[str],
     sockets: Mapping[str, Voice],
-    model: HiggsPatcher,
+    model: AnyModel,
     declared: Mapping[str, str] = MappingProxyType({}),
     lent: Callable[[list[str]], dict[str, Voice]] = lambda speakers: {},
 ) -> dict[str, Voice]:

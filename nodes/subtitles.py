@@ -28,7 +28,7 @@ from ..engine import (
 from . import audio, events, types, voice, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 from .speak import advanced_inputs, retries_input, said_as, sampling_inputs, told_again, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
 from .subtitle_files import fingerprint, subtitle_text
@@ -60,7 +60,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             "its speakers lend their voices: a dub.",
             search_aliases=["srt", "vtt", "subtitles to speech", "dub", "dubbing", "voice over", "tts", "higgs audio"],
             inputs=[
-                types.Model.Input("model", tooltip="From Higgs Load Model."),
+                types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(
                     "srt",
                     multiline=True,
@@ -94,7 +94,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        model: HiggsPatcher,
+        model: AnyModel,
         srt: str,
         voices: Mapping[str, Voice | None] | None = None,
         scene: str = "",
@@ -127,7 +127,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
 class _Film:
     """A film's sound, whose speakers lend their voices. told: whose, and from where; seconds: how long it is."""
 
-    def __init__(self, model: HiggsPatcher, sheet: CueSheet, clip: tuple[torch.Tensor, int] | None, translated: bool):
+    def __init__(self, model: AnyModel, sheet: CueSheet, clip: tuple[torch.Tensor, int] | None, translated: bool):
         self._model, self._sheet, self._clip, self._translated = model, sheet, clip, translated
         self.seconds = clip[0].shape[1] / clip[1] if clip else 0.0
         self.told: list[str] = []
@@ -161,7 +161,7 @@ def _read(text: str, sockets: Mapping[str, Voice], anyone: bool) -> tuple[CueShe
     return sheet, in_turn(sheet.speakers, sockets)
 
 
-def _describe(speech: CueSpeech, model: HiggsPatcher, sheet: CueSheet, told: Sequence[str]) -> str:
+def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, told: Sequence[str]) -> str:
     """The info output, in the order of the other nodes'."""
     elapsed = sum(part.elapsed for part in speech.parts)
     again = [chunk for part in speech.parts for chunk in part.spoken_again]

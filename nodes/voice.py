@@ -9,7 +9,7 @@ from . import audio as clips
 from . import types, widgets
 from .memory import free_memory
 from .node_errors import check_interrupt, node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 
 NAME = "Higgs Voice"
 TRANSCRIPT_TIP = "What is said in the clip, word for word. Without it the voice is cloned less well."
@@ -26,7 +26,11 @@ class HiggsTTSVoice(io.ComfyNode):
             description="Makes a voice from a clip, once, for any number of Higgs Speak nodes.",
             search_aliases=["voice clone", "clone voice", "reference audio", "higgs audio", "tts"],
             inputs=[
-                types.Model.Input("model", tooltip="From Higgs Load Model. Its audio encoder reads the clip."),
+                types.Model.Input(
+                    "model",
+                    tooltip="From Higgs Load Model, whose audio encoder reads the clip, or from Higgs TTS Server, "
+                    "for which the voice keeps its sound.",
+                ),
                 io.Audio.Input(
                     "audio",
                     tooltip="One speaker, 1 to 30 seconds, little noise; 5 to 15 seconds work best. Any sample rate, "
@@ -50,7 +54,7 @@ class HiggsTTSVoice(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: HiggsPatcher, audio: dict | None, transcript: str = "", start: float = 0.0, length: float = 0.0
+        cls, model: AnyModel, audio: dict | None, transcript: str = "", start: float = 0.0, length: float = 0.0
     ) -> io.NodeOutput:
         with node_errors(NAME):
             wav, rate = clips.to_clip(audio)
@@ -66,7 +70,7 @@ def part_inputs() -> list[io.Input]:
     ]
 
 
-def encode(model: HiggsPatcher, wav: Wave, rate: int, transcript: str, name: str = "") -> Voice:
+def encode(model: AnyModel, wav: Wave, rate: int, transcript: str, name: str = "") -> Voice:
     """The voice of a clip [C, S]. The encoder is on the device for this call only; the talker need not be."""
     engine = model.engine
     free_memory(engine.encoder_bytes, engine.device)

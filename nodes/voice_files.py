@@ -11,7 +11,7 @@ from comfy_api.latest import io, ui
 from ..engine import HiggsError, Voice, read_clip
 from . import types, voice
 from .node_errors import node_errors
-from .patcher import HiggsPatcher
+from .remote_model import AnyModel
 from .transcripts import transcript_of
 from .voice_folders import SAVED, find_voice, fingerprint_of, numbered, voice_target, voices
 from .written import Written
@@ -117,14 +117,14 @@ class HiggsTTSLoadVoice(io.ComfyNode):
         return fingerprint(find_voice(voice))
 
     @classmethod
-    def execute(cls, voice: str, model: HiggsPatcher | None = None) -> io.NodeOutput:
+    def execute(cls, voice: str, model: AnyModel | None = None) -> io.NodeOutput:
         with node_errors(LOAD_NAME):
             path = find_voice(voice)
             loaded = load(path, model)
         return io.NodeOutput(loaded, _describe(path, loaded))
 
 
-def load(path: Path, model: HiggsPatcher | None) -> Voice:
+def load(path: Path, model: AnyModel | None) -> Voice:
     """The voice in a file; of a clip the model makes it."""
     if path.suffix.lower() == SAVED:
         return Voice.load(path)

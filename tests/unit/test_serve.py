@@ -1,6 +1,5 @@
 """The server as programs meet it: OpenAI's own client, and sockets that misbehave."""
 
-import asyncio
 import base64
 import contextlib
 import gc
@@ -20,36 +19,16 @@ web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.request import SpeechRequest  # noqa: E402
-from higgs_tts.engine.serve.app import Limits, Server  # noqa: E402
+from higgs_tts.engine.serve.app import Limits  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import Job, Speaker  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
-from higgs_tts.engine.serve.voices import BUILT_IN, VoiceFolder  # noqa: E402
+from higgs_tts.engine.serve.voices import BUILT_IN  # noqa: E402
+from higgs_tts.tests.speech_servers import running  # noqa: E402
 
 SHORT = {"model": "tts-1", "voice": "alloy", "input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0}
 LONG = {**SHORT, "input": "This sentence goes on. " * 60, "max_new_tokens": 2000}
 PARAMS = SamplingParams(seed=3, max_frames=40, retries=0)
-
-
-@contextlib.contextmanager
-def running(engine, voices=None, **given):
-    """(port, speaker) of a server in a thread."""
-    speaker, loop = Speaker(engine), asyncio.new_event_loop()
-    server = Server(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
-    runner = web.AppRunner(server.app(), handler_cancellation=True)
-    loop.run_until_complete(runner.setup())
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    loop.run_until_complete(site.start())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield runner.addresses[0][1], speaker
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-        speaker.close()
 
 
 def opened():

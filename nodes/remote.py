@@ -1,0 +1,108 @@
+"""HiggsTTSServer: servers become a HIGGS_TTS_MODEL. Loads nothing."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..engine import KEY_VARIABLE, HiggsError, RemoteEngine, ServerConfig
+from . import types, widgets
+from .node_errors import check_interrupt, node_errors
+from .remote_model import ServerModel
+
+NAME = "Higgs TTS Server"
+ADDRESS = "127.0.0.1:8000"
+
+
+class HiggsTTSServer(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="HiggsTTSServer",
+            display_name=NAME,
+            category=types.CATEGORY,
+            description="Speaks on servers instead of this machine: the pack's own (python -m engine serve), "
+            "SGLang-Omni, vLLM-Omni or Boson's hosted API. Of several each takes the next chunk when it is free.",
+            search_aliases=["remote", "api", "sglang", "vllm", "openai", "boson", "cluster", "higgs audio", "tts"],
+            inputs=[
+                io.String.Input(
+                    "addresses",
+                    multiline=True,
+                    default=ADDRESS,
+                    tooltip="Where the servers are, one a line: 127.0.0.1:8000, http://gpu-box:8000 or "
+                    "https://api.boson.ai. They hear the texts and the clips of the voices.",
+                ),
+                io.String.Input(
+                    "model",
+                    default=ServerConfig.model,
+                    optional=True,
+                    tooltip="The model's name on the servers. Empty: the first that each has.",
+                ),
+                io.String.Input(
+                    "voice",
+                    default=ServerConfig.voice,
+                    optional=True,
+                    tooltip="A voice that the servers know by name, for speakers without a connected one. Empty: the "
+                    "first chunk is the voice of the rest.",
+                ),
+                *_advanced_inputs(),
+            ],
+            outputs=[
+                types.Model.Output(display_name="model", tooltip="For Higgs Voice and the nodes that speak."),
+                io.String.Output(display_name="info", tooltip="Which servers are there, and what they cannot do."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, addresses: str | None, key_variable: str | None = None) -> bool | str:
+        """Whether these are addresses. What is linked (None) is known later."""
+        if addresses is None:
+            return True
+        try:
+            RemoteEngine(ServerConfig(addresses, key_variable=key_variable or KEY_VARIABLE))
+        except HiggsError as error:
+            return f"{NAME}: {error}"
+        return True
+
+    @classmethod
+    def execute(
+        cls,
+        addresses: str,
+        model: str = ServerConfig.model,
+        voice: str = ServerConfig.voice,
+        key_variable: str = ServerConfig.key_variable,
+        calls: int = ServerConfig.calls,
+        timeout: float = ServerConfig.timeout,
+    ) -> io.NodeOutput:
+        with node_errors(NAME):
+            names = model.strip(), voice.strip(), key_variable.strip()
+            engine = RemoteEngine(ServerConfig(addresses, *names, calls, timeout))
+            found = engine.connect(check_interrupt)
+        servers = [f"{server.label}: {server.model or 'no model is named'}" for server in found.servers]
+        told = "\n".join([*servers, *(f"Warning: {warning}" for warning in found.warnings)])
+        return io.NodeOutput(ServerModel(engine), told)
+
+
+def _advanced_inputs() -> list[io.Input]:
+    return [
+        io.String.Input(
+            "key_variable",
+            default=ServerConfig.key_variable,
+            optional=True,
+            advanced=True,
+            tooltip="The environment variable that holds the servers' key; never the key itself, since workflows are "
+            "shared. Its name begins with HIGGS_TTS_. For a key of its own write another behind an address.",
+        ),
+        widgets.number(
+            ServerConfig,
+            "calls",
+            advanced=True,
+            tooltip="Chunks that each server is asked for at a time. Many together are faster than one by one.",
+        ),
+        widgets.number(
+            ServerConfig,
+            "timeout",
+            advanced=True,
+            tooltip="Seconds without an answer after which a server is given up. The first call after a server's start "
+            "can take minutes.",
+        ),
+    ]

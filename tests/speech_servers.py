@@ -1,0 +1,161 @@
+"""Servers for tests: ours in a thread, and small ones that behave, and misbehave, as other people's do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import threading
+import zlib
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+from higgs_tts.engine import estimate_seconds
+
+SPEECH = "/v1/audio/speech"
+
+
+@contextlib.contextmanager
+def running(engine, voices=None, **given):
+    """(port, speaker) of our server in a thread."""
+    from aiohttp import web
+    from higgs_tts.engine.serve.app import Server
+    from higgs_tts.engine.serve.speaker import Speaker
+    from higgs_tts.engine.serve.voices import VoiceFolder
+
+    speaker, loop = Speaker(engine), asyncio.new_event_loop()
+    server = Server(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
+    runner = web.AppRunner(server.app(), handler_cancellation=True)
+    loop.run_until_complete(runner.setup())
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    loop.run_until_complete(site.start())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield runner.addresses[0][1], speaker
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        speaker.close()
+
+
+def sound_of(text: str, rate: int = 24_000, seconds: float | None = None) -> np.ndarray:
+    """Something as long as speech of a text, loud and never silent; another for each text."""
+    count = int(rate * (estimate_seconds(text) if seconds is None else seconds))
+    return np.random.default_rng(zlib.crc32(text.encode())).uniform(-0.3, 0.3, max(1, count)).astype("float32")
+
+
+def wav_file(wav: np.ndarray, rate: int = 24_000, subtype: str = "PCM_16") -> bytes:
+    import soundfile
+
+    file = io.BytesIO()
+    soundfile.write(file, wav, rate, format="WAV", subtype=subtype)
+    return file.getvalue()
+
+
+@dataclass
+class Reply:
+    """What a fake answers. hangs: it never does; cut: it closes the connection in the middle."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: dict = field(default_factory=lambda: {"Content-Type": "audio/wav"})
+    hangs: bool = False
+    cut: bool = False
+
+
+def refusal(status: int, message: str = "", headers: dict | None = None) -> Reply:
+    """An error in OpenAI's envelope, as all of them have it."""
+    body = json.dumps({"error": {"message": message, "type": "error", "param": None, "code": None}}).encode()
+    return Reply(body, status, {"Content-Type": "application/json", **(headers or {})})
+
+
+def spoken(body: dict) -> Reply:
+    """Speech of what is asked for."""
+    return Reply(wav_file(sound_of(body["input"])))
+
+
+class Fake:
+    """A server. kind: "sglang", "vllm", or "plain", which tells nothing of itself. reply(number, body): what the call
+    of that number is answered with. calls: their bodies; keys: what came as Authorization; left: callers who went
+    while a call hung.
+    """
+
+    def __init__(self, kind: str = "sglang", reply=lambda number, body: spoken(body), model: str = "higgs", **paths):
+        self.kind, self.reply, self.model, self.paths = kind, reply, model, paths
+        self.calls, self.keys, self.asked = [], set(), []
+        self.left, self.hanging = threading.Semaphore(0), threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Fake:
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                fake.asked.append(self.path)
+                fake.keys.add(self.headers.get("Authorization"))
+                fake.send(self, fake.told(self.path))
+
+            def do_POST(self):
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                with fake._lock:
+                    fake.calls.append(json.loads(data))
+                    number = len(fake.calls)
+                fake.keys.add(self.headers.get("Authorization"))
+                fake.send(self, fake.reply(number, json.loads(data)))
+
+            def log_message(self, *args):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *exc):
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_port}"
+
+    def told(self, path: str) -> Reply:
+        """What it says of itself, as SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0 do."""
+        if path in self.paths:
+            given = self.paths[path]
+            return given if isinstance(given, Reply) else _json(given)
+        owner = {"sglang": "sglang-omni", "vllm": "vllm"}.get(self.kind, "nobody")
+        if path == "/health" and self.kind != "plain":
+            return _json({"status": "healthy"}) if self.kind == "sglang" else Reply(b"", headers={})
+        if path == "/v1/models":
+            return _json({"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": owner}]})
+        return refusal(404, "Not Found")
+
+    def send(self, handler: BaseHTTPRequestHandler, reply: Reply):
+        if reply.hangs:
+            self.hanging.release()
+            handler.connection.settimeout(60)
+            with contextlib.suppress(OSError):
+                handler.connection.recv(1)  # returns when the caller goes
+            self.left.release()
+            handler.close_connection = True
+            return
+        handler.send_response(reply.status)
+        for name, value in reply.headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(reply.body)))
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            handler.wfile.write(reply.body[: len(reply.body) // 2] if reply.cut else reply.body)
+        handler.close_connection = True
+
+
+def _json(told: object) -> Reply:
+    return Reply(json.dumps(told).encode(), headers={"Content-Type": "application/json"})
