@@ -89,7 +89,7 @@ class Fake:
         self.kind, self.reply, self.model, self.paths = kind, reply, model, paths
         self.calls, self.keys, self.asked = [], set(), []
         self.left, self.hanging = threading.Semaphore(0), threading.Semaphore(0)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def __enter__(self) -> Fake:
         fake = self
@@ -104,7 +104,7 @@ class Fake:
 
             def do_POST(self):
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                with fake._lock:
+                with fake.lock:
                     fake.calls.append(json.loads(data))
                     number = len(fake.calls)
                 fake.keys.add(self.headers.get("Authorization"))

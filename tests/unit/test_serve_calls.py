@@ -20,6 +20,12 @@ def test_what_is_left_out_has_defaults():
     assert call.params == SamplingParams() and call.ignored == ()
 
 
+def test_a_part_of_a_text_has_its_place():
+    assert read(index=7).index == 7 and read().index == 0 and read(index=7).ignored == ()
+    with pytest.raises(BadCall, match="index is '-1'"):
+        read(index=-1)
+
+
 def test_sampling_stands_at_top_level_or_in_extra_params():
     """As SGLang-Omni and vLLM-Omni take it; top level counts."""
     call = read(temperature=0.5, top_k=7.0, seed=9, max_new_tokens=50, extra_params={"temperature": 1, "top_p": 0.9})

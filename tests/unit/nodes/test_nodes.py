@@ -18,6 +18,7 @@ from higgs_tts.engine import (
     EngineConfig,
     HiggsError,
     SamplingParams,
+    ServerConfig,
     SpeechResult,
     Voice,
     range_of,
@@ -43,7 +44,7 @@ def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
         "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook",
-        "HiggsTTSTranscribe",
+        "HiggsTTSTranscribe", "HiggsTTSServer",
     ]  # fmt: skip
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
@@ -60,6 +61,7 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
         "HiggsTTSSubtitles": SamplingParams,
         "HiggsTTSBook": SamplingParams,
         "HiggsTTSLoadModel": EngineConfig,
+        "HiggsTTSServer": ServerConfig,
     }
     seen = set()
     for node_id, cls in [*settings.items(), ("HiggsTTSSubtitles", CueParams)]:
@@ -73,6 +75,8 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
                 assert socket.default in socket.options
             elif socket.kind == "Boolean":
                 assert isinstance(default, bool)
+            elif socket.kind == "String":
+                assert isinstance(default, str)
             else:
                 assert (socket.min, socket.max, socket.step) == range_of(cls, name), name
             seen.add(name)
@@ -90,7 +94,8 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
         "memory",
     }
     cues = {"faster", "stretch", "shift", "run_on", "lower_bed"}
-    assert seen == numbers | cues | {"device", "dtype"}
+    server = {"voice", "key_variable", "calls", "timeout"}
+    assert seen == numbers | cues | server | {"device", "dtype"}
 
 
 def test_the_licence_stands_where_a_checkpoint_is_chosen(load_module):

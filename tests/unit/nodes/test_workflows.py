@@ -18,6 +18,7 @@ TITLES = {  # what the template browser shows and searches
     "lines": "Higgs TTS - Game Lines",
     "subtitles": "Higgs TTS - Subtitles and Dubbing",
     "book": "Higgs TTS - Book",
+    "server": "Higgs TTS - Server",
 }
 NAMES = [*TITLES]
 API_ONLY = ["dub"]  # for programs: it needs a film

@@ -1,0 +1,458 @@
+"""Servers as an engine: one queue of chunks, whatever becomes of the servers. Fakes stand for other people's."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from higgs_tts.engine import (
+    EMBEDDED,
+    CueParams,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    RemoteEngine,
+    SamplingParams,
+    ServerConfig,
+    Turn,
+    Voice,
+    narrate,
+    read_book_text,
+    read_cues,
+    speak_cues,
+)
+from higgs_tts.engine.remote import dispatch
+from higgs_tts.engine.remote.connections import Connections
+from higgs_tts.tests.speech_servers import Fake, Reply, refusal, sound_of, spoken, wav_file
+
+ONE = "One sentence is all that there is."
+FIVE = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five".split())
+PARAMS = SamplingParams(seed=3, chunk_seconds=3, retries=0)
+KEY = "HIGGS_TTS_API_KEY"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Servers rest for a moment only."""
+    monkeypatch.setattr(dispatch, "FIRST_REST", 0.01)
+    monkeypatch.setattr(dispatch, "LONGEST_REST", 0.05)
+    monkeypatch.delenv(KEY, raising=False)
+
+
+def engine_of(*fakes, **settings):
+    return RemoteEngine(ServerConfig("\n".join(fake.address for fake in fakes), **settings))
+
+
+def a_voice(name="Anna"):
+    return RemoteEngine(ServerConfig("here")).encode_voice(torch.rand(48_000) - 0.5, 24_000, "What it says.", name)
+
+
+def texts(fake):
+    return [call["input"] for call in fake.calls]
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm"])
+def test_a_long_text_is_cut_here_and_joined_here(kind):
+    with Fake(kind) as fake:
+        engine = engine_of(fake)
+        speech = engine.speak(FIVE, a_voice(), PARAMS)
+        assert speech.complete and speech.chunks == len(fake.calls) == 5 and not speech.warnings
+        assert sorted(texts(fake)) == sorted(chunk.text for chunk in speech.said)
+        for chunk in speech.said:
+            wanted = torch.from_numpy(sound_of(chunk.text))
+            heard = speech.wav[chunk.start : chunk.stop][: len(wanted)]
+            assert (heard[200:-1200] - wanted[200:-1200]).abs().max() < 1e-4  # all but the edges, which are faded
+        assert speech.frames == len(speech.codes) and speech.seconds == pytest.approx(speech.frames / 25)
+        name = {"sglang": "SGLang-Omni", "vllm": "vLLM-Omni"}[kind]
+        assert (
+            speech.how == f"{name} at {fake.address} (5 chunks)"
+            and engine.label == f"higgs on {name} at {fake.address}"
+        )
+        assert len({call["seed"] for call in fake.calls}) == 5 and {call["model"] for call in fake.calls} == {"higgs"}
+        assert {call["ref_text"] for call in fake.calls} == {"What it says."}
+
+
+def test_pauses_are_exact_and_never_sent():
+    with Fake() as fake:
+        speech = engine_of(fake).speak("One apple. [pause 2] Two pears.", a_voice(), PARAMS)
+        assert sorted(texts(fake)) == ["One apple.", "Two pears."]
+        first, second = speech.said
+        assert second.start - first.stop == 48_000
+
+
+def test_without_a_voice_the_first_chunk_is_the_voice_of_the_rest():
+    with Fake() as fake:
+        speech = engine_of(fake).speak(FIVE, None, PARAMS)
+        first, *rest = fake.calls
+        assert "ref_audio" not in first and first["seed"] == 3 and len(rest) == 4
+        clips = {call["ref_audio"] for call in rest}
+        clip, rate = soundfile.read(io.BytesIO(base64.b64decode(clips.pop().partition(",")[2])), dtype="float32")
+        said = sound_of(first["input"])
+        assert not clips and rate == 24_000 and np.abs(clip[: len(said)] - said).max() < 1e-4
+        assert {call["ref_text"] for call in rest} == {first["input"]} and speech.complete
+
+
+def test_a_voice_of_the_server_goes_by_its_name():
+    names = {"/v1/audio/voices": {"voices": ["default", {"name": "Jake"}]}}
+    with Fake(**names) as fake:
+        engine_of(fake, voice="jake").speak(FIVE, None, PARAMS)
+        assert {call["voice"] for call in fake.calls} == {"jake"} and len(fake.calls) == 5
+        assert not any("ref_audio" in call for call in fake.calls)
+        engine_of(fake, voice="jake").speak(ONE, a_voice(), PARAMS)
+        assert "ref_audio" in fake.calls[-1] and "voice" not in fake.calls[-1]
+        with pytest.raises(HiggsError, match=r"has no voice 'nobody', only default, Jake\."):
+            engine_of(fake, voice="nobody").speak(ONE)
+
+
+def test_several_calls_at_a_time_go_to_several_servers():
+    together = threading.Barrier(4)
+
+    def reply(number, body):
+        together.wait(60)  # all four at once, or never
+        return spoken(body)
+
+    with Fake("sglang", reply) as one, Fake("vllm", reply) as two:
+        speech = engine_of(one, two, calls=2).speak(
+            " ".join(FIVE.split(". ")[0] + f" {word}." for word in "a b c d".split()), a_voice(), PARAMS
+        )
+        assert (len(one.calls), len(two.calls), speech.chunks) == (2, 2, 4)
+        assert speech.how == f"SGLang-Omni at {one.address} (2 chunks), vLLM-Omni at {two.address} (2 chunks)"
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (refusal(401, "Wrong key."), rf"refused the key: Wrong key\. Put the right one into .* {KEY}\."),
+        (refusal(404, "The model `x` does not exist."), "knows no such model, voice or path: The model `x` does not"),
+        (refusal(400, "ref_audio is too short"), "refused the call: ref_audio is too short"),
+        (Reply(b'{"detail": [{"loc": ["body", "input"], "msg": "Required"}]}', 422), "body.input: Required"),
+        (refusal(413, "Too large"), "takes nothing so large: Too large. Use a shorter reference clip"),
+        (refusal(500, "CUDA error"), "failed: CUDA error"),
+        (refusal(302, "", {"Location": "http://elsewhere"}), "has moved to http://elsewhere. Enter that address"),
+        (Reply(b"<html>Sign in</html>", headers={"Content-Type": "text/html"}), "with text/html instead of sound"),
+        (Reply(b'{"error": {"message": "dead"}}', headers=JSON), "instead of sound: dead"),
+        (Reply(b"RIFF....WAVEnothing"), "answered with audio/wav instead of sound"),
+        (Reply(wav_file(np.zeros(0, "float32"))), "answered with a sound of no length"),
+        (Reply(wav_file(np.full(9000, np.nan, "float32"), subtype="FLOAT")), "values which are no numbers"),
+        (Reply(wav_file(sound_of(ONE)), cut=True), "closed the connection in the middle of its answer"),
+    ],
+)  # fmt: skip
+def test_what_a_server_does_wrong_is_said_with_its_name(reply, error):
+    with Fake(reply=lambda number, body: reply) as fake:
+        with pytest.raises(HiggsError, match=error) as failed:
+            engine_of(fake).speak(ONE, a_voice(), PARAMS)
+        assert str(failed.value).startswith(f"SGLang-Omni at {fake.address} ")
+        assert len(fake.calls) in (1, 3)  # once, or until it is given up
+
+
+def test_a_server_that_is_silent_is_given_up():
+    silent = Fake(reply=lambda number, body: Reply(hangs=True))
+    with silent as fake, pytest.raises(HiggsError, match="did not answer within"):
+        engine_of(fake, timeout=0.3).speak(ONE, a_voice(), PARAMS)
+
+
+def test_one_that_is_busy_is_asked_again():
+    def reply(number, body):
+        headers = {"Retry-After": "0.01"} if number % 2 else {"Retry-After": "Mon, 23 Nov 2026 06:00:00 GMT"}
+        return refusal(503 if number < 6 else 429, "queue full", headers) if number < 8 else spoken(body)
+
+    with Fake(reply=reply) as fake:
+        speech = engine_of(fake).speak(ONE, a_voice(), PARAMS)
+        assert speech.complete and len(fake.calls) == 8
+
+
+def test_what_breaks_once_is_mended():
+    with Fake(
+        reply=lambda number, body: Reply(wav_file(sound_of(ONE)), cut=True) if number == 1 else spoken(body)
+    ) as fake:
+        speech = engine_of(fake).speak(FIVE, a_voice(), PARAMS)
+        assert speech.complete and len(fake.calls) == 6 and not speech.warnings
+
+
+@pytest.mark.parametrize("why", ["dies", "refuses"])
+def test_what_a_lost_server_had_goes_to_the_others(why):
+    asked = threading.Event()
+    failure = Reply(b"RIFF", cut=True) if why == "dies" else refusal(401, "No.")
+
+    def fails(number, body):
+        asked.set()
+        return failure
+
+    def waits(number, body):
+        """Until the other one is given up, and the thread that asks it has ended."""
+        asked.wait(60)
+        while any(thread.name == f"Higgs TTS {bad.address}" for thread in threading.enumerate()):
+            time.sleep(0.01)
+        return spoken(body)
+
+    with Fake("sglang", fails) as bad, Fake("vllm", waits) as good:
+        speech = engine_of(bad, good, calls=1).speak(FIVE, a_voice(), PARAMS)
+        assert speech.complete and len(good.calls) == 5 and bad.calls
+        (warning,) = speech.warnings
+        assert warning.startswith(f"SGLang-Omni at {bad.address} ") and warning.endswith("The others spoke its part.")
+        assert speech.how == f"vLLM-Omni at {good.address} (5 chunks)"
+
+
+def test_with_none_left_all_reasons_are_told():
+    with (
+        Fake("sglang", lambda number, body: refusal(401, "No.")) as one,
+        Fake("vllm", lambda n, body: Reply(b"?")) as two,
+    ):
+        with pytest.raises(HiggsError, match="No server is left that could speak") as failed:
+            engine_of(one, two, calls=1).speak(FIVE, a_voice(), PARAMS)
+        assert "refused the key" in str(failed.value) and "instead of sound" in str(failed.value)
+
+
+class TestBeforeItRuns:
+    def test_one_that_is_not_there(self):
+        with Fake() as gone:
+            address = gone.address
+        with pytest.raises(
+            HiggsError, match=rf"The server cannot speak: {address} refuses connections\. Is the server"
+        ):
+            RemoteEngine(ServerConfig(address)).speak(ONE)
+        with Fake() as fake:
+            speech = RemoteEngine(ServerConfig(f"{address}\n{fake.address}")).speak(ONE, a_voice(), PARAMS)
+            assert any("refuses connections" in one and "takes no part" in one for one in speech.warnings)
+
+    @pytest.mark.parametrize(
+        ("paths", "settings", "error"),
+        [
+            ({"/health": Reply(b'{"status": "starting"}', 503)}, {}, "is there, but not ready"),
+            ({"/v1/models": refusal(401, "Key?")}, {}, "refused the key: Key"),
+            ({"/v1/models": [1]}, {}, "does not list its models"),
+            ({"/v1/models": Reply(b"<html>")}, {}, "does not list its models"),
+            ({}, {"model": "other"}, "has no model 'other', only higgs"),
+        ],
+    )
+    def test_one_that_cannot_speak(self, paths, settings, error):
+        with Fake(**paths) as fake, pytest.raises(HiggsError, match=error):
+            engine_of(fake, **settings).connect()
+
+    def test_kinds_are_told_apart(self):
+        def kind(fake):
+            with fake:
+                (server,) = engine_of(fake).connect().servers
+                assert not fake.calls
+                return server.kind.value
+
+        speech = {"/v1/audio/speech": {}}
+        assert kind(Fake("sglang")) == "SGLang-Omni" and kind(Fake("vllm")) == "vLLM-Omni"
+        own = {**speech, "/v1/audio/speech/{request_id}": {}}
+        assert kind(Fake("plain", **{"/openapi.json": {"paths": own}})) == "SGLang-Omni"
+        assert kind(Fake("plain", **{"/openapi.json": {"paths": speech}})) == "a server of another kind"
+        assert kind(Fake("plain")) == "a server of another kind"
+        with (
+            Fake("plain", **{"/openapi.json": {"paths": {}}}) as fake,
+            pytest.raises(HiggsError, match="Is it a speech"),
+        ):
+            engine_of(fake).connect()
+
+    def test_the_hosted_one_needs_a_key_and_is_not_asked_what_it_is(self, monkeypatch):
+        with pytest.raises(HiggsError, match=rf"api.boson.ai needs a key\. Put it into the environment variable {KEY}"):
+            RemoteEngine(ServerConfig("https://api.boson.ai")).connect()
+        monkeypatch.setenv(KEY, "bai-x")
+        found = RemoteEngine(ServerConfig("https://api.boson.ai")).connect()
+        assert found.servers[0].model == "higgs-tts-3" and "takes no seed" in found.warnings[0]
+
+    def test_keys_go_where_they_belong(self, monkeypatch):
+        monkeypatch.setenv("HIGGS_TTS_OTHER", "second")
+        monkeypatch.setenv(KEY, "first")
+        with Fake() as one, Fake() as two:
+            config = ServerConfig(f"{one.address}\n{two.address} HIGGS_TTS_OTHER")
+            RemoteEngine(config).speak(FIVE, a_voice(), PARAMS)
+            assert (one.keys, two.keys) == ({"Bearer first"}, {"Bearer second"})
+        with Fake() as fake:
+            monkeypatch.delenv(KEY)
+            engine_of(fake).speak(ONE, a_voice(), PARAMS)
+            assert fake.keys == {None}
+
+    def test_what_differs_and_what_is_left_out_are_warnings(self):
+        with Fake("sglang", model="a") as one, Fake("plain", model="b") as two:
+            speech = engine_of(one, two).speak(f"{ONE} <|emotion:joy|>", a_voice(), PARAMS, scene="A kitchen.")
+            told = "\n".join(speech.warnings)
+            assert "different models (a, b)" in told and "Unknown tag <|emotion:joy|>" in told
+            assert "takes no scene description" in told and "is not known here" in told
+
+    def test_a_voice_of_codes_has_no_sound_and_one_of_sound_no_codes(self, written):
+        codes = Voice(torch.zeros(50, 8, dtype=torch.int64), "One.")
+        with Fake() as fake:
+            with pytest.raises(
+                HiggsError, match="The voice of Anna holds codes of a model, and a server needs its sound"
+            ):
+                engine_of(fake).speak_turns([Turn("Anna", ONE)], {"Anna": codes})
+            assert not fake.calls
+        local = Engine(EngineConfig(str(written["v3"]), device="cpu", context=512))
+        with local, pytest.raises(HiggsError, match="made with a different model"):
+            local.speak(ONE, a_voice())
+
+
+@pytest.mark.parametrize("at", ["a call", "several calls"])
+def test_cancel_closes_the_connections_at_once(at):
+    wanted = 1 if at == "a call" else 5
+
+    class Stop(BaseException):
+        pass
+
+    with Fake(reply=lambda number, body: Reply(hangs=True)) as fake:
+        seen = 0
+
+        def on_frame(done, expected):
+            nonlocal seen
+            while fake.hanging.acquire(blocking=False):
+                seen += 1
+            if seen == wanted:
+                raise Stop
+
+        engine = engine_of(fake)
+        with pytest.raises(Stop):
+            engine.speak(ONE if wanted == 1 else FIVE, a_voice(), PARAMS, on_frame=on_frame)
+        for _ in range(wanted):
+            assert fake.left.acquire(timeout=30), "a connection is still open"
+        fake.reply = lambda number, body: spoken(body)
+        assert engine.speak(ONE, a_voice(), PARAMS).complete
+
+
+def test_cancel_while_servers_are_looked_for():
+    class Stop(BaseException):
+        pass
+
+    def stop(done, expected):
+        raise Stop
+
+    with Fake(**{"/health": Reply(hangs=True)}) as fake:
+        with pytest.raises(Stop):
+            engine_of(fake).speak(ONE, on_frame=lambda done, expected: fake.hanging.acquire(timeout=30) and stop(0, 0))
+        assert fake.left.acquire(timeout=30)
+
+
+def test_a_closed_set_of_connections_opens_none():
+    with Fake() as fake:
+        connections = Connections()
+        (server,) = engine_of(fake).connect().servers
+        connections.close()
+        with pytest.raises(HiggsError, match="is not asked any more"):
+            connections.ask(server.address, "GET", "/health")
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm"])
+def test_what_was_cut_is_a_warning(kind):
+    def reply(number, body):
+        wav = sound_of(body["input"], seconds=body["max_new_tokens"] / 25 if kind == "vllm" else 1.0)
+        headers = {"X-Finish-Reason": "length"} if kind == "sglang" else {}
+        return Reply(wav_file(wav), headers={"Content-Type": "audio/wav", **headers})
+
+    params = SamplingParams(max_frames=40, retries=0)
+    with Fake(kind, reply) as fake:
+        speech = engine_of(fake).speak("This goes on for rather longer than it may, does it not?", a_voice(), params)
+        assert not speech.complete and "frame limit" in speech.stopped
+        assert any("of the text was not spoken" in warning for warning in speech.warnings)
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "subtype"), [(44_100, 2, "FLOAT"), (16_000, 1, "PCM_16"), (48_000, 1, "PCM_24")]
+)
+def test_other_rates_and_formats(rate, channels, subtype):
+    tone = 0.4 * np.sin(2 * np.pi * 300 * np.arange(rate * 2) / rate).astype("float32")
+    body = wav_file(np.stack([tone] * channels, 1), rate, subtype)
+    with Fake(reply=lambda number, asked: Reply(body)) as fake:
+        wav = engine_of(fake).speak(ONE, a_voice(), PARAMS).wav
+    assert len(wav) == 48_000
+    wanted = 0.4 * np.sin(2 * np.pi * 300 * np.arange(48_000) / 24_000)
+    assert np.abs(wav.numpy() - wanted)[500:-500].max() < 0.01
+
+
+def test_a_bad_take_is_spoken_again_with_another_seed():
+    def reply(number, body):
+        return Reply(wav_file(np.zeros(48_000, "float32"))) if number == 1 else spoken(body)
+
+    with Fake(reply=reply) as fake:
+        speech = engine_of(fake).speak(ONE, a_voice(), SamplingParams(seed=3))
+        first, second = fake.calls
+        assert first["input"] == second["input"] and first["seed"] == 3 != second["seed"]
+        assert len(speech.spoken_again) == 1 and speech.wav.abs().max() > 0.2
+
+
+def test_whoever_listens_hears_all_of_it_in_order():
+    heard = []
+    with Fake() as fake:
+        speech = engine_of(fake).speak(FIVE, None, PARAMS, on_audio=heard.append, on_restart=lambda why: heard.clear())
+    assert len(heard) >= 5 and torch.cat(heard).equal(speech.wav)
+
+
+def test_a_dialogue_speaks_only_what_has_changed():
+    turns = [Turn("Anna", "Did you hear that?"), Turn("Tom", "Hear what?"), Turn("Anna", "There it is again.")]
+    voices = {"Anna": a_voice(), "Tom": a_voice("Tom")}
+    with Fake() as fake:
+        engine = engine_of(fake)
+        first = engine.speak_turns(turns, voices, PARAMS)
+        turns[1] = Turn("Tom", "What should I have heard?")
+        again = engine.speak_turns(turns, voices, PARAMS)
+        assert len(fake.calls) == 4 and again.reused == 2
+        assert [turn.speaker for turn in again.turns] == ["Anna", "Tom", "Anna"]
+        assert again.wav[: again.turns[0].stop].equal(first.wav[: first.turns[0].stop])
+        fake.model = "another"  # started anew with another model: nothing of before counts
+        engine.speak_turns(turns, voices, PARAMS)
+        assert engine.speak_turns(turns, voices, PARAMS).reused == 3
+
+
+def test_a_speaker_without_a_voice_keeps_the_one_it_gets():
+    turns = [Turn("Anna", "This is a sentence that is long enough."), Turn("Anna", "Here."), Turn("Tom", "And there.")]
+    with Fake() as fake:
+        engine_of(fake).speak_turns(turns, {}, PARAMS)
+        by_text = {call["input"]: call for call in fake.calls}
+        assert "ref_audio" in by_text["Here."] and "ref_audio" not in by_text["And there."]
+
+
+def test_cues_at_their_times_and_faster_where_they_are_too_long():
+    srt = "1\n00:00:00,500 --> 00:00:02,500\nDid you hear that?\n\n2\n00:00:03,000 --> 00:00:03,400\nI certainly did."
+    with Fake() as fake:
+        speech = speak_cues(engine_of(fake), read_cues(srt).cues, {"": a_voice()}, PARAMS, CueParams(stretch=1.0))
+        assert [cue.start for cue in speech.cues] == [0.5, 3.0]
+        assert "<|prosody:speed_fast|>I certainly did." in texts(fake)
+
+
+def test_a_book_goes_on_where_it_was_stopped(tmp_path):
+    book = read_book_text("# One\n\nFirst there is this.\n\nThen there is that.\n\n# Two\n\nAt last it ends.", "Book")
+
+    class Stop(BaseException):
+        pass
+
+    with Fake() as fake:
+        whole = narrate(engine_of(fake), book, tmp_path / "whole", params=PARAMS)
+        count = len(fake.calls)
+
+        def stop(progress):
+            if len(fake.calls) > count + 2:
+                raise Stop
+
+        with pytest.raises(Stop):
+            narrate(engine_of(fake, calls=1), book, tmp_path / "parts", params=PARAMS, on_progress=stop)
+        again = narrate(engine_of(fake), book, tmp_path / "parts", params=PARAMS)
+        assert again.reused and not again.warnings
+        for file in whole.files:
+            assert (tmp_path / "parts" / file.name).read_bytes() == (tmp_path / "whole" / file.name).read_bytes()
+
+
+def test_nothing_of_the_text_is_logged(caplog):
+    caplog.set_level(logging.DEBUG)
+    with Fake(reply=lambda number, body: refusal(503) if number == 1 else spoken(body)) as fake:
+        engine_of(fake).speak(ONE, a_voice(), PARAMS)
+    assert ONE not in caplog.text and "sentence" not in caplog.text
+
+
+def test_the_engine_s_door_brings_in_no_server_library():
+    code = "import engine, sys; print([name for name in sys.argv[1:] if name in sys.modules])"
+    command = [sys.executable, "-c", code, "aiohttp", "av", "ray", "transformers"]
+    told = subprocess.run(command, cwd=EMBEDDED.parents[1], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"

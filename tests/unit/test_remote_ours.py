@@ -1,0 +1,134 @@
+"""Our own server as a node meets it: it says what the engine behind it says."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, RemoteEngine, SamplingParams, ServerConfig
+
+pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+
+from higgs_tts.engine.prompt.card import Card
+from higgs_tts.tests.speech_servers import running
+
+TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five".split())
+PARAMS = SamplingParams(seed=(1 << 63) + 5, max_frames=25, chunk_seconds=3, retries=0, temperature=0.9, top_k=0)
+SECOND = 24_000
+
+
+@pytest.fixture(scope="module")
+def engine(written):
+    with Engine(EngineConfig(str(written["v3"]), device="cpu", context=512)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def local(written):
+    """The same once more, for what it says by itself."""
+    with Engine(EngineConfig(str(written["v3"]), device="cpu", context=512)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def served(engine):
+    card = Card(languages=("en",), tags=("<|prosody:pause|>",), one_voice=True)
+    with running(engine, key="secret", card=card) as (port, speaker):
+        yield port, speaker
+
+
+@pytest.fixture
+def remote(served, monkeypatch):
+    monkeypatch.setenv("HIGGS_TTS_API_KEY", "secret")
+    return RemoteEngine(ServerConfig(f"127.0.0.1:{served[0]}"))
+
+
+def clip():
+    """Two seconds at the bits that a WAV file has, so that both encoders hear the same."""
+    wav = torch.rand(2 * SECOND, generator=torch.Generator().manual_seed(1)) - 0.5
+    return (wav * 32767).round() / 32768
+
+
+def test_a_long_text_is_what_the_engine_says_chunk_by_chunk(remote, local):
+    """With a voice: seeds, indices and the voice are the same, so the samples are, to their 16 bits."""
+    theirs = remote.speak(TEXT, remote.encode_voice(clip(), SECOND, "What it says."), PARAMS)
+    ours = local.speak(TEXT, local.encode_voice(clip(), SECOND, "What it says."), PARAMS)
+    assert theirs.chunks == ours.chunks == 5 and len(theirs.wav) == len(ours.wav)
+    assert (theirs.wav - ours.wav).abs().max() < 1e-4
+    assert theirs.stopped == ours.stopped and theirs.how == f"{remote.found.servers[0].label} (5 chunks)"
+
+
+def test_without_a_voice_the_first_chunk_is_the_engine_s(remote, local):
+    theirs, ours = remote.speak(TEXT, params=PARAMS), local.speak(TEXT, params=PARAMS)
+    stop = theirs.said[0].stop
+    assert stop == ours.said[0].stop and (theirs.wav[:stop] - ours.wav[:stop]).abs().max() < 1e-4
+
+
+def test_two_addresses_share_the_work(served, monkeypatch):
+    monkeypatch.setenv("HIGGS_TTS_API_KEY", "secret")
+    port = served[0]
+    several = RemoteEngine(ServerConfig(f"127.0.0.1:{port}\nlocalhost:{port}", calls=2))
+    one = RemoteEngine(ServerConfig(f"127.0.0.1:{port}", calls=2))
+    voice = one.encode_voice(clip(), SECOND)
+    assert several.speak(TEXT, voice, PARAMS).wav.equal(one.speak(TEXT, voice, PARAMS).wav)
+
+
+def test_its_model_s_card_is_known_here(remote):
+    assert remote.card == Card(("en",), ("<|prosody:pause|>",), True)
+    assert remote.knows_tag("<|prosody:pause|>") and not remote.knows_tag("<|emotion:awe|>")
+    speech = remote.speak("Look <|emotion:awe|>at that.", params=PARAMS)
+    assert any("has not learned <|emotion:awe|>" in warning for warning in speech.warnings)
+
+
+def test_its_key_is_wanted(served, monkeypatch):
+    monkeypatch.setenv("HIGGS_TTS_API_KEY", "wrong")
+    with pytest.raises(HiggsError, match="refused the key: the key is missing or wrong") as refused:
+        RemoteEngine(ServerConfig(f"127.0.0.1:{served[0]}")).speak("Hello.")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_voice_of_the_server(served, monkeypatch):
+    monkeypatch.setenv("HIGGS_TTS_API_KEY", "secret")
+    address = f"127.0.0.1:{served[0]}"
+    by_name = RemoteEngine(ServerConfig(address, voice="Amber")).speak("Hello there.", params=PARAMS)
+    assert not by_name.wav.equal(RemoteEngine(ServerConfig(address)).speak("Hello there.", params=PARAMS).wav)
+    with pytest.raises(HiggsError, match="has no voice 'nobody', only default, amber"):
+        RemoteEngine(ServerConfig(address, voice="nobody")).speak("Hello there.")
+
+
+def test_cancel_frees_its_rows(remote, served):
+    class Stop(BaseException):
+        pass
+
+    def stop(done, expected):
+        if served[1].speaking:
+            raise Stop
+
+    with pytest.raises(Stop):
+        remote.speak(TEXT, params=SamplingParams(seed=3, max_frames=400, retries=0), on_frame=stop)
+    deadline = time.monotonic() + 60
+    while served[1].speaking:
+        assert time.monotonic() < deadline, "the server speaks on"
+        time.sleep(0.01)
+    for thread in threading.enumerate():
+        if thread.name.startswith("Higgs TTS 127.0.0.1"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_a_clip_is_encoded_once_for_all_chunks(remote, engine, monkeypatch):
+    made = []
+    encode = engine.encode_voice
+    monkeypatch.setattr(engine, "encode_voice", lambda *given, **named: made.append(1) or encode(*given, **named))
+    voice = remote.encode_voice(clip() * 0.5, SECOND, "Something else.")
+    remote.speak("Hello there.", voice, PARAMS)
+    remote.speak(TEXT, voice, PARAMS)
+    assert len(made) == 1
+
+
+def test_another_engine_s_voice_is_refused_with_the_remedy(remote, local):
+    voice = local.encode_voice(clip(), SECOND)
+    with pytest.raises(HiggsError, match="Make it from its clip once more, with Higgs TTS Server"):
+        remote.speak("Hello.", voice)
