@@ -56,6 +56,11 @@ class Outcome:
     def text(self, class_type: str = "PreviewAny") -> str:
         return self._output(class_type)["text"][0]
 
+    def text_of(self, node: str) -> str:
+        """What a node of this number shows."""
+        assert not self.error, self.error
+        return self._history["outputs"][node]["text"][0]
+
     def audio(self, class_type: str = "PreviewAudio"):
         """(samples [S, C] float32, Hz) of the file that ComfyUI wrote."""
         import soundfile
