@@ -130,7 +130,8 @@ class _Narration:
                 speech = self._say([turn], replace(self._params, chunk_seconds=0), on_frame)
                 if not len(speech.codes):
                     raise HiggsError("The model said nothing, so the narrator has no voice. Try another seed.")
-                self._voices[name] = voice_of_speech(speech.codes, turn.text if speech.complete else None, "own")
+                made = voice_of_speech(speech.codes, turn.text if speech.complete else None, "own")
+                self._voices[name] = speech.voices.get(name, made)  # a server may have one for all who have none
 
     def _speak(self, missing: list[PlannedChapter]):
         """Chapter after chapter; a file is open from a chapter's first turn to its last."""

@@ -26,7 +26,7 @@ from ..voice.voice import Voice
 from .address import read_addresses
 from .dispatch import Dispatch, Done
 from .find import Found, find_servers
-from .prompts import CONTEXT, RemotePrompts, RemoteSequence, named_voice
+from .prompts import CONTEXT, NAMED, RemotePrompts, RemoteSequence, named_voice
 from .server import Kind, Server
 
 
@@ -117,7 +117,7 @@ class RemoteEngine(SpeechInterface):
         dialogue: DialogueOptions | None = None,
     ) -> SpeechRequest:
         for name, voice in voices.items():
-            if not voice.is_sound:
+            if not (voice.is_sound or voice.codec == NAMED):
                 raise HiggsError(
                     f"The voice{f' of {name}' if name else ''} holds codes of a model, and a server needs its sound. "
                     "Make it from its clip once more, with Higgs TTS Server connected to Higgs Voice or Higgs Load "

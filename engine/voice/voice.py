@@ -133,6 +133,11 @@ class VoiceHead(NamedTuple):
     transcript: str | None
     codec: str  # what network the codes are of, empty if not known
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether the file holds the clip itself, for servers."""
+        return self.codec == pcm.CODEC
+
 
 def read_voice_head(path: str | os.PathLike) -> VoiceHead:
     """Of a file that `Voice.save` wrote, without its codes. Raises HiggsError where it is another kind of file."""

@@ -422,6 +422,17 @@ def test_cues_at_their_times_and_faster_where_they_are_too_long():
         assert "<|prosody:speed_fast|>I certainly did." in texts(fake)
 
 
+def test_a_voice_of_the_server_speaks_cues_and_books(tmp_path):
+    srt = "1\n00:00:00,000 --> 00:00:00,300\nDid you hear that?"
+    book = read_book_text("# One\n\nFirst there is this.", "Book")
+    with Fake() as fake:
+        engine = engine_of(fake, voice="jake")
+        speak_cues(engine, read_cues(srt).cues, {}, PARAMS)
+        count = len(fake.calls)
+        narrate(engine, book, tmp_path, params=PARAMS)
+        assert count == 2 and len(fake.calls) > 3 and {call.get("voice") for call in fake.calls} == {"jake"}
+
+
 def test_a_book_goes_on_where_it_was_stopped(tmp_path):
     book = read_book_text("# One\n\nFirst there is this.\n\nThen there is that.\n\n# Two\n\nAt last it ends.", "Book")
 

@@ -87,10 +87,12 @@ def test_a_saved_voice_keeps_its_sound_and_is_heard_without_a_model(load_module,
     assert again.wav().equal(voice.wav())
     sound, kind = load_module("voice_sounds").sound_of("of a server.safetensors")
     assert kind == "audio/wav" and len(sound) == 44 + 2 * 48_000
+    (told,) = [one for one in load_module("voice_sounds").listed("") if one["name"] == "of a server.safetensors"]
+    assert told["seconds"] == 2.0 and "It is for Higgs TTS Server" in told["problem"]
 
 
 def test_dialogue(load_module, model, fake):
-    voice, _ = load_module("voice").HiggsTTSVoice.execute(model, CLIP).args
+    voice, _ = load_module("voice").HiggsTTSVoice.execute(model, CLIP, "What it says.").args
     script = "Anna: Did you hear that?\nTom: What should I have heard?\nAnna: There it is.\nTom: I hear nothing at all."
     node = load_module("dialogue").HiggsTTSDialogue
     _, speakers, info, _ = node.execute(model, script, voices={"voice_1": voice}).args
