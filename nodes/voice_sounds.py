@@ -41,7 +41,7 @@ def _told(name: str, path: Path, codec: str) -> dict:
         if path.suffix.lower() == SAVED:
             head = read_voice_head(path)
             seconds, transcript = head.seconds, head.transcript or ""
-            if head.is_sound:
+            if codec and head.is_sound:
                 problem = "It is for Higgs TTS Server. For a model on this machine create it again from its clip."
             elif codec and head.codec not in ("", codec):
                 problem = "It was made with a different model. Create it again from its clip."

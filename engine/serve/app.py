@@ -59,7 +59,7 @@ class Server:
     ):
         self._speaker, self._voices, self._model, self._knows_tag = speaker, voices, model, knows_tag
         self._card = card or Card()
-        self._clips: OrderedDict[bytes, Voice] = OrderedDict()  # made of callers' clips, by the digest of what was sent
+        self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by a digest
         self._limits, self._key = limits or Limits(), key
         self._calls = 0  # that are not answered yet
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request
@@ -224,13 +224,19 @@ class Server:
         return voice
 
     async def _cloned(self, clip: Clip) -> Voice:
-        """The voice of a clip, made once: a long text comes in many calls with the same."""
+        """The voice of a clip, made once: a long text comes in many calls with the same, several at a time."""
         digest = hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
-        voice = self._clips.pop(digest, None) or await self._encode(_clip(clip.data, "ref_audio"), clip.transcript)
-        self._clips[digest] = voice
+        made = self._clips.pop(digest, None)
+        if made is None:
+            made = asyncio.ensure_future(self._encode(_clip(clip.data, "ref_audio"), clip.transcript))
+        self._clips[digest] = made
         while len(self._clips) > _CLIPS_KEPT:
             self._clips.popitem(last=False)
-        return voice
+        try:
+            return await asyncio.shield(made)  # a caller who goes does not take it from the others
+        except HiggsError:
+            self._clips.pop(digest, None)
+            raise
 
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
         loop = asyncio.get_running_loop()

@@ -1,6 +1,7 @@
 // Nodes of the open graph, by the ids that the server uses: "7", or "12:7" for node 7 in the subgraph of node 12.
 import { app } from "./comfy.js"
 
+const ELSEWHERE = "(on a server)" // no checkpoint's name: nothing is known here of what it can
 const SPEAKERS = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"]
 
 /** The id of the graph that is open; another workflow has another one. */
@@ -29,7 +30,7 @@ export function speakerOf(id) {
 
 /**
  * What Higgs Load Model is set to, of a node that has it at its input "model", also with LoRAs in between; empty where
- * there is none.
+ * there is none, and no checkpoint's name where a server speaks.
  * @param {import("../../tests/web/comfy").Node} node
  * @returns {string}
  */
@@ -41,6 +42,7 @@ export function modelOf(node) {
         if (!before) break
         loader = before
     }
+    if (loader.type === "HiggsTTSServer") return ELSEWHERE
     const chosen = loader === node ? "" : loader.widgets?.find((widget) => widget.name === "model")?.value
     return typeof chosen === "string" ? chosen : ""
 }

@@ -89,6 +89,9 @@ def test_a_saved_voice_keeps_its_sound_and_is_heard_without_a_model(load_module,
     assert kind == "audio/wav" and len(sound) == 44 + 2 * 48_000
     (told,) = [one for one in load_module("voice_sounds").listed("") if one["name"] == "of a server.safetensors"]
     assert told["seconds"] == 2.0 and "It is for Higgs TTS Server" in told["problem"]
+    elsewhere = load_module("voice_sounds").listed("(on a server)")  # as web/js/graph.js says of a server
+    saved = [one for one in elsewhere if one["name"] in ("of a server.safetensors", "d.safetensors")]
+    assert [one["problem"] for one in saved] == ["", ""]
 
 
 def test_dialogue(load_module, model, fake):
