@@ -42,7 +42,7 @@ from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
 from .prompt.hints import Hint, TextCheck
 from .prompt.lengths import misfit
-from .prompt.lines import LinesRow, read_lines
+from .prompt.lines import LinesRow, read_lines, with_seed
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
@@ -145,5 +145,6 @@ __all__ = [
     "turn_to_srt",
     "voice_sound",
     "whisper_size",
+    "with_seed",
     "write_whole",
 ]

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 
 from ..engine import LinesRow, SamplingParams, SpeechResult, Turn, Voice, read_lines, turn_to_srt
 from . import audio, folders, types, voice_files
 from .line_files import LineFiles, look, subtitles_of
 from .line_plan import LinePlan, LineTake, plan
+from .line_takes import takes_of
 from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
@@ -131,7 +132,8 @@ class HiggsTTSLines(io.ComfyNode):
         if key := _asked.get(cls.hidden.unique_id):
             _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
         report = _report(model, rows, planned, files, wanted, speech)
-        return io.NodeOutput(audio.of_turns(speech, numbers), report, ui=ui.PreviewText(report))
+        shown = {"text": (report,), "higgs_tts_takes": takes_of(planned, files)}
+        return io.NodeOutput(audio.of_turns(speech, numbers), report, ui=shown)
 
 
 def _file_inputs() -> list[io.Input]:

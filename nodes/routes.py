@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 from server import PromptServer
 
-from ..engine import SAMPLE_RATE, HiggsError
+from ..engine import SAMPLE_RATE, HiggsError, with_seed
 from . import events, voice_sounds, written_text
 
 WAIT = 5.0  # seconds that a question for news stays open
@@ -25,6 +25,7 @@ def register() -> None:
     table.get("/higgs_tts/voice")(voice)
     table.get("/higgs_tts/tags")(tags)
     table.post("/higgs_tts/text")(text)
+    table.post("/higgs_tts/lines")(lines)
 
 
 async def listen(request: web.Request) -> web.Response:
@@ -106,6 +107,18 @@ async def text(request: web.Request) -> web.Response:
         return web.json_response(await asyncio.to_thread(written_text.look, kind, written, model, settings))
     except HiggsError as error:
         return _refuse(str(error))
+
+
+async def lines(request: web.Request) -> web.Response:
+    """A sheet of lines with a seed for one row."""
+    asked = await _body(request)
+    sheet, row, seed = asked.get("lines"), asked.get("id"), asked.get("seed")
+    if not (isinstance(sheet, str) and isinstance(row, str) and isinstance(seed, int)) or isinstance(seed, bool):
+        return _refuse("lines and id must be strings, and seed a whole number.")
+    try:
+        return web.json_response({"lines": await asyncio.to_thread(with_seed, sheet, row, seed)})
+    except HiggsError as error:
+        return _refuse(f"Not kept: {error}")
 
 
 async def _body(request: web.Request) -> dict:

@@ -70,6 +70,43 @@ def read_lines(*texts: str) -> list[LinesRow]:
     return rows
 
 
+def with_seed(text: str, row_id: str, seed: int) -> str:
+    """The sheet with a seed for one row; plain text becomes CSV, for it has no place for one.
+
+    Raises HiggsError where there is no such row, and as `read_lines`.
+    """
+    rows = read_lines(text)
+    number = next((row.number for row in rows if row.id == row_id), 0)
+    if not number:
+        raise HiggsError(f"there is no row {row_id[:80]!r} any more. Run the node again.")
+    _seed(number, str(seed))
+    text = text.lstrip("\ufeff")
+    if _JSON.match(text):
+        return _json_with_seed(json.loads(text), number, seed)
+    delimiter = _delimiter_of(text)
+    if delimiter:
+        cells = list(filter(None, csv.reader(io.StringIO(text.lstrip(), newline=""), delimiter=delimiter)))
+    else:
+        cells = [["id", "text"], *([row.id, row.text] for row in rows)]
+    place = next((at for at, name in enumerate(cells[0]) if name.strip().casefold() == "seed"), len(cells[0]))
+    if place == len(cells[0]):
+        cells[0].append("seed")
+    cells[number] += [""] * (place + 1 - len(cells[number]))
+    cells[number][place] = str(seed)
+    out = io.StringIO()
+    csv.writer(out, delimiter=delimiter or ",", lineterminator="\n").writerows(cells)
+    return out.getvalue().rstrip("\n")
+
+
+def _json_with_seed(held: dict | list, number: int, seed: int) -> str:
+    place = list(held)[number - 1] if isinstance(held, dict) else number - 1
+    if not isinstance(held[place], dict):
+        held[place] = {"text": held[place]}
+    name = next((name for name in held[place] if name.strip().casefold() == "seed"), "seed")
+    held[place][name] = seed
+    return json.dumps(held, ensure_ascii=False, indent=2)
+
+
 def _row(number: int, given: Mapping[str, object], spelled: dict[str, str]) -> LinesRow:
     held = {name: _plain(number, name, value) for name, value in given.items()}
     name = held.get("id", "").replace("\\", "/")

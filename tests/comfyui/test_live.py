@@ -258,6 +258,30 @@ def test_takes_are_compared_by_ear_and_one_is_kept(listener):
     assert [node["inputs"]["seed"] for node in sent if node["class_type"] == "HiggsTTSSpeak"] == [first]
 
 
+def test_takes_of_a_row_are_heard_and_one_is_kept(listener):
+    sheet = "id,speaker,text\na,Anna,One fish.\nb,Tom,Two fish."
+    listener.open("lines", "HiggsTTSLines", lines=sheet, takes=2, seed=7)
+    page = listener.page
+    listener.start()
+    listener.until_done()
+    page.get_by_role("button", name="Hear 2 rows, 4 takes").click()
+    rows = page.locator(".higgs-take")
+    assert [name.split(" ")[0] for name in rows.locator(".higgs-name").all_inner_texts()] == [
+        "a_1.wav", "a_2.wav", "b_1.wav", "b_2.wav",
+    ]  # fmt: skip
+    with page.expect_response(lambda answer: "b_2.wav" in answer.url) as heard:
+        rows.nth(3).locator(".higgs-hear").click()
+    assert heard.value.status in (200, 206)
+    assert page.evaluate("() => document.querySelector('.higgs-player')?.dataset.mode") != "playing"
+    rows.nth(3).get_by_text("Keep").click()
+    rows.nth(3).get_by_role("button", name="Kept").wait_for()
+    listener.browser.shoot(f"gallery-{'nodes2' if page.locator('[data-node-id]').count() else 'canvas'}")
+    page.keyboard.press("Escape")
+    kept = "id,speaker,text,seed\na,Anna,One fish.\nb,Tom,Two fish.,8"
+    assert listener.browser.value("HiggsTTSLines", "lines") == kept
+    assert rows.count() == 0 and listener.browser.faults == []
+
+
 def test_subtitles_are_heard_when_they_are_mixed(classic):
     classic.open("subtitles", "HiggsTTSSubtitles")
     classic.start()

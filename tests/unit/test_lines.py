@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from higgs_tts.engine import HiggsError, read_lines
+from higgs_tts.engine import HiggsError, read_lines, with_seed
 
 ROWS = [("hello", "Anna", "Hello, you.", None), ("002", "", 'Say "yes".', 7), ("team/bye", "Anna", "", None)]
 OBJECTS = [
@@ -38,6 +38,37 @@ def test_plain_text_and_short_json():
     assert told('{"a": "One.", "b": {"text": "Two.", "seed": "3"}}') == [("a", "", "One.", None), ("b", "", "Two.", 3)]
     assert told('["One.", {"text": "Two."}]') == [("001", "", "One.", None), ("002", "", "Two.", None)]
     assert told('text\n"One,\ntwo."') == [("001", "", "One,\ntwo.", None)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'id,speaker,text,seed\nhello,Anna,"Hello, you.",\n,,"Say ""yes"".",7\nteam/bye,anna,,\n',
+        '\ufeffSpeaker; Text ;ID\r\nAnna;Hello, you.;hello\r\n\r\n;"Say ""yes"".\nTwice.";\r\nAnna;;team\\bye.wav\r\n',
+        "id\ttext\nhello\tHello, you.\n\tTwo",
+        json.dumps(OBJECTS, indent=2),
+        '{"a": "One.", "b": {"text": "Two.", "SEED": "3"}}',
+        '["One.", {"text": "Two, ü."}]',
+        "[pause 1] One.\n\n  Two, text. \n",
+    ],
+)
+def test_a_row_gets_a_seed_and_all_else_stays(text):
+    before = told(text)
+    for row, (name, speaker, said, _) in enumerate(before):
+        after = told(with_seed(text, name, 41))
+        assert after[row] == (name, speaker, said, 41)
+        assert after[:row] + after[row + 1 :] == before[:row] + before[row + 1 :]
+        again = with_seed(with_seed(text, name, 41), name, 42)
+        assert again == with_seed(text, name, 42), "no column comes twice"
+
+
+def test_a_seed_for_no_row_or_out_of_range_is_refused():
+    with pytest.raises(HiggsError, match="no row 'c' any more"):
+        with_seed("id,text\na,One", "c", 1)
+    with pytest.raises(HiggsError, match="row 1: seed is '-1'"):
+        with_seed("id,text\na,One", "a", -1)
+    with pytest.raises(HiggsError, match="a column"):
+        with_seed("id,text,what\na,One,x", "a", 1)
 
 
 def test_several_texts_are_a_row_each():

@@ -27,6 +27,7 @@ export interface Node {
     setDirtyCanvas(foreground: boolean, background?: boolean): void
     addDOMWidget(name: string, type: string, element: HTMLElement, options: object): Widget
     onRemoved?: () => void
+    onExecuted?: (output: any) => void
 }
 
 export interface Graph {

@@ -103,7 +103,9 @@ function takeOf(player, node, view) {
             if (player.isActive) player.pause()
             else player.play()
         },
-        keep: () => seed !== null && keepSeed(node, seed),
+        keep() {
+            if (seed !== null) keepSeed(node, seed)
+        },
         changes: [player],
     }
 }

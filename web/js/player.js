@@ -208,6 +208,11 @@ export class Player extends EventTarget {
     }
 }
 
+/** Silence from whoever plays, before something else is heard. */
+export function pausePlaying() {
+    playing?.pause()
+}
+
 /** @param {Player} player who waits no longer */
 function forget(player) {
     const place = waiting.indexOf(player)

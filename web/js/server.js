@@ -138,6 +138,32 @@ export async function lookAt(kind, text, model, settings) {
 }
 
 /**
+ * A sheet of lines with a seed for one row. Raises an error that says why where that cannot be.
+ * @param {string} lines
+ * @param {string} id
+ * @param {number} seed
+ * @returns {Promise<string>}
+ */
+export async function withSeed(lines, id, seed) {
+    const answer = await api.fetchApi("/higgs_tts/lines", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ lines, id, seed }),
+    })
+    const told = await answer.json()
+    if (!answer.ok) throw new Error(told.error)
+    return told.lines
+}
+
+/**
+ * Where a file in ComfyUI's output folder can be heard.
+ * @param {{filename: string, subfolder: string, version: string}} file
+ */
+export function outputAddress({ filename, subfolder, version }) {
+    return api.apiURL(`/view?${new URLSearchParams({ filename, subfolder, type: "output", version })}`)
+}
+
+/**
  * Cancels a prompt that runs.
  * @param {string} prompt
  */

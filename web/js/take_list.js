@@ -25,11 +25,11 @@ addStyle(`
  * name: what it is called; said: what is spoken in it; isKept: whether the node says it again; problem: why it cannot be
  * kept, empty where it can.
  * @typedef {{name: () => string, said: string, isPlaying: () => boolean, isShown: () => boolean, isKept: () => boolean,
- *     problem: string, play: () => void, keep: () => void, changes: EventTarget[]}} Take
+ *     problem: string, play: () => void, keep: () => void | Promise<void>, changes: EventTarget[]}} Take
  */
 
 /**
- * Opens the list below an element.
+ * Opens the list below an element. Returns it; it dispatches "close" when it is gone.
  * @param {HTMLElement} below
  * @param {string} title
  * @param {Take[]} takes
@@ -47,8 +47,10 @@ export function openTakeList(below, title, takes) {
     refresh()
     openPopover(list, below, () => {
         for (const one of changes) one.removeEventListener("change", refresh)
+        list.dispatchEvent(new Event("close"))
     })
     list.querySelector("button")?.focus()
+    return list
 }
 
 /** @param {Take} take */
@@ -61,7 +63,13 @@ function makeRow(take) {
     said.textContent = said.title = take.said
     keep.title = take.problem || "Writes its seed into the node, and leaves that as it is"
     hear.addEventListener("click", take.play)
-    keep.addEventListener("click", take.keep)
+    keep.addEventListener("click", async () => {
+        try {
+            await take.keep()
+        } catch (error) {
+            said.textContent = said.title = error instanceof Error ? error.message : String(error)
+        }
+    })
     row.append(hear, name, said, keep)
     const refresh = () => {
         name.textContent = take.name()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice, with_seed
 
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
 SHEET = "id,speaker,text,seed\nhello,Anna,Hello.,\ndoor/who,Tom,Who is there?,5\nnone,Tom,,\nbye,Anna,Good bye.,\n"
@@ -28,7 +28,8 @@ def run(load_module, make_engine, tmp_path):
         lines = [lines] if isinstance(lines, str) else lines
         output = node.execute(**as_lists(model=patcher, lines=lines, **given))
         run.audio, run.report = output.args[0]["waveform"], output.args[1]
-        assert output.ui.args == (run.report,)
+        assert output.ui["text"] == (run.report,)
+        run.listed = output.ui["higgs_tts_takes"]
         run.calls = [call for call in patcher.engine.calls[before:] if isinstance(call, tuple) and len(call) == 5]
         assert len(run.calls) <= 1, "all lines together"
         return [turn.text for turns, *_ in run.calls for turn in turns]
@@ -139,6 +140,30 @@ def test_another_checkpoint_counts(run):
     run(SHEET, voices=VOICES)
     run.model.stamp = "other files"
     assert len(run(SHEET, voices=VOICES)) == 3
+
+
+def test_the_page_is_told_every_take_that_is_there(run):
+    run(SHEET, voices=VOICES, takes=2, seed=4, folder="shop/one")
+    told = [(take["id"], take["file"], take["seed"], take["own"], take["problem"]) for take in run.listed]
+    assert told == [
+        ("hello", "hello_1.wav", 4, False, ""), ("hello", "hello_2.wav", 5, False, ""),
+        ("door/who", "door/who_1.wav", 5, True, ""), ("door/who", "door/who_2.wav", 6, False, ""),
+        ("bye", "bye_1.wav", 4, False, ""), ("bye", "bye_2.wav", 5, False, ""),
+    ]  # fmt: skip
+    who = run.listed[2]
+    assert (who["subfolder"], who["filename"], who["text"]) == ("shop/one/door", "who_1.wav", "Who is there?")
+    assert (run.folder.parent / who["subfolder"] / who["filename"]).is_file()
+    kept, version = with_seed(SHEET, "door/who", 6), run.listed[3]["version"]
+    run(kept, voices=VOICES, seed=4)
+    who = next(take for take in run.listed if take["id"] == "door/who")
+    assert who["own"] and who["file"] == "door/who.wav" and who["version"] == version, "it is made of the same"
+
+
+def test_a_take_without_a_voice_of_its_own_is_not_kept(run):
+    run("Hello.\nBye.")
+    assert all("Connect a voice" in take["problem"] for take in run.listed) and len(run.listed) == 2
+    run("text,seed\nOne.,18446744073709551615", voices=VOICES)
+    assert run.listed[0]["seed"] is None, "a page would write another one"
 
 
 def test_takes_have_seeds_of_their_own(run):

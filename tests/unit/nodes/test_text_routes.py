@@ -112,3 +112,14 @@ def test_names_come_from_the_script_and_the_voices(look, library):
 def test_a_wrong_question_gets_a_sentence(ask, body, told):
     answer = ask("text", body)
     assert answer.status == 400 and told in answer.data["error"]
+
+
+def test_a_kept_take_is_written_into_the_sheet(ask):
+    assert ask("lines", {"lines": "One.\nTwo.", "id": "002", "seed": 5}).data == {
+        "lines": "id,text,seed\n001,One.\n002,Two.,5"
+    }
+    for body in ({"lines": "One.", "id": "009", "seed": 5}, {"lines": "", "id": "a", "seed": 5}):
+        answer = ask("lines", body)
+        assert answer.status == 400 and answer.data["error"].startswith("Not kept: ")
+    for body in ({}, {"lines": "One.", "id": "001", "seed": "5"}, {"lines": "One.", "id": "001", "seed": True}):
+        assert ask("lines", body).status == 400

@@ -1,0 +1,38 @@
+"""The files of Higgs Lines as the page lists them, for takes of a row to be compared by ear. Reads no sound."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from . import audio, folders
+from .line_files import LineFiles
+from .line_plan import LinePlan, LineTake
+
+MOST = 600  # files that are listed
+_SAID = 80  # characters of a row's text
+_MOST_SEED = (1 << 53) - 1  # larger numbers are not exact in a page
+VOICELESS = "Its speaker has no voice, so another seed would change other rows too. Connect a voice."
+
+
+def takes_of(planned: LinePlan, files: LineFiles) -> list[dict]:
+    """Of each file that is there: its row, where ComfyUI serves it, its seed, and why it cannot be kept, if so."""
+    there = [take for take in planned.takes if files.has(take.file, take.fingerprint)]
+    there.sort(key=lambda take: (take.row.number, take.number))
+    return [_told(take, planned, files) for take in there[:MOST]]
+
+
+def _told(take: LineTake, planned: LinePlan, files: LineFiles) -> dict:
+    path = PurePath(files.folder.relative_to(folders.output()), take.file)
+    seed = take.turn.seed or 0
+    return {
+        "id": take.row.id,
+        "text": " ".join(take.row.text.split())[:_SAID],
+        "file": take.file,
+        "filename": path.name,
+        "subfolder": path.parent.as_posix(),
+        "version": take.fingerprint[:16],
+        "seconds": round(audio.seconds_of(files.listed[take.file][1]), 2),
+        "seed": seed if seed <= _MOST_SEED else None,
+        "own": take.row.seed == seed,
+        "problem": "" if take.turn.speaker in planned.voices else VOICELESS,
+    }

@@ -1,0 +1,118 @@
+// The files of Higgs Lines as a list: the takes of each row can be heard, and one be kept by its seed.
+import { Clip } from "./clip.js"
+import { app } from "./comfy.js"
+import { addStyle, make } from "./elements.js"
+import { addElement } from "./graph.js"
+import { outputAddress, withSeed } from "./server.js"
+import { openTakeList } from "./take_list.js"
+
+/** @typedef {import("../../tests/web/comfy").Node} Node */
+
+/**
+ * A file of a row; see `takes_of` in nodes/line_takes.py. own: the row has this seed already.
+ * @typedef {{id: string, text: string, file: string, filename: string, subfolder: string, version: string,
+ *     seconds: number, seed: number | null, own: boolean, problem: string}} LineTake
+ */
+
+const HEIGHT = 28 // CSS pixels
+
+addStyle(`
+.higgs-gallery { box-sizing: border-box; height: ${HEIGHT - 4}px; min-height: ${HEIGHT - 4}px;
+    max-height: ${HEIGHT - 4}px; width: 100%; border: 1px solid var(--border-color, #444); border-radius: 6px;
+    background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd); font: 11px/16px sans-serif;
+    cursor: pointer; }
+.higgs-gallery:hover { background: var(--border-color, #444); }
+`)
+
+class Gallery {
+    /** @type {LineTake[]} */
+    takes = []
+    /** @type {Map<string, number>} a row's id -> its seed in the sheet */
+    #kept = new Map()
+
+    /** @param {Node} node */
+    constructor(node) {
+        this.node = node
+        this.button = make("button", "higgs-gallery")
+        this.button.setAttribute("aria-haspopup", "dialog")
+        for (const type of ["pointerdown", "mousedown"]) {
+            this.button.addEventListener(type, (event) => event.stopPropagation()) // else the node is dragged
+        }
+        this.button.addEventListener("click", () => this.open())
+        addElement(node, "gallery", this.button, HEIGHT, 2)
+    }
+
+    /** @param {LineTake[]} takes */
+    show(takes) {
+        this.takes = takes
+        this.#kept = new Map(takes.flatMap(({ id, own, seed }) => (own && seed !== null ? [[id, seed]] : [])))
+        const rows = new Set(takes.map(({ id }) => id)).size
+        const files = takes.length > rows ? `, ${takes.length} takes` : ""
+        this.button.textContent = `☰ Hear ${rows} ${rows === 1 ? "row" : "rows"}${files}`
+    }
+
+    open() {
+        const clips = this.takes.map((take) => new Clip(outputAddress(take)))
+        openTakeList(
+            this.button,
+            "Rows and their takes",
+            this.takes.map((take, number) => this.#take(take, clips[number])),
+        ).addEventListener("close", () => clips.forEach((clip) => clip.stop()))
+    }
+
+    get #sheet() {
+        return this.node.widgets?.find(({ name }) => name === "lines")
+    }
+
+    /** Why no take can be kept; empty where they can. */
+    get #problem() {
+        const isLinked = this.node.inputs?.some(({ name, link }) => name === "lines" && link != null)
+        return isLinked ? "The lines come from another node: write the seed there." : ""
+    }
+
+    /**
+     * @param {LineTake} take
+     * @param {Clip} clip
+     * @returns {import("./take_list.js").Take}
+     */
+    #take(take, clip) {
+        const { seed } = take
+        return {
+            name: () => `${take.file} · ${take.seconds.toFixed(1)} s`,
+            said: take.text,
+            isPlaying: () => clip.isPlaying,
+            isShown: () => clip.isPlaying,
+            isKept: () => seed !== null && this.#kept.get(take.id) === seed,
+            problem: this.#problem || take.problem || (seed === null ? "Its seed is too large for this page." : ""),
+            play: () => clip.toggle(),
+            keep: async () => {
+                const sheet = this.#sheet
+                if (!sheet || seed === null) return
+                sheet.value = await withSeed(sheet.value, take.id, seed)
+                sheet.callback?.(sheet.value)
+                this.#kept.set(take.id, seed)
+                clip.dispatchEvent(new Event("change"))
+            },
+            changes: [clip],
+        }
+    }
+}
+
+/** @type {WeakMap<Node, Gallery>} */
+const galleries = new WeakMap()
+
+app.registerExtension({
+    name: "HiggsTTS.Gallery",
+    nodeCreated(node) {
+        if ((node.comfyClass ?? node.type) !== "HiggsTTSLines") return
+        const onExecuted = node.onExecuted
+        node.onExecuted = function (output) {
+            onExecuted?.apply(this, [output])
+            const takes = output?.higgs_tts_takes
+            if (!takes?.length) return
+            const gallery = galleries.get(node) ?? new Gallery(node)
+            galleries.set(node, gallery)
+            gallery.show(takes)
+        }
+    },
+})
