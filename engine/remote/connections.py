@@ -73,7 +73,7 @@ class Connections:
                 answer = connection.getresponse()
                 return Answer(answer.status, answer.headers, _body(answer))
         except TimeoutError as error:
-            raise TimedOut(f"did not answer within {seconds:.0f} s") from error
+            raise TimedOut(f"did not answer within {seconds:.0f} s.") from error
         except (OSError, http.client.HTTPException) as error:
             raise Broken(_reason(error)) from error
         finally:
@@ -84,11 +84,11 @@ class Connections:
         try:
             connection.connect()
         except TimeoutError as error:
-            raise Broken(f"cannot be reached within {CONNECT_SECONDS:.0f} s") from error
+            raise Broken(f"cannot be reached within {CONNECT_SECONDS:.0f} s.") from error
         opened: socket.socket = connection.sock  # kept here: http.client forgets it while an answer is read
         with self._lock:
             if self.closed:
-                raise Broken("is not asked any more")
+                raise Broken("is not asked any more.")
             self._open.add(opened)
         try:
             yield opened
@@ -108,7 +108,7 @@ class Connections:
 def _body(answer: http.client.HTTPResponse) -> bytes:
     data = answer.read(_MOST_BYTES)
     if answer.length:  # http.client says nothing of it
-        raise Broken("closed the connection in the middle of its answer")
+        raise Broken("closed the connection in the middle of its answer.")
     return data
 
 
@@ -116,7 +116,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "refuses connections. Is the server running?"
     if isinstance(error, socket.gaierror):
-        return "is not known by that name"
+        return "is not known by that name."
     if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # RemoteDisconnected among them
-        return "closed the connection in the middle of its answer"
-    return f"cannot be spoken to ({str(error) or type(error).__name__})"
+        return "closed the connection in the middle of its answer."
+    return f"cannot be spoken to ({str(error) or type(error).__name__})."

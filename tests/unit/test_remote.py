@@ -199,7 +199,7 @@ def test_what_a_lost_server_had_goes_to_the_others(why):
         speech = engine_of(bad, good, calls=1).speak(FIVE, a_voice(), PARAMS)
         assert speech.complete and len(good.calls) == 5 and bad.calls
         (warning,) = speech.warnings
-        assert warning.startswith(f"SGLang-Omni at {bad.address} ") and warning.endswith("The others spoke its part.")
+        assert warning.startswith(f"SGLang-Omni at {bad.address} ") and warning.endswith(". The others spoke its part.")
         assert speech.how == f"vLLM-Omni at {good.address} (5 chunks)"
 
 
