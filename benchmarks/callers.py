@@ -43,21 +43,21 @@ def text_of(random: random.Random, words: int = WORDS_A_TEXT) -> str:
 
 @dataclass
 class Answer:
-    """What came of one call: status 0 where the connection broke, and when the first and all samples came."""
+    """What came of one call: status 0 where the connection broke, and when all samples were there."""
 
     began: float
     ended: float = 0.0
     status: int = 0
-    first: float | None = None
     samples: int = 0
+    heard: bool = False
 
 
 class Left(Exception):
     """The caller has gone before the answer was whole."""
 
 
-async def call(port: int, body: bytes, hear=lambda count: None, leave_after: int | None = None) -> Answer:
-    """One call of /v1/audio/speech over a connection of its own. hear(bytes of sound as they come).
+async def call(port: int, body: bytes, hear=lambda answer, count: None, leave_after: int | None = None) -> Answer:
+    """One call of /v1/audio/speech over a connection of its own. hear(answer, bytes of sound) as they come.
 
     leave_after: bytes of the answer after which the caller goes, by raising Left; 0: as soon as it has asked.
     """
@@ -72,9 +72,8 @@ async def call(port: int, body: bytes, hear=lambda count: None, leave_after: int
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         status, chunked, heard = int(head.split()[1]), "transfer-encoding: chunked" in head, 0
         async for part in _chunks(reader) if chunked else _rest(reader):
-            answer.first = answer.first or time.perf_counter()
             heard += len(part)
-            hear(len(part))
+            hear(answer, len(part))
             if leave_after is not None and heard >= leave_after:
                 raise Left
         answer.status, answer.samples = status, heard // SAMPLE_BYTES
@@ -111,6 +110,7 @@ class Load:
         self._end = self._begin + seconds
         self._bytes = self._errors = 0
         self._answers: list[Answer] = []
+        self._first: list[float] = []  # ms to the first sound, of answers that are whole by the end or not
 
     async def run(self) -> dict:
         callers = [asyncio.create_task(self._ask(number)) for number in range(self._clients)]
@@ -134,14 +134,18 @@ class Load:
                 self._errors += 1
                 await asyncio.sleep(0.1)
 
-    def _hear(self, count: int):
-        if time.perf_counter() >= self._begin:
+    def _hear(self, answer: Answer, count: int):
+        now = time.perf_counter()
+        if now >= self._begin:
             self._bytes += count
+        if answer.began >= self._begin and not answer.heard:
+            self._first.append(1000 * (now - answer.began))
+        answer.heard = True
 
     def _row(self) -> dict:
         seconds = self._end - self._begin
         counted = [one for one in self._answers if one.ended >= self._begin]
-        first = sorted(1000 * (one.first - one.began) for one in counted if one.first and one.began >= self._begin)
+        first = sorted(self._first)
         return {
             "clients": self._clients,
             "requests_s": round(len(counted) / seconds, 2),
