@@ -116,10 +116,12 @@ def show_download(fetch: Callable[[Callable[[float, str], None]], Path], node_id
         below.show(text)
 
     try:
-        return fetch(on_progress)
+        folder = fetch(on_progress)
     except HiggsError:
         check_interrupt()
         raise
+    below.end("downloaded")
+    return folder
 
 
 def _advanced_inputs() -> list[io.Input]:

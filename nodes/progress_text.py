@@ -29,16 +29,27 @@ class NodeText:
             self._shown = text
             show(text, self._node)
 
+    def end(self, text: str) -> None:
+        """The last line, which the page leaves there; none where nothing was shown before."""
+        if self._shown:
+            self.show(text)
+
 
 class TimeLeft:
-    """Seconds spoken and seconds to wait, under the bar of the node that runs now."""
+    """Seconds spoken and seconds to wait, under the bar of the node that runs now, for as long as it is entered."""
 
     def __init__(self):
-        self._text, self._began, self._told = NodeText(), 0.0, 0.0
+        self._text, self._began, self._told, self._done = NodeText(), 0.0, 0.0, 0
+
+    def __enter__(self) -> TimeLeft:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._text.end("stopped" if kind else f"{self._done / FRAME_RATE:.1f} s spoken")
 
     def step(self, done: int, expected: int) -> None:
         """Frames spoken so far, and how many all of it will be."""
-        now = time.monotonic()
+        now, self._done = time.monotonic(), done
         self._began = self._began or now
         self._told = self._told or now
         if done and now - self._told >= _OFTEN:

@@ -133,18 +133,19 @@ def with_bar(speak: Callable[..., Speech], step: Callable[[int, int], None] | No
 
     step(done, expected): also called after every step; without it the time that is left stands under the bar.
     """
-    bar = comfy.utils.ProgressBar(1)
-    step = step or progress_text.TimeLeft().step
+    bar, left = comfy.utils.ProgressBar(1), progress_text.TimeLeft()
+    tell = step or left.step
 
     def on_frame(done: int, expected: int) -> None:
         if is_exiting():
             raise InterruptedError("ComfyUI exits")  # ends the threads of other devices; `node_errors` then stays
         check_interrupt()  # the bar asks too, but only when it redraws
         bar.update_absolute(done, expected)
-        step(done, expected)
+        tell(done, expected)
 
     check_interrupt()
-    speech = speak(on_frame=on_frame)
+    with left:
+        speech = speak(on_frame=on_frame)
     bar.update_absolute(speech.frames, speech.frames)  # what was expected is an estimate: end with a full bar
     return speech
 

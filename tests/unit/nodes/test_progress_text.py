@@ -16,11 +16,12 @@ def text(load_module, comfy, monkeypatch):
 
 
 def test_seconds_spoken_and_left_are_told_now_and_then(text, comfy):
-    bar = text.TimeLeft()
-    for second in range(41):
-        text.now = 100.0 + second / 10
-        bar.step(25 * second, 2500)
-    told = [line for line, *_ in comfy["server"].told]
+    with text.TimeLeft() as bar:
+        for second in range(41):
+            text.now = 100.0 + second / 10
+            bar.step(25 * second, 2500)
+    *told, last = [line for line, *_ in comfy["server"].told]
+    assert last == "40.0 s spoken", "the page leaves it there"
     assert told[0] == "5 of about 100 s spoken, 10 s left" and told[-1] == "40 of about 100 s spoken, 6 s left"
     assert len(told) == 8 and {one[1:] for one in comfy["server"].told} == {("7", None)}
 
@@ -34,7 +35,20 @@ def test_long_waits_are_told_in_minutes_and_hours(text, comfy, speed, told):
     assert comfy["server"].told[-1][0].endswith(told)
 
 
+def test_what_is_cut_short_says_so(text, comfy, interrupted):
+    with pytest.raises(interrupted), text.TimeLeft() as bar:
+        bar.step(25, 2500)
+        text.now += 1
+        bar.step(50, 2500)
+        raise interrupted
+    assert [line for line, *_ in comfy["server"].told] == ["2 of about 100 s spoken, 49 s left", "stopped"]
+
+
 def test_a_line_is_told_once_and_none_where_no_node_runs(text, comfy):
+    with text.TimeLeft() as quick, pytest.raises(ValueError):
+        quick.step(1, 2)
+        raise ValueError
+    assert comfy["server"].told == [], "nothing was shown before"
     line = text.NodeText("9")
     for said in ("0.1 of 9.3 GB", "0.1 of 9.3 GB", "0.2 of 9.3 GB"):
         line.show(said)
