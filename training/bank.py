@@ -1,31 +1,46 @@
-"""Speech in the device's memory, to draw a training batch from: by itself, or beside its codes. Knows no network."""
+"""Speech in the device's memory, to draw a training batch from: beside what is heard in it, or beside its codes. Knows
+no network."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from engine.config import FRAME_SAMPLES
 
 from .encode import codes_of, whole_frames
-from .synthesise import load_shards
+from .synthesise import Utterance, load_shards
+from .voices import STEP
+
+
+def load_symbols(folder: Path, samples: int) -> torch.Tensor | None:
+    """uint8, what is heard in each STEP of all shards of a folder; None unless each of them tells."""
+    told = [path.with_suffix(".sym") for path in sorted(folder.glob("*.json"))]
+    heard = b"".join(path.read_bytes() for path in told if path.is_file())
+    return torch.frombuffer(bytearray(heard), dtype=torch.uint8) if len(heard) * STEP == samples else None
 
 
 class Bank:
-    """All speech of a folder of shards."""
+    """All speech of a folder of shards. symbols: what is heard in each STEP of it, where all shards tell, else None."""
 
     def __init__(self, folder: Path, device: str):
         self.samples = load_shards([folder])[0].to(device)
+        found = load_symbols(folder, len(self.samples))
+        self.symbols = None if found is None else found.to(device)
 
-    def draw(self, batch: int, length: int) -> torch.Tensor:
-        """[batch, 1, length], half of them made softer or louder."""
+    def draw(self, batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(wav [batch, 1, length], half of them made softer or louder; the symbol [batch, length / 960] in the middle
+        of each frame, zeros where that is not known)"""
         device = self.samples.device
         starts = torch.randint(len(self.samples) - length, (batch, 1), device=device)
         wav = self.samples[starts + torch.arange(length, device=device)].float() / 32768
         decibels = torch.empty(batch, 1, device=device).uniform_(-10, 4)
         gain = torch.where(torch.rand(batch, 1, device=device) < 0.5, 10 ** (decibels / 20), 1.0)
-        return (wav * gain).clamp(-1, 1)[:, None]
+        middles = starts + torch.arange(FRAME_SAMPLES // 2, length, FRAME_SAMPLES, device=device)
+        heard = torch.zeros_like(middles) if self.symbols is None else self.symbols[middles // STEP].long()
+        return (wav * gain).clamp(-1, 1)[:, None], heard
 
 
 class CodedBank:
@@ -44,6 +59,9 @@ class CodedBank:
         self.codes = torch.cat(codes).to(device)  # [F, 8]
         self.frames = torch.cat([whole_frames(samples, one) for one in utterances]).view(-1, FRAME_SAMPLES)
         counts = torch.tensor([len(found) for found in codes])
+        found = load_symbols(folder, len(samples))
+        said = [] if found is None else [_said(found, one, len(codes[i])) for i, one in enumerate(utterances)]
+        self.symbols = torch.cat(said).to(device) if said else None  # [F], in the middle of each frame
         focused = torch.tensor([one.speaker == focus for one in utterances]).repeat_interleave(counts)
         self.focus, self.share = focused.nonzero()[:, 0].to(device), share
         assert len(self.focus) or not share, f"{focus} does not speak in {folder}"
@@ -52,12 +70,20 @@ class CodedBank:
     def samples(self) -> torch.Tensor:
         return self.frames.view(-1)
 
-    def draw(self, batch: int, frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(codes int64 [batch, frames, 8], wav [batch, 1, 960 * frames])"""
+    def draw(self, batch: int, frames: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(codes int64 [batch, frames, 8], wav [batch, 1, 960 * frames], symbols as `Bank.draw` gives them)"""
         device, last = self.codes.device, len(self.codes) - frames
         starts = torch.randint(last, (batch,), device=device)
         if self.share:
             chosen = self.focus[torch.randint(len(self.focus), (batch,), device=device)].clamp_max(last)
             starts = torch.where(torch.rand(batch, device=device) < self.share, chosen, starts)
         places = starts[:, None] + torch.arange(frames, device=device)
-        return self.codes[places].long(), self.frames[places].float().view(batch, 1, -1) / 32768
+        said = torch.zeros_like(places) if self.symbols is None else self.symbols[places].long()
+        return self.codes[places].long(), self.frames[places].float().view(batch, 1, -1) / 32768, said
+
+
+def _said(symbols: torch.Tensor, one: Utterance, frames: int) -> torch.Tensor:
+    """The symbol in the middle of each frame of an utterance."""
+    own = symbols[one.start // STEP : (one.start + one.samples) // STEP]
+    each = FRAME_SAMPLES // STEP
+    return F.pad(own, (0, each))[each // 2 :: each][:frames]

@@ -40,6 +40,7 @@ CONFIG = CodecConfig(
     conv_kernels=(10, 3, 3, 3, 3, 2, 2),
 )
 STORED = torch.float16  # ten bits of mantissa: the codes hear less of the rounding than with bfloat16
+TELLING = 2  # codebooks, the first, that shall tell by themselves what is said
 _DECAY = 0.99  # of the codebooks' running means
 _DEAD = 0.03  # times a batch, on average, below which an entry is given away
 
@@ -71,13 +72,14 @@ class Books(nn.Module):
     def look_up(self, codes: torch.Tensor) -> torch.Tensor:  # [B, T, CODEBOOKS] -> [B, T, LATENT]
         return sum(self.embed[book][codes[..., book]] for book in range(CODEBOOKS))
 
-    def forward(self, z: torch.Tensor, revive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """z [B, T, LATENT] -> (its eight entries summed, with the gradient of z; commitment loss).
+    def forward(self, z: torch.Tensor, revive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """z [B, T, LATENT] -> (its eight entries summed, with the gradient of z; the first TELLING of them, likewise;
+        commitment loss).
 
         revive: bool, a tensor: whether entries that are hardly used get a new place.
         """
         left = z.reshape(-1, LATENT).float()
-        commitment = left.new_zeros(())
+        commitment, telling = left.new_zeros(()), z
         for book in range(CODEBOOKS):
             with torch.no_grad():
                 codes = self.nearest(book, left)
@@ -87,7 +89,9 @@ class Books(nn.Module):
                     self._revive(book, left.detach(), revive)
             commitment = commitment + F.mse_loss(left, entries)
             left = left - entries
-        return z - left.detach().view_as(z), commitment / CODEBOOKS
+            if book + 1 == TELLING:
+                telling = z - left.detach().view_as(z)
+        return z - left.detach().view_as(z), telling, commitment / CODEBOOKS
 
     def _move(self, book: int, x: torch.Tensor, codes: torch.Tensor, decay: float) -> None:
         seen = torch.zeros_like(self.count[book]).index_add_(0, codes, torch.ones_like(codes, dtype=x.dtype))
@@ -109,7 +113,7 @@ class Books(nn.Module):
 
 
 class Codec(nn.Module):
-    """wav [B, 1, 960 * T] -> (wav of the same shape, commitment loss)."""
+    """wav [B, 1, 960 * T] -> (wav of the same shape, latents of the first TELLING codebooks, commitment loss)."""
 
     def __init__(self):
         super().__init__()
@@ -139,11 +143,13 @@ class Codec(nn.Module):
         self.fc.weight /= size
         self.books.begin((z - mean) / size)
 
-    def forward(self, wav: torch.Tensor, revive: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, wav: torch.Tensor, revive: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """`revive`: as in Books; None: the latents go past the codebooks."""
         z = self.latents(wav)
-        z, commitment = (z, z.new_zeros(())) if revive is None else self.books(z, revive)
-        return self._speak(z), commitment
+        z, telling, commitment = (z, z, z.new_zeros(())) if revive is None else self.books(z, revive)
+        return self._speak(z), telling, commitment
 
     def decode(self, codes: torch.Tensor) -> torch.Tensor:  # [B, T, CODEBOOKS] -> [B, 1, 960 * T]
         return self._speak(self.books.look_up(codes))

@@ -1,5 +1,7 @@
 """Lines spoken by Kokoro's voices into shards on disk, on one GPU, like those of synthesise. Knows no codec.
 
+Beside each shard lies `NAME.sym`: a byte for each hundredth of a second, the symbol that is heard, 0 for none.
+
 python -m training.speak --model kokoro-v1.0.int8.onnx --kokoro DIR --lines lines.json.xz --out DIR --shards 8
 """
 
@@ -20,7 +22,7 @@ from .natural_voices import TRAINED, Voices, shares
 from .read import Spoken, load
 from .speaker import EDGES, Job, Sound, Speaker
 from .synthesise import MAX_SECONDS, Utterance
-from .voices import SAMPLE_RATE
+from .voices import SAMPLE_RATE, STEP
 
 LINES = 4096  # of a shard
 
@@ -44,26 +46,27 @@ def speak(speaker: Speaker, lines: Sequence[tuple[Spoken, str]]) -> Iterator[tup
 
 
 def joined(parts: list[Sound], pauses: Sequence[float]) -> Sound:
-    """The parts with `pauses` seconds of silence between them, their edges included."""
-    samples, words, begin = [parts[0].samples], list(parts[0].words), len(parts[0].samples)
-    for part, pause in zip(parts[1:], pauses, strict=True):
-        silence = np.zeros(round(max(0.0, pause - sum(EDGES)) * SAMPLE_RATE), np.int16)
-        begin += len(silence)
+    """The parts with `pauses` seconds of silence between them, their edges included; each a whole number of STEP."""
+    samples, words, symbols, begin = [], [], [], 0
+    for part, pause in zip(parts, (*pauses, 0.0), strict=True):
         words += [begin / SAMPLE_RATE + at for at in part.words]
-        samples += [silence, part.samples]
-        begin += len(part.samples)
-    return Sound(np.concatenate(samples), tuple(words))
+        steps = len(part.symbols) + round(max(0.0, pause - sum(EDGES)) * SAMPLE_RATE / STEP)
+        samples.append(np.pad(part.samples, (0, steps * STEP - len(part.samples))))
+        symbols.append(np.pad(part.symbols, (0, steps - len(part.symbols))))
+        begin += steps * STEP
+    return Sound(np.concatenate(samples), tuple(words), np.concatenate(symbols))
 
 
 def make(speaker: Speaker, lines: Sequence[tuple[Spoken, str]], path: Path) -> float:
     """Writes one shard, PATH.i16 and then PATH.json; returns its seconds of speech."""
     made, total = [], 0
-    with open(path.with_suffix(".i16"), "wb") as file:
+    with open(path.with_suffix(".i16"), "wb") as file, open(path.with_suffix(".sym"), "wb") as heard:
         for number, sound in speak(speaker, lines):
             line, name = lines[number]
             words = tuple(round(1000 * at) for at in sound.words)
             made.append(Utterance(line.text, name, total, len(sound.samples), words))
             file.write(sound.samples.tobytes())
+            heard.write(sound.symbols.tobytes())
             total += len(sound.samples)
     partial = path.with_suffix(".part")
     partial.write_text(json.dumps([asdict(one) for one in made]), encoding="utf-8")

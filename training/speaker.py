@@ -1,4 +1,4 @@
-"""Kokoro speaks many texts at once: phonemes in, trimmed and levelled 16-bit sound and the times of the words out."""
+"""Kokoro speaks many texts at once: phonemes in, trimmed and levelled 16-bit sound out, and what is heard when."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from .kokoro import FRAME, Kokoro, compile_activations
 from .kokoro_weights import read as read_weights
 from .natural_voices import VOICES, Voices
 from .phonemes import Reading
-from .voices import LOUDNESS, PEAK, SAMPLE_RATE
+from .voices import LOUDNESS, PEAK, SAMPLE_RATE, STEP
 
 EDGES = (0.1, 0.25)  # seconds of silence kept before and after the speech
-_STEP = SAMPLE_RATE // 100  # what loudness and silence are measured in
 _TOGETHER = 64  # texts of one length that are read at once
 _ROUND = 8  # frames: lengths are made equal to this, by silence at the end
 _FRAMES = 8_000  # spoken at once
@@ -38,10 +37,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Sound:
-    """samples: int16 [S] at 24 kHz; words: the second at which each word begins."""
+    """samples: int16 [S] at 24 kHz; words: the second at which each word begins; symbols: uint8, the symbol of the
+    network's alphabet that is heard in each begun hundredth of a second, 0 for none."""
 
     samples: np.ndarray
     words: tuple[float, ...]
+    symbols: np.ndarray
 
 
 @dataclass
@@ -51,6 +52,8 @@ class _Read:
     prosody: torch.Tensor  # [N, 640]
     frames: torch.Tensor  # [N]
     begins: np.ndarray  # frame at which each word begins
+    ids: np.ndarray  # [N]
+    ends: np.ndarray  # [N], the frame at which each of them ends
     length: int  # frames
 
 
@@ -107,8 +110,10 @@ class Speaker:
             reading = jobs[number].reading
             kept = np.cumsum([0, *(symbol in self.vocab for symbol in reading.phonemes)])
             tokens = np.minimum(kept[list(reading.words)] + 1, counts.shape[1] - 1)
-            begins = (np.cumsum(counts[row]) - counts[row])[tokens]
-            yield _Read(number, told[row], prosody[row], frames[row], begins, lengths[row])
+            ends = np.cumsum(counts[row])
+            begins = (ends - counts[row])[tokens]
+            said = np.array([0, *group[row][1], 0], np.uint8)
+            yield _Read(number, told[row], prosody[row], frames[row], begins, said, ends, lengths[row])
 
     def _say(self, jobs: list[Job], group: list[_Read], length: int) -> Iterator[tuple[int, Sound]]:
         chosen = [jobs[one.number] for one in group]
@@ -127,16 +132,19 @@ class Speaker:
             starts, stops, made = _trimmed(made)
             for i, start, stop, sound in zip(rows, starts, stops, made, strict=True):
                 words = group[i].begins * FRAME / played - start / SAMPLE_RATE
-                yield group[i].number, Sound(sound[start:stop], tuple(np.maximum(words, 0.0).tolist()))
+                middles = start / SAMPLE_RATE + (np.arange(-(-(stop - start) // STEP)) + 0.5) * STEP / SAMPLE_RATE
+                heard = np.searchsorted(group[i].ends * FRAME / played, middles, side="right")
+                symbols = group[i].ids[np.minimum(heard, len(group[i].ids) - 1)]
+                yield group[i].number, Sound(sound[start:stop], tuple(np.maximum(words, 0.0).tolist()), symbols)
 
 
 def _trimmed(wav: torch.Tensor) -> tuple[list[int], list[int], np.ndarray]:
     """wav [B, S] -> where the speech of each row begins and ends, with its edges, and int16 [B, S] levelled."""
-    loudness = wav[:, : wav.shape[1] // _STEP * _STEP].unflatten(1, (-1, _STEP)).square().mean(2).sqrt()
+    loudness = wav[:, : wav.shape[1] // STEP * STEP].unflatten(1, (-1, STEP)).square().mean(2).sqrt()
     loud = loudness > 0.01 * wav.abs().amax(1, keepdim=True).clamp_min(1e-6)
     count = loud.shape[1]
-    first = loud.int().argmax(1) * _STEP - round(EDGES[0] * SAMPLE_RATE)
-    last = (count - loud.flip(1).int().argmax(1)) * _STEP + round(EDGES[1] * SAMPLE_RATE)
+    first = loud.int().argmax(1) * STEP - round(EDGES[0] * SAMPLE_RATE)
+    last = (count - loud.flip(1).int().argmax(1)) * STEP + round(EDGES[1] * SAMPLE_RATE)
     best = loudness.topk(max(1, count // 2), 1).values
     size = best.square().mean(1).sqrt().clamp_min(1e-5)
     gain = torch.minimum(LOUDNESS / size, PEAK / wav.abs().amax(1).clamp_min(1e-5))

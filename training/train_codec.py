@@ -1,6 +1,7 @@
 """Trains the codec on shards of speech within a given time, and can go on from where a run ended.
 
-The codec's learning rate follows the clock: it reaches nearly zero when the minutes are over. Knows no text.
+The codec's learning rate follows the clock: it reaches nearly zero when the minutes are over. Where the shards tell
+which symbol is heard, a listener teaches the codec to say it. Knows no text.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,16 +20,19 @@ from engine.codec.modules import CODEBOOKS
 from engine.config import FRAME_SAMPLES
 
 from .bank import Bank, CodedBank
-from .codec_model import Codec, load, save
+from .codec_model import LATENT, Codec, load, save
 from .convolutions import fuse_snakes
 from .critics import Critics, SpectralLoss, codec_losses, critic_loss
+from .listener import Listener, Reader, distance, misheard, wrong
+from .repeated import Repeated
 from .voices import DEFAULT
 
-WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 0.3, "alike": 1.0}
+WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 0.3}  # the others weigh 1
 JUDGED = 0.5  # size of the critics' gradient at the waveform, by the spectral losses'
+LISTENED = 0.5  # of the listener's
 UNQUANTISED_STEPS = 300  # before the codebooks begin
 WARM_STEPS = 200
-_CRITICS = "critics.safetensors"
+LISTENER_STEPS = 500, 1500  # from when its word counts, and from when in full: first it has to learn
 
 
 @dataclass
@@ -45,36 +48,14 @@ class Settings:
     critic_rate: float = 3e-4
     critic_frames: int = 12  # of an excerpt, its middle: what the critics hear
     critic_share: float = 0.4  # of the time that passes before the critics begin
+    listened: float = LISTENED
     seed: int = 0
     fixed_codes: bool = False  # the decoder alone learns, from codes: what a talker was trained on stays true
-    focus: float = 0.6  # with fixed codes: share of the batch that is spoken by the default voice
+    focus: float = 0.6  # with fixed codes: share of the batch that is spoken by the default voice, which is `voice`
+    voice: str = DEFAULT
     log_seconds: float = 10.0
     save_seconds: float = 90.0
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-class _Repeated:
-    """Work that is captured into a CUDA graph at its fourth call and replayed from then on; plain work on a CPU."""
-
-    def __init__(self, work: Callable[[], None]):
-        self.work, self.calls, self.graph = work, 0, None
-        self.stream = torch.cuda.Stream() if torch.cuda.is_available() else None
-
-    def __call__(self, device: str) -> None:
-        self.calls += 1
-        if not device.startswith("cuda"):
-            self.work()
-        elif self.calls <= 3:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                self.work()
-            torch.cuda.current_stream().wait_stream(self.stream)
-        else:
-            if self.graph is None:
-                self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
-                    self.work()
-            self.graph.replay()
 
 
 @dataclass
@@ -86,6 +67,8 @@ class Run:
     codec: Codec
     critics: Critics
     spectral: SpectralLoss
+    listener: Listener
+    reader: Reader
     before: float = 0.0  # minutes of earlier runs
     steps: int = 0
     begin: float = field(default_factory=time.time)
@@ -96,19 +79,27 @@ class Run:
         graphed = device.startswith("cuda")
         self.real = torch.zeros(self.settings.batch, 1, self.settings.frames * FRAME_SAMPLES, device=device)
         self.codes = torch.zeros(self.settings.batch, self.settings.frames, CODEBOOKS, dtype=torch.int64, device=device)
+        self.said = torch.zeros(self.settings.batch, self.settings.frames, dtype=torch.int64, device=device)
+        self.listened = torch.zeros((), device=device)
+        self.listens = self.bank.symbols is not None
         self.revive = torch.ones((), dtype=torch.bool, device=device)
         rest = {"betas": (0.8, 0.99), "weight_decay": 0.0, "fused": graphed, "capturable": graphed}
-        rates = torch.zeros((), device=device), torch.zeros((), device=device)
+        rates = [torch.zeros((), device=device) for _ in range(3)]
         if self.settings.fixed_codes:
             self.codec.fix_codes()
         learning = [one for one in self.codec.parameters() if one.requires_grad]
-        self.teach_codec = torch.optim.AdamW(learning, lr=rates[0], **rest)
+        self.teach_codec = torch.optim.AdamW([*learning, *self.reader.parameters()], lr=rates[0], **rest)
+        self.teach_listener = torch.optim.AdamW(self.listener.parameters(), lr=rates[2], **rest)
         self.teach_critics = torch.optim.AdamW(self.critics.parameters(), lr=rates[1], **rest)
         self.works = {
-            "unquantised": _Repeated(lambda: self.learn(quantised=False, judged=False)),
-            "quantised": _Repeated(lambda: self.learn(quantised=True, judged=False)),
-            "judged": _Repeated(lambda: self.learn(quantised=True, judged=True)),
+            "unquantised": Repeated(lambda: self.learn(quantised=False, judged=False)),
+            "quantised": Repeated(lambda: self.learn(quantised=True, judged=False)),
+            "judged": Repeated(lambda: self.learn(quantised=True, judged=True)),
         }
+
+    @property
+    def judges(self) -> dict[str, nn.Module]:
+        return {"critics": self.critics, "listener": self.listener, "reader": self.reader}
 
     @property
     def minutes(self) -> float:
@@ -123,20 +114,24 @@ class Run:
         warm = min(1.0, (self.steps - self.first + 1) / WARM_STEPS)
         self.teach_codec.param_groups[0]["lr"].fill_(self.settings.rate * fall * warm)
         self.teach_critics.param_groups[0]["lr"].fill_(self.settings.critic_rate)
+        self.teach_listener.param_groups[0]["lr"].fill_(self.settings.rate * fall * warm)
+        learned = (self.steps - LISTENER_STEPS[0]) / (LISTENER_STEPS[1] - LISTENER_STEPS[0])
+        self.listened.fill_(self.settings.listened * min(1.0, max(0.0, learned)))
 
     def step(self) -> None:
         """One batch through the codec, and through the critics once they have begun."""
         self.set_rates()
         if self.settings.fixed_codes:
-            codes, wav = self.bank.draw(*self.codes.shape[:2])
+            codes, wav, said = self.bank.draw(*self.codes.shape[:2])
             self.codes.copy_(codes)
-            self.real.copy_(wav)
         else:
-            self.real.copy_(self.bank.draw(*self.real.shape[::2]))
+            wav, said = self.bank.draw(*self.real.shape[::2])
+        self.real.copy_(wav)
+        self.said.copy_(said)
         self.revive.fill_(self.progress < 0.8)
         if self.steps == UNQUANTISED_STEPS and not self.settings.fixed_codes:
             with torch.no_grad():
-                self.codec.begin_books(self.bank.draw(20 * len(self.real), self.real.shape[2]), len(self.real))
+                self.codec.begin_books(self.bank.draw(20 * len(self.real), self.real.shape[2])[0], len(self.real))
         judged = "judged" if self.progress >= self.settings.critic_share else "quantised"
         self.works["unquantised" if self.steps < UNQUANTISED_STEPS else judged](self.settings.device)
         self.steps += 1
@@ -147,15 +142,23 @@ class Run:
         if self.settings.fixed_codes:
             made = self.codec.decode(self.codes)
         else:
-            made, losses["commitment"] = self.codec(self.real, self.revive if quantised else None)
+            made, telling, losses["commitment"] = self.codec(self.real, self.revive if quantised else None)
+            if self.listens:
+                told = self.reader(telling.transpose(1, 2))
+                losses |= {"told": misheard(told, self.said), "told wrong": wrong(told, self.said)}
         heard, real = made.detach()[:, 0].requires_grad_(), self.real[:, 0]
         losses["mel"], losses["magnitude"] = self.spectral(heard, real)
         (wanted,) = torch.autograd.grad(_weighted(losses, "mel", "magnitude"), heard)
+        judgement = 0
         if judged:
             losses |= self.judge(heard, real)
             (judgement,) = torch.autograd.grad(_weighted(losses, "verdict", "alike"), heard)
-            wanted = wanted + judgement * (JUDGED * wanted.norm() / judgement.norm().clamp_min(1e-9))
-        _learn(self.teach_codec, (made[:, 0] * wanted).sum() + _weighted(losses, "commitment"), self.codec)
+            judgement = _sized(judgement, JUDGED * wanted.norm())
+        if self.listens:
+            losses |= self.listen(heard, real)
+            (asked,) = torch.autograd.grad(_weighted(losses, "misheard", "distance"), heard)
+            judgement = judgement + _sized(asked, self.listened * wanted.norm())
+        _learn(self.teach_codec, (made[:, 0] * (wanted + judgement)).sum() + _weighted(losses, "commitment", "told"))
         self.losses = {name: loss.detach() for name, loss in losses.items()}
 
     def judge(self, made: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -165,12 +168,24 @@ class Run:
         made, real = (wav[:, start : made.shape[1] - start] / size for wav in (made, real))
         seen = self.critics(real)
         told = critic_loss(self.critics(made.detach()), seen)
-        _learn(self.teach_critics, told, self.critics)
+        _learn(self.teach_critics, told)
         seen = [[state.detach() for state in states] for states in seen]
         self.critics.requires_grad_(False)
         verdict, alike = codec_losses(self.critics(made), seen)
         self.critics.requires_grad_(True)
         return {"verdict": verdict, "alike": alike, "critics": told}
+
+    def listen(self, made: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
+        """How much of what is said in `real` the listener hears in `made`, once it has learned from both."""
+        heard = self.listener(real)
+        seen = self.listener(made.detach())
+        _learn(self.teach_listener, misheard(heard[-1], self.said) + 0.5 * misheard(seen[-1], self.said))
+        told = {"real wrong": wrong(heard[-1], self.said), "made wrong": wrong(seen[-1], self.said)}
+        heard = [state.detach() for state in heard]
+        self.listener.requires_grad_(False)
+        seen = self.listener(made)
+        self.listener.requires_grad_(True)
+        return {"misheard": misheard(seen[-1], self.said), "distance": distance(seen, heard), **told}
 
     def report(self) -> None:
         used = (self.codec.books.count > 0.1).float().mean(1)
@@ -184,48 +199,61 @@ class Run:
         return all(math.isfinite(float(loss)) for loss in self.losses.values())
 
     def keep(self) -> None:
-        """Writes the codec and the critics."""
+        """Writes the codec, and who judges it."""
         save(self.codec, self.settings.out, self.minutes, self.steps, self.settings.fixed_codes)
-        tensors = {name: tensor.half().contiguous() for name, tensor in self.critics.state_dict().items()}
-        save_file(tensors, self.settings.out / _CRITICS)
+        for name, part in self.judges.items():
+            tensors = {key: tensor.half().contiguous() for key, tensor in part.state_dict().items()}
+            save_file(tensors, self.settings.out / f"{name}.safetensors")
 
     def go_back(self) -> None:
         """To what was last kept, with optimisers that remember nothing."""
         load(self.codec, self.settings.out)
-        if (self.settings.out / _CRITICS).is_file():  # critics can begin anew beside an old codec
-            held = load_file(self.settings.out / _CRITICS)
-            self.critics.load_state_dict({name: tensor.float() for name, tensor in held.items()})
+        for name, part in self.judges.items():
+            path = self.settings.out / f"{name}.safetensors"
+            if path.is_file():  # they can begin anew beside an old codec
+                part.load_state_dict({key: tensor.float() for key, tensor in load_file(path).items()})
         self.__post_init__()
 
 
 def _weighted(losses: dict[str, torch.Tensor], *names: str) -> torch.Tensor | int:
-    return sum(WEIGHTS[name] * losses[name] for name in names if name in losses)
+    return sum(WEIGHTS.get(name, 1.0) * losses[name] for name in names if name in losses)
 
 
-def _learn(optimiser: torch.optim.Optimizer, loss: torch.Tensor, network: nn.Module) -> None:
+def _sized(gradient: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    return gradient * (size / gradient.norm().clamp_min(1e-9))
+
+
+def _learn(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
     optimiser.zero_grad(set_to_none=True)
     loss.backward()
-    nn.utils.clip_grad_norm_(network.parameters(), 30.0)
+    nn.utils.clip_grad_norm_([one for group in optimiser.param_groups for one in group["params"]], 30.0)
     optimiser.step()
 
 
-def train(settings: Settings, resume: bool) -> None:
-    """Runs until the time is over; keeps the codec now and then and at the end."""
+def begin(settings: Settings, resume: bool) -> Run:
+    """What is to be trained, as new or as it was kept."""
     torch.manual_seed(settings.seed)
     torch.backends.cudnn.benchmark = True
     if settings.device.startswith("cuda"):
         fuse_snakes()
     device = settings.device
     if settings.fixed_codes:
-        bank = CodedBank(settings.data, settings.out, device, DEFAULT, settings.focus)
+        bank = CodedBank(settings.data, settings.out, device, settings.voice, settings.focus)
     else:
         bank = Bank(settings.data, device)
     codec = Codec().to(device)
-    run = Run(settings, bank, codec, Critics().to(device), SpectralLoss().to(device))
+    parts = Critics(), SpectralLoss(), Listener(), Reader(LATENT)
+    run = Run(settings, bank, codec, *(part.to(device) for part in parts))
     print(f"codec: {len(run.bank.samples) / 24_000 / 3600:.2f} h of speech, on {device}", flush=True)
     if resume and (settings.out / "model.safetensors").is_file():
         run.before, run.steps = load(run.codec, settings.out)
         run.go_back()
+    return run
+
+
+def train(settings: Settings, resume: bool) -> None:
+    """Runs until the time is over; keeps the codec now and then and at the end."""
+    run = begin(settings, resume)
     run.begin = logged = kept = time.time()
     while run.progress < 1.0:
         run.step()
@@ -256,8 +284,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--critic-frames", type=int, default=Settings.critic_frames)
     parser.add_argument("--critic-share", type=float, default=Settings.critic_share)
     parser.add_argument("--critic-rate", type=float, default=Settings.critic_rate)
+    parser.add_argument("--listened", type=float, default=LISTENED, help="size of the listener's gradient")
     parser.add_argument("--fixed-codes", action="store_true", help="with --resume: the decoder alone learns")
-    parser.add_argument("--focus", type=float, default=Settings.focus, help=f"share of {DEFAULT}, with --fixed-codes")
+    parser.add_argument("--focus", type=float, default=Settings.focus, help="share of --voice, with --fixed-codes")
+    parser.add_argument("--voice", default=DEFAULT)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--resume", action="store_true", help="go on from what --out holds")
     given = vars(parser.parse_args(arguments))

@@ -21,11 +21,11 @@ from .corpus import PAUSES, SPEEDS, TAG
 from .flite import Silent
 
 SAMPLE_RATE = 24_000
+STEP = SAMPLE_RATE // 100  # what loudness, silence and symbols are measured in
 EDGE_SECONDS = 0.1  # silence kept before and after the speech
 LOUDNESS = 0.08  # root mean square of the louder half of a clip
 PEAK = 0.95
 DEFAULT = "slt"  # the voice that speaks where no reference is given
-_FRAME = SAMPLE_RATE // 100  # what loudness and silence are measured in
 
 SOURCES = {
     "slt": "CMU ARCTIC slt in flite 2.2: free for any use, Carnegie Mellon University (BSD-like)",
@@ -134,7 +134,7 @@ def _speak_espeak(voice: Voice, text: str, speed: float) -> Spoken:
 
 def _loudness(wav: torch.Tensor) -> torch.Tensor:
     """Root mean square of every hundredth of a second."""
-    frames = wav[: len(wav) // _FRAME * _FRAME].view(-1, _FRAME)
+    frames = wav[: len(wav) // STEP * STEP].view(-1, STEP)
     return frames.square().mean(1).sqrt()
 
 
@@ -145,7 +145,7 @@ def trim(spoken: Spoken, edge: float = EDGE_SECONDS) -> Spoken:
     if not len(loud):
         return spoken
     keep = round(edge * SAMPLE_RATE)
-    start, stop = int(loud[0]) * _FRAME - keep, (int(loud[-1]) + 1) * _FRAME + keep
+    start, stop = int(loud[0]) * STEP - keep, (int(loud[-1]) + 1) * STEP + keep
     wav = torch.nn.functional.pad(wav[max(0, start) : stop], (max(0, -start), max(0, stop - len(wav))))
     return Spoken(wav, tuple(max(0.0, at - start / SAMPLE_RATE) for at in spoken.starts))
 

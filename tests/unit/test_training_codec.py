@@ -13,10 +13,11 @@ from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.config import FRAME_SAMPLES
 from higgs_tts.engine.tools.tiny_codec import hf_config
 from higgs_tts.training import export, train_codec
-from higgs_tts.training.bank import CodedBank
+from higgs_tts.training.bank import Bank, CodedBank
 from higgs_tts.training.codec_model import CONFIG, Codec, load, save
 from higgs_tts.training.critics import Critics
 from higgs_tts.training.talker import Shape, Talker
+from higgs_tts.training.voices import STEP
 from higgs_tts.training.weights import save_talker
 from safetensors.torch import load_file, save_file
 
@@ -48,6 +49,59 @@ def speech(tmp_path_factory):
     (path / "train-000.i16").write_bytes(noise.numpy().tobytes())
     (path / "train-000.json").write_text(json.dumps(made))
     return path
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """A shard whose samples and symbols both count its hundredths of a second, from 1 in each utterance."""
+    path, made, total = tmp_path_factory.mktemp("told"), [], 0
+    steps = (37, 20)
+    for speaker, count in zip(FRAMES, steps, strict=True):
+        made.append({"text": "", "speaker": speaker, "start": total * STEP, "samples": count * STEP})
+        total += count
+    count = torch.cat([torch.arange(1, steps + 1) for steps in steps])
+    (path / "000.i16").write_bytes((count * 100).to(torch.int16).repeat_interleave(STEP).numpy().tobytes())
+    (path / "000.sym").write_bytes(count.to(torch.uint8).numpy().tobytes())
+    (path / "000.json").write_text(json.dumps(made))
+    return path
+
+
+def test_each_frame_comes_with_what_is_heard_in_its_middle(folder, told):
+    wav, said = Bank(told, "cpu").draw(20, 6 * FRAME_SAMPLES)
+    middles = wav[:, 0, FRAME_SAMPLES // 2 :: FRAME_SAMPLES]
+    assert said.shape == (20, 6) and said.unique().numel() > 6
+    gain = middles / (said * 100 / 32768)  # a batch has several levels
+    torch.testing.assert_close(gain, gain[:, :1].expand(-1, 6))
+    _, wav, said = CodedBank(told, folder, "cpu", "slt", 1.0).draw(20, 4)
+    whole = said[said != 0]  # the last frame of an utterance may be half silence
+    middles = wav[:, 0, FRAME_SAMPLES // 2 :: FRAME_SAMPLES]
+    assert len(whole) > 40
+    torch.testing.assert_close((middles * 32768 / 100)[said != 0], whole.float())
+
+
+def test_shards_that_do_not_all_tell_do_not_tell(told, speech, tmp_path):
+    for path in (*told.iterdir(), *speech.iterdir()):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    bank = Bank(tmp_path, "cpu")
+    assert bank.symbols is None and not bank.draw(2, 2 * FRAME_SAMPLES)[1].any()
+
+
+@torch.inference_mode(False)
+def test_a_listener_and_a_reader_learn_beside_the_codec(told, tmp_path):
+    pytest.importorskip("torchaudio", reason="the spectral loss takes its mel bands from torchaudio")
+    settings = train_codec.Settings(told, tmp_path, 1.0, batch=2, frames=8, critic_share=2.0, device="cpu")
+    run = train_codec.begin(settings, resume=False)
+    run.step()
+    before = {name: {k: v.clone() for k, v in part.state_dict().items()} for name, part in run.judges.items()}
+    run.step()
+    changed = {
+        name for name, part in run.judges.items()
+        if any(not torch.equal(v, before[name][k]) for k, v in part.state_dict().items())
+    }  # fmt: skip
+    assert changed == {"listener", "reader"}
+    assert run.sound and {"told", "misheard", "distance"} < run.losses.keys() and float(run.losses["made wrong"]) <= 1
+    run.keep()
+    assert {f"{name}.safetensors" for name in run.judges} < {path.name for path in tmp_path.iterdir()}
 
 
 def test_the_folder_has_every_tensor_that_transformers_asks_for(folder):
@@ -102,7 +156,8 @@ def test_speech_lies_beside_the_codes_it_has_by_itself(folder, speech):
     count = sum(map(sum, FRAMES.values()))
     assert bank.codes.shape == (count, 8) and bank.frames.shape == (count, FRAME_SAMPLES)
     assert bank.focus.tolist() == list(range(sum(FRAMES["slt"])))
-    codes, wav = bank.draw(3, 4)
+    codes, wav, said = bank.draw(3, 4)
+    assert not said.any()  # these shards do not tell
     assert codes.shape == (3, 4, 8) and wav.shape == (3, 1, 4 * FRAME_SAMPLES)
     frames = wav[0].view(4, FRAME_SAMPLES)
     start = next(i for i in range(count) if torch.equal(bank.frames[i].float() / 32768, frames[0]))

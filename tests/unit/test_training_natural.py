@@ -8,7 +8,7 @@ from higgs_tts.training.kokoro import Decoder, Kokoro, SnakeBlock
 from higgs_tts.training.natural_voices import DEFAULT, SOURCES, TRAINED, UNSEEN, VOICES, Voices, shares
 from higgs_tts.training.speak import joined
 from higgs_tts.training.speaker import EDGES, Sound
-from higgs_tts.training.voices import SAMPLE_RATE
+from higgs_tts.training.voices import SAMPLE_RATE, STEP
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,10 @@ def test_voices_are_mixtures_with_a_licence(tmp_path):
 
 def test_a_pause_is_as_long_as_it_says():
     first, second = (np.full(24_000, value, np.int16) for value in (1, 2))
-    sound = joined([Sound(first, (0.1,)), Sound(second, (0.1, 0.5))], (1.1,))
+    heard = [np.full(100, value, np.uint8) for value in (3, 4)]
+    sound = joined([Sound(first, (0.1,), heard[0]), Sound(second, (0.1, 0.5), heard[1])], (1.1,))
+    assert len(sound.symbols) * STEP == len(sound.samples)
+    assert sound.symbols.tolist() == [3] * 100 + [0] * (len(sound.symbols) - 200) + [4] * 100
     silence = np.flatnonzero(sound.samples == 2)[0] - 24_000
     assert silence + sum(EDGES) * SAMPLE_RATE == pytest.approx(1.1 * SAMPLE_RATE)
     assert sound.words == pytest.approx(
