@@ -234,7 +234,7 @@ class Server:
             self._clips.popitem(last=False)
         try:
             return await asyncio.shield(made)  # a caller who goes does not take it from the others
-        except HiggsError:
+        except (HiggsError, torch.OutOfMemoryError):  # the next call with it may be luckier
             self._clips.pop(digest, None)
             raise
 

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
 
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
@@ -215,6 +216,19 @@ def test_a_clip_comes_with_the_call(served):
         ask(served[0], body={**SHORT, "voice": "oliver", "response_format": "pcm"}),
     )
     assert given[0] == 200 and given[2] == named[2]
+
+
+def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(served, engine, monkeypatch):
+    clip = base64.b64encode((BUILT_IN / "ruth.flac").read_bytes()).decode()
+    body = {**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "A text."}
+
+    def short_of_memory(*given):
+        raise torch.OutOfMemoryError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "encode_voice", short_of_memory)
+        assert ask(served[0], body=body)[0] == 503
+    assert ask(served[0], body=body)[0] == 200
 
 
 @pytest.mark.parametrize(
