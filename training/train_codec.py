@@ -149,16 +149,17 @@ class Run:
         heard, real = made.detach()[:, 0].requires_grad_(), self.real[:, 0]
         losses["mel"], losses["magnitude"] = self.spectral(heard, real)
         (wanted,) = torch.autograd.grad(_weighted(losses, "mel", "magnitude"), heard)
-        judgement = 0
+        size, pulls = wanted.norm(), []
         if judged:
             losses |= self.judge(heard, real)
-            (judgement,) = torch.autograd.grad(_weighted(losses, "verdict", "alike"), heard)
-            judgement = _sized(judgement, JUDGED * wanted.norm())
+            pulls.append((JUDGED, "verdict", "alike"))
         if self.listens:
             losses |= self.listen(heard, real)
-            (asked,) = torch.autograd.grad(_weighted(losses, "misheard", "distance"), heard)
-            judgement = judgement + _sized(asked, self.listened * wanted.norm())
-        _learn(self.teach_codec, (made[:, 0] * (wanted + judgement)).sum() + _weighted(losses, "commitment", "told"))
+            pulls.append((self.listened, "misheard", "distance"))
+        for share, *names in pulls:
+            (pull,) = torch.autograd.grad(_weighted(losses, *names), heard)
+            wanted = wanted + pull * (share * size / pull.norm().clamp_min(1e-9))
+        _learn(self.teach_codec, (made[:, 0] * wanted).sum() + _weighted(losses, "commitment", "told"))
         self.losses = {name: loss.detach() for name, loss in losses.items()}
 
     def judge(self, made: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -217,10 +218,6 @@ class Run:
 
 def _weighted(losses: dict[str, torch.Tensor], *names: str) -> torch.Tensor | int:
     return sum(WEIGHTS.get(name, 1.0) * losses[name] for name in names if name in losses)
-
-
-def _sized(gradient: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    return gradient * (size / gradient.norm().clamp_min(1e-9))
 
 
 def _learn(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
