@@ -8,12 +8,13 @@ const AHEAD = 10 * RATE // samples that are fetched before they are heard
 const MOST = 5 * RATE // samples fetched at a time
 const PATIENCE = 1000 // ms before samples are asked for again where no answer came
 const LONGEST_WAIT = 10 // seconds that are gathered before sound begins, at most
-// Seconds to gather before sound begins, by the pace of speech: what comes first comes in ever longer windows.
+// Seconds to gather before sound begins, by the pace of speech: what comes first comes in ever longer windows, and speech
+// may become slower by a sixth once a page draws and plays beside it.
 const GATHERED = [
-    { pace: 2.2, seconds: 0.25 },
-    { pace: 1.8, seconds: 0.55 },
-    { pace: 1.45, seconds: 1.2 },
-    { pace: 1.15, seconds: 2.2 },
+    { pace: 2.2, seconds: 0.35 },
+    { pace: 1.8, seconds: 0.85 },
+    { pace: 1.45, seconds: 1.5 },
+    { pace: 1.15, seconds: 2.3 },
     { pace: 0, seconds: 3 },
 ]
 
