@@ -152,9 +152,6 @@ class Engine(SpeechInterface):
         if loaded is not None:
             loaded.close()
 
-    def _few_threads(self):
-        return few_threads(self.device, sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights)))
-
     def _on_device(self):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
@@ -225,7 +222,8 @@ class Engine(SpeechInterface):
 
         Raises HiggsError when the engine is not open.
         """
-        with self._lock, self._on_device(), self._few_threads():
+        size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
+        with self._lock, self._on_device(), few_threads(self.device, size):
             if self._loaded is None:
                 raise HiggsError("The engine is not open. Open it before speaking.")
             waveform = Waveform(self._loaded.decoder, self._loaded.pool)

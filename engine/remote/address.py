@@ -51,7 +51,7 @@ class Address:
 def read_addresses(text: str, variable: str) -> list[Address]:
     """The addresses in a text, one a line, each with a variable of its own behind it if need be.
 
-    Raises HiggsError for what is no address, and for a variable that is not for this.
+    Raises HiggsError for what is not an address, and for a variable that is not for this.
     """
     found = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
     if not found:

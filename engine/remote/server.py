@@ -137,5 +137,5 @@ def _sound(answer: Answer) -> torch.Tensor:
         raise Failing(f"answered with sound of the unusual sample rate {rate}.")
     mono = wav.mean(dim=0)
     if not bool(mono.isfinite().all()):
-        raise Failing("answered with sound that holds values which are no numbers.")
+        raise Failing("answered with sound that holds values that are not numbers.")
     return resample(mono, rate, SAMPLE_RATE)

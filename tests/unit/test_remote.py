@@ -143,7 +143,7 @@ def test_several_calls_at_a_time_go_to_several_servers():
         (Reply(b'{"error": {"message": "dead"}}', headers=JSON), "instead of sound: dead"),
         (Reply(b"RIFF....WAVEnothing"), "answered with audio/wav instead of sound"),
         (Reply(wav_file(np.zeros(0, "float32"))), "answered with a sound of no length"),
-        (Reply(wav_file(np.full(9000, np.nan, "float32"), subtype="FLOAT")), "values which are no numbers"),
+        (Reply(wav_file(np.full(9000, np.nan, "float32"), subtype="FLOAT")), "values that are not numbers"),
         (Reply(wav_file(sound_of(ONE)), cut=True), "closed the connection in the middle of its answer"),
     ],
 )  # fmt: skip
