@@ -6,6 +6,7 @@ import torch
 
 from .checkpoint.load import Checkpoint, require_quantizable, talker_sizes
 from .errors import HiggsError
+from .talker.weight import KEPT_BY
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Bytes of a card beside bf16 weights: cache, codec, CUDA's own, what prompts and clips need for a moment, the desktop.
@@ -19,6 +20,7 @@ def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
     Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
     """
     held = checkpoint.talker.weights
+    held = KEPT_BY.get(held, held)
     if held and _is_quantizable(checkpoint, held):
         return held
     if device.type == "cpu":

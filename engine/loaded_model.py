@@ -116,7 +116,7 @@ class LoadedModel:
 
     def describe(self, runner: ModelRunner) -> str:
         """In plain words, what decodes and, where the codec's kernel is missing, why."""
-        weights = f", {self._config.weights} weights" if self._config.weights else ""
+        weights = f", {self.talker.layers[0].qkv.format} weights" if self._config.weights else ""
         return runner.describe() + weights + self._codec_backend
 
     @property

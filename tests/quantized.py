@@ -13,7 +13,7 @@ def quantize(tensors: dict[str, torch.Tensor], weights: str) -> None:
     for name, matrix in tensors.items():
         if is_layer_matrix(name, matrix.shape):
             largest = max(largest, scratch_bytes(matrix.shape, matrix.dtype))
-            shape = len(matrix), format.row_bytes(matrix.shape[1])
+            shape = len(matrix), format.row_bytes(matrix.shape[1]) // format.dtype.itemsize
             tensors[name] = torch.empty(shape, dtype=format.dtype, device=matrix.device)
             format.quantize(matrix, tensors[name])
     tensors[SCRATCH] = torch.empty(largest, dtype=torch.uint8, device=tensors["norm"].device)

@@ -11,6 +11,7 @@ import torch
 from ..errors import HiggsError
 from ..gguf_header import SUFFIX, GgufTensor, is_gguf, read_gguf
 from ..optional import import_optional
+from ..talker.quantize import pack_q8_0
 from .quantised_file import QuantisedFile
 from .tensor_file import Place, TensorFile, weight_files
 
@@ -32,7 +33,7 @@ _BLOCKS = {
     3: BlockType("Q4_1", 32, 20, "int4"),
     6: BlockType("Q5_0", 32, 22, "int8"),
     7: BlockType("Q5_1", 32, 24, "int8"),
-    8: BlockType("Q8_0", 32, 34, "int8"),
+    8: BlockType("Q8_0", 32, 34, "q8_0"),
     10: BlockType("Q2_K", 256, 84, "int4"),
     11: BlockType("Q3_K", 256, 110, "int4"),
     12: BlockType("Q4_K", 256, 144, "int4"),
@@ -76,7 +77,9 @@ class Blocks:
         return multiply_out(stored.view(-1, self.type.size)).view(self.shape)
 
     def put(self, out: torch.Tensor) -> bool:
-        return False
+        if self.layout == "Q8_0":
+            pack_q8_0(self.file.get(self.name, out.device).unflatten(1, (-1, self.type.size)), out)
+        return self.layout == "Q8_0"
 
 
 def q8_0(blocks: torch.Tensor) -> torch.Tensor:

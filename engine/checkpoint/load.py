@@ -14,7 +14,7 @@ import torch
 from ..config import Adapter
 from ..errors import HiggsError
 from ..talker.config import ModelConfig
-from ..talker.weight import FORMATS, SCRATCH, Format, format_of, is_layer_matrix, scratch_bytes
+from ..talker.weight import FORMATS, KEPT_BY, SCRATCH, Format, format_of, is_layer_matrix, scratch_bytes
 from .adapters import Adapters, lay_over
 from .codec_layout import CodecWeights
 from .discover import TOKENIZER
@@ -78,14 +78,15 @@ def load_talker(
 ) -> dict[str, torch.Tensor]:
     """The talker's tensors under their canonical names, fused, in `dtype` on `device`, and nothing else there.
 
-    weights: a format of talker/weight.py that the layers' matrices are quantised to on their way, one after another
-    through SCRATCH, which stays; a file that holds them so is taken as it is. Adapters are merged before that.
+    weights: what the layers' matrices are quantised to on their way, one after another through SCRATCH, which stays,
+    in the `format_for` it; a file that holds them so is taken as it is. Adapters are merged before that.
     allocate: a context for what stays.
     `embed_text` stays in host memory in the file's dtype, backed by the file where it is stored in one piece. A tied
     head is the same tensor object as `embed_codes`.
     Raises HiggsError when the checkpoint has problems.
     """
     require_whole(checkpoint)
+    weights = format_for(checkpoint, weights)
     tensors: dict[str, torch.Tensor] = {}
     jobs: list[Job] = []
     with allocate():
@@ -188,8 +189,17 @@ def require_whole(checkpoint: Checkpoint) -> None:
     )
 
 
+def format_for(checkpoint: Checkpoint, weights: str) -> str:
+    """The format of talker/weight.py that EngineConfig's `weights` means for a checkpoint: the file's own where the
+    two go together. Empty: none.
+    """
+    held = checkpoint.talker.weights
+    return held if weights and KEPT_BY.get(held) == weights else weights
+
+
 def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") -> list[int]:
     """Bytes of each tensor that `load_talker` puts on the device."""
+    weights = format_for(checkpoint, weights)
     size = _scratch_bytes(checkpoint, dtype, weights)
     sizes = [size] if size else []
     for name in checkpoint.plan.parts:
@@ -211,14 +221,15 @@ def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> 
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
-    """Raises HiggsError for widths that are not whole blocks of the format `weights`, and for a file of more bits.
+    """Raises HiggsError for widths that are not whole blocks of the format for `weights`, and for a file of more bits.
 
     Empty: nothing is quantised.
     """
-    held = checkpoint.talker.weights
-    if held and weights and FORMATS[weights].bits < FORMATS[held].bits:
-        raise HiggsError(f"{checkpoint.folder} holds {held} weights. Choose dtype auto or {held} for it.")
-    block = FORMATS[weights].block if weights else 1
+    held, format = checkpoint.talker.weights, FORMATS.get(format_for(checkpoint, weights))
+    if held and format and format.bits < FORMATS[held].bits:
+        choice = KEPT_BY.get(held, held)
+        raise HiggsError(f"{checkpoint.folder} holds {held} weights. Choose dtype auto or {choice} for it.")
+    block = format.block if format else 1
     widths = [checkpoint.plan.shape(name)[1] for name in matrices(checkpoint.plan)]
     odd = [width for width in widths if width % block]
     if odd:

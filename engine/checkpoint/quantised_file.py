@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 
 from ..talker.quantize import BLOCK, INT4_BLOCK, dequantize_int4, pack_int8
+from ..talker.weight import FORMATS
 from .tensor_file import TensorFile
 
 MARKER, METADATA, LEGACY = "comfy_quant", "_quantization_metadata", "scaled_fp8"
@@ -136,7 +137,7 @@ class QuantisedFile(TensorFile):
         self.packed, self.refused = packed, refused
         # The layers decide, and of several formats the one with the most bits.
         layers = {one.weights for name, one in packed.items() if "layers." in name}
-        self.weights = next((format for format in LAYOUTS if format in layers), "")
+        self.weights = max(layers, key=lambda name: FORMATS[name].bits, default="")
         self.shapes.pop(LEGACY, None)
         for name, one in packed.items():
             for beside in (*one.beside, name):

@@ -3,6 +3,7 @@
 int8: a row's weights, and behind them its fp32 scale, four times so that rows begin at multiples of 16 bytes.
 int4: a block is 256 bytes and then eight bf16 scales, one for each 64 weights. Eight bytes hold 16 weights: the first
 eight in their low four bits, the others in the high ones.
+q8_0: a block is 512 weights and then sixteen fp16 scales, one for each 32: ggml's Q8_0, with a block's scales together.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 BLOCK = 512  # weights
 INT4_BLOCK = BLOCK // 2 + 8 * 2  # bytes
 INT8_SCALE = 4 * 4  # bytes of a row behind its weights
+Q8_0_BLOCK = BLOCK + 16 * 2  # bytes
 ROWS_AT_ONCE = 4 << 20  # weights whose fp32 copies are there at a time
 # int4's largest magnitude is stored as -8 times the scale; a smaller scale cuts it off and resolves the others better.
 _STEPS = (8.0, 7.5, 8.5, 9.0, 9.5, 10.0, 11.0)
@@ -50,6 +52,38 @@ def dequantize_int8(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) 
 def int8_scales(data: torch.Tensor) -> torch.Tensor:
     """A view of the rows' scales, [R, 4] fp32."""
     return data[:, -INT8_SCALE:].view(torch.float32)
+
+
+def quantize_q8_0(matrix: torch.Tensor, out: torch.Tensor) -> None:
+    """matrix [R, in] of any float dtype -> out [R, in / 512 * 272] int16, rounded to nearest, as ggml does."""
+    for rows, stored in _in_parts(matrix, out.view(torch.uint8)):
+        groups = rows.unflatten(-1, (16, 32))  # [R, n, 16, 32]
+        scale = (groups.abs().amax(-1, keepdim=True) / 127.0).half()
+        codes = groups.div(torch.where(scale == 0, 1.0, scale.float())).round_().clamp_(-127, 127)
+        stored[..., :BLOCK] = codes.to(torch.int8).view(torch.uint8).flatten(2)
+        stored[..., BLOCK:] = scale.squeeze(-1).view(torch.uint8)
+
+
+def pack_q8_0(blocks: torch.Tensor, out: torch.Tensor) -> None:
+    """ggml's blocks [R, in / 32, 34] uint8, an fp16 scale and 32 codes each -> out, the same as we store it."""
+    stored = out.view(torch.uint8).unflatten(1, (-1, Q8_0_BLOCK))
+    blocks = blocks.unflatten(1, (-1, 16))  # [R, n, 16, 34]
+    stored[..., :BLOCK] = blocks[..., 2:].flatten(2)
+    stored[..., BLOCK:] = blocks[..., :2].flatten(2)
+
+
+def dequantize_q8_0(data: torch.Tensor, out: torch.Tensor, spare: torch.Tensor) -> None:
+    """As dequantize_int8; `spare` [R * in / 8] uint8 is overwritten. Rounded once, to out's dtype."""
+    scale = q8_0_scales(data)
+    wide = spare[: scale.numel() * 4].view(torch.float32).view(scale.shape)
+    wide.copy_(scale)
+    codes = data.view(torch.int8).unflatten(1, (-1, Q8_0_BLOCK))[..., :BLOCK]
+    torch.mul(codes.unflatten(2, (16, 32)), wide[..., None], out=out.unflatten(1, (-1, 16, 32)))
+
+
+def q8_0_scales(data: torch.Tensor) -> torch.Tensor:
+    """A view of the groups' scales, [R, blocks, 16] fp16."""
+    return data.view(torch.uint8).unflatten(1, (-1, Q8_0_BLOCK))[..., BLOCK:].view(torch.float16)
 
 
 def quantize_int4(matrix: torch.Tensor, out: torch.Tensor) -> None:

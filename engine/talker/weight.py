@@ -12,12 +12,16 @@ from .quantize import (
     BLOCK,
     INT4_BLOCK,
     INT8_SCALE,
+    Q8_0_BLOCK,
     dequantize_int4,
     dequantize_int8,
+    dequantize_q8_0,
     int4_scales,
     int8_scales,
+    q8_0_scales,
     quantize_int4,
     quantize_int8,
+    quantize_q8_0,
 )
 
 SCRATCH = "scratch"  # beside the tensors of a talker with quantised weights, see Weight.scratch
@@ -47,12 +51,15 @@ class Format:
         return weights // self.block * self.block_bytes + self.scale_bytes
 
 
+# q8_0's rows are no 16-bit numbers: the dtype only tells it from the others.
 FORMATS: dict[str, Format] = {
     "bf16": Format(torch.bfloat16, 1, 2, cuda="Bf16"),
     "fp32": Format(torch.float32, 1, 4),
     "int8": Format(torch.int8, BLOCK, BLOCK, INT8_SCALE, "Int8", quantize_int8, dequantize_int8, int8_scales, 127),
     "int4": Format(torch.uint8, BLOCK, INT4_BLOCK, 0, "Int4", quantize_int4, dequantize_int4, int4_scales, 8),
+    "q8_0": Format(torch.int16, BLOCK, Q8_0_BLOCK, 0, "Q8_0", quantize_q8_0, dequantize_q8_0, q8_0_scales, 127),
 }
+KEPT_BY = {"q8_0": "int8"}  # a format that only files have -> EngineConfig's dtype that keeps it
 _OF_DTYPE = {format.dtype: name for name, format in FORMATS.items()}
 
 

@@ -60,7 +60,18 @@ def begin(backend, prompt):
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize(
     ("batch", "weights"),
-    [(2, ""), (5, ""), (33, ""), (64, ""), (5, "int8"), (64, "int8"), (12, "int4"), (33, "int4")],
+    [
+        (2, ""),
+        (5, ""),
+        (33, ""),
+        (64, ""),
+        (5, "int8"),
+        (64, "int8"),
+        (5, "q8_0"),
+        (64, "q8_0"),
+        (12, "int4"),
+        (33, "int4"),
+    ],
 )
 def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family, batch, weights):
     """Both are fed the twin's codes, so that a near tie cannot lead them apart."""
@@ -173,7 +184,7 @@ def test_a_row_comes_out_the_same_whatever_stands_beside_it(wide, state_of, fami
         assert len(seen) == 1, at
 
 
-@pytest.mark.parametrize("weights", ["", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, prompt, family, weights):
     talker = wide(family, torch.bfloat16, 3, 512, weights)

@@ -48,7 +48,7 @@ def begin(backend, prompt, frames=12):
     prefill(talker, backend.state, 0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))
 
 
-@pytest.mark.parametrize("weights", ["", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_kernel_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family, weights):
     """Both are fed the twin's codes, so that a near tie cannot lead them apart."""

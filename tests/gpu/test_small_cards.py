@@ -69,7 +69,7 @@ def compare(backends, place):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("kb", [64, 99])
-@pytest.mark.parametrize("weights", ["", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
 def test_the_kernel_for_one_row_does_what_the_twin_does(wide, state_of, card, family, kb, weights):
     card(kb)
     backends = two(wide(family, torch.bfloat16, 2, 1100, weights), state_of, 1, SingleKernel)
@@ -80,7 +80,7 @@ def test_the_kernel_for_one_row_does_what_the_twin_does(wide, state_of, card, fa
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-@pytest.mark.parametrize(("kb", "weights"), [(48, ""), (48, "int8"), (99, "int8"), (99, "int4")])
+@pytest.mark.parametrize(("kb", "weights"), [(48, ""), (48, "int8"), (99, "int8"), (99, "q8_0"), (99, "int4")])
 def test_the_kernels_for_a_batch_do_what_the_twin_does(wide, state_of, card, family, kb, weights):
     card(kb)
     backends = two(wide(family, torch.bfloat16, 2, 1100, weights), state_of, len(POSITIONS), BatchKernel)

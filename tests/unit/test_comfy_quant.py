@@ -102,12 +102,12 @@ def test_doctor_names_layout_bits_and_what_becomes_of_it(tmp_path):
     report = examine(write(tmp_path / "a", "float8_e4m3fn")[0])
     assert report.dtypes["float8_e4m3fn"] == 49 and report.auto == "int8" and not report.problems
     assert report.packed.startswith(
-        "49 matrices float8_e4m3fn (8 bits a weight); rounded once more, which changes layer 0 by "
+        "49 matrices float8_e4m3fn (8 bits a weight); rounded once more to int8, which changes layer 0 by "
     )
     percent = float(report.packed.split(" by ")[1].split("%")[0])
     assert 0.2 < percent < 2
     report = examine(write(tmp_path / "b", "int8_tensorwise", only=lambda name: "mlp" in name)[0])
-    assert report.packed == "21 matrices int8_tensorwise (8 bits a weight); kept as they are as int8"
+    assert report.packed == "21 matrices int8_tensorwise (8 bits a weight); kept as they are"
 
 
 def spoil(folder, change):

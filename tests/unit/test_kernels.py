@@ -25,6 +25,7 @@ from higgs_tts.engine.talker.weight import FORMATS
 V3 = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
 V2 = ModelConfig("v2", "v2", 3072, 28, 24, 8, 128, 8192, 1e-5, RopeConfig(5e5), 128256)
 BLOCKS = {"75": 30, "80": 108, "86": 28, "89": 128, "90": 132, "100": 148, "120": 170}
+QUANTISED = [name for name, format in FORMATS.items() if format.quantize]
 SHARED_KB = {"75": 64, "80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
 
 
@@ -41,7 +42,7 @@ def test_the_sources_compile(config, capability):
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("config", "capability"), [(V3, "75"), (V2, "86"), (V3, "90")], ids=["75", "86", "90"])
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", QUANTISED)
 def test_the_sources_compile_for_quantised_weights(config, capability, weights):
     given = defines(config, BLOCKS[capability], SHARED_KB[capability] << 10, weights)
     assert_compiles(SOURCE, capability, given)
@@ -49,7 +50,7 @@ def test_the_sources_compile_for_quantised_weights(config, capability, weights):
 
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("kb", sorted(set(SHARED_KB.values())))
-@pytest.mark.parametrize("weights", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["bf16", *QUANTISED])
 def test_the_pipeline_fits_beside_the_static_shared_memory(config, kb, weights):
     tile, prefetch, stages = pipeline(config, kb << 10, weights)
     format = FORMATS[weights]
@@ -84,8 +85,14 @@ def test_the_batch_kernels_compile(config, capability):
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("config", "capability", "rows", "weights"),
-    [(V3, "80", 2, "int4"), (V2, "86", 64, "int8"), (V3, "90", 33, "int4"), (V3, "120", 9, "int8")],
-    ids=["80", "86", "90", "120"],
+    [
+        (V3, "80", 2, "int4"),
+        (V2, "86", 64, "int8"),
+        (V3, "90", 33, "int4"),
+        (V3, "120", 9, "int8"),
+        (V3, "90", 64, "q8_0"),
+    ],
+    ids=["80", "86", "90", "120", "90 q8_0"],
 )
 def test_the_batch_kernels_compile_for_quantised_weights(config, capability, rows, weights):
     limits = Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10)
@@ -93,7 +100,7 @@ def test_the_batch_kernels_compile_for_quantised_weights(config, capability, row
     assert_compiles(batch.SOURCE, capability, batch.defines(config, shape))
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", QUANTISED)
 @pytest.mark.parametrize("rows", [2, 8, 9, 16, 17, 32, 64])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_products_of_quantised_weights_fit_the_multiprocessor(capability, rows, weights):

@@ -4,19 +4,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import EMBEDDED, QUANTIZED, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_sizes
 from higgs_tts.engine.dtypes import auto_dtype
 from higgs_tts.engine.talker.quantize import BLOCK
 from higgs_tts.engine.talker.weight import FORMATS, SCRATCH, Weight, scratch_bytes
 
 CPU = torch.device("cpu")
-QUANTISED = ("int8", "int4")
+FORMATS_OF_FEW_BITS = tuple(name for name, format in FORMATS.items() if format.quantize)
+LENGTH = {"int8": None, "q8_0": 32, "int4": 64}  # of a group; None: the whole row
 
 
 def stored(matrix, name):
     format = FORMATS[name]
-    data = torch.empty(len(matrix), format.row_bytes(matrix.shape[1]), dtype=format.dtype)
+    data = torch.empty(len(matrix), format.row_bytes(matrix.shape[1]) // format.dtype.itemsize, dtype=format.dtype)
     format.quantize(matrix, data)
     return Weight(data, torch.empty(scratch_bytes(matrix.shape, torch.float32), dtype=torch.uint8))
 
@@ -25,7 +26,10 @@ def relative(ours, theirs):
     return float((ours - theirs).norm() / theirs.norm())
 
 
-@pytest.mark.parametrize(("name", "error", "row"), [("int8", 0.009, 3 * BLOCK + 16), ("int4", 0.095, 3 * 272)])
+@pytest.mark.parametrize(
+    ("name", "error", "row"),
+    [("int8", 0.009, 3 * BLOCK + 16), ("q8_0", 0.006, 3 * 544), ("int4", 0.095, 3 * 272)],
+)
 def test_normal_weights_stay_near(name, error, row):
     matrix = torch.randn(300, 3 * BLOCK, generator=torch.Generator().manual_seed(0))
     weight = stored(matrix, name)
@@ -34,12 +38,12 @@ def test_normal_weights_stay_near(name, error, row):
     assert error / 2 < relative(weight.dense(torch.float32), matrix) < error
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
 def test_a_group_is_rounded_by_itself(name):
     """One large weight costs its own group its resolution, and no other; zeros stay zeros."""
     matrix = torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(1))
     calm = stored(matrix, name).dense(torch.float32).clone()
-    group = slice(None) if name == "int8" else slice(192, 256)  # a row, 64 of its weights
+    group = slice(192, 192 + LENGTH[name]) if LENGTH[name] else slice(None)
     matrix[2, 197] = 1000.0
     matrix[1, group] = 0.0
     wild = stored(matrix, name).dense(torch.float32)
@@ -49,16 +53,16 @@ def test_a_group_is_rounded_by_itself(name):
     assert not wild[1, group].any() and abs(float(wild[2, 197]) - 1000) < 5
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
 def test_what_is_on_the_scale_comes_back_exactly(name):
     """Codes times a power of two: the scale that gives them back is among those tried."""
-    top = {"int8": 127, "int4": 8}[name]
+    top = FORMATS[name].largest
     codes = torch.randint(-top, top, (5, BLOCK), generator=torch.Generator().manual_seed(2)).float()
-    codes.view(5, -1, 64)[..., 0] = -top
+    codes.view(5, -1, LENGTH[name] or BLOCK)[..., 0] = -top
     assert torch.equal(stored(codes / 64, name).dense(torch.float32), codes / 64)
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_matrix_does_not_depend_on_how_much_is_quantised_at_once(name, dtype, monkeypatch):
     matrix = torch.randn(70, BLOCK, generator=torch.Generator().manual_seed(3)).to(dtype)
@@ -67,7 +71,7 @@ def test_a_matrix_does_not_depend_on_how_much_is_quantised_at_once(name, dtype, 
     assert torch.equal(stored(matrix, name).data, whole)
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
 def test_a_checkpoint_is_quantised_as_it_is_loaded(name):
     checkpoint = inspect(EMBEDDED)
     plain, tensors = (load_talker(checkpoint, CPU, torch.float32, weights) for weights in ("", name))
@@ -81,7 +85,7 @@ def test_a_checkpoint_is_quantised_as_it_is_loaded(name):
     assert set(tensors) - set(plain) == {SCRATCH}
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_a_step_may_be_captured(name):
     said = []
     for runner in ("eager", "traced"):
@@ -90,7 +94,7 @@ def test_a_step_may_be_captured(name):
     assert torch.equal(*said)
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_it_speaks_and_says_with_what(name):
     params = SamplingParams(max_frames=120, seed=3)
     with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name)) as engine:

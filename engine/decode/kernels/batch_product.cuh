@@ -34,8 +34,7 @@ __device__ __forceinline__ void wait_for_copies() {  // but for the LATER last g
 #endif
 }
 
-// The weights of a warp's step: 64 of each matrix row, and, where groups of 64 have scales, a word a row with the step's
-// and its neighbour's.
+// The weights of a warp's step: 64 of each matrix row, and, where groups have scales, a word a row with the step's.
 template <int TILES>
 struct Stages {
   static constexpr int ROW = 64 * Format::BITS / 8;  // bytes of a row's 64 weights
@@ -60,8 +59,34 @@ __device__ __forceinline__ void copy_step(u8* stage, const u8* matrix, int featu
 #pragma unroll
     for (int r = lane; r < 16 * TILES; r += 32)
       copy_async<4>(stage + Stages<TILES>::WEIGHTS + r * 4,
-                    block + min(first + r, features - 1) * (long long)row_bytes + Format::bytes(Format::BLOCK) - 16 +
-                        step % 8 / 2 * 4);
+                    block + min(first + r, features - 1) * (long long)row_bytes + Format::scales(step % 8));
+  }
+}
+
+// acc += the products of 32 weights of 16 features with b's h-th inputs, times the scales of the lane's two features.
+template <int HALVES>
+__device__ __forceinline__ void add_group(float (&acc)[ROW_TILES][4], const uint2 (&w)[2],
+                                          const uint4 (&b)[ROW_TILES][HALVES], int h, float first, float second) {
+  constexpr int AT_ONCE = ROW_TILES < 4 ? ROW_TILES : 4;  // more would not fit the registers
+  u32 a[2][4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int k = 0; k < 4; ++k) a[i][k] = Format::codes(i ? w[k & 1].y : w[k & 1].x, k >> 1);
+#pragma unroll
+  for (int from = 0; from < ROW_TILES; from += AT_ONCE) {
+    float sum[AT_ONCE][4] = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int n = 0; n < AT_ONCE && from + n < ROW_TILES; ++n) {
+        const uint4 x = b[from + n][h];
+        multiply(sum[n], a[i][0], a[i][1], a[i][2], a[i][3], i ? x.z : x.x, i ? x.w : x.y);
+      }
+#pragma unroll
+    for (int n = 0; n < AT_ONCE && from + n < ROW_TILES; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) acc[from + n][c] = fmaf(c < 2 ? first : second, sum[n][c], acc[from + n][c]);
   }
 }
 
@@ -90,13 +115,18 @@ __device__ __forceinline__ void add_step(float (&acc)[TILES][ROW_TILES][4], cons
       if constexpr (!Format::ROW_SCALE)
 #pragma unroll
         for (int r = 0; r < 2; ++r)
-          scale[r] = __byte_perm(scales[m * 16 + r * 8 + lane / 4], 0, step % 2 ? 0x3232 : 0x1010);
+          scale[r] = __byte_perm(scales[m * 16 + r * 8 + lane / 4], 0, Format::which(step));
 #pragma unroll
       for (int h = 0; h < HALVES; ++h) {
         uint2 w[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r)
           w[r] = Format::eight(stage + (m * 16 + r * 8 + lane / 4) * Stages<TILES>::ROW, lane / 4, from + h, lane % 4);
+        if constexpr (Format::GROUP == 32) {
+          const int shift = 16 * (from + h);
+          add_group<HALVES>(acc[m], w, b, h, fp16(scale[0] >> shift), fp16(scale[1] >> shift));
+          continue;
+        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           u32 a[4];

@@ -17,7 +17,8 @@ from ...talker.weight import FORMATS, Weight
 MIN_CAPABILITY = 80  # whose tensor cores multiply bf16
 THREADS = 256
 _MAX_TILES = 5  # sixteenths of a unit's features; their sums for 64 rows fit the registers
-_STEP_BYTES = {"int8": 16 * 64, "int4": 16 * (32 + 4)}  # of a warp's step, a tile; see Stages in the source
+# Of a warp's step, a tile; see Stages in the source.
+_STEP_BYTES = {"int8": 16 * 64, "q8_0": 16 * (64 + 4), "int4": 16 * (32 + 4)}
 _FEW_ROWS = 16
 _IN_FLIGHT, _IN_FLIGHT_MANY = 160 << 10, 104 << 10  # bytes of weights, a block; inputs of many rows need L1's part
 

@@ -20,10 +20,15 @@ BF16, FP32, INT32, INT64 = torch.bfloat16, torch.float32, torch.int32, torch.int
 THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32  # of the KV cache
-PREFETCH = {"bf16": 2, "int8": 3, "int4": 4}  # tiles in flight per warp; more delay the exchange between blocks
-TILE_BLOCKS = {"int8": 3, "int4": 6}  # of a tile of quantised weights, at most
+# Tiles in flight per warp; more delay the exchange between blocks.
+PREFETCH = {"bf16": 2, "int8": 3, "q8_0": 3, "int4": 4}
+TILE_BLOCKS = {"int8": 3, "q8_0": 3, "int4": 6}  # of a tile of quantised weights, at most
 MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
-STAGES = {"int8": 3, "int4": 4}  # of a warp, at most: with quantised weights more are slower, idle block or not
+STAGES = {
+    "int8": 3,
+    "q8_0": 3,
+    "int4": 4,
+}  # of a warp, at most: with quantised weights more are slower, idle block or not
 POLLS_PER_CHECK = 1024  # of another block's value, before a thread looks at the clock
 TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not answer for two seconds
 

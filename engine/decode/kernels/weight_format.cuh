@@ -108,19 +108,29 @@ __device__ __forceinline__ u32 multiply_bf16x2(u32 a, u32 b) {
 #endif
 }
 
+__device__ __forceinline__ float fp16(u16 v) {
+  float to;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(to) : "h"(v));
+  return to;
+}
+
 // dot() is this lane's part of the product of a block with the b-th of the blocks of inputs that it holds, but for the
 // row's scale.
 //
 // The rest is for the products of a batch, which take a block in eight steps of 64 weights. A step of a matrix row lies in
 // shared memory in quarters, the i-th at swizzled(i, row), so that lanes of several rows use different banks.
 // eight() are the 8 * t-th weight of a half of it and the seven next; codes() two or the other two of a word's four as
-// bf16. With int4 a step has a scale, and products take code times scale rounded to bf16, as torch's do.
+// bf16. Without a row's scale, GROUP weights share one, and a step's scales are in the word at scales(step) of a block.
+// With 64, that has a neighbour's as well, and products take code times scale rounded to bf16, as torch's do; with 32
+// they take codes, and sums are scaled.
 struct Int8 : Quantised {
-  static constexpr int BITS = 8;
+  static constexpr int BITS = 8, GROUP = 0;
   static constexpr float UNIT = 1.f;  // of what dot8 takes, in codes
   static constexpr bool ROW_SCALE = true;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights; }
   __host__ __device__ static constexpr long long row(long long weights) { return weights + 16; }
+  __host__ __device__ static constexpr int scales(int) { return 0; }  // a block has none
+  __device__ __forceinline__ static u32 which(int) { return 0; }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
@@ -139,12 +149,28 @@ struct Int8 : Quantised {
   }
 };
 
+struct Q8_0 : Int8 {
+  static constexpr int GROUP = 32;
+  static constexpr bool ROW_SCALE = false;
+  __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 544; }
+  __host__ __device__ static constexpr long long row(long long weights) { return bytes(weights); }
+  __host__ __device__ static constexpr int scales(int step) { return BLOCK + step * 4; }
+  __device__ __forceinline__ static u32 which(int) { return 0x3210; }
+
+  template <int C>
+  __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
+    return fp16(((const u16*)(block + BLOCK / 16))[(threadIdx.x & 31) / 2]) * Int8::dot(block, x, b);
+  }
+};
+
 struct Int4 : Quantised {
-  static constexpr int BITS = 4;
+  static constexpr int BITS = 4, GROUP = 64;
   static constexpr float UNIT = 1.f / 16;  // a code is the high half of a signed byte
   static constexpr bool ROW_SCALE = false;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights / BLOCK * 272; }
   __host__ __device__ static constexpr long long row(long long weights) { return bytes(weights); }
+  __host__ __device__ static constexpr int scales(int step) { return BLOCK / 2 + step / 2 * 4; }
+  __device__ __forceinline__ static u32 which(int step) { return step % 2 ? 0x3232 : 0x1010; }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {

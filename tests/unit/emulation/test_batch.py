@@ -30,6 +30,7 @@ IN_PLACE_OF = {  # functions with inline PTX
 
 
 IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
+    "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
     "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
     "int dp2a_high(u32 x, u32 w, int c)": "return emulation::dp2a(x, w >> 16, c);",
 }
@@ -84,7 +85,7 @@ def relative(ours, theirs):
 
 @pytest.mark.parametrize(
     ("shape", "weights"),
-    [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "int4")],
+    [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4")],
 )
 @torch.inference_mode()
 def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape, weights):
@@ -110,10 +111,11 @@ def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape, weights)
     kernels.close()
 
 
+@pytest.mark.parametrize("weights", ["int8", "q8_0"])
 @torch.inference_mode()
-def test_a_row_s_bits_do_not_depend_on_how_many_there_are(batch_kernel, narrow):
+def test_a_row_s_bits_do_not_depend_on_how_many_there_are(batch_kernel, narrow, weights):
     """Products take other tiles, and other blocks, for 2 rows than for 17 (`shape_for`)."""
-    talker, said = narrow("v3", 64, "int8"), []
+    talker, said = narrow("v3", 64, weights), []
     for batch in (2, 17):
         state, g = DecodeState(talker.config, batch, 64, talker.device, torch.bfloat16), torch.Generator()
         kernels = batch_kernel(talker, state)

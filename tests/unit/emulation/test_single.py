@@ -25,6 +25,7 @@ IN_PLACE_OF = {  # functions with inline PTX
     "void arrive(const SingleArgs& s)": "__syncthreads(); if (threadIdx.x == 0) ++*s.arrivals;",
     "uint4 poll(const void* p)": "emulation::yield(); return *(const uint4*)p;",
     "u32 shared_address(const void* p)": "return 0;",
+    "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
     "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
     "int dp2a_high(u32 x, u32 w, int c)": "return emulation::dp2a(x, w >> 16, c);",
 }
@@ -32,7 +33,7 @@ IN_PLACE_OF = {  # functions with inline PTX
 
 def options(config, weights="bf16"):
     """With tiles so small that every pipeline wraps around."""
-    ours = {"TILE_BYTES": {"bf16": 256, "int8": 512, "int4": 272}[weights], "PREFETCH": 3, "STAGES": 5}
+    ours = {"TILE_BYTES": {"bf16": 256, "int8": 512, "q8_0": 544, "int4": 272}[weights], "PREFETCH": 3, "STAGES": 5}
     kept = [d for d in single.defines(config, BLOCKS, 99 << 10, weights) if d[2:].partition("=")[0] not in ours]
     return [*kept, *(f"-D{name}={value}" for name, value in ours.items())]
 
@@ -43,7 +44,7 @@ def relative(ours, theirs):
 
 @pytest.mark.parametrize(
     ("shape", "weights"),
-    [("v3", "bf16"), ("v2", "bf16"), ("embedded", "bf16"), ("v3", "int8"), ("v3", "int4")],
+    [("v3", "bf16"), ("v2", "bf16"), ("embedded", "bf16"), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4")],
 )
 @torch.inference_mode()
 def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape, weights):
