@@ -26,7 +26,7 @@ from .prompt.script import Turn
 from .prompt.sequences import Prompts, SequenceBuilder
 from .prompt.speakers import Speakers
 from .relay import SoundInMaking, SoundMaker
-from .result import Retaken, SpeechResult, SpokenTurn, in_words
+from .result import Retaken, SpeechResult, SpokenTurn, in_words, join_turns
 from .sequence import Sequence
 from .voice.voice import Voice
 
@@ -157,10 +157,13 @@ class SpeechRequest:
         codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
         limits = sequences, self._params.max_frames, self._size[0]
         wav, said, retaken = self._assembly.finish(), self._said(), self._retaken()
-        turns = self._spoken_turns(said)
+        turns = join_turns(
+            [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], said
+        )
         if self._dialogue:
-            for number, turn in turns.items():
-                set_volume(wav[turn.start : turn.stop], self._turns[number].volume, self._dialogue.even)
+            for asked, turn in zip(self._turns, turns, strict=True):
+                if turn.is_spoken:
+                    set_volume(wav[turn.start : turn.stop], asked.volume, self._dialogue.even)
         told = [*self._warnings, *self._prompts.warnings]
         return SpeechResult(
             wav,
@@ -170,7 +173,7 @@ class SpeechRequest:
             ending.stopped(*limits),
             tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *told])),
             self._how or "none, all of it had been spoken before",
-            tuple(turns.values()),
+            turns,
             self._reused,
             retaken,
             said,
@@ -179,11 +182,13 @@ class SpeechRequest:
 
     def _plan(self):
         """Chunks, and what will become of them."""
-        planned = plan(self._turns, self._params, self._dialogue is not None, self._prompts.chunk_seconds)
+        prompts = self._prompts
+        planned = plan(self._turns, self._params, self._dialogue is not None, prompts.chunk_seconds, prompts.is_spoken)
         self._chunks = planned.chunks
         self._warnings += planned.warnings
         if not self._chunks:
-            raise HiggsError("There is nothing to say: the script has no word. Enter some text.")
+            why = " ".join(["There is nothing to say: the script has no word.", *dict.fromkeys(prompts.warnings)])
+            raise HiggsError(f"{why} Enter some text.")
         self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
         self._parts = [_Part(chunk) for chunk in self._chunks]
         ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
@@ -273,15 +278,6 @@ class SpeechRequest:
     def tick(self) -> None:
         """Tells how far it is. Raises what the listener raises to cancel."""
         self._listener.on_frame(self._done, self._done + self._remaining)
-
-    def _spoken_turns(self, said: Ordered[SpokenTurn]) -> dict[int, SpokenTurn]:
-        """Chunks as turns, by number; a turn without a word has none."""
-        turns: dict[int, SpokenTurn] = {}
-        for chunk, one in zip(self._chunks, said, strict=True):
-            first = turns.get(chunk.turn, one)
-            span = first.start, one.stop, (first.frames[0], one.frames[1])
-            turns[chunk.turn] = SpokenTurn(chunk.speaker, self._turns[chunk.turn].text, *span)
-        return turns
 
     def _said(self) -> tuple[SpokenTurn, ...]:
         found, at = [], 0

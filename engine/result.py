@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,13 +35,35 @@ def in_words(flaws: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class SpokenTurn:
-    """What one speaker said at a time, and where it lies in the sound: samples start to stop."""
+    """What one speaker said at a time, and where it lies in the sound: samples start to stop, none without a word."""
 
     speaker: str
     text: str
     start: int
     stop: int
     frames: tuple[int, int] = (0, 0)  # and in the codes
+
+    @property
+    def is_spoken(self) -> bool:
+        return self.stop > self.start
+
+
+def join_turns(
+    turns: Sequence[tuple[str, str]], numbers: Sequence[int], chunks: Sequence[SpokenTurn]
+) -> tuple[SpokenTurn, ...]:
+    """Chunks as turns; one without a chunk lies where the one before ends.
+
+    turns: (speaker, text) of each. numbers: of each chunk, which turn it belongs to; rising.
+    """
+    own: dict[int, list[SpokenTurn]] = {}
+    for number, chunk in zip(numbers, chunks, strict=True):
+        own.setdefault(number, []).append(chunk)
+    joined, at, frame = [], 0, 0
+    for number, (speaker, text) in enumerate(turns):
+        parts = own.get(number) or [SpokenTurn(speaker, text, at, at, (frame, frame))]
+        at, frame = parts[-1].stop, parts[-1].frames[1]
+        joined.append(SpokenTurn(speaker, text, parts[0].start, at, (parts[0].frames[0], frame)))
+    return tuple(joined)
 
 
 @dataclass(frozen=True)
@@ -69,7 +91,7 @@ class SpeechResult:
     stopped: str  # why it ended, in plain words
     warnings: tuple[str, ...] = ()
     how: str = ""  # what decoded it: kernels and executor, in plain words
-    turns: tuple[SpokenTurn, ...] = ()  # in order; one where nobody else speaks
+    turns: tuple[SpokenTurn, ...] = ()  # those that were given; one where nobody else speaks
     reused: int = 0  # chunks of a dialogue that had been said before
     retaken: tuple[Retaken, ...] = ()  # chunks that were spoken again, or should have been
     said: tuple[SpokenTurn, ...] = ()  # each chunk, as its turn is told

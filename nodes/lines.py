@@ -11,7 +11,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..engine import LinesRow, SamplingParams, SpeechResult, Turn, Voice, read_lines, turn_to_srt
+from ..engine import LinesRow, SamplingParams, SpeechResult, Voice, read_lines, turn_to_srt
 from . import audio, folders, types, voice_files
 from .line_files import LineFiles, look, subtitles_of
 from .line_plan import LinePlan, LineTake, plan
@@ -120,7 +120,7 @@ class HiggsTTSLines(io.ComfyNode):
         rows, files = read_lines(*lines), LineFiles(folders.below_output(folder))
         spoken = [row for row in rows if row.has_words]
         scene = scene.strip()
-        common = model.model.stamp, scene, even_loudness
+        common = model.engine.fingerprint, scene, even_loudness
         planned = plan(spoken, takes, params, said_as(pronunciations), _voices(spoken, voices, model), common)
         wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles)}
         needed, turns, given = planned.to_speak(wanted)
@@ -128,7 +128,7 @@ class HiggsTTSLines(io.ComfyNode):
         if turns:
             what = turns, given, params, scene or None
             speech = with_player(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
-            numbers = _write(files, speech, turns, needed, wanted, subtitles)
+            numbers = _write(files, speech, needed, wanted, subtitles)
         if key := _asked.get(cls.hidden.unique_id):
             _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
         report = _report(model, rows, planned, files, wanted, speech)
@@ -182,16 +182,14 @@ def _is_there(files: LineFiles, take: LineTake, subtitles: bool) -> bool:
 def _write(
     files: LineFiles,
     speech: SpeechResult,
-    turns: Sequence[Turn],
     takes: Sequence[LineTake],
     wanted: set[str],
     subtitles: bool,
 ) -> list[int]:
-    """Writes the wanted files, and returns which turns of the speech they are. takes: what `turns` were spoken for."""
-    asked, made, numbers = iter(zip(turns, takes, strict=True)), {}, []
-    for number, spoken in enumerate(speech.turns):  # turns without a word are not among them
-        take = next(take for turn, take in asked if (turn.speaker, turn.text) == (spoken.speaker, spoken.text))
-        if take.file in wanted:
+    """Writes the wanted files, and returns which turns of the speech they are. takes: what these were spoken for."""
+    made, numbers = {}, []
+    for number, (spoken, take) in enumerate(zip(speech.turns, takes, strict=True)):
+        if take.file in wanted and spoken.is_spoken:
             made[take.file] = take.fingerprint, audio.wav_file(speech, number)
             beside = subtitles_of(take.file)
             if subtitles or beside in files.listed:  # those of an earlier run say the same as the sound

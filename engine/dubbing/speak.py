@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -114,6 +115,9 @@ class _Run:
             slots = [timeline.slot(first + at) for at in range(len(group))]
             for cue, slot, (wav, at_first, pace) in zip(group, slots, self._group(group, slots, options), strict=True):
                 place = timeline.place(len(wav) / SAMPLE_RATE)
+                if not len(wav):  # pronunciations, or a model without tags, left no word
+                    spoken.append(SpokenCue(replace(cue, turns=()), cue.start, cue.stop))
+                    continue
                 wav = with_tempo(wav, place.tempo)
                 stop = place.start + len(wav) / SAMPLE_RATE
                 spoken.append(SpokenCue(cue, place.start, stop, slot, at_first, pace, place.tempo))
@@ -165,9 +169,9 @@ class _Run:
         wavs, gap = iter(speech.turns), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
         found = []
         for cue in cues:
-            spans = [next(wavs) for _ in cue]
+            spans = [span for span in itertools.islice(wavs, len(cue)) if span.is_spoken]
             parts = [part for span in spans for part in (gap, speech.wav[span.start : span.stop].cpu())]
-            found.append(torch.cat(parts[1:]))
+            found.append(torch.cat(parts[1:] or [gap[:0]]))
         earlier = sum(part.chunks for part in self._parts)
         retaken = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retaken)
         self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retaken=retaken))

@@ -9,7 +9,7 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an opened audi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -62,6 +62,10 @@ class PromptBuilder:
     def knows(self, tag: str) -> bool:
         """Whether the tokenizer has a control tag."""
         return self._vocabulary.guard.is_tag(tag)
+
+    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
+        """Whether `build` finds anything to say in a text; warn is told what it leaves out."""
+        return self._vocabulary.guard.speakable(self._vocabulary.guard.clean(text, warn))
 
     def build(
         self,

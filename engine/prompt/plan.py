@@ -39,10 +39,12 @@ def plan(
     params: SamplingParams,
     is_dialogue: bool,
     chunk_seconds: Callable[[Script, str], tuple[float, float]],
+    is_spoken: Callable[[str], bool] = is_spoken,
 ) -> Plan:
     """The chunks of all turns; of a dialogue's turn without a word only its pauses count.
 
-    chunk_seconds: how long a speaker's chunks of a text may get, and the first of them.
+    chunk_seconds: how long a speaker's chunks of a text may get, and the first of them. is_spoken: whether a text has
+    anything to say.
     """
     chunks: list[Chunk] = []
     warnings: list[str] = []

@@ -137,7 +137,7 @@ def speaker_key(name: str) -> str:
     return numbered[1] if numbered else key
 
 
-_NAME = r"[^\W_][\w.'’-]*(?:[ _][\w.'’-]+){0,3}"
+_NAME = r"[^\W_][\w.'’-]*(?: [\w.'’-]+){0,3}"
 _DECLARED = re.compile(rf"\s*({_NAME})\s*=\s*(\S.*?)\s*")
 _BRACKET = re.compile(rf"\s*\[\s*({_NAME})\s*((?:\|[^\[\]|]*)*)\]\s*:?\s*(.*)", re.DOTALL)
 _COLON = re.compile(rf"\s*({_NAME})\s*(?::(?=\s|$)|：)\s*(.*)", re.DOTALL)

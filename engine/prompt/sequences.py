@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 from ..config import FRAME_RATE, SamplingParams
@@ -27,6 +28,8 @@ class Prompts(Protocol):
     ) -> Sequence: ...
 
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]: ...
+
+    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool: ...
 
 
 class SequenceBuilder:
@@ -66,6 +69,13 @@ class SequenceBuilder:
         if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):
             fits /= 2
         return min(wanted, max(fits, _LEAST_SECONDS)), first
+
+    def is_spoken(self, text: str) -> bool:
+        """Whether the model has anything to say of a turn. Where it has not, `warnings` tells what was left out."""
+        left_out: list[str] = []
+        is_spoken = self._builder.is_spoken(text, left_out.append)
+        self.warnings += () if is_spoken else left_out
+        return is_spoken
 
     def build(self, chunk: Chunk) -> Sequence:
         """The chunk's sequence. Raises HiggsError where less than a second of speech fits behind it."""

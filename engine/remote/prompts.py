@@ -76,6 +76,10 @@ class RemotePrompts:
             scene=scene,
         )
 
+    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
+        """Whether `build` finds anything to say in a text; warn is told what it leaves out."""
+        return self._guard.speakable(self._guard.clean(text, warn))
+
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
         """(1, 0): nobody here knows how many positions it takes. Raises as `build` does."""
         self._content(text, lambda warning: None)

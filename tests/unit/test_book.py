@@ -27,6 +27,8 @@ from higgs_tts.engine import (
     Voice,
     narrate,
     read_book_text,
+    read_pronunciations,
+    said_as,
 )
 from higgs_tts.engine.book import chapters as planning
 from higgs_tts.engine.book import sound_file
@@ -133,6 +135,16 @@ def test_what_is_lost_is_made_again_and_the_same(engine, whole, tmp_path, lost, 
     report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
     assert made_in(folder) == expected
     assert bool(report.frames) == bool(spoken_again) and (report.reused > 0) != bool(spoken_again)
+
+
+def test_turns_of_which_no_word_is_left_are_silent(engine, tmp_path):
+    """As where pronunciations leave none: in the middle, and where a chapter ends."""
+    text = "# One\n\nHello there.\n\nHmm.\n\nGood bye.\n\nHmm.\n\n# Two\n\nThe end."
+    book = said_as(read_book_text(text, "Book"), read_pronunciations("Hmm = [pause 1]"))
+    report = narrate(engine, book, tmp_path, params=PARAMS)
+    assert [file.name for file in report.files] == ["01 One.flac", "02 Two.flac"]
+    assert "Hello there." in (srt := (tmp_path / "01 One.srt").read_text()) and "Good bye." in srt and "Hmm" not in srt
+    assert narrate(engine, book, tmp_path, params=PARAMS).frames == 0
 
 
 def test_a_damaged_sequence_is_spoken_again(engine, whole, tmp_path):

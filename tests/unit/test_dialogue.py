@@ -31,6 +31,12 @@ def turns_of(script, known=()):
     return [(turn.speaker, turn.text) for turn in read_dialogue(script, known).turns]
 
 
+def test_underscores_take_no_time():
+    """Their number of readings as a name grew with its cube: this took hours."""
+    line = f"Introduction{'_' * 4000} x y z w 1"
+    assert turns_of(line) == [("", line)]
+
+
 @pytest.mark.parametrize(
     ("script", "known", "turns"),
     [
@@ -256,9 +262,24 @@ def test_a_turn_without_a_word_is_a_pause(voices):
     silent = Turn("Bob", "[pause 1] <|emotion:awe|> [pause 0.5]")
     script = [Turn("Bob", "..."), Turn("Ann", "One apple."), silent, Turn("Ann", "Two.")]
     with opened(EMBEDDED) as engine:
-        one, two = engine.speak_turns(script, voices, PARAMS).turns
-    assert one.start == 0, "nothing is silent before the first word"
-    assert two.start - one.stop == 1.5 * SAMPLE_RATE and (one.text, two.text) == ("One apple.", "Two.")
+        turns = engine.speak_turns(script, voices, PARAMS).turns
+    assert [turn.text for turn in turns] == [turn.text for turn in script]
+    assert [turn.is_spoken for turn in turns] == [False, True, False, True]
+    before, one, between, two = turns
+    assert before.start == one.start == 0, "nothing is silent before the first word"
+    assert two.start - one.stop == 1.5 * SAMPLE_RATE and between.start == between.stop == one.stop
+    assert between.frames == (one.frames[1], two.frames[0])
+
+
+def test_what_a_model_without_tags_cannot_say_is_left_out(written, voices):
+    """Higgs Audio v2 has no control tags, so a turn that is but an effect says nothing there."""
+    script = [Turn("Ann", "One apple."), Turn("Ann", "<|sfx:laughter|>"), Turn("Ann", "Two.")]
+    with opened(written["v2"]) as engine:
+        speech = engine.speak_turns(script, voices, PARAMS)
+        with pytest.raises(HiggsError, match=r"no word\. <\|sfx:laughter\|> was left out: Higgs Audio v2"):
+            engine.speak_turns(script[1:2], voices, PARAMS)
+    assert [turn.is_spoken for turn in speech.turns] == [True, False, True]
+    assert any("<|sfx:laughter|> was left out" in warning for warning in speech.warnings)
 
 
 def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):

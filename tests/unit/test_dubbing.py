@@ -204,6 +204,15 @@ def test_a_cue_with_a_pace_of_its_own_keeps_it_and_two_share_one():
     assert cue_lines(speech)[1].startswith("2  00:00:05,000  ANN and BOB: ")
 
 
+def test_a_cue_of_which_no_word_is_left_is_one_without_words():
+    """As where pronunciations leave none."""
+    cues = [cue(0, 1, "Ann", number=1, text="One two."), cue(2, 3, "Ann", number=2, text="")]
+    cues.append(CueTurns(3, 4, 6, "Three", (Turn("Ann", ""), Turn("Bob", "Three."))))
+    speech = speak_cues(Spoken(), cues, fit=CueParams(stretch=1))
+    assert [at for at, _ in speech.sounds] == [0, 4] and len(speech.sounds[1][1]) == SAMPLE_RATE // 10
+    assert cue_lines(speech)[1] == "2  00:00:02,000  no words" and speech.cues[1].stop == 3
+
+
 def test_two_thousand_cues_are_spoken_in_parts_with_the_same_voices():
     cues = [cue(at, at + 1, "AB"[at % 2], number=at + 1, text=words(9, at)) for at in range(2000)]
     engine = Spoken()

@@ -138,7 +138,7 @@ def test_settings_count(run, change):
 
 def test_another_checkpoint_counts(run):
     run(SHEET, voices=VOICES)
-    run.model.stamp = "other files"
+    run.engine.fingerprint = "other files"
     assert len(run(SHEET, voices=VOICES)) == 3
 
 

@@ -79,7 +79,7 @@ def test_the_same_choice_is_shared_and_another_is_not(load, add):
     others += [add(add(model, "more/slow", 0.5), "anna", 0.5), add(load(dtype="bf16"), "anna", 0.5)]
     every = [model, one, *others]
     assert len({id(patcher) for patcher in every}) == len({id(patcher.engine) for patcher in every}) == 7
-    assert len({patcher.model.stamp for patcher in every}) == 7  # what Higgs Lines has spoken already goes by it
+    assert len({patcher.engine.fingerprint for patcher in every}) == 7  # what Higgs Lines has spoken already goes by it
     assert not any(patcher.engine.opened for patcher in every)
     assert others[2].model.label == "one + anna 0.5 + slow 0.5"
 
