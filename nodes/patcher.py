@@ -24,7 +24,6 @@ class HiggsModel(torch.nn.Module):
         self.label = ""  # what the checkpoint is called, for the info output
         self.warnings: tuple[str, ...] = ()  # the loader's, for the same
         self.files: list[list] = []  # sizes and times of what it is loaded from
-        self.stamp = ""  # stands for the checkpoint's files and their precision
         # ComfyUI drops evicted outputs without a call; whoever held this last, the weights are freed with it.
         weakref.finalize(self, close_quietly, engine).atexit = False
 

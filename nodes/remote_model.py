@@ -25,10 +25,5 @@ class ServerModel:
         """What the model is called, for the info output."""
         return self.engine.label
 
-    @property
-    def stamp(self) -> str:
-        """Stands for the model."""
-        return self.engine.fingerprint
-
 
 AnyModel = HiggsPatcher | ServerModel  # what travels through a socket for models

@@ -37,5 +37,4 @@ def _share(engine: Engine, fingerprint: list[list], label: str, warning: str, to
         patcher = _patchers[key] = make_patcher(engine)
     patcher.model.label, patcher.model.warnings = label, (warning,) if warning else ()
     patcher.model.files = fingerprint
-    patcher.model.stamp = repr((files, precision, *adapters))
     return patcher

@@ -14,7 +14,7 @@ _SAMPLES, _BYTES = 64, 4096  # of a file; weights that were trained anew differ 
 
 def fingerprint_of(checkpoint: Checkpoint, config: EngineConfig) -> str:
     """Stands for the weights, with their adapters, and their precision: the same after the files were copied."""
-    digest = hashlib.sha256(f"{config.dtype} {config.context}".encode())
+    digest = hashlib.sha256(config.dtype.encode())
     for place, strength in [
         *((folder, 1.0) for folder in dict.fromkeys((checkpoint.folder, checkpoint.codec_folder))),
         *((Path(adapter.path), adapter.strength) for adapter in config.adapters),
