@@ -41,14 +41,28 @@ def for_player(wave: torch.Tensor, rate: int) -> torch.Tensor:
     return resample(wave.mean(0), rate, SAMPLE_RATE)
 
 
+def at_most_stereo(wave: torch.Tensor) -> torch.Tensor:
+    """A wave [C, S] as ComfyUI can save it, which takes whatever is not mono for stereo.
+
+    5.1 and 7.1 sound, in the order of WAV files, becomes stereo as ITU-R BS.775 has it, scaled so that nothing clips;
+    any other number of channels becomes one.
+    """
+    count = len(wave)
+    if count not in (6, 8):
+        return wave if count <= 2 else wave.mean(0, keepdim=True)
+    centre, share = wave[2], 0.5**0.5
+    sides = [wave[side] + share * (centre + wave[4 + side :: 2].sum(0)) for side in (0, 1)]
+    return torch.stack(sides) / (1 + share * (1 + (count - 4) // 2))
+
+
 def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
-    """AUDIO of a dialogue with a channel for each speaker, in that order."""
+    """AUDIO of a dialogue as a batch: a clip for each speaker, in that order, all as long as the dialogue."""
     wav = speech.wav.detach().float().cpu()
-    channels = torch.zeros(len(speakers), len(wav))
+    clips = torch.zeros(len(speakers), 1, len(wav))
     for turn in speech.turns:
         span = slice(turn.start, turn.stop)
-        channels[speakers.index(turn.speaker), span] = wav[span]
-    return of_wave(channels, SAMPLE_RATE)
+        clips[speakers.index(turn.speaker), 0, span] = wav[span]
+    return {"waveform": clips, "sample_rate": SAMPLE_RATE}
 
 
 def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:

@@ -22,7 +22,6 @@ from ..engine import (
     Engines,
     HiggsError,
     RemoteEngine,
-    SamplingParams,
     SpeechResult,
     Voice,
     decode_text,
@@ -37,8 +36,8 @@ from .exit_guard import is_exiting
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .remote_model import AnyModel
-from .speak import advanced_inputs, retries_input, said_as, sampling_inputs
-from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
+from .speak import FRESH, advanced_inputs, retries_input, said_as, sampling_inputs
+from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 from .written import Written
 
@@ -133,7 +132,7 @@ class HiggsTTSBook(io.ComfyNode):
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
-            params, place = replace(SamplingParams(), **settings), folders.below_output(folder)
+            params, place = replace(FRESH, **settings), folders.below_output(folder)
             found, sockets = _read(book, text, script, by_name(voices))
             given = voices_of(found.speakers, sockets, model, found.head)
             found = spelled(found, said_as(pronunciations))
@@ -214,17 +213,23 @@ def _read(book: str, text: str, is_script: bool, sockets: Mapping[str, Voice]) -
         path = folders.files_in_input(BOOK_SUFFIXES).get(book)
         if path is None:
             raise HiggsError(f"there is no book {book!r} in ComfyUI's input folder. Put it there and press R.")
-        if not is_script:
-            return read_book(path), sockets
-        text, title = decode_text(path.read_bytes()), path.stem
+        if not is_script or path.suffix.lower() == ".epub":
+            return read_book(path, is_script), sockets
+        text, title = _decoded(path), path.stem
     if not is_script:
         return read_book_text(text, title), sockets
     head, names = script_names(text)
-    known = with_voice(names, sockets)
-    if head or known:
-        return read_book_text(text, title, True, [*sockets, *reversed(known)]), sockets
+    if known := known_names(names, sockets, head):
+        return read_book_text(text, title, True, known), sockets
     found = read_book_text(text, title, True)
     return found, in_turn(found.speakers, sockets)
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return decode_text(path.read_bytes())
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
 
 
 def _teller(node_id: str):
@@ -260,10 +265,6 @@ def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
     details = f"{report.frames} frames spoken, {report.reused} chunks spoken before, {spoken} files made"
     told += [f"Model: {model.model.label}", f"Details: {details}. Backend: {report.how}. Higgs TTS {VERSION}"]
     return "\n".join(told)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.1f} min"
 
 
 def _look(folder: Path) -> list:

@@ -13,8 +13,8 @@ from . import audio, types, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
-from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, srt_output, with_player
-from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
+from .speak import FRESH, advanced_inputs, describe, retries_input, said_as, sampling_inputs, srt_output, with_player
+from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 
 NAME = "Higgs Dialogue"
@@ -60,7 +60,9 @@ class HiggsTTSDialogue(io.ComfyNode):
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
                 io.Audio.Output(
-                    display_name="speakers", tooltip="The same with a channel for each speaker, as info lists them."
+                    display_name="speakers",
+                    tooltip="A clip for each speaker, as info lists them, silent while others speak. Save Audio makes "
+                    "a file of each.",
                 ),
                 io.String.Output(
                     display_name="info", tooltip="Length, speed, whether the text is complete, speakers and warnings."
@@ -89,7 +91,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
-            params = replace(SamplingParams(), **settings)
+            params = replace(FRESH, **settings)
             dialogue, sockets = _read(script, by_name(voices))
             if not dialogue.turns:
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
@@ -125,9 +127,8 @@ def _read(script: str, sockets: Mapping[str, Voice]) -> tuple[Dialogue, Mapping[
     Where the script knows no voice by name, its speakers get the connected ones in turn, as far as they go.
     """
     head, names = script_names(script)
-    known = with_voice(names, sockets)
-    if head or known:
-        return read_dialogue(script, [*sockets, *reversed(known)]), sockets  # as the script first spells them
+    if known := known_names(names, sockets, head):
+        return read_dialogue(script, known), sockets
     dialogue = read_dialogue(script)
     return dialogue, in_turn(dialogue.speakers, sockets)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import folder_paths
@@ -11,12 +12,15 @@ from ..engine import HiggsError
 from .portable_names import portable_parts
 
 
-def register(name: str, extensions: set[str]) -> None:
-    """Make models/`name` known to ComfyUI. What extra_model_paths.yaml says of `name` stays first."""
+def register(name: str, extensions: Collection[str] = ()) -> None:
+    """Make models/`name` known to ComfyUI. What extra_model_paths.yaml says of `name` stays first.
+
+    extensions: of the files there, for a folder that is ours alone; what other packs keep there may have any.
+    """
     folder_paths.add_model_folder_path(name, str(below_models(name)))
-    paths, known = folder_paths.folder_names_and_paths[name]
-    # ComfyUI takes an empty set for "any file", and sets one for every key it reads from the yaml.
-    folder_paths.folder_names_and_paths[name] = (paths, set(known) | extensions)
+    if extensions:  # ComfyUI takes an empty set for "any file", and sets one for every key it reads from the yaml
+        paths, known = folder_paths.folder_names_and_paths[name]
+        folder_paths.folder_names_and_paths[name] = (paths, {*known, *extensions})
 
 
 def registered(name: str) -> list[Path]:
@@ -53,8 +57,19 @@ def below_output(name: str) -> Path:
     return output().joinpath(*parts)
 
 
+def files_below(root: Path) -> Iterator[Path]:
+    """Files in a folder and in the folders there, linked ones too, as ComfyUI lists them."""
+    seen = set()
+    for folder, below, names in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:  # a link to a folder that it lies in
+            below.clear()
+            continue
+        seen.add(real)
+        yield from (Path(folder, name) for name in names)
+
+
 def files_in_input(suffixes: Collection[str]) -> dict[str, Path]:
     """Name -> file of those in ComfyUI's input folder, and in the folders there, that end so."""
     root = input_folder()
-    found = [path for path in root.rglob("*") if path.suffix.lower() in suffixes and path.is_file()]
+    found = [path for path in files_below(root) if path.suffix.lower() in suffixes]
     return {path.relative_to(root).as_posix(): path for path in sorted(found)}

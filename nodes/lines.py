@@ -11,7 +11,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..engine import LinesRow, SamplingParams, SpeechResult, Voice, read_lines, turn_to_srt
+from ..engine import LinesRow, SpeechResult, Voice, read_lines, turn_to_srt
 from . import audio, folders, types, voice_files
 from .line_files import LineFiles, look, subtitles_of
 from .line_plan import LinePlan, LineTake, plan
@@ -19,8 +19,8 @@ from .line_takes import takes_of
 from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
-from .speak import advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_player
-from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
+from .speak import FRESH, advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_player
+from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 from .whole_lists import single
 from .written import Written
@@ -116,7 +116,7 @@ class HiggsTTSLines(io.ComfyNode):
         subtitles: bool = False,
         **settings: float,
     ) -> io.NodeOutput:
-        params = replace(SamplingParams(), **settings)
+        params = replace(FRESH, **settings)
         rows, files = read_lines(*lines), LineFiles(folders.below_output(folder))
         spoken = [row for row in rows if row.has_words]
         scene = scene.strip()
@@ -168,7 +168,7 @@ def _subtitles_input() -> io.Input:
 def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None, model: AnyModel) -> dict[str, Voice]:
     """Speaker -> voice, of those that have one: by its name or number where rows use these, else in turn."""
     speakers, sockets = list(dict.fromkeys(row.speaker for row in rows)), by_name(voices)
-    if not with_voice(speakers, sockets):
+    if not known_names(speakers, sockets):
         sockets = in_turn(speakers, sockets)
     return voices_of(speakers, sockets, model)
 

@@ -15,7 +15,11 @@ def loras() -> dict[str, Path]:
     """Name -> folder that PEFT saved, or .safetensors file outside such a folder."""
     found: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
-        files = [path for path in root.rglob("*") if path.name == ADAPTER_SETTINGS or path.suffix == ".safetensors"]
+        files = [
+            path
+            for path in folders.files_below(root)
+            if path.name == ADAPTER_SETTINGS or path.suffix.lower() == ".safetensors"
+        ]
         saved = {path.parent for path in files if path.name == ADAPTER_SETTINGS} - {root}
         single = (path for path in files if path.name != ADAPTER_SETTINGS and saved.isdisjoint(path.parents))
         for path in [*saved, *single]:

@@ -103,6 +103,9 @@ class HiggsTTSSpeak(io.ComfyNode):
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings), to_srt(speech))
 
 
+FRESH = SamplingParams(paragraph_gap=PARAGRAPH_GAP)  # what nodes that no old workflow has start from
+
+
 def said_as(pronunciations: str) -> Pronunciations:
     """The node's list and, behind it, the one in models/voices."""
     own = read_pronunciations(pronunciations)

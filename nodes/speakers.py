@@ -35,9 +35,22 @@ def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
     return connected | {speaker_key(voice.name): voice for voice in connected.values() if voice.name}
 
 
-def with_voice(names: Iterable[str], sockets: Mapping[str, Voice]) -> list[str]:
-    """Those of `names` that are the name of a voice."""
-    return [name for name in names if name and (speaker_key(name) in sockets or voice_called(name))]
+def known_names(
+    names: Iterable[str], sockets: Mapping[str, Voice], head: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """The names with a voice that a text goes by; none where its speakers get the connected voices in turn.
+
+    names: of speakers, or of what may be some. head: voices that the text itself names. Where enough voices are
+    connected for all names, these are what is meant, even if a file in models/voices has one of the names.
+    """
+    spelled: dict[str, str] = {}  # by key, as it comes first
+    for name in names:
+        spelled.setdefault(speaker_key(name), name)
+    connected = sum(map(str.isdecimal, sockets))
+    if not head and spelled.keys().isdisjoint(sockets) and connected >= len(spelled):
+        return []
+    known = [name for key, name in spelled.items() if name and (key in sockets or voice_called(name))]
+    return [*sockets, *known] if head or known else []
 
 
 def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, Voice]:
@@ -73,7 +86,8 @@ def voices_of(
     found |= lent([speaker for speaker in speakers if speaker not in found])
     without = [speaker for speaker in speakers if speaker not in found]
     if model.engine.card.one_voice and len(speakers) > 1:
-        clips = built_in_voices()
+        taken = {speaker_key(voice.name) for voice in found.values()}
+        clips = [clip for clip in built_in_voices() if speaker_key(clip.stem) not in taken] or built_in_voices()
         for place, speaker in enumerate(without):
             found[speaker] = voice_files.load(clips[place % len(clips)], model)
     return found

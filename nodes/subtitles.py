@@ -15,7 +15,6 @@ from ..engine import (
     CueParams,
     CueSheet,
     CueSpeech,
-    SamplingParams,
     Voice,
     cue_lines,
     cue_names,
@@ -29,8 +28,8 @@ from . import audio, events, types, voice, voice_files, widgets
 from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
-from .speak import advanced_inputs, retries_input, said_as, sampling_inputs, told_again, with_bar
-from .speakers import by_name, even_loudness_input, in_turn, voices_input, voices_of, with_voice
+from .speak import FRESH, advanced_inputs, retries_input, said_as, sampling_inputs, told_again, with_bar
+from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .subtitle_files import fingerprint, subtitle_text
 from .voice_folders import listed_pronunciations, voice_called
 
@@ -107,13 +106,14 @@ class HiggsTTSSubtitles(io.ComfyNode):
             # By name: what is not connected is not given, and an empty one is an error.
             clips = {name: audio.to_clip(settings.pop(name), name) for name in ("film", "bed") if name in settings}
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
-            params = replace(SamplingParams(), **settings)
+            params = replace(FRESH, **settings)
             sheet, sockets = _read(subtitle_text(srt), by_name(voices), "film" in clips)
             lent = _Film(model, sheet, clips.get("film"), translated)
             given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
             cues = sheet.said_as(said_as(pronunciations)).cues
             what = load_engine(model), cues, given, params, fit, scene.strip() or None
             bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
+            bed = None if bed is None else audio.at_most_stereo(bed)
             # Cues are spoken together and moved in time afterwards, so there is nothing to hear before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:
                 speech = with_bar(functools.partial(speak_cues, *what, even=even_loudness), sound and sound.step)
@@ -154,9 +154,8 @@ class _Film:
 def _read(text: str, sockets: Mapping[str, Voice], anyone: bool) -> tuple[CueSheet, Mapping[str, Voice]]:
     """The cues, and the voices that their speakers go by, as in a dialogue. anyone: also those without a voice."""
     head, names = cue_names(text)
-    known = with_voice(names, sockets)
-    if head or known:
-        return read_cues(text, [*sockets, *reversed(known)], anyone), sockets  # as the file first spells them
+    if known := known_names(names, sockets, head):
+        return read_cues(text, known, anyone), sockets
     sheet = read_cues(text)
     return sheet, in_turn(sheet.speakers, sockets)
 

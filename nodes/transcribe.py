@@ -18,7 +18,7 @@ from .voice import part_inputs
 NAME = "Higgs Transcribe"
 FOLDER = "whisper"  # below models/
 
-folders.register(FOLDER, {".safetensors"})
+folders.register(FOLDER)
 
 
 class HiggsTTSTranscribe(io.ComfyNode):

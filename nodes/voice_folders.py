@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ..engine import HiggsError, VoiceHead, read_voice_head
+from ..engine import HiggsError, VoiceHead, decode_text, read_voice_head
 from . import folders
 from .portable_names import portable_parts
 from .saved_names import closest, parts_of
@@ -17,15 +17,15 @@ CLIPS = (".wav", ".flac", ".mp3", ".ogg")
 BUILT_IN = "built-in"  # what the names of the pack's clips begin with
 BUILT_IN_CLIPS = Path(__file__).parent / "voices"
 
-folders.register(FOLDER, {SAVED, *CLIPS})
+folders.register(FOLDER)
 
 
 def voices() -> dict[str, Path]:
     """Name -> file of every saved voice and every clip in the voice folders, then of the clips in the pack."""
     files: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
-        for path in sorted(root.rglob("*")):
-            if path.suffix.lower() in (SAVED, *CLIPS) and path.is_file() and is_voice(path):
+        for path in sorted(folders.files_below(root)):
+            if path.suffix.lower() in (SAVED, *CLIPS) and is_voice(path):
                 files.setdefault(path.relative_to(root).as_posix(), path)
     built_in = {f"{BUILT_IN}/{path.name}": path for path in built_in_voices()}
     return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **built_in}
@@ -92,7 +92,7 @@ def listed_pronunciations() -> str:
     for root in folders.registered(FOLDER):
         path = root / PRONUNCIATIONS
         if path.is_file():
-            return path.read_text(encoding="utf-8-sig", errors="replace")  # Windows begins files with a mark
+            return decode_text(path.read_bytes())
     return ""
 
 

@@ -26,6 +26,7 @@ from .weights import load_talker, published, save_shards
 
 CONTEXT = 8192
 LEARNED = [tag for tag in TAGS if delivery_slot(tag) == "speed" or tag in PAUSE_SECONDS]  # what the data teaches
+TOLD = {"languages": ["en"], "tags": LEARNED, "one_voice": True}  # of what the data teaches
 SUMS = ".embed_avg"  # a codebook's running sums: 1 MB of the eight together
 HERE = Path(__file__).parent
 
@@ -89,7 +90,7 @@ def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
     _write(out / "config.json", config(shape, tokenizer))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": end}
     _write(out / "tokenizer_config.json", settings)
-    _write(out / CARD, {"languages": ["en"], "tags": LEARNED})
+    _write(out / CARD, TOLD)
     require_whole(inspect(out))
     count = sum(math.prod(tensor.shape) for tensor in tensors.values())
     print(f"export: {count:,} parameters, {total / 1e6:.1f} MB in {len(paths)} files, talker {note}")

@@ -117,9 +117,9 @@ def read_dialogue(script: str, known: Iterable[str] = ()) -> Dialogue:
 
     `Name: text`, `[Name] text` or `[Name]` on a line of its own begin a turn, `[Name|seed:24|speed:fast|volume:-6dB]`
     with settings of its own. Where any voice is declared, only names with one do; else names that recur where a line
-    begins. `Name = voice` lines at the head declare voices, a line that begins with # is a comment, and \\# is a #.
-    Speaker 1, [S1], [Speaker_1] and [1] are the same name. Raises HiggsError for a name without a voice where others
-    have one.
+    begins, or several where every line begins with one. `Name = voice` lines at the head declare voices, a line that
+    begins with # is a comment, and \\# is a #. Speaker 1, [S1], [Speaker_1] and [1] are the same name. Raises
+    HiggsError for a name without a voice where others have one.
     """
     return DialogueReader(script.splitlines(), known).read()
 
@@ -184,8 +184,10 @@ class DialogueReader:
         for name in named:
             self._names.setdefault(speaker_key(name), name)
         if not self._voices:
+            is_all = len(self._counts) > 1 and len(self.found) == sum(bool(line.strip()) for line in lines)
+            is_all = is_all and not any(name[0].islower() for name in self.found)
             for name in self.found:
-                if self._counts[speaker_key(name)] > 1:
+                if is_all or self._counts[speaker_key(name)] > 1:
                     self._names.setdefault(speaker_key(name), name)
 
     @property

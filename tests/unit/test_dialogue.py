@@ -54,6 +54,9 @@ def test_underscores_take_no_time():
             [("1", "One."), ("2", "Two."), ("1", "Three."), ("2", "Four.")],
         ),
         ("小明：你好。\n小红：你好。", ("小明", "小红"), [("小明", "你好。"), ("小红", "你好。")]),
+        ("Ann: One.\n\nBob: Two.\n", (), [("Ann", "One."), ("Bob", "Two.")]),
+        ("Note: one.", (), [("", "Note: one.")]),
+        ("Ann: One.\nBob: Two.\nAnd so on.", (), [("", "Ann: One.\nBob: Two.\nAnd so on.")]),
         ("Before.\nAnn: One.", ("Ann",), [("", "Before."), ("Ann", "One.")]),
         ("# said by nobody\nAnn: One. # two\n\\# three", ("Ann",), [("Ann", "One. # two\n# three")]),
         (

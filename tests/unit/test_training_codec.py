@@ -5,12 +5,14 @@ import json
 import pytest
 import torch
 import transformers
+from higgs_tts.engine import EMBEDDED
 from higgs_tts.engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.checkpoint.find_codec import open_codec
 from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
 from higgs_tts.engine.checkpoint.tensor_file import open_folder
 from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.config import FRAME_SAMPLES
+from higgs_tts.engine.prompt.card import CARD
 from higgs_tts.engine.tools.tiny_codec import hf_config
 from higgs_tts.training import export, train_codec
 from higgs_tts.training.bank import Bank, CodedBank
@@ -136,6 +138,7 @@ def test_the_export_has_the_running_sums(talker, folder, tmp_path, older):
     kept = {name: tensor for name, tensor in trained.items() if not (older and name in sums)}
     save_file(kept, codec / "model.safetensors")
     export.export(talker, codec, tmp_path / "whole", 2.0)
+    assert (tmp_path / "whole" / CARD).read_bytes() == (EMBEDDED / CARD).read_bytes()
     whole = open_folder(tmp_path / "whole").under(V3_CODEC)
     assert set(whole.shapes) == set(trained)
     assert all(torch.equal(whole.get(name), trained[name]) for name in trained)

@@ -54,6 +54,17 @@ def test_a_text_becomes_a_folder(run):
     assert {told[1:] for told in run.server.told} == {("7", None)}
 
 
+def test_an_epub_is_no_script(run):
+    (run.input / "novel.epub").write_bytes(b"PK")
+    with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB\. Give a script as a text file"):
+        run(book="novel.epub", script=True)
+
+
+def test_paragraphs_are_apart_where_a_program_says_nothing_of_it(run):
+    run(text=TEXT, voices={"voice_1": VOICE})
+    assert run.calls[0][2].paragraph_gap == 0.6
+
+
 def test_what_is_there_needs_no_model(run):
     run(text=TEXT, voices={"voice_1": VOICE})
     loads = len(run.mm.loads)

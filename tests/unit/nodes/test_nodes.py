@@ -347,8 +347,8 @@ class TestDialogue:
             True,
         )
         assert [given[turn.speaker] for turn in turns] == [voices["voice_1"], voices["voice_2"]]
-        assert audio["waveform"].shape == (1, 1, 20) and speakers["waveform"].shape == (1, 2, 20)
-        first, second = speakers["waveform"][0]
+        assert audio["waveform"].shape == (1, 1, 20) and speakers["waveform"].shape == (2, 1, 20)
+        (first,), (second,) = speakers["waveform"]
         assert first.nonzero().flatten().tolist() == list(range(5))
         assert second.nonzero().flatten().tolist() == list(range(10, 15))
         assert "Speakers: 1 " in info and "Warning" not in info
@@ -357,6 +357,22 @@ class TestDialogue:
         script = "Cleo: One.\nBen: Two.\nCleo: Three.\nBen: Four.\nDora: Five.\nDora: Six."
         (_, given, *_), *_ = run(script, voices={"voice_1": replace(VOICE, name="Anna"), "voice_2": OTHER})
         assert list(given) == ["Cleo", "Ben"] and given["Cleo"].name == "Anna" and given["Ben"] is OTHER
+
+    @pytest.mark.parametrize("script", ["Ruth: One.\nTom: Two.", "Ruth: One.\nTom: Two.\nRuth: Three.\nTom: Four."])
+    def test_connected_voices_are_meant_whatever_lies_in_models_voices(self, run, library, script):
+        """Ruth is a built-in clip's name as well, and Tom a file's."""
+        replace(OTHER, name="file").save(library / "tom.safetensors")
+        voices = {"voice_1": replace(VOICE, name="mine"), "voice_2": replace(OTHER, name="hers")}
+        (_, given, *_), *_ = run(script, voices=voices)
+        assert given == {"Ruth": voices["voice_1"], "Tom": voices["voice_2"]}
+        (_, given, *_), *_ = run(f"{script}\n[1] Five.", voices=voices)
+        assert [given[name].name for name in ("Ruth", "Tom", "1")] == ["ruth", "file", "mine"]
+
+    def test_a_clip_that_somebody_has_is_lent_to_nobody_else(self, run):
+        run.engine.card = types.SimpleNamespace(one_voice=True)
+        voices = {"voice_1": replace(VOICE, name="amber"), "voice_2": replace(OTHER, name="Oliver")}
+        (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nCleo: Three.", voices=voices)
+        assert [voice.name for voice in given.values()] == ["amber", "Oliver", "ruth"]
 
     @pytest.mark.parametrize(
         "script", ["Cleo = anna.safetensors\nCleo: One.", "Cleo = Anna\nCleo: One.", "Anna: One.\nAnna: Two."]
@@ -408,9 +424,10 @@ class TestDialogue:
         with pytest.raises(HiggsError, match=f"Higgs Dialogue: {error}"):
             run(script, voices=voices)
 
-    def test_words_are_said_as_listed(self, run, library):
+    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+    def test_words_are_said_as_listed(self, run, library, encoding):
         listed = "York = Yorrk\nNguyen = Nwin\n[Tom]\nYork = Jork\n"
-        (library / "pronunciations.txt").write_text(listed, encoding="utf-8-sig")
+        (library / "pronunciations.txt").write_text(listed, encoding=encoding)
         (turns, *_), *_ = run("Anna: Nguyen of York.\nTom: York.\nAnna: a\nTom: b", pronunciations="Nguyen = Win")
         assert [turn.text for turn in turns[:2]] == ["Win of Yorrk.", "Jork."]
         assert "York" in run.node.fingerprint_inputs("Anna: Hi.")[0]

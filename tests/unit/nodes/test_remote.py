@@ -99,7 +99,7 @@ def test_dialogue(load_module, model, fake):
     script = "Anna: Did you hear that?\nTom: What should I have heard?\nAnna: There it is.\nTom: I hear nothing at all."
     node = load_module("dialogue").HiggsTTSDialogue
     _, speakers, info, _ = node.execute(model, script, voices={"voice_1": voice}).args
-    assert speakers["waveform"].shape[1] == 2 and "Speakers: 1 Anna, 2 Tom" in info
+    assert speakers["waveform"].shape[0] == 2 and "Speakers: 1 Anna, 2 Tom" in info
     cloned = {call["input"] for call in fake.calls if call.get("ref_text") == "What it says."}
     assert cloned == {"Did you hear that?", "There it is."} and len(fake.calls) == 4
 

@@ -124,6 +124,22 @@ def test_a_film_lends_its_voices_to_who_has_none(run):
     assert "Warning: Tom cannot be heard clearly in the film" in run.info and run.voices == {}
 
 
+@pytest.mark.parametrize(
+    ("channels", "left"), [(6, [1.0, 0.0, 0.7, 0.0, 0.7, 0.0]), (8, [1, 0, 0.7, 0, 0.7, 0, 0.7, 0])]
+)
+def test_a_bed_of_many_channels_becomes_stereo(run, channels, left):
+    """ComfyUI's nodes save whatever is not mono as stereo. In the order of WAV files the fourth channel is the bass."""
+    bed = torch.zeros(1, channels, 14 * 24000)
+    for channel in range(channels):
+        bed[0, channel, 13 * 24000 + channel] = 0.5  # one after the other, behind the last cue
+    run(bed={"waveform": bed, "sample_rate": 24000})
+    heard = run.audio["waveform"][0, :, 13 * 24000 :][:, :channels] / 0.5
+    assert heard.shape == (2, channels) and torch.allclose(heard[0], torch.tensor(left) / sum(left), atol=0.01)
+    assert torch.equal(heard[1], heard[0][[1, 0, 2, 3, *(at ^ 1 for at in range(4, channels))]])
+    run(bed={"waveform": bed[:, :5], "sample_rate": 24000})
+    assert run.audio["waveform"].shape[1] == 1
+
+
 def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
     bed = film(seconds=15, rate=44100)
     run(bed=bed, lower_bed=60.0)

@@ -28,6 +28,15 @@ def test_voices_with_and_without_a_transcript_are_listed(folders, transcript_of,
         folders.find_voice("e")
 
 
+def test_linked_folders_are_looked_into_once(folders, library, tmp_path):
+    elsewhere = tmp_path / "disk"
+    (elsewhere / "more").mkdir(parents=True)
+    (elsewhere / "more" / "eve.wav").write_text("eve")
+    (library / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(library)
+    assert [name for name in folders.voices() if "eve" in name] == ["linked/more/eve.wav"]
+
+
 def test_no_voice_is_taken_for_another(folders, library):
     for name in ("cast", "team"):
         (library / name).mkdir(exist_ok=True)
