@@ -50,7 +50,7 @@ def download_whisper(name: str, root: Path, on_progress: Callable[[float, str], 
 
 
 def size_of(folder: Path) -> int:
-    """Bytes that its weights take on a device, at most."""
+    """Bytes that its weights take on a GPU, at most; on a CPU they are fp32."""
     return (folder / _WEIGHTS).stat().st_size
 
 
@@ -64,8 +64,11 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
     heard = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, _HEARS)
     kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
     classes = [import_optional("transformers", kind) for kind in kinds]
+    # Where nothing is said, transformers 4 makes fp32 of all weights and transformers 5 takes them as they are.
+    dtype = torch.float32 if device.type == "cpu" else "auto"
     try:
-        extractor, tokenizer, model = (kind.from_pretrained(folder, local_files_only=True) for kind in classes)
+        extractor, tokenizer = (kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2])
+        model = classes[2].from_pretrained(folder, local_files_only=True, torch_dtype=dtype)
     except (OSError, ValueError, RuntimeError) as error:
         raise HiggsError(
             f"{folder} cannot be loaded as Whisper ({str(error).partition(chr(10))[0]}). Download it again."
@@ -73,7 +76,7 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
     try:
         model.eval().to(device)
         features = extractor(heard.numpy(), sampling_rate=_HEARS, return_tensors="pt").input_features
-        ids = model.generate(features.to(device))
+        ids = model.generate(features.to(device, model.dtype))
         return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
     finally:
         drop((*model.parameters(), *model.buffers()))

@@ -16,7 +16,7 @@ SPECIAL = (
 ).split()
 
 
-def write_whisper(folder):
+def write_whisper(folder, dtype=torch.float32):
     """A Whisper that makes up letters."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -48,7 +48,7 @@ def write_whisper(folder):
         max_length=40,
         **marks,
     )
-    model.save_pretrained(folder)
+    model.to(dtype).save_pretrained(folder)
     transformers.WhisperFeatureExtractor().save_pretrained(folder)
     return folder
 
@@ -79,6 +79,11 @@ def test_it_hears_and_keeps_nothing(whisper, monkeypatch):
     made.clear()
     gc.collect()
     assert gone() is None
+
+
+def test_one_in_half_precision_hears_as_well(tmp_path):
+    half = write_whisper(tmp_path / "half", torch.float16)
+    assert transcribe(half, clip(2.0), 44100, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.5, "too short"), (31.0, "more than 30 s")])
