@@ -37,7 +37,7 @@ from .dubbing.speak import CueSpeech, speak_cues
 from .engine import Engine
 from .engines import Engines
 from .errors import HiggsError
-from .plain_text import decode_text
+from .plain_text import decode_text, doubts
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
 from .prompt.hints import Hint, TextCheck
@@ -47,7 +47,7 @@ from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .remote.engine import RemoteEngine
-from .resample import resample
+from .resample import check_rate, resample
 from .result import Retaken, SpeechResult, SpokenTurn
 from .subtitles import to_srt, turn_to_srt
 from .text_check import text_check, text_check_before
@@ -106,6 +106,7 @@ __all__ = [
     "VoiceHead",
     "Wave",
     "adapter_files",
+    "check_rate",
     "clip_seconds",
     "codec_of",
     "cue_lines",
@@ -114,6 +115,7 @@ __all__ = [
     "cut_clip",
     "cut_references",
     "decode_text",
+    "doubts",
     "download_checkpoint",
     "download_whisper",
     "estimate_seconds",

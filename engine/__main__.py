@@ -45,7 +45,7 @@ from .tools.film import film_voices
 from .tools.new_folder import new_folder, writable
 from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
-from .tools.text_files import cues_in, dialogue_in, pronunciations_in
+from .tools.text_files import cues_in, dialogue_in, print_any_letter, pronunciations_in
 from .tools.tiny import write_tiny
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
     commands = {command.__name__: command for command in (say, narrate, voice, serve, doctor, bench, quantize, tiny)}
     args = make_parser().parse_args(argv)
+    print_any_letter()
     try:
         return commands[args.command](args)
     except HiggsError as error:

@@ -12,16 +12,20 @@ import math
 import torch
 import torch.nn.functional as F
 
+from .config import SAMPLE_RATE
+from .errors import HiggsError
+
 ZERO_CROSSINGS = 6  # of the sinc on each side
 ROLLOFF = 0.99  # cutoff, as a share of the lower Nyquist frequency
 # Taps of the filter bank. More come from rates with no useful common divisor; the filters would take gigabytes.
-MAX_TAPS = 20_000_000
+_MAX_TAPS = 20_000_000
 
 
-def taps(rate: int, to: int) -> int:
-    """How many taps the filters from `rate` to `to` Hz have, about."""
-    divisor = math.gcd(rate, to)
-    return rate // divisor * (to // divisor)
+def check_rate(rate: int, what: str) -> None:
+    """Raises HiggsError, which names what it is of, for a rate that cannot be resampled in reasonable memory."""
+    divisor = math.gcd(rate, SAMPLE_RATE)
+    if rate <= 0 or rate // divisor * (SAMPLE_RATE // divisor) > _MAX_TAPS:
+        raise HiggsError(f"{what} has the unusual sample rate {rate}. Save it at 24000, 44100 or 48000 Hz first.")
 
 
 def resample(wav: torch.Tensor, rate: int, to: int) -> torch.Tensor:

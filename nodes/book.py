@@ -25,6 +25,7 @@ from ..engine import (
     SpeechResult,
     Voice,
     decode_text,
+    doubts,
     narrate,
     read_book,
     read_book_text,
@@ -208,26 +209,28 @@ def _file_inputs() -> list[io.Input]:
 
 def _read(book: str, text: str, is_script: bool, sockets: Mapping[str, Voice]) -> tuple[Book, Mapping[str, Voice]]:
     """The book, and the voices that its speakers go by."""
-    title = TITLE
+    title, warnings = TITLE, ()
     if book != OWN_TEXT:
         path = folders.files_in_input(BOOK_SUFFIXES).get(book)
         if path is None:
             raise HiggsError(f"there is no book {book!r} in ComfyUI's input folder. Put it there and press R.")
         if not is_script or path.suffix.lower() == ".epub":
             return read_book(path, is_script), sockets
-        text, title = _decoded(path), path.stem
+        text, title, warnings = _script_in(path)
     if not is_script:
         return read_book_text(text, title), sockets
     head, names = script_names(text)
     if known := known_names(names, sockets, head):
-        return read_book_text(text, title, True, known), sockets
+        found = read_book_text(text, title, True, known)
+        return replace(found, warnings=(*found.warnings, *warnings)), sockets
     found = read_book_text(text, title, True)
-    return found, in_turn(found.speakers, sockets)
+    return replace(found, warnings=(*found.warnings, *warnings)), in_turn(found.speakers, sockets)
 
 
-def _decoded(path: Path) -> str:
+def _script_in(path: Path) -> tuple[str, str, tuple[str, ...]]:
+    """(text, title, warnings) of a file."""
     try:
-        return decode_text(path.read_bytes())
+        return decode_text(data := path.read_bytes()), path.stem, doubts(data, path.name)
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
 

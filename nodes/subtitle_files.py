@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..engine import HiggsError, decode_text
+from ..engine import HiggsError, decode_text, doubts
 from . import folders
 
 SUFFIXES = (".srt", ".vtt")
 
 
-def subtitle_text(given: str) -> str:
-    """The text, or that of the file it names. Raises HiggsError where there is no such file."""
+def subtitle_text(given: str) -> tuple[str, tuple[str, ...]]:
+    """(the text, or that of the file it names; warnings). Raises HiggsError where there is no such file."""
     path = _path(given)
     if path is None:
-        return given
+        return given, ()
     try:
-        return decode_text(path.read_bytes())
+        return decode_text(data := path.read_bytes()), doubts(data, path.name)
     except OSError as error:
         raise HiggsError(
             f"{path} cannot be read: {error.strerror or error}. Put the file into ComfyUI's input folder, give its "

@@ -16,6 +16,7 @@ from ..engine import (
     CueSheet,
     CueSpeech,
     Voice,
+    check_rate,
     cue_lines,
     cue_names,
     cue_summary,
@@ -86,7 +87,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
         """Speaks again when the file, or a voice file that it names, has changed. A linked srt is None here."""
         if srt is None:
             return [listed_pronunciations()]
-        head, names = cue_names(subtitle_text(srt))
+        head, names = cue_names(subtitle_text(srt)[0])
         files = filter(None, map(voice_called, [*head.values(), *names]))
         return [listed_pronunciations(), fingerprint(srt), *(voice_files.fingerprint(path) for path in files)]
 
@@ -107,12 +108,15 @@ class HiggsTTSSubtitles(io.ComfyNode):
             clips = {name: audio.to_clip(settings.pop(name), name) for name in ("film", "bed") if name in settings}
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
             params = replace(FRESH, **settings)
-            sheet, sockets = _read(subtitle_text(srt), by_name(voices), "film" in clips)
+            text, doubts = subtitle_text(srt)
+            sheet, sockets = _read(text, by_name(voices), "film" in clips)
+            sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)
             given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
             cues = sheet.said_as(said_as(pronunciations)).cues
             what = load_engine(model), cues, given, params, fit, scene.strip() or None
             bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
+            check_rate(rate, "The bed")
             bed = None if bed is None else audio.at_most_stereo(bed)
             # Cues are spoken together and moved in time afterwards, so there is nothing to hear before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:

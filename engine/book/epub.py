@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from ..plain_text import decode_text
 from .book import Book, Paragraph, make_chapters
 from .xhtml import Document, links_in, read_document
 
+_DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.ASCII)  # by XML or HTML
+_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 _MOST_BYTES = 64 << 20  # of one file inside
 _LEFT_OUT = {  # documents that nobody wants to hear, by what they say they are
     "toc": "the table of contents",
@@ -174,7 +177,9 @@ class _Reader:
         return self._archive.read(spelled)
 
     def _text(self, name: str) -> str:
-        return decode_text(self._data(name))
+        data = self._data(name)
+        declared = _DECLARED.search(data[:1024])
+        return decode_text(data, declared[1].decode() if declared else "")
 
     def _xml(self, name: str) -> ElementTree.Element:
-        return ElementTree.fromstring(self._data(name))
+        return ElementTree.fromstring(_DECLARATION.sub("", self._text(name)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import HiggsError
-from ..plain_text import decode_text
+from ..plain_text import decode_text, doubts
 from ..prompt.pronunciations import Pronunciations
 from ..prompt.script import Turn, read_dialogue, read_pauses
 from ..prompt.tags import is_spoken
@@ -36,11 +36,12 @@ def read_book(path: Path, is_script: bool = False, known: Iterable[str] = ()) ->
             raise HiggsError(f"{path} is an EPUB. Give a script as a text file.")
         return _checked(read_epub(path), str(path))
     try:
-        text = decode_text(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
     read = _script_reader(known) if is_script else read_markdown if suffix in _MARKDOWN else read_text
-    return _checked(read(text, path.stem), str(path))
+    book = read(decode_text(data), path.stem)
+    return _checked(replace(book, warnings=(*book.warnings, *doubts(data, path.name))), str(path))
 
 
 def read_book_text(text: str, title: str, is_script: bool = False, known: Iterable[str] = ()) -> Book:

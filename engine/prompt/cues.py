@@ -227,7 +227,7 @@ def _number_above(lines: Sequence[str], place: int, floor: int, expected: int) -
     at = place - 1
     while at > floor and not lines[at].strip():
         at -= 1
-    if at <= floor or not re.fullmatch(r"\s*[0-9]+\s*", lines[at]):
+    if at <= floor or not re.fullmatch(r"\s*[0-9]{1,9}\s*", lines[at]):
         return None
     return at if at == 0 or not lines[at - 1].strip() or int(lines[at]) == expected else None
 

@@ -43,7 +43,8 @@ def read_lines(*texts: str) -> list[LinesRow]:
     rows without text are among them. A speaker is spelled as at first. Raises HiggsError that names the row where an id
     comes twice, a column is unknown, a seed is not a number or the sheet is broken.
     """
-    text = texts[0].lstrip("\ufeff") if len(texts) == 1 else ""
+    texts = tuple(text.lstrip("\ufeff") for text in texts)
+    text = texts[0] if len(texts) == 1 else ""
     if not any(map(str.strip, texts)):
         raise HiggsError("there are no lines. Enter one a line, or a sheet with the columns id, speaker and text.")
     fields: Sequence[Mapping[str, object]]

@@ -14,8 +14,9 @@ import torch
 
 from .. import pcm
 from ..config import FRAME_RATE, SAMPLE_RATE
+from ..errors import HiggsError
 from ..prompt.card import Card
-from ..resample import MAX_TAPS, resample, taps
+from ..resample import check_rate, resample
 from ..voice.clip import MIN_CLIP_SECONDS, decode_clip
 from ..voice.voice import Voice
 from .address import Address
@@ -133,8 +134,10 @@ def _sound(answer: Answer) -> torch.Tensor:
         wav, rate = decode_clip(answer.body)
     except RuntimeError as error:  # soundfile's own
         raise no_sound(answer) from error
-    if rate <= 0 or taps(rate, SAMPLE_RATE) > MAX_TAPS:
-        raise Failing(f"answered with sound of the unusual sample rate {rate}.")
+    try:
+        check_rate(rate, "Its sound")
+    except HiggsError as error:
+        raise Failing(f"answered with sound of the unusual sample rate {rate}.") from error
     mono = wav.mean(dim=0)
     if not bool(mono.isfinite().all()):
         raise Failing("answered with sound that holds values that are not numbers.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from ..errors import HiggsError
-from ..plain_text import decode_text
+from ..plain_text import decode_text, doubts
 from ..prompt.cues import CueSheet, read_cues
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
 from ..prompt.script import Dialogue, read_dialogue
@@ -21,11 +23,14 @@ def dialogue_in(path: Path, said: Pronunciations) -> Dialogue:
 def cues_in(path: Path, anyone: bool) -> CueSheet:
     """The subtitles in a file; see `read_cues`. Raises HiggsError for a file that cannot be read."""
     try:
-        return read_cues(decode_text(path.read_bytes()), anyone=anyone)
+        data = path.read_bytes()
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error}). Give an SRT or VTT file.") from error
+    try:
+        sheet = read_cues(decode_text(data), anyone=anyone)
     except HiggsError as error:
         raise HiggsError(f"{path}: {error}") from error
+    return replace(sheet, warnings=(*sheet.warnings, *doubts(data, path.name)))
 
 
 def pronunciations_in(path: Path | None) -> Pronunciations:
@@ -38,3 +43,10 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")  # Windows begins files with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise HiggsError(f"{path} cannot be read ({error}). Give a text file in UTF-8.") from error
+
+
+def print_any_letter() -> None:
+    """From now on a letter that the terminal or a file on Windows has no code for is printed as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -13,7 +13,7 @@ import torch
 from ..config import SAMPLE_RATE, ClipParams
 from ..errors import HiggsError
 from ..optional import import_optional
-from ..resample import MAX_TAPS, resample, taps
+from ..resample import check_rate, resample
 
 Wave = torch.Tensor | np.ndarray  # of a clip: [S] or [C, S]
 
@@ -37,7 +37,7 @@ def _mono(wav: Wave) -> torch.Tensor:
 
 
 def read_clip(path: str | os.PathLike) -> tuple[np.ndarray, int]:
-    """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read."""
+    """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read or used."""
     read = import_optional("soundfile", "read")  # here, so that without it the rest of the pack works
     if not Path(path).is_file():
         raise HiggsError(f"There is no audio file at {path}.")
@@ -45,6 +45,7 @@ def read_clip(path: str | os.PathLike) -> tuple[np.ndarray, int]:
         samples, rate = read(path, dtype="float32", always_2d=True)  # [S, C]
     except (OSError, RuntimeError) as error:
         raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
+    check_rate(rate, str(path))
     return samples.T, rate
 
 
@@ -116,8 +117,5 @@ def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
     mono = _mono(wav)
     if sample_rate == SAMPLE_RATE:
         return mono
-    if taps(sample_rate, SAMPLE_RATE) > MAX_TAPS:
-        raise HiggsError(
-            f"The reference clip has the unusual sample rate {sample_rate}. Save it at 24000, 44100 or 48000 Hz first."
-        )
+    check_rate(sample_rate, "The reference clip")
     return resample(mono, sample_rate, SAMPLE_RATE)

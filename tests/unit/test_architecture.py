@@ -15,8 +15,8 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 TIERS = [
     {"buffers", "codes", "cuda", "errors", "plain_text", "threads", "torch_names", "whole_file"},
     {"file_list", "gguf_header", "memory"},
-    {"config", "device", "json_file", "optional", "resample"},
-    {"pcm"},
+    {"config", "device", "json_file", "optional"},
+    {"pcm", "resample"},
     {"audio", "codec", "sequence", "talker", "voice"},
     {"relay", "result"},
     {"checkpoint", "decode", "ending", "prompt"},

@@ -78,6 +78,8 @@ def test_text_as_editors_save_it(tmp_path, encoding):
     (tmp_path / "Grüße.txt").write_bytes("Grüße.\nEine Zeile ist ein Absatz.\n".encode(encoding))
     book = read_book(tmp_path / "Grüße.txt")
     assert chapters_of(book) == [("Grüße", ["Grüße.", "Eine Zeile ist ein Absatz."])]
+    told = "Grüße.txt is not UTF-8 and was read as Windows-1252. If letters are wrong, save it as UTF-8."
+    assert book.warnings == ((told,) if encoding == "cp1252" else ())
 
 
 @pytest.mark.parametrize(
@@ -226,6 +228,16 @@ def test_an_epub_by_its_contents(tmp_path):
     assert set(book.left_out) == {"the copyright page"}
 
 
+@pytest.mark.parametrize("encoding", ["gb18030", "shift_jis", "cp1251", "utf-16"])
+def test_an_epub_in_the_encoding_that_it_declares(tmp_path, encoding):
+    said = {"cp1251": "Глава первая.", "shift_jis": "これは本です。"}.get(encoding, "第一章。")
+    document = f'<html><head><meta charset="{encoding}"/></head><body><p id="two">{said}</p></body></html>'
+    package = PACKAGE.replace('"1.0"?>', f'"1.0" encoding="{encoding}"?>')
+    files = {"OEBPS/book.opf": package, "OEBPS/text/b.xhtml": document}
+    book = read_book(epub(tmp_path / "book.epub", **{name: text.encode(encoding) for name, text in files.items()}))
+    assert (book.title, book.author) == ("A Book", "Ann") and said in chapters_of(book)[-1][1]
+
+
 def test_an_older_epub(tmp_path):
     package = PACKAGE.replace(' properties="nav"', "").replace('<itemref idref="nav"/>', "")
     book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/book.opf": package}))
@@ -247,6 +259,7 @@ LOCKED = """<encryption xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:Ciphe
     [
         ({"META-INF/container.xml": None}, r"container.xml is missing in it"),
         ({"OEBPS/book.opf": "<package"}, r"cannot be read as an EPUB"),
+        ({"OEBPS/book.opf": '<?xml version="1.0" encoding="no-such"?><package'}, r"cannot be read as an EPUB"),
         ({"META-INF/encryption.xml": LOCKED}, r"is protected \(DRM\)"),
         ({f"OEBPS/text/{name}": "<p>...</p>" for name in DOCUMENTS}, r"has nothing to read aloud"),
     ],

@@ -158,6 +158,12 @@ def test_what_is_wrong_is_told_by_the_cue(text, told):
         read_cues(text)
 
 
+def test_a_long_number_is_text():
+    """Python reads none of more than 4,300 digits."""
+    (one, two) = read_cues(f"1\n{TIMES}\nOne.\n{'9' * 5000}\n00:00:04,000 --> 00:00:05,000\nTwo.").cues
+    assert (one.number, two.number) == (1, 2) and "999" in one.text
+
+
 def test_what_is_written_is_read_again():
     cues = [Cue(0.0, 1.5, "One.", "Ann"), Cue(3661.0004, 3662.9996, "Two\nlines."), Cue(3663, 3664, "Three.", "Ann")]
     text = write_srt(cues)

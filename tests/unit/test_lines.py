@@ -71,6 +71,12 @@ def test_a_seed_for_no_row_or_out_of_range_is_refused():
         with_seed("id,text,what\na,One,x", "a", 1)
 
 
+def test_a_mark_alone_is_no_row():
+    """What Windows begins files with."""
+    with pytest.raises(HiggsError):
+        read_lines("\ufeff")
+
+
 def test_several_texts_are_a_row_each():
     rows = read_lines(" One. ", "", "id,text\na,Two", '{"a": "Three"}')
     assert [(row.id, row.text) for row in rows] == [

@@ -8,6 +8,7 @@ import torch
 from higgs_tts.engine.config import ClipParams
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.prompt.lengths import misfit
+from higgs_tts.engine.resample import check_rate
 from higgs_tts.engine.voice import voice as voice_module
 from higgs_tts.engine.voice.clip import check_clip, cut_clip, prepare_clip
 from higgs_tts.engine.voice.voice import Voice
@@ -188,3 +189,5 @@ def test_prepare_resamples(rate):
 def test_prepare_refuses_a_rate_that_needs_gigabytes():
     with pytest.raises(HiggsError, match="47999"):
         prepare_clip(tone(47_999, 1), 47_999)
+    with pytest.raises(HiggsError, match=r"The bed has the unusual sample rate 0\."):
+        check_rate(0, "The bed")

@@ -158,6 +158,10 @@ def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
         ({"srt": "missing.srt"}, r"missing\.srt cannot be read: .*input folder"),
         ({"film": None}, "the film input is empty"),
         ({"bed": {"waveform": torch.zeros(2, 1, 5), "sample_rate": 5}}, "the bed input has the shape"),
+        (
+            {"bed": {"waveform": torch.zeros(1, 1, 5), "sample_rate": 47999}},
+            "The bed has the unusual sample rate",
+        ),
         ({"film": {"waveform": torch.zeros(2, 5), "sample_rate": 5}}, "the film input has the shape"),
         ({"stretch": 9.0}, "stretch is 9.0"),
     ],
