@@ -17,8 +17,9 @@ from aiohttp import web
 
 from ..errors import HiggsError
 from ..prompt.card import Card
+from ..resample import check_rate
 from ..result import SpeechResult
-from ..voice.clip import decode_clip, read_clip
+from ..voice.clip import check_clip, decode_clip, read_clip
 from ..voice.voice import Voice
 from .calls import MOST_CLIP_BYTES, STOCK_VOICES, BadCall, Call, Clip, read_call
 from .errors import error as error_answer
@@ -103,7 +104,7 @@ class Server:
 
     def _has_key(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode(), self._key.encode())
+        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._key.encode())
 
     async def _health(self, request: web.Request) -> web.Response:
         broken = self._speaker.broken is not None
@@ -251,11 +252,13 @@ class Server:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle)
 
-        self._speaker.encode(*clip, transcript, end)
         try:
-            return await made
+            check_clip(*clip)
+            check_rate(clip[1], "The clip")
         except HiggsError as error:
             raise BadCall(str(error), "ref_audio") from error
+        self._speaker.encode(*clip, transcript, end)
+        return await made
 
     @contextlib.contextmanager
     def _one_call(self):

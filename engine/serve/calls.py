@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import SamplingParams, range_of
 from ..errors import HiggsError
-from ..prompt.tags import TAG_LIKE
+from ..prompt.tags import TAG_LIKE, delivery_slot
 from .sound import FORMATS
 
 DEFAULT_VOICE = "default"
@@ -31,6 +32,7 @@ extra_params scene index"""
 _KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
 _TRANSPORT = ("audio", "sse")
 _MOST_INDEX = 1 << 31
+_LEADING = re.compile(rf"(?:\s*(?:{TAG_LIKE.pattern}))*")  # what a text begins with
 _SPEEDS = ((0.75, "<|prosody:speed_very_slow|>"), (0.95, "<|prosody:speed_slow|>"), (1.05, ""),
            (1.3, "<|prosody:speed_fast|>"), (4.0, "<|prosody:speed_very_fast|>"))  # fmt: skip
 
@@ -77,7 +79,8 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     if clip and voice not in STOCK_VOICES:
         raise BadCall("a call has a voice or a reference, not both. Leave one of them out.", "voice")
     tag = _speed_tag(body, knows_tag)
-    if tag and not TAG_LIKE.match(text):
+    begins = _LEADING.match(text)
+    if tag and not (begins and any(delivery_slot(own[0]) == "speed" for own in TAG_LIKE.finditer(begins[0]))):
         text = tag + text
     unknown = tuple(sorted(name for name in body if name not in _KNOWN))
     index = int(_number("index", body.get("index") or 0, 0, _MOST_INDEX))

@@ -41,7 +41,7 @@ def serve(
         )
     if voices is not None and not voices.is_dir():
         raise HiggsError(f"{voices} is not a folder. Give the folder of the voices, or leave --voices out.")
-    model = engine.checkpoint.folder.name
+    model = engine.checkpoint.folder.resolve().name
     speaker = Speaker(engine)
     try:
         server = Server(speaker, VoiceFolder(voices), model, engine.knows_tag, limits, key, told_card(engine))
@@ -50,7 +50,7 @@ def serve(
             web.run_app(
                 server.app(), host=host, port=port, print=lambda line: None, access_log=None, handler_cancellation=True
             )
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the latter of a port above 65535
             raise HiggsError(f"{host}:{port} cannot be served ({error}). Choose another --port.") from error
     finally:
         speaker.close()

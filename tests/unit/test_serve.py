@@ -65,7 +65,7 @@ def ask(port, method="POST", path="/v1/audio/speech", body=None, headers=()):
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close", f"Content-Length: {len(data)}", *headers]
     with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + data)
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + data)
         answer = b""
         with contextlib.suppress(ConnectionResetError):
             while part := connection.recv(1 << 16):
@@ -231,6 +231,17 @@ def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(serv
     assert ask(served[0], body=body)[0] == 200
 
 
+def test_what_is_no_fault_of_the_clip_is_the_server_s(served, engine, monkeypatch):
+    clip = base64.b64encode((BUILT_IN / "amber.flac").read_bytes()).decode()
+
+    def fail(*given):
+        raise HiggsError("transformers is missing.")
+
+    monkeypatch.setattr(engine, "encode_voice", fail)
+    answer = ask(served[0], body={**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "Another text."})
+    assert answer[0] == 500 and error_of(answer)["message"] == "transformers is missing."
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
@@ -303,6 +314,7 @@ def test_a_key(another):
         for headers, status in (
             ((), 401),
             (["Authorization: Bearer wrong"], 401),
+            (["Authorization: Bearer \udcff"], 401),
             (["Authorization: Bearer secret"], 200),
         ):
             assert ask(port, "GET", "/v1/models", headers=headers)[0] == status
@@ -338,6 +350,10 @@ class TestStarting:
             serve(engine, "0.0.0.0", 0, None, "", Limits(), print)
         names = ["127.0.0.1", "::1", "localhost", "127.8.8.8", "0.0.0.0", "192.168.0.1", "example.org", "::"]
         assert [is_loopback(name) for name in names] == [True] * 4 + [False] * 4
+
+    def test_a_port_that_is_none(self, engine):
+        with pytest.raises(HiggsError, match=r"127\.0\.0\.1:99999 cannot be served .*Choose another --port"):
+            serve(engine, "127.0.0.1", 99999, None, "", Limits(), print)
 
     def test_a_folder_that_is_none(self, engine, tmp_path):
         with pytest.raises(HiggsError, match="nowhere is not a folder"):

@@ -71,6 +71,9 @@ def test_speed_is_what_the_tags_give():
     with pytest.raises(BadCall, match="at one speed"):
         read(lambda tag: False, speed=2)
     assert read(lambda tag: False, speed=1.0).text == "Hello."
+    assert read(speed=2, input="<|emotion:awe|>Hi.").text == "<|prosody:speed_very_fast|><|emotion:awe|>Hi."
+    paced = "<|emotion:awe|> <|prosody:speed_slow|>Hi."
+    assert read(speed=2, input=paced).text == paced
 
 
 def test_unknown_fields_are_told():
