@@ -44,7 +44,8 @@ class _Post:
 
     server: Server
     chunks: int = 0
-    failures: int = 0  # since the last answer
+    rests: int = 0  # since the last answer
+    failures: int = 0  # of these, those of a server that was not busy
     busy_since: float | None = None
     rest_until: float = 0.0
     lost: HiggsError | None = None
@@ -152,7 +153,7 @@ class Dispatch:
             self._give_back(job, post, error)
         else:
             with self._changed:
-                post.chunks, post.failures, post.busy_since = post.chunks + 1, 0, None
+                post.chunks, post.rests, post.failures, post.busy_since = post.chunks + 1, 0, 0, None
             self._results.put(Done(job, spoken))
 
     def _give_back(self, job: RemoteSequence, post: _Post, error: HiggsError, is_lost: bool = False):
@@ -171,11 +172,12 @@ class Dispatch:
         now = time.monotonic()
         if now < post.rest_until:
             return False
-        post.failures += 1
-        rest = min(LONGEST_REST, FIRST_REST * 2 ** (post.failures - 1))
+        post.rests += 1
+        rest = min(LONGEST_REST, FIRST_REST * 2 ** (post.rests - 1))
         if isinstance(error, Busy):
             post.busy_since = post.busy_since or now
             post.rest_until = now + min(LONGEST_REST, error.rest or rest)
             return now - post.busy_since > _BUSY_SECONDS
+        post.failures, post.busy_since = post.failures + 1, None
         post.rest_until = now + rest
         return post.failures >= _FAILURES

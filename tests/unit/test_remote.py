@@ -171,6 +171,13 @@ def test_one_that_is_busy_is_asked_again():
         assert speech.complete and len(fake.calls) == 8
 
 
+def test_being_busy_is_no_failure():
+    """Two times busy and two failures are not three failures in a row."""
+    replies = [refusal(429, "queue full"), refusal(429, "queue full"), refusal(500, "x"), refusal(500, "x")]
+    with Fake(reply=lambda number, body: replies[number - 1] if number < 5 else spoken(body)) as fake:
+        assert engine_of(fake).speak(ONE, a_voice(), PARAMS).complete and len(fake.calls) == 5
+
+
 def test_what_breaks_once_is_mended():
     with Fake(
         reply=lambda number, body: Reply(wav_file(sound_of(ONE)), cut=True) if number == 1 else spoken(body)
