@@ -242,7 +242,11 @@ class _Opened:
         rank = max(1, self.file.shapes[first][0])
         alpha = self.config.get("lora_alpha", _ALPHA)
         for pattern, own in (self.config.get("alpha_pattern") or {}).items():
-            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+            try:
+                fits = re.fullmatch(rf"(.*\.)?({pattern})", module)
+            except re.error as error:
+                raise HiggsError(f"The LoRA {self.path}: alpha_pattern holds {pattern!r} ({error}).") from error
+            if fits:
                 alpha = own
                 break
         if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from ..config import EngineConfig
+from .adapters import adapter_files
 from .load import Checkpoint
 
 _READ = ("*.json", "*.safetensors", "*.pth", "*.bin", "*.gguf")
@@ -17,7 +18,11 @@ def fingerprint_of(checkpoint: Checkpoint, config: EngineConfig) -> str:
     digest = hashlib.sha256(config.dtype.encode())
     for place, strength in [
         *((folder, 1.0) for folder in dict.fromkeys((checkpoint.folder, checkpoint.codec_folder))),
-        *((Path(adapter.path), adapter.strength) for adapter in config.adapters),
+        *(
+            (path, adapter.strength)
+            for adapter in config.adapters
+            for path in adapter_files(Path(adapter.path).expanduser())
+        ),
     ]:
         digest.update(f"\n{strength}\n".encode())
         files = [place] if place.is_file() else sorted({path for kind in _READ for path in place.glob(kind)})

@@ -87,10 +87,14 @@ def cached_snapshots(repo: Repo) -> list[Path]:
 
 def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
     """Checkpoints in `folder` and `depth` levels below it; hidden folders and those inside a checkpoint left out."""
-    checkpoint = _recognise(folder, folder.relative_to(root).as_posix() if folder != root else root.name)
+    try:
+        checkpoint = _recognise(folder, folder.relative_to(root).as_posix() if folder != root else root.name)
+        files = sorted(folder.glob(f"*{SUFFIX}"))
+    except OSError:  # a folder that may not be listed holds nothing to offer
+        return
     if checkpoint:
         yield checkpoint
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for path in files:
         name = path.relative_to(root).as_posix()
         yield from filter(None, [_recognise_gguf(path, name if folder != root else f"{root.name}/{name}")])
     if depth == 0 or (checkpoint and checkpoint.family) or not folder.is_dir():
@@ -98,7 +102,7 @@ def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
     try:
         with os.scandir(folder) as entries:
             below = sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    except OSError:  # a folder that may not be listed holds nothing to offer
+    except OSError:
         return
     for path in below:
         yield from _search(root, Path(path), depth - 1)

@@ -116,4 +116,7 @@ def _named_codec(folder: Path) -> str | None:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    try:
+        return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    except OSError:  # a folder that may not be listed holds none
+        return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from .talker_layout import family_of_layout
 
 _TRAINED_CONTEXT = 8192  # positions; configs say other numbers, the weights were trained with this one
 
-# What the published weights use. A config may hold null or nothing here. What transformers saves of such a config
-# holds its own default instead, which makes noise of the published weights; a model trained with it is possible.
+# transformers' default. What it saves of a config without a theta holds this instead of what the published weights use,
+# and then they speak noise; a model that was trained with it is possible.
 _LIBRARY_THETA = 10_000.0
 _CODEBOOKS = 8
 
@@ -143,7 +144,7 @@ def _section(config: dict, name: str) -> dict:
 def _number(section: dict, name: str, path: Path, default: float | None = None) -> float:
     value = section.get(name)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise HiggsError(f"{path}: {name} is {value!r}, not a number. Download the file again.")
     return float(value)
 

@@ -152,6 +152,27 @@ class TestFiles:
         ours, theirs = loaded(base, Adapter(tmp_path / "anna.safetensors")), loaded(merged)
         assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items() if name != "embed_text")
 
+    def test_an_alpha_pattern_that_is_none_is_named(self, made, tmp_path):
+        base, adapter, _ = made("v3")
+        shutil.copytree(adapter, tmp_path / "anna")
+        settings = json.loads((adapter / "adapter_config.json").read_text()) | {"alpha_pattern": {"(": 4}}
+        (tmp_path / "anna" / "adapter_config.json").write_text(json.dumps(settings))
+        with pytest.raises(HiggsError, match=r"anna: alpha_pattern holds '\('"):
+            inspect(base, adapters=[Adapter(tmp_path / "anna")])
+
+    def test_a_fingerprint_is_of_all_that_counts(self, made, tmp_path, monkeypatch):
+        base, adapter, _ = made("v3")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        shutil.copy(adapter / "adapter_model.safetensors", tmp_path / "anna.safetensors")
+        settings = tmp_path / "anna.json"
+        shutil.copy(adapter / "adapter_config.json", settings)
+        seen = []
+        for alpha in (8, 64):
+            settings.write_text(json.dumps(json.loads(settings.read_text()) | {"lora_alpha": alpha}))
+            for name in ("~/anna.safetensors", str(tmp_path / "anna.safetensors")):
+                seen.append(Engine(EngineConfig(base, device="cpu", adapters=(Adapter(name),))).fingerprint)
+        assert seen[0] == seen[1] != seen[2] == seen[3]
+
     def test_without_settings_it_says_what_it_took(self, made, tmp_path):
         base, adapter, _ = made("v3")
         file = shutil.copy(adapter / "adapter_model.safetensors", tmp_path / "anna.safetensors")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 
 import pytest
@@ -51,6 +52,21 @@ def test_families_by_config():
     assert [family_of(config) for config in bare] == ["v3", "v2"]
     others = ({}, {"model_type": "qwen3"}, {"model_type": "higgs_audio_v2_tokenizer"}, {"model_type": "higgs_audio_3"})
     assert not any(family_of(config) for config in others)
+
+
+def test_folders_that_may_not_be_read_hide_nothing_else(tmp_path, monkeypatch):
+    """Such as lost+found where a disk is mounted."""
+    make(tmp_path / "higgs-tts-3-4b")
+    (tmp_path / "a" / "lost+found").mkdir(parents=True)
+    real = pathlib.Path.is_file
+
+    def is_file(path, **given):
+        if "lost+found" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **given)
+
+    monkeypatch.setattr(pathlib.Path, "is_file", is_file)
+    assert [found.name for found in find_checkpoints([tmp_path])] == ["higgs-tts-3-4b"]
 
 
 def test_checkpoints_are_found_some_levels_down_and_others_left_alone(tmp_path):

@@ -122,6 +122,8 @@ def test_the_code_vocabulary_counts_the_specials_however_it_is_spelled(new, old,
         ("text_config", "num_key_value_heads", 3),
         ("text_config", "hidden_size", None),
         ("text_config", "rms_norm_eps", "small"),
+        ("text_config", "rms_norm_eps", float("nan")),
+        ("text_config", "hidden_size", float("inf")),
     ],
 )
 def test_what_v3_does_not_support_is_refused_by_name(v3, section, name, value):
