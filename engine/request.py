@@ -151,7 +151,7 @@ class SpeechRequest:
         return not self._speaking
 
     def result(self) -> SpeechResult:
-        """The whole text, once all stages are settled. Raises HiggsError for sound that is not finite."""
+        """The whole text, once all stages are settled."""
         sequences = [part.spoken for part in self._parts if part.spoken is not None]
         frames = [frames for sequence in sequences for frames in sequence.codes]
         codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])

@@ -178,9 +178,14 @@ def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> Code
 
 
 def encode_once(config: CodecConfig, tensors: dict[str, torch.Tensor], clip: torch.Tensor) -> torch.Tensor:
-    """A clip [S] -> codes [T, K] on the host. `tensors` are used up: nothing of the encoder stays on their device."""
-    encoder = build_encoder(config, tensors)
-    tensors.clear()
+    """A clip [S] -> codes [T, K] on the host. `tensors` are used up: nothing of the encoder stays on their device.
+
+    Raises as `build_encoder` does.
+    """
+    try:
+        encoder = build_encoder(config, tensors)
+    finally:
+        tensors.clear()
     try:
         return encoder.encode(clip).cpu()
     finally:

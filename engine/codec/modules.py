@@ -1,6 +1,6 @@
 """The codec's network, under the tensor names transformers uses. Knows no file, no windows and no audio formats.
 
-The acoustic convolutions are in codec_dac.py, HuBERT in codec_hubert.py; the small pieces between them are here.
+The acoustic convolutions are in dac.py, HuBERT in hubert.py; the small pieces between them are here.
 """
 
 from __future__ import annotations

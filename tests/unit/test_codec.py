@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import math
+import sys
 
 import pytest
 import torch
 from higgs_tts.engine.checkpoint.codec_layout import CodecWeights, decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.codec import model as model_module
 from higgs_tts.engine.codec.hubert import semantic_model, semantic_shapes
-from higgs_tts.engine.codec.model import CodecDecoder, build_decoder, build_encoder
+from higgs_tts.engine.codec.model import CodecDecoder, build_decoder, build_encoder, encode_once
 from higgs_tts.engine.codec.modules import acoustic_decoder, acoustic_encoder
 from higgs_tts.engine.errors import HiggsError
 from higgs_tts.engine.tools.published import PUBLISHED_CODEC
@@ -219,3 +220,13 @@ def test_tiny_codec_follows_its_seed(tensors):
     again, other = tiny_codec(3), tiny_codec(4)
     assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
     assert any(not torch.equal(other[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_failed_voice_leaves_nothing_of_the_encoder(monkeypatch, tensors, in_memory):
+    """Somebody may hold the exception, and with it the frames."""
+    weights = CodecWeights(in_memory(tensors))
+    read = weights.read("encoder", "cpu")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(HiggsError, match="transformers"):
+        encode_once(weights.config, read, torch.zeros(24_000))
+    assert not read

@@ -38,13 +38,13 @@ class GraphExecutor:
             raise GraphError(f"only {free >> 20} MB of device memory are free")
         before = _snapshot(state)
         self._graph = torch.cuda.CUDAGraph()
-        _one_at_a_time.acquire()  # the next line is for the whole process
+        _one_at_a_time.acquire()  # `gc.disable` is for the whole process
         collects = gc.isenabled()
         gc.disable()  # collecting another engine here would wait for the device, which a capture forbids
         try:
             self._capture(backend, stream)
             self._prove(backend, stream, before)
-        except (RuntimeError, torch.cuda.OutOfMemoryError) as error:
+        except RuntimeError as error:  # OutOfMemoryError is one
             self.close()
             raise GraphError(str(error)) from error
         finally:
