@@ -17,7 +17,7 @@ FLAWS = {  # what can be wrong with a take
     "short": "it was too short for its text",
     "repeat": "it said the same again and again",
     "silence": "it fell silent",
-    "level": "it was clipped or next to silent",
+    "level": "it was clipped or almost silent",
 }
 _QUOTED = 40  # characters of a chunk that are quoted
 

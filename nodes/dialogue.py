@@ -45,7 +45,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 ),
                 voices_input(
                     "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
-                    "socket's number, where the script uses these. Who has none gets a voice from the seed."
+                    "socket's number, where the script uses these. Speakers without one get a voice chosen by the seed."
                 ),
                 *sampling_inputs(),
                 widgets.number(

@@ -223,7 +223,7 @@ def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
         "paragraph_gap",
         fresh=PARAGRAPH_GAP,
         advanced=True,
-        tooltip="Silence between paragraphs, in seconds; blank lines part paragraphs. 0 adds none.",
+        tooltip="Silence between paragraphs, in seconds; blank lines separate paragraphs. 0 adds none.",
     )
     return [
         io.String.Input(

@@ -70,7 +70,8 @@ class HiggsTTSSubtitles(io.ComfyNode):
                 ),
                 voices_input(
                     "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
-                    "socket's number, where the cues use these. Who has none gets the film's, or one from the seed."
+                    "socket's number, where the cues use these. Speakers without one get the film's, or one chosen by "
+                    "the seed."
                 ),
                 *_film_inputs(),
                 *sampling_inputs(),
@@ -196,7 +197,7 @@ def _film_inputs() -> list[io.Input]:
         io.Audio.Input(
             "bed",
             optional=True,
-            tooltip="What sounds below the speech: the film's sound, or its music and effects without the voices.",
+            tooltip="Background under the speech: the film's sound, or its music and effects without the voices.",
         ),
     ]
 
@@ -224,7 +225,7 @@ def _fit_inputs() -> list[io.Input]:
         widgets.number(
             CueParams,
             "run_on",
-            tooltip="Seconds that a cue may go on after its end, as long as no other begins.",
+            tooltip="How long speech may continue past the end of its cue, in seconds, as long as no other cue begins.",
         ),
         widgets.number(
             CueParams, "lower_bed", tooltip="How much lower the bed is while somebody speaks, in dB. 0 leaves it."

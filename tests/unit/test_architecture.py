@@ -27,6 +27,7 @@ TIERS = [
     {"book", "cluster", "dubbing", "remote", "serve"},
     {"__init__"},
     {"tools"},
+    {"terminal"},
     {"__main__"},
 ]
 TIER_OF = {name: number for number, names in enumerate(TIERS) for name in names}

@@ -37,6 +37,15 @@ def test_importing_the_engine_brings_in_nothing_optional():
     assert "engine" in names and not names & OPTIONAL
 
 
+def test_the_terminal_runs_as_a_folder_too(tmp_path):
+    """As with the Python of Windows portable, which is isolated: the current folder is not looked into."""
+    status, _, said = python("-I", "-m", "engine", "--help")
+    assert status and "No module named engine" in said
+    folder = tmp_path / "here"
+    status, _, said = python("-I", ROOT / "engine", "tiny", folder, "--family", "v3")
+    assert status == 0 and (folder / "config.json").is_file(), said
+
+
 def test_speaking_needs_no_transformers_and_no_torchaudio(tmp_path):
     names = imported_by(SPEAK, tmp_path / "hello.wav")
     assert not names & (OPTIONAL - {"soundfile"})

@@ -128,7 +128,7 @@ function whatItSays(player) {
     } else if (sound.state === "speaking") {
         const left = sound.left >= 1 ? `, ${Math.round(sound.left)} s to go` : ""
         const done = Math.max(sound.done, sound.samples / RATE) * RATE
-        said.push(done ? `${clock(done)} of about ${clock(sound.length)} spoken${left}.` : "Begins to speak.")
+        said.push(done ? `${clock(done)} of about ${clock(sound.length)} spoken${left}.` : "Starting...")
     } else if (sound.state === "gone") said.push("Not kept any more: run the node again.")
     else if (sound.state === "stopped") said.push("Stopped.")
     else if (sound.run.seed !== null) said.push(`Seed ${sound.run.seed}.`)

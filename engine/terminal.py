@@ -1,0 +1,296 @@
+"""The terminal: parses, prints, writes files; all else is the engine's."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from . import (
+    EMBEDDED,
+    SAMPLE_RATE,
+    CueParams,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    Pronunciations,
+    SamplingParams,
+    SpeechResult,
+    Voice,
+    cue_lines,
+    cue_summary,
+    mix_speech,
+    read_book,
+    read_clip,
+    said_as,
+    speak_cues,
+    to_srt,
+)
+from . import narrate as narrate_book
+from .config import DEFAULT_GRAPHS, GRAPHS, Adapter
+from .optional import import_optional
+from .tools.arguments import make_parser
+from .tools.bench import as_text
+from .tools.bench import bench as time_steps
+from .tools.doctor import examine
+from .tools.film import film_voices
+from .tools.new_folder import new_folder, writable
+from .tools.progress import book_bar, with_bar
+from .tools.quantize_folder import quantize_folder
+from .tools.text_files import cues_in, dialogue_in, print_any_letter, pronunciations_in
+from .tools.tiny import write_tiny
+
+if TYPE_CHECKING:
+    from .cluster.cluster import Cluster
+
+_SMALL_VOICE = (
+    "No --model given, so the embedded model speaks. It is very small, reads English only and sounds like an old "
+    f"synthesiser; see {EMBEDDED / 'README.md'}."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
+    commands = {command.__name__: command for command in (say, narrate, voice, serve, doctor, bench, quantize, tiny)}
+    args = make_parser().parse_args(argv)
+    print_any_letter()
+    try:
+        return commands[args.command](args)
+    except HiggsError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except torch.cuda.OutOfMemoryError as error:
+        reason = str(error).partition("\n")[0]
+        print(
+            "error: the GPU is out of memory. Choose --dtype int8 or a smaller --context, close other programs that "
+            f"use it, or use --device cpu. ({reason})",
+            file=sys.stderr,
+        )
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    return 2
+
+
+def say(args: argparse.Namespace) -> int:
+    """Text, a script or subtitles to a WAV file."""
+    params = _sampling(args)
+    if args.transcript and not args.voice:
+        raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
+    if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
+        raise HiggsError("Give a text, or a file with --script or --srt-in, and only one of them.")
+    if args.srt_in:
+        return _say_cues(args, params)
+    if args.script and args.voice:
+        raise HiggsError(
+            "--voice is for a text. A script names its voices at its head, as in: Alice = alice.safetensors"
+        )
+    write = import_optional("soundfile", "write")
+    said = pronunciations_in(args.pronunciations)
+    out = writable(args.out, ".wav")
+    codes_out = writable(args.codes, ".npy") if args.codes else None
+    srt_out = writable(args.srt_out, ".srt") if args.srt_out else None
+    with Engine(_engine_config(args)) as engine:
+        if args.script:
+            speech = with_bar(_dialogue(engine, Path(args.script), params, args, said))
+        else:
+            voice = _voice(engine, args.voice, args.transcript) if args.voice else None
+            speech = with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
+    write(out, speech.wav.numpy(), SAMPLE_RATE)
+    if codes_out:
+        np.save(codes_out, speech.codes.numpy())
+    if srt_out:
+        srt_out.write_text(to_srt(speech), encoding="utf-8")
+    for warning in speech.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    for chunk in speech.spoken_again:
+        print(f"spoken again: {chunk}", file=sys.stderr)
+    print(
+        f"{speech.seconds:.2f} s of audio in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
+        f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; backend: {speech.how}"
+    )
+    print(out)
+    return 0
+
+
+def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
+    """A subtitle file to a WAV file, each cue at its time."""
+    if args.codes:
+        raise HiggsError("--codes is for a text or a --script. Leave it out.")
+    fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
+    path, write = Path(args.srt_in), import_optional("soundfile", "write")
+    film, bed = (read_clip(given) if given else None for given in (args.film, args.bed))
+    sheet, said = cues_in(path, anyone=film is not None), pronunciations_in(args.pronunciations)
+    out, srt_out = writable(args.out, ".wav"), writable(args.srt_out, ".srt") if args.srt_out else None
+    with Engine(_engine_config(args)) as engine:
+        voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
+        voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
+        if film:
+            without = [speaker for speaker in sheet.speakers if speaker not in voices]
+            voices |= film_voices(engine, sheet, film, without, args.translated)
+        cues = sheet.said_as(said).cues
+        what = engine, cues, voices, params, fit, args.scene
+        speech = with_bar(functools.partial(speak_cues, *what, even=not args.uneven))
+    below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
+    seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
+    wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
+    write(out, wav.T.numpy(), rate)
+    if srt_out:
+        srt_out.write_text(speech.to_srt(), encoding="utf-8")
+    for warning in (*sheet.warnings, *speech.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    print("\n".join([*cue_lines(speech), cue_summary(speech), str(out)]))
+    return 0
+
+
+def narrate(args: argparse.Namespace) -> int:
+    """A book to a folder of sound files."""
+    if args.script and args.voice:
+        raise HiggsError("--voice is for one narrator. A script names its voices at its head, as in: Alice = alice.wav")
+    if args.transcript and not args.voice:
+        raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
+    book = said_as(read_book(args.book, args.script), pronunciations_in(args.pronunciations))
+    with _narrator(args) as engine:
+        voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
+        if args.voice:
+            voices[""] = _voice(engine, args.voice, args.transcript)
+        try:
+            with book_bar() as on_progress:
+                what = voices, _sampling(args), args.scene, args.format, not args.uneven, on_progress
+                report = narrate_book(engine, book, args.out, *what, devices=engine.devices)
+        except KeyboardInterrupt:
+            print(f"What was spoken is kept in {args.out}: the same command goes on from there.", file=sys.stderr)
+            raise
+    for file in report.files:
+        print(f"{args.out / file.name}: {file.seconds / 60:.1f} min{'' if file.made else ', there already'}")
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    for chunk in report.spoken_again:
+        print(f"spoken again: {chunk}", file=sys.stderr)
+    print(f"{report.seconds / 60:.1f} min of audio in {report.elapsed / 60:.1f} min; backend: {report.how}")
+    return 0
+
+
+def _narrator(args: argparse.Namespace) -> Engine | Cluster:
+    """What speaks a book: this machine's device, or the workers of a Ray cluster."""
+    if args.ray is None and not args.ray_actors:
+        return Engine(_engine_config(args))
+    import_optional("ray", "remote")  # one sentence where it is missing
+    from .cluster.cluster import Cluster
+
+    return Cluster(_engine_config(args), args.ray or "", args.ray_actors)
+
+
+def voice(args: argparse.Namespace) -> int:
+    """A reference clip to a voice file."""
+    out = writable(args.out, ".safetensors")
+    made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
+    if not made.transcript:
+        print("warning: without a --transcript the voice is cloned less well.", file=sys.stderr)
+    path = made.save(out)
+    print(f"{made.seconds:.2f} s of reference in {path}")
+    return 0
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Speech over HTTP until the process is stopped."""
+    import_optional("aiohttp.web", "Application")  # one sentence where it is missing
+    from .serve.app import Limits
+    from .serve.serve import serve as run
+
+    limits = Limits(args.max_characters, args.max_calls)
+    with Engine(replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
+        run(engine, args.host, args.port, args.voices, args.api_key, limits, print)
+    return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """What a checkpoint folder holds; exit code 1 when something in it must be repaired."""
+    report = examine(Path(args.folder))
+    print(json.dumps(report.as_dict(), indent=2) if args.json else report.as_text())
+    return 1 if report.problems else 0
+
+
+def bench(args: argparse.Namespace) -> int:
+    """How fast a step is here, and how fast this device's memory would let it be."""
+    result = time_steps(_settings(args, args.model or ""))
+    print(as_text(result))
+    if args.json:
+        print(json.dumps(result))
+    return 0
+
+
+def tiny(args: argparse.Namespace) -> int:
+    """A complete small checkpoint with random weights."""
+    folder = Path(args.folder)
+    with new_folder(folder):
+        write_tiny(folder, args.family, seed=args.seed)
+    print(folder)
+    return 0
+
+
+def quantize(args: argparse.Namespace) -> int:
+    """A checkpoint in 8 or 4 bits as a folder of its own."""
+    out = quantize_folder(Path(args.folder), Path(args.out), args.dtype)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"{out}: {size / 1e6:,.0f} MB")
+    return 0
+
+
+def _engine_config(args: argparse.Namespace) -> EngineConfig:
+    if args.model is None:
+        print(_SMALL_VOICE, file=sys.stderr)
+    return _settings(args, args.model or EMBEDDED)
+
+
+def _settings(args: argparse.Namespace, model: str | Path) -> EngineConfig:
+    return EngineConfig(
+        model=str(model),
+        codec=args.codec,
+        device=args.device,
+        dtype=args.dtype,
+        runner=GRAPHS[getattr(args, "graphs", DEFAULT_GRAPHS)],
+        kernels=getattr(args, "kernels", EngineConfig.kernels),
+        adapters=tuple(map(Adapter.parse, getattr(args, "lora", None) or ())),
+    )
+
+
+def _sampling(args: argparse.Namespace) -> SamplingParams:
+    return SamplingParams(
+        seed=args.seed,
+        temperature=0.0 if args.greedy else args.temperature,
+        top_p=args.top_p,
+        top_k=args.top_k,
+        max_frames=args.max_frames,
+        retries=args.retries,
+        paragraph_gap=args.paragraph_gap,
+        turn_gap=args.turn_gap,
+        ban_specials=not args.allow_specials,
+    )
+
+
+def _voice(engine: Engine | Cluster, path: str, transcript: str | None) -> Voice:
+    """A voice file, or a clip encoded now."""
+    if Path(path).suffix == ".safetensors":
+        if transcript:
+            raise HiggsError(f"{path} is a saved voice with its own transcript. Leave --transcript out.")
+        return Voice.load(path)
+    return engine.encode_voice(*read_clip(path), transcript, Path(path).stem)
+
+
+def _dialogue(
+    engine: Engine, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
+) -> Callable[..., SpeechResult]:
+    """What speaks a script, with the voices that its head names: files, looked for beside the script."""
+    dialogue = dialogue_in(path, said)
+    for warning in dialogue.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}
+    return functools.partial(engine.speak_turns, dialogue.turns, voices, params, args.scene, even=not args.uneven)
