@@ -37,6 +37,7 @@ from .dubbing.speak import CueSpeech, speak_cues
 from .engine import Engine
 from .engines import Engines
 from .errors import HiggsError
+from .file_list import FileList, write_file
 from .plain_text import decode_text, doubts
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
@@ -89,6 +90,7 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "Engines",
+    "FileList",
     "Found",
     "HiggsError",
     "Hint",
@@ -148,5 +150,6 @@ __all__ = [
     "voice_sound",
     "whisper_size",
     "with_seed",
+    "write_file",
     "write_whole",
 ]

@@ -195,7 +195,7 @@ def _write(
             if subtitles or beside in files.listed:  # those of an earlier run say the same as the sound
                 made[beside] = take.fingerprint, turn_to_srt(speech, number).encode()
             numbers.append(number)
-    files.write(made)
+    files.put(made)
     return numbers
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice, with_seed
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice, file_list, with_seed
 
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
 SHEET = "id,speaker,text,seed\nhello,Anna,Hello.,\ndoor/who,Tom,Who is there?,5\nnone,Tom,,\nbye,Anna,Good bye.,\n"
@@ -242,21 +242,20 @@ def test_a_damaged_list_counts_as_absent(run):
     ):
         (run.folder / "lines.json").write_text(damaged, encoding="utf-8")
         assert len(run(SHEET, voices=VOICES)) == 3
-        assert "Warning: lines.json in " in run.report and "all lines were spoken again" in run.report
+        assert "Warning: lines.json in " in run.report and "everything was made again" in run.report
         assert run(SHEET, voices=VOICES) == [] and "Warning" not in run.report
 
 
-def test_a_run_that_ends_early_leaves_no_wrong_file(run, load_module, monkeypatch):
+def test_a_run_that_ends_early_leaves_no_wrong_file(run, monkeypatch):
     """What is being written is not in the list, so it is made again even where its text changes back."""
     run(SHEET, voices=VOICES)
-    files = load_module("line_files")
 
-    def full(path, data, write=files.write_whole):
+    def full(path, data, write=file_list.write_whole):
         if path.name == "bye.wav":
             raise OSError(28, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(files, "write_whole", full)
+    monkeypatch.setattr(file_list, "write_whole", full)
     with pytest.raises(HiggsError, match=r"Higgs Lines: .*bye\.wav could not be written: No space left"):
         run(SHEET.replace("Hello", "Hallo").replace("Good", "God"), voices=VOICES)
     monkeypatch.undo()
