@@ -163,8 +163,8 @@ def narrate(args: argparse.Namespace) -> int:
             voices[""] = _voice(engine, args.voice, args.transcript)
         try:
             with book_bar() as on_progress:
-                what = voices, _sampling(args), args.scene, args.format, not args.uneven, on_progress
-                report = narrate_book(engine, book, args.out, *what, devices=engine.devices)
+                how = {"scene": args.scene, "kind": args.format, "even": not args.uneven, "on_progress": on_progress}
+                report = narrate_book(engine, book, args.out, voices, _sampling(args), devices=engine.devices, **how)
         except KeyboardInterrupt:
             print(f"What was spoken is kept in {args.out}: the same command goes on from there.", file=sys.stderr)
             raise

@@ -137,8 +137,9 @@ class HiggsTTSBook(io.ComfyNode):
             found, sockets = _read(book, text, script, by_name(voices))
             given = voices_of(found.speakers, sockets, model, found.head)
             found = spelled(found, said_as(pronunciations))
-            what = given, params, scene.strip() or None, format, even_loudness
-            report = narrate(_Lazy(model), found, place, *what, on_progress=_teller(cls.hidden.unique_id))
+            how = {"scene": scene.strip() or None, "kind": format, "even": even_loudness}
+            on_progress = _teller(cls.hidden.unique_id)
+            report = narrate(_Lazy(model), found, place, given, params, on_progress=on_progress, **how)
             if key := _asked.get(cls.hidden.unique_id):
                 made = any(file.made for file in report.files)
                 _written.leave(key, functools.partial(_look, place), changed=made)

@@ -41,6 +41,7 @@ def narrate(
     folder: Path,
     voices: Mapping[str, Voice] | None = None,
     params: SamplingParams | None = None,
+    *,
     scene: str | None = None,
     kind: str = "flac",
     even: bool = True,
@@ -59,13 +60,37 @@ def narrate(
     require(kind)
     params = params or SamplingParams()
     params = replace(params, turn_gap=params.paragraph_gap)
-    return _Narration(speaker, book, folder, dict(voices or {}), params, scene, kind, even, on_progress, devices).run()
+    given = dict(voices or {})
+    return _Narration(
+        speaker,
+        book,
+        folder,
+        given,
+        params,
+        scene=scene,
+        kind=kind,
+        even=even,
+        on_progress=on_progress,
+        devices=devices,
+    ).run()
 
 
 class _Narration:
-    def __init__(self, speaker, book, folder, voices, params, scene, kind, even, on_progress, devices):
-        self._speaker: Speaker = speaker
-        self._book, self._folder, self._voices = book, folder, voices
+    def __init__(
+        self,
+        speaker: Speaker,
+        book: Book,
+        folder: Path,
+        voices: dict[str, Voice],
+        params: SamplingParams,
+        *,
+        scene: str | None,
+        kind: str,
+        even: bool,
+        on_progress: Callable[[BookProgress], None],
+        devices: int,
+    ):
+        self._speaker, self._book, self._folder, self._voices = speaker, book, folder, voices
         self._params, self._scene, self._kind, self._even = params, scene, kind, even
         self._on_progress, self._devices = on_progress, devices
         self._files = FileList(folder, LIST, _KIND)

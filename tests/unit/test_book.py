@@ -310,7 +310,7 @@ def test_who_has_no_voice_gets_one_and_keeps_it(tmp_path):
     book, given = read_book_text(script, "Script", is_script=True), Voice(torch.ones(50, 8).long(), "I am Tom.")
     assert book.speakers == ["Anna", "Tom"] and book.head == {"Anna": "1", "Tom": "2"}
     robot = Robot()
-    narrate(robot, book, tmp_path, {"Tom": given}, PARAMS, "A hall.", even=False)
+    narrate(robot, book, tmp_path, {"Tom": given}, PARAMS, scene="A hall.", even=False)
     (first, turns) = robot.given
     assert [turn.text for turn in first[0]] == ["Nobody knows. Chapter 1 One. Chapter 2 Three."]
     assert [turn.speaker for turn in turns[0]] == ["Anna", "Anna", "Anna", "Tom", "Anna", "Anna"]
@@ -320,7 +320,7 @@ def test_who_has_no_voice_gets_one_and_keeps_it(tmp_path):
     srt = (tmp_path / "02 Chapter 1.srt").read_text(encoding="utf-8")
     assert "\nAnna: One.\n" in srt and "\nTom: Two.\n" in srt
     again = Robot()
-    narrate(again, book, tmp_path, {"Tom": replace(given, transcript="Another.")}, PARAMS, "A hall.", even=False)
+    narrate(again, book, tmp_path, {"Tom": replace(given, transcript="Another.")}, PARAMS, scene="A hall.", even=False)
     assert [turn.text for turns, *_ in again.given for turn in turns][1:] == [
         "Chapter 1 [pause 1.5]",
         "One. [pause 1]",
