@@ -155,7 +155,7 @@ class SamplingParams:
 class ServerConfig:
     """Which servers speak, and how they are asked."""
 
-    addresses: str  # one a line, each with an environment variable of its own behind it if need be
+    addresses: str  # one a line, each with an environment variable of its own after it if need be
     model: str = ""  # as the servers call it; empty: the first that each has
     voice: str = ""  # of the servers, for who has no other; empty: the first chunk is the voice of the rest
     key_variable: str = KEY_VARIABLE
@@ -175,7 +175,7 @@ class CueParams:
     faster: bool = True  # it is spoken again with a speed tag, where the checkpoint has these
     stretch: float = _number(1.25, 1.0, 2.0, step=0.05)  # it is made so many times as fast at most; 1 leaves it
     shift: bool = True  # what comes next begins later; else that is spoken at its time, at once with this
-    run_on: float = _number(0.5, 0.0, 10.0, step=0.1)  # seconds that it may go on behind its cue where nothing follows
+    run_on: float = _number(0.5, 0.0, 10.0, step=0.1)  # seconds that it may go on past its cue where nothing follows
     lower_bed: float = _number(15.0, 0.0, 60.0, step=1.0)  # dB, of what sounds below the speech while somebody speaks
 
     def __post_init__(self) -> None:

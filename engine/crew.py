@@ -150,7 +150,7 @@ class Crew:
             thread.join()
 
     def add(self, *jobs: Job) -> None:
-        """More to do, behind what waits."""
+        """More to do, after what waits."""
         self._missing.update(jobs)
         self._hand_out(jobs)
 

@@ -172,7 +172,7 @@ class _Reader:
             raise self.damaged()
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """(name, shape as torch has it, type, offset behind the header)."""
+        """(name, shape as torch has it, type, offset from the end of the header)."""
         name, rank = self.string(), self.number("I")
         if rank > 8:
             raise self.damaged()

@@ -19,7 +19,7 @@ from .torch_names import clear_cublas_workspaces
 
 log = logging.getLogger("higgs_tts")
 
-_LARGE, _SEGMENT = 10 << 20, 2 << 20  # the allocator gives what is as large a segment of its own, in multiples
+_LARGE, _SEGMENT = 10 << 20, 2 << 20  # what is as large gets a segment of its own, rounded up to _SEGMENT
 
 
 class PrivatePool:

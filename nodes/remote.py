@@ -90,7 +90,7 @@ def _advanced_inputs() -> list[io.Input]:
             optional=True,
             advanced=True,
             tooltip="The environment variable that holds the servers' key; never the key itself, since workflows are "
-            "shared. Its name begins with HIGGS_TTS_. For a key of its own write another behind an address.",
+            "shared. Its name begins with HIGGS_TTS_. For a key of its own write another after an address.",
         ),
         widgets.number(
             ServerConfig,

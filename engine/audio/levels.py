@@ -12,8 +12,8 @@ from ..config import SAMPLE_RATE
 _STEP = SAMPLE_RATE // 100
 _NOTHING = 10 ** (-50 / 20)  # of full scale: nobody speaks so softly
 _BELOW_SPEECH = 10 ** (-35 / 20)  # of the speech: what a room makes
-_SPEECH = 0.9  # of the levels lie below that of speech
-_BETWEEN = 0.1  # of the levels are lower than the softest of speech
+_SPEECH = 0.9  # quantile of the levels that is taken for that of speech
+_BETWEEN = 0.1  # quantile that is taken for the level between words
 _FULL, _CLIPPED = 0.999, 0.01  # share of samples at full scale
 _EDGE = 5  # hundredths of a second that stay around what is heard: sounds begin and fade softly
 

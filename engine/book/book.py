@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import is_spoken
 
-BREAK = "[pause 1.5]"  # where a scene ends, and behind a heading
+BREAK = "[pause 1.5]"  # where a scene ends, and after a heading
 _NOTE_MARK = re.compile(r"\[\d{1,3}\]")
 _LONGEST_TITLE = 80
 

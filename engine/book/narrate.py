@@ -103,7 +103,7 @@ class _Narration:
         self._how = ""
         self._frames = self._peak = 0  # decoded in this run; bytes of a GPU
         self._current: tuple[PlannedChapter, ChapterFile] | None = None  # that is being written
-        self._tail = 0.0  # seconds of silence asked for behind what is written
+        self._tail = 0.0  # seconds of silence asked for after what is written
         self._whole = self._before = self._later = 0  # estimated frames: of all, before this group, and after it
         self._began = time.perf_counter()
 

@@ -255,7 +255,7 @@ class _Opened:
 
 
 def _placed(modules: Mapping[str, object], family: str, sources: Mapping[str, Source]) -> dict[str, str]:
-    """Module of an adapter -> name in the table, for the modules that stand behind the commonest prefix."""
+    """Module of an adapter -> name in the table, for the modules with the commonest prefix."""
     found: dict[str, tuple[str, str]] = {}
     for module in modules:
         words = module.split(".")

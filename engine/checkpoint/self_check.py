@@ -32,7 +32,7 @@ def check_weights(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -
 
 
 def check_logits(checkpoint: Checkpoint, logits: torch.Tensor) -> None:
-    """As `check_weights`, by what the talker predicts behind some prompt, [K * V] fp32."""
+    """As `check_weights`, by what the talker predicts after some prompt, [K * V] fp32."""
     most = float(logits.abs().max())
     if not most <= MOST_LOGIT:
         raise _broken(checkpoint, f"after a short prompt they predict with logits of {most:,.0f}")

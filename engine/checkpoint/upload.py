@@ -30,7 +30,7 @@ class Job:
     offset: int
     dtype: torch.dtype  # as stored
     target: torch.Tensor
-    then: Callable[[], None] | None = None  # what is queued behind its last copy, on the same stream
+    then: Callable[[], None] | None = None  # what is queued after its last copy, on the same stream
 
 
 def upload(jobs: list[Job], device: torch.device) -> None:

@@ -33,7 +33,7 @@ class Shift:
         return sum(member.frames for member in self._team.members)
 
     def add(self, *jobs: Job) -> None:
-        """More to do, behind what waits."""
+        """More to do, after what waits."""
         self._missing.update(jobs)
         self._waiting.extend(jobs)
 

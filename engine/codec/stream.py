@@ -13,7 +13,7 @@ from .model import CodecDecoder
 
 
 class Window(NamedTuple):
-    """Frames start..stop of codes [T, K], on the host, become sound; the others are what they are heard among."""
+    """Frames start..stop of codes [T, K], on the host, become sound; the rest is context."""
 
     codes: torch.Tensor
     start: int

@@ -21,7 +21,7 @@ class KVCache(Buffers):
     slot_base: torch.Tensor = buffer("B", "kv_heads")  # a head's first slot in the flat cache [B * kv_heads * S, D]
     slot: torch.Tensor = buffer("B", "kv_heads")  # that of the current step in the flat cache
     slot_index: torch.Tensor = buffer("S")  # 0..S-1
-    empty: torch.Tensor = buffer("B", 1, "S", dtype=torch.bool)  # slots behind the position
+    empty: torch.Tensor = buffer("B", 1, "S", dtype=torch.bool)  # slots beyond the position
 
     zero_empty = True  # torch's attention weighs empty slots with 0, but 0 times NaN is NaN; CUDA kernels skip them
 

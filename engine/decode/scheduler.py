@@ -59,7 +59,7 @@ class Scheduler:
         self._copies.clear()
 
     def add(self, *sequences: Sequence) -> None:
-        """Queues sequences behind those that wait."""
+        """Queues sequences after those that wait."""
         self.waiting.extend(sequences)
 
     def drop(self, sequence: Sequence) -> None:

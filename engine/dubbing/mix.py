@@ -52,7 +52,7 @@ def _stretches(starts: Sequence[float], ends: Sequence[float]) -> list[tuple[flo
 
 
 def _lower(out: torch.Tensor, start: int, end: int, rate: int, gain: float) -> None:
-    """Sound [C, n] is so many times as loud from start to end, in place, with a ramp before and behind."""
+    """Sound [C, n] is so many times as loud from start to end, in place, with a ramp before and after."""
     out[:, start:end] *= gain
     fall, rise = round(_FALL * rate), round(_RISE * rate)
     first = max(0, start - fall)

@@ -11,7 +11,7 @@ _LATE = 0.02  # seconds that nobody sees
 def fit_counts(speech: CueSpeech) -> dict[str, float]:
     """Cues by what was done to them, some in several ways; `worst_late` and `worst_over` in seconds.
 
-    `over`: it goes on behind the time that it had.
+    `over`: it goes on beyond the time that it had.
     """
     with_words = [one for one in speech.cues if one.cue.turns]
     return {

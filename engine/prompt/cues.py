@@ -44,7 +44,7 @@ class CueSheet:
     """A subtitle file: cues in the order of their starts, and the voices that it names before the first cue."""
 
     cues: tuple[CueTurns, ...]
-    head: dict[str, str]  # speaker -> what stands behind the =
+    head: dict[str, str]  # speaker -> what follows the =
     warnings: tuple[str, ...] = ()
 
     @property

@@ -100,7 +100,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A script's turns, and the voices that its head names: speaker -> what stands behind the =."""
+    """A script's turns, and the voices that its head names: speaker -> what follows the =."""
 
     turns: tuple[Turn, ...]
     head: dict[str, str]

@@ -16,7 +16,7 @@ from .script import Script
 from .speakers import Speakers
 
 _LENGTH_MARGIN = 1.5  # context kept free for a chunk, as a multiple of its estimated length
-_REFERENCE_SECONDS = 10.0  # as much of a voice is enough; more would only take room behind every other chunk
+_REFERENCE_SECONDS = 10.0  # as much of a voice is enough; more would only take room in every other chunk's prompt
 _LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
 
 
@@ -53,7 +53,7 @@ class SequenceBuilder:
         self.warnings: list[str] = []
 
     def chunk_seconds(self, script: Script, speaker: str) -> tuple[float, float]:
-        """Chunks as long as asked for, or as much shorter as it takes to fit behind their voice; 0 still never splits.
+        """Chunks as long as asked for, or as much shorter as it takes to fit after their voice; 0 still never splits.
 
         And the first: without a voice it is the voice of the others, both must fit, and all wait for it. Of a dialogue
         it is as long as others, for a turn is cut the same way wherever it stands.
@@ -78,7 +78,7 @@ class SequenceBuilder:
         return is_spoken
 
     def build(self, chunk: Chunk) -> Sequence:
-        """The chunk's sequence. Raises HiggsError where less than a second of speech fits behind it."""
+        """The chunk's sequence. Raises HiggsError where less than a second of speech fits after it."""
         params, voice = self._speakers.params_of(chunk), self._speakers.voices.get(chunk.speaker)
         sequence = self._builder.build(chunk.text, voice, self._scene, params=params, index=chunk.index)
         self.warnings += sequence.warnings

@@ -113,7 +113,7 @@ _FIRST_WORD = re.compile(r"([^\s<]*\w[^\s<.!?\u2026\u3002\uff01\uff1f]*)\s+(?=[^
 
 
 def after_first_word(cleaned: str) -> str:
-    """Clean text whose leading emotion stands behind the first word, where there is another to come.
+    """Clean text whose leading emotion stands after the first word, where there is another to come.
 
     As the very first token a strong one can win against the voice that is cloned.
     """

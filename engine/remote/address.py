@@ -49,7 +49,7 @@ class Address:
 
 
 def read_addresses(text: str, variable: str) -> list[Address]:
-    """The addresses in a text, one a line, each with a variable of its own behind it if need be.
+    """The addresses in a text, one a line, each with a variable of its own after it if need be.
 
     Raises HiggsError for what is not an address, and for a variable that is not for this.
     """
@@ -66,7 +66,7 @@ def _read(line: str, variable: str) -> Address:
         # Not repeated: somebody may have put the key itself there.
         raise HiggsError(
             "A key stands in an environment variable whose name begins with HIGGS_TTS_, and the name alone stands in "
-            "the workflow: HIGGS_TTS_API_KEY, for example, or behind an address, HIGGS_TTS_BOSON_KEY. Other variables "
+            "the workflow: HIGGS_TTS_API_KEY, for example, or after an address, HIGGS_TTS_BOSON_KEY. Other variables "
             "are not read, so that no workflow can send another program's key away."
         )
     url = _split(written)

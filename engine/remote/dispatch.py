@@ -86,7 +86,7 @@ class Dispatch:
             self._changed.notify_all()
 
     def add(self, *jobs: RemoteSequence) -> None:
-        """More to say, behind what waits."""
+        """More to say, after what waits."""
         self._missing.update(jobs)
         with self._changed:
             self._waiting.extend(jobs)

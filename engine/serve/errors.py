@@ -6,7 +6,7 @@ from aiohttp import web
 
 
 def envelope(message: str, status: int, param: str | None = None, code: str | None = None) -> dict:
-    """The object that stands behind "error"."""
+    """The value of "error"."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"message": message, "type": kind, "param": param, "code": code}
 

@@ -110,7 +110,7 @@ def run_layer(config: ModelConfig, layer: Layer, span: Span, keys: torch.Tensor,
     _mlp(config, layer, span)
 
 
-def _rotated(x, cos, low_sin, high_sin) -> torch.Tensor:
+def _rotated(x: torch.Tensor, cos: torch.Tensor, low_sin: torch.Tensor, high_sin: torch.Tensor) -> torch.Tensor:
     """As ops/rope.py, x [n, heads, D] -> the same."""
     half = low_sin.shape[-1]
     out = x * cos
@@ -119,7 +119,7 @@ def _rotated(x, cos, low_sin, high_sin) -> torch.Tensor:
     return out
 
 
-def _attend(config: ModelConfig, span: Span, q, keys, values) -> torch.Tensor:
+def _attend(config: ModelConfig, span: Span, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """q [n, heads, D] to keys, values [kv_heads, stop, D], causally from the last position back -> [n, heads * D]."""
     q = q.transpose(0, 1)[None]
     if span.flash:

@@ -1,6 +1,6 @@
 """Matrices in 8 and 4 bits, and back. Rows are stored in blocks of 512 weights, as the CUDA kernels read them.
 
-int8: a row's weights, and behind them its fp32 scale, four times so that rows begin at multiples of 16 bytes.
+int8: a row's weights, and after them its fp32 scale, four times so that rows begin at multiples of 16 bytes.
 int4: a block is 256 bytes and then eight bf16 scales, one for each 64 weights. Eight bytes hold 16 weights: the first
 eight in their low four bits, the others in the high ones.
 q8_0: a block is 512 weights and then sixteen fp16 scales, one for each 32: ggml's Q8_0, with a block's scales together.
@@ -14,7 +14,7 @@ import torch
 
 BLOCK = 512  # weights
 INT4_BLOCK = BLOCK // 2 + 8 * 2  # bytes
-INT8_SCALE = 4 * 4  # bytes of a row behind its weights
+INT8_SCALE = 4 * 4  # bytes of a row after its weights
 Q8_0_BLOCK = BLOCK + 16 * 2  # bytes
 ROWS_AT_ONCE = 4 << 20  # weights whose fp32 copies are there at a time
 # int4's largest magnitude is stored as -8 times the scale; a smaller scale cuts it off and resolves the others better.

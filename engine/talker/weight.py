@@ -34,7 +34,7 @@ class Format:
     dtype: torch.dtype  # of Weight.data, and of no other format's
     block: int  # weights
     block_bytes: int  # with what is stored beside them
-    scale_bytes: int = 0  # of a row, behind its blocks
+    scale_bytes: int = 0  # of a row, after its blocks
     cuda: str | None = None  # its struct in decode/kernels/weight_format.cuh; None: torch's ops alone can read it
     quantize: Callable[[torch.Tensor, torch.Tensor], None] | None = None  # (matrix, out=data)
     dequantize: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None  # (data, out=matrix, spare)

@@ -187,7 +187,7 @@ def time_step(runner: ModelRunner, context: int, steps: int | None = None) -> fl
 
 
 def place(state: DecodeState, context: int, steps: int) -> None:
-    """Every row live behind a prompt of noise, so that in `steps` steps its mean context is the one of `time_step`."""
+    """Every row live after a prompt of noise, so that in `steps` steps its mean context is the one of `time_step`."""
     for b in range(state.batch):
         share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
         filled = max(1, round(context * share) - steps // 2)

@@ -58,7 +58,7 @@ def decode_clip(data: bytes) -> tuple[torch.Tensor, int]:
 def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
     """The part of a recording [C, S] or [S] that is a reference clip; what reaches beyond its end is not there.
 
-    Raises HiggsError for a part that begins behind the end.
+    Raises HiggsError for a part that starts past the end.
     """
     begin, size = round(part.start * sample_rate), wav.shape[-1]
     if begin and begin >= size:

@@ -123,7 +123,7 @@ def _sum_bytes(row_tiles: int) -> int:
 
 
 class QuantisedProducts(TorchProducts):
-    """The layers' products by our kernels; the head's by torch. Rows behind the batch's hold zeros."""
+    """The layers' products by our kernels; the head's by torch. Rows after the batch's hold zeros."""
 
     def __init__(
         self, talker: Talker, scratch: dict[str, torch.Tensor], module: Module, shape: Shape, overlapping: bool
