@@ -32,6 +32,7 @@ class Run:
     client: str
     node: str  # as the client's graph knows it
     prompt: str
+    workflow: str | None = None  # as the page that queued it calls it; None where it did not say
     seed: int | None = None  # that gives the same sound again; None where it alone does not
     said: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -62,7 +63,8 @@ class Run:
         """What a page needs to find its node, and to tell the run from others of it."""
         seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
         said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
-        return {"id": self.id, "node": self.node, "prompt": self.prompt, "seed": seed, "said": said}
+        place = {"node": self.node, "prompt": self.prompt, "workflow": self.workflow}
+        return {"id": self.id, **place, "seed": seed, "said": said}
 
 
 def listen(client: str, on: bool) -> None:
@@ -92,7 +94,8 @@ def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]
         yield None
         return
     try:
-        run = Run(client, node, getattr(server, "last_prompt_id", ""), seed, said)
+        prompt = getattr(server, "last_prompt_id", "")
+        run = Run(client, node, prompt, _workflow_of(prompt, server), seed, said)
     except OSError as error:
         log.warning("Higgs TTS: no player, since its sound cannot be kept in the temp folder (%s).", error)
         yield None
@@ -104,6 +107,15 @@ def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]
         yield run.sound
     finally:
         run.sound.stop()  # which changes nothing once it is complete
+
+
+def _workflow_of(prompt: str, server: PromptServer) -> str | None:
+    """The id of the workflow that a running prompt was made of: pages send that along, to be kept in pictures."""
+    running, _ = server.prompt_queue.get_current_queue_volatile()
+    told: object = next((item[3] for item in running if item[1] == prompt), None)
+    for name in ("extra_pnginfo", "workflow", "id"):
+        told = told.get(name) if isinstance(told, dict) else None
+    return told if isinstance(told, str) else None
 
 
 def _make_room():

@@ -2,11 +2,20 @@
 import { app } from "./comfy.js"
 
 const ELSEWHERE = "(on a server)" // no checkpoint's name: nothing is known here of what it can
+const NO_ID = "00000000-0000-0000-0000-000000000000" // of a graph that was emptied: it gets one when it is opened again
 const SPEAKERS = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"]
 
 /** The id of the graph that is open; another workflow has another one. */
 export function graphId() {
     return root().id
+}
+
+/**
+ * The id of the graph that a workflow was sent from; undefined where it had none.
+ * @param {string | null} workflow
+ */
+export function graphOf(workflow) {
+    return workflow && workflow !== NO_ID ? workflow : undefined
 }
 
 function root() {

@@ -1,6 +1,6 @@
 // Players on the nodes that speak: each shows the runs of its node, one after the other.
 import { api, app } from "./comfy.js"
-import { addElement, graphId, speakerOf } from "./graph.js"
+import { addElement, graphId, graphOf, speakerOf } from "./graph.js"
 import { Player } from "./player.js"
 import { HEIGHT, PlayerView } from "./player_view.js"
 import { listen, runs } from "./server.js"
@@ -11,7 +11,7 @@ import { inSeconds, openTakeList } from "./take_list.js"
 const SETTING = "HiggsTTS.PlayWhileSpeaking"
 const KEPT = 32 // players, as many as the server keeps sounds
 
-/** @type {{player: Player, graph: string | undefined}[]} the oldest first; graph: the one its node was found in */
+/** @type {{player: Player, graph: string | undefined}[]} the oldest first; graph: its node's, or where it was found */
 const players = []
 /** @type {WeakMap<import("../../tests/web/comfy").Node, PlayerView>} */
 const views = new WeakMap()
@@ -31,7 +31,7 @@ async function tellServer() {
  */
 function add(run) {
     const player = new Player(new Sound(run))
-    players.push({ player, graph: undefined })
+    players.push({ player, graph: graphOf(run.workflow) })
     if (players.length > KEPT) players.shift()
     player.sound.follow()
     return player

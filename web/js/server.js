@@ -2,8 +2,9 @@
 import { api } from "./comfy.js"
 
 /**
- * A run of a node that can be heard. seed: that gives the same sound again, if one does; said: how its text begins.
- * @typedef {{id: string, node: string, prompt: string, seed: number | null, said: string}} Run
+ * A run of a node that can be heard. workflow: the graph's id, where the page that queued it sent one; seed: that gives
+ * the same sound again, if one does; said: how its text begins.
+ * @typedef {{id: string, node: string, prompt: string, workflow: string | null, seed: number | null, said: string}} Run
  */
 
 /**

@@ -199,7 +199,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     server = types.ModuleType("server")
     server.running = True
     loop = types.SimpleNamespace(is_running=lambda: server.running, call_soon_threadsafe=lambda call: call())
-    server.sent, server.routes, server.told = [], {}, []
+    server.sent, server.routes, server.told, server.queued = [], {}, [], []
     server.PromptServer = types.SimpleNamespace(
         instance=types.SimpleNamespace(
             loop=loop,
@@ -207,6 +207,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
             last_node_id=None,
             last_prompt_id="a prompt",
             sockets={},
+            prompt_queue=types.SimpleNamespace(get_current_queue_volatile=lambda: (server.queued, [])),
             send_progress_text=lambda text, node_id, sid=None: server.told.append((text, node_id, sid)),
             send_sync=lambda *message: server.sent.append(message),
             routes=types.SimpleNamespace(get=lambda path: route(server, path), post=lambda path: route(server, path)),

@@ -66,6 +66,25 @@ def test_a_run_is_told_apart_by_its_seed_and_how_its_text_begins(server, ask, sp
     assert second["said"].startswith("One two. Three.") and len(second["said"]) <= 80
 
 
+@pytest.mark.parametrize(
+    "sent, told",
+    [
+        ({"extra_pnginfo": {"workflow": {"id": "a workflow", "nodes": []}}}, "a workflow"),
+        ({"extra_pnginfo": {"workflow": {"nodes": []}}}, None),
+        ({"extra_pnginfo": {"workflow": {"id": 5}}}, None),
+        ({"extra_pnginfo": ["what a script may send"]}, None),
+        ({"client_id": "me"}, None),
+    ],
+)
+def test_a_run_knows_the_workflow_that_its_prompt_was_made_of(server, ask, speak, sent, told):
+    other = {"extra_pnginfo": {"workflow": {"id": "another"}}}
+    server.queued[:] = [(0, "another prompt", {}, other, [], {}), (1, "a prompt", {}, sent, [], {})]
+    listen(ask, "me")
+    speak()
+    assert [run["workflow"] for run in ask("runs", client="me").data] == [told]
+    assert server.sent[0][1]["workflow"] == told
+
+
 @pytest.mark.parametrize("why", ["nobody asked", "switched off", "no browser", "another page", "no server"])
 def test_nothing_is_sent_or_kept_where_nobody_listens(server, ask, speak, tmp_path, monkeypatch, why):
     if why == "another page":
