@@ -11,7 +11,12 @@ import { inSeconds, openTakeList } from "./take_list.js"
 const SETTING = "HiggsTTS.PlayWhileSpeaking"
 const KEPT = 32 // players, as many as the server keeps sounds
 
-/** @type {{player: Player, graph: string | undefined}[]} the oldest first; graph: its node's, or where it was found */
+/**
+ * graph: its node's, or where that was found; over: once no more is spoken.
+ * @typedef {{player: Player, graph: string | undefined, over: Promise<void>}} Entry
+ */
+
+/** @type {Entry[]} the oldest first */
 const players = []
 /** @type {WeakMap<import("../../tests/web/comfy").Node, PlayerView>} */
 const views = new WeakMap()
@@ -27,25 +32,37 @@ async function tellServer() {
 
 /**
  * @param {import("./server.js").Run} run
- * @returns {Player}
+ * @returns {Entry}
  */
 function add(run) {
     const player = new Player(new Sound(run))
-    players.push({ player, graph: graphOf(run.workflow) })
+    const entry = { player, graph: graphOf(run.workflow), over: player.sound.follow() }
+    players.push(entry)
     if (players.length > KEPT) players.shift()
-    player.sound.follow()
-    return player
+    return entry
+}
+
+/** A player's node, if the open graph has it. @param {Entry} entry */
+function nodeOf({ player, graph }) {
+    return graph && graph !== graphId() ? undefined : speakerOf(player.sound.run.node)
 }
 
 /** Shows players on the nodes of the open graph. */
 function attach() {
-    for (const entry of players) {
-        if (entry.graph && entry.graph !== graphId()) continue
-        const node = speakerOf(entry.player.sound.run.node)
-        if (!node) continue
-        entry.graph = graphId()
-        show(node, entry.player)
-    }
+    players.forEach(attachOne)
+}
+
+/** @param {Entry} entry */
+function attachOne(entry) {
+    const node = nodeOf(entry)
+    if (!node) return
+    entry.graph = graphId()
+    show(node, entry.player)
+}
+
+/** Nothing sounds whose node is not there: it has been removed, or another workflow was opened. */
+function silenceLost() {
+    for (const entry of players) if (!nodeOf(entry)) entry.player.stop()
 }
 
 /**
@@ -58,10 +75,16 @@ function show(node, player) {
         view = new PlayerView(() => showTakes(node))
         views.set(node, view)
         addElement(node, "player", view.element, HEIGHT)
+        const onRemoved = node.onRemoved
+        node.onRemoved = function () {
+            onRemoved?.apply(this)
+            queueMicrotask(silenceLost) // to undo a change ComfyUI makes all nodes anew
+        }
     }
     const before = view.player
     if (before === player) return
-    if (!before?.isActive || player.mode !== "waiting") return view.show(player)
+    if (!before?.isActive && before?.mode !== "waiting") return view.show(player)
+    if (player.mode !== "waiting") return
     const onTurn = () => {
         if (player.mode === "waiting") return
         player.removeEventListener("change", onTurn)
@@ -77,7 +100,7 @@ function show(node, player) {
 function showTakes(node) {
     const view = views.get(node)
     if (!view) return
-    const mine = players.filter(({ player, graph }) => graph === graphId() && speakerOf(player.sound.run.node) === node)
+    const mine = players.filter((entry) => nodeOf(entry) === node)
     const takes = mine.map(({ player }) => takeOf(player, node, view)).reverse()
     openTakeList(view.element, "Takes of this node", takes)
 }
@@ -112,15 +135,18 @@ function takeOf(player, node, view) {
 
 /** @param {CustomEvent} event a node begins to speak */
 function onRun(event) {
-    const player = add(event.detail)
-    player.playInTurn()
-    attach()
+    const entry = add(event.detail)
+    if (!nodeOf(entry)) return // it can be played once its workflow is opened
+    entry.player.playInTurn()
+    attachOne(entry)
 }
 
-/** @param {CustomEvent} event a prompt ended early */
+/** @param {CustomEvent} event a prompt ended early, maybe at a node behind */
 function onStop(event) {
-    for (const { player } of players) {
-        if (player.sound.run.prompt === event.detail?.prompt_id) player.stop()
+    for (const { player, over } of players) {
+        const { sound } = player
+        if (sound.run.prompt !== event.detail?.prompt_id || sound.state !== "speaking") continue
+        over.then(() => sound.state === "complete" || player.stop())
     }
 }
 
