@@ -1,10 +1,8 @@
-// A sound file that is played from the server, one at a time.
-import { pausePlaying } from "./player.js"
+// A sound file that is played from the server.
+import { volume, volumeChanges } from "./context.js"
+import { begin, end, isHeard, leave } from "./turns.js"
 
-/** @type {Clip | null} */
-let playing = null
-
-/** Dispatches "change" when it begins or ends. */
+/** Dispatches "change" when it begins or ends, "error" where it cannot be heard. */
 export class Clip extends EventTarget {
     /** @type {HTMLAudioElement | null} */
     #audio = null
@@ -16,26 +14,46 @@ export class Clip extends EventTarget {
     }
 
     get isPlaying() {
-        return playing === this
+        return isHeard(this)
     }
 
     /** Plays from the beginning, or stops. */
     toggle() {
-        if (this.isPlaying) return this.stop()
-        playing?.stop()
-        pausePlaying()
-        playing = this
-        this.#audio = new Audio(this.address)
-        for (const type of ["ended", "error"]) this.#audio.addEventListener(type, () => this.stop())
-        this.#audio.play().catch(() => {}) // stopped before it began
+        if (this.isPlaying) this.stop()
+        else this.play()
+    }
+
+    play() {
+        begin(this)
+        const audio = (this.#audio = new Audio(this.address))
+        this.#setVolume()
+        volumeChanges.addEventListener("change", this.#setVolume)
+        audio.addEventListener("ended", () => this.stop())
+        audio.addEventListener("error", () => {
+            if (audio !== this.#audio) return
+            this.stop()
+            this.dispatchEvent(new Event("error"))
+        })
+        audio.play().catch(() => {}) // stopped before it began
+        this.dispatchEvent(new Event("change"))
+    }
+
+    /** Silence, as something else is heard now. */
+    pause() {
+        leave(this)
+        volumeChanges.removeEventListener("change", this.#setVolume)
+        this.#audio?.pause()
+        this.#audio = null
         this.dispatchEvent(new Event("change"))
     }
 
     stop() {
-        if (playing !== this) return
-        playing = null
-        this.#audio?.pause()
-        this.#audio = null
-        this.dispatchEvent(new Event("change"))
+        if (!this.isPlaying) return
+        this.pause()
+        end(this)
+    }
+
+    #setVolume = () => {
+        if (this.#audio) this.#audio.volume = volume
     }
 }

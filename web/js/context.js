@@ -14,6 +14,7 @@ function storedVolume() {
 }
 
 export let volume = storedVolume()
+export const volumeChanges = new EventTarget() // dispatches "change"
 
 /** The context, and the node that whatever is heard goes into. Made on first use: browsers warn of one made before. */
 export function speaker() {
@@ -30,6 +31,7 @@ export function setVolume(value) {
     volume = value
     localStorage.setItem(VOLUME, String(value))
     if (gain) gain.gain.value = value
+    volumeChanges.dispatchEvent(new Event("change"))
 }
 
 /** Whether sound comes out now; browsers allow it once the user has clicked or typed. */

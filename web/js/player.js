@@ -3,6 +3,7 @@ import { isAllowed } from "./context.js"
 import { makeOutput } from "./output.js"
 import { interrupt } from "./server.js"
 import { RATE } from "./sound.js"
+import { begin, end, forget, isHeard, isSilent, leave, wait } from "./turns.js"
 
 const AHEAD = 10 * RATE // samples that are fetched before they are heard
 const MOST = 5 * RATE // samples fetched at a time
@@ -19,11 +20,7 @@ const GATHERED = [
 ]
 
 /** @type {ReturnType<typeof makeOutput> | undefined} */
-let output
-/** @type {Player | null} whom the output belongs to */
-let playing = null
-/** @type {Player[]} who plays once that one has ended */
-const waiting = []
+let output // of the player that is heard
 
 /**
  * "waiting" for its turn; "buffering" until enough is there; "playing", "paused" or "ended".
@@ -51,7 +48,7 @@ export class Player extends EventTarget {
 
     /** The sample that is heard now. */
     get position() {
-        return playing === this && output ? this.#from + output.played : this.#from
+        return isHeard(this) && output ? this.#from + output.played : this.#from
     }
 
     get isActive() {
@@ -60,20 +57,18 @@ export class Player extends EventTarget {
 
     /** Plays once nobody else does. */
     playInTurn() {
-        if (!playing) return this.play()
-        waiting.push(this)
+        if (isSilent()) return this.play()
+        wait(this)
         this.#set("waiting")
     }
 
     /** Plays at once; whoever played before is paused. */
     async play() {
-        if (playing !== this) playing?.pause()
-        forget(this)
-        playing = this
+        begin(this)
         if (this.mode === "ended" || this.position >= this.sound.length) this.#from = 0
         this.#set("buffering")
         this.isBlocked = !(await isAllowed())
-        if (playing !== this) return
+        if (!isHeard(this)) return
         if (this.isBlocked) this.pause()
         else await this.#begin(this.#from)
     }
@@ -114,16 +109,14 @@ export class Player extends EventTarget {
         this.#isFetching = false
         output ??= makeOutput()
         await output.open({ onProgress: () => this.#onProgress(), onOver: () => this.#onOver() })
-        if (round === this.#round && playing === this) this.#feed()
+        if (round === this.#round && isHeard(this)) this.#feed()
     }
 
     /** @param {"paused" | "ended"} mode */
     #release(mode) {
         ++this.#round
-        if (playing === this) {
-            output?.clear()
-            playing = null
-        }
+        if (isHeard(this)) output?.clear()
+        leave(this)
         this.#set(mode)
     }
 
@@ -199,7 +192,7 @@ export class Player extends EventTarget {
     #end() {
         this.#from = this.sound.samples
         this.#release("ended")
-        waiting.shift()?.play()
+        end(this)
     }
 
     /** @param {Mode} mode */
@@ -207,15 +200,4 @@ export class Player extends EventTarget {
         this.mode = mode
         this.dispatchEvent(new Event("change"))
     }
-}
-
-/** Silence from whoever plays, before something else is heard. */
-export function pausePlaying() {
-    playing?.pause()
-}
-
-/** @param {Player} player who waits no longer */
-function forget(player) {
-    const place = waiting.indexOf(player)
-    if (place >= 0) waiting.splice(place, 1)
 }

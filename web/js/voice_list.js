@@ -1,4 +1,5 @@
 // The voices as a list over the page: name, length, what is said, a button to hear each; those that do not fit are grey.
+import { Clip } from "./clip.js"
 import { addStyle, make } from "./elements.js"
 import { openPopover } from "./popover.js"
 import { voiceAddress } from "./server.js"
@@ -16,41 +17,32 @@ addStyle(`
     font: inherit; cursor: pointer; }
 `)
 
-/** @type {HTMLAudioElement | undefined} */
-let audio
-/** @type {HTMLButtonElement | undefined} that plays */
-let pressed
+const HEAR = "Hear the voice"
 
 /**
- * A button that plays a voice, and stops it again.
+ * A button that plays a voice and stops it again, and what silences it.
  * @param {() => string} name
  */
 export function hearButton(name) {
     const button = make("button", "higgs-hear")
+    /** @type {Clip | undefined} */
+    let clip
+    const silence = () => clip?.stop()
     button.textContent = "▶"
-    button.title = "Hear the voice"
-    button.addEventListener("click", async (event) => {
+    button.title = HEAR
+    button.addEventListener("click", (event) => {
         event.stopPropagation()
-        const isMine = pressed === button
-        silence()
-        if (isMine || !name()) return
-        pressed = button
-        button.textContent = "■"
-        audio = new Audio(voiceAddress(name()))
-        audio.addEventListener("ended", silence)
-        audio.addEventListener("error", () => {
-            silence()
+        if (clip?.isPlaying) return silence()
+        if (!name()) return
+        button.title = HEAR
+        const made = (clip = new Clip(voiceAddress(name())))
+        made.addEventListener("change", () => (button.textContent = made.isPlaying ? "■" : "▶"))
+        made.addEventListener("error", () => {
             button.title = "It cannot be heard: its model is not here, or the file is damaged."
         })
-        await audio.play().catch(() => {}) // stopped before it began
+        made.play()
     })
-    return button
-}
-
-function silence() {
-    audio?.pause()
-    if (pressed) pressed.textContent = "▶"
-    audio = pressed = undefined
+    return { button, silence }
 }
 
 /**
@@ -61,18 +53,15 @@ function silence() {
  */
 export function openVoiceList(below, voices, onChoice) {
     const list = make("div", "higgs-voices")
-    for (const voice of voices) {
+    const hears = voices.map(({ name }) => hearButton(() => name))
+    for (const [number, voice] of voices.entries()) {
         const row = make("div", voice.problem ? "higgs-unfit" : "")
         const name = make("span", "higgs-name")
         const said = make("span", "higgs-said")
         name.textContent = `${voice.name} · ${voice.seconds.toFixed(1)} s`
         said.textContent = voice.problem || voice.transcript || "no transcript"
         row.title = voice.problem || voice.transcript
-        row.append(
-            hearButton(() => voice.name),
-            name,
-            said,
-        )
+        row.append(hears[number].button, name, said)
         if (!voice.problem) {
             row.addEventListener("click", () => {
                 onChoice(voice.name)
@@ -81,5 +70,5 @@ export function openVoiceList(below, voices, onChoice) {
         }
         list.append(row)
     }
-    const close = openPopover(list, below, silence)
+    const close = openPopover(list, below, () => hears.forEach(({ silence }) => silence()))
 }

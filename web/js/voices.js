@@ -24,8 +24,14 @@ function addStrip(node) {
     const more = make("button", "higgs-hear")
     more.textContent = "☰"
     more.title = "All voices, with their sound"
+    const hear = hearButton(() => combo.value)
     more.addEventListener("click", async () => {
-        const known = await voices(modelOf(node))
+        const known = await voices(modelOf(node)).catch(() => null)
+        if (!known) {
+            said.textContent = said.title = "ComfyUI does not answer: is it running?"
+            said.classList.add("higgs-problem")
+            return
+        }
         openVoiceList(strip, known, (name) => {
             combo.value = name
             combo.callback?.(name)
@@ -33,11 +39,7 @@ function addStrip(node) {
         })
     })
     for (const type of ["pointerdown", "mousedown"]) strip.addEventListener(type, (event) => event.stopPropagation())
-    strip.append(
-        hearButton(() => combo.value),
-        said,
-        more,
-    )
+    strip.append(hear.button, said, more)
     addElement(node, "about", strip, HEIGHT, 2)
     const tell = async () => {
         const name = combo.value
@@ -54,6 +56,12 @@ function addStrip(node) {
         callback?.apply(this, given)
         tell()
     }
+    const onRemoved = node.onRemoved
+    node.onRemoved = function () {
+        tellers.delete(node)
+        hear.silence()
+        onRemoved?.apply(this)
+    }
     tellers.set(node, tell)
     tell()
 }
@@ -64,13 +72,7 @@ const tellers = new Map()
 app.registerExtension({
     name: "HiggsTTS.Voices",
     nodeCreated(node) {
-        if (node.type !== "HiggsTTSLoadVoice" && node.comfyClass !== "HiggsTTSLoadVoice") return
-        addStrip(node)
-        const onRemoved = node.onRemoved
-        node.onRemoved = function () {
-            tellers.delete(node)
-            onRemoved?.apply(this)
-        }
+        if (node.type === "HiggsTTSLoadVoice" || node.comfyClass === "HiggsTTSLoadVoice") addStrip(node)
     },
     // The values of a saved workflow come after its nodes, and so do links; Save Voice refreshes the lists.
     afterConfigureGraph: () => tellers.forEach((tell) => tell()),
