@@ -11,6 +11,7 @@ from ..engine import (
     MIN_CLIP_SECONDS,
     HiggsError,
     Voice,
+    VoiceHead,
     clip_seconds,
     codec_of,
     read_voice_head,
@@ -24,6 +25,7 @@ from .voice_folders import SAVED, find_voice, fingerprint_of, voices
 
 _SHOWN = 80  # characters of a transcript
 _KEPT = 16  # decoded voices
+_KNOWN = 4096  # files whose heads are remembered
 
 
 def listed(model: str) -> list[dict]:
@@ -36,24 +38,34 @@ def listed(model: str) -> list[dict]:
 
 
 def _told(name: str, path: Path, codec: str) -> dict:
-    transcript, problem, seconds = "", "", 0.0
-    try:
-        if path.suffix.lower() == SAVED:
-            head = read_voice_head(path)
-            seconds, transcript = head.seconds, head.transcript or ""
-            if codec and head.is_sound:
-                problem = "It is for Higgs TTS Server. For a model on this machine create it again from its clip."
-            elif codec and head.codec not in ("", codec):
-                problem = "It was made with a different model. Create it again from its clip."
-        else:
-            seconds, (transcript, _) = clip_seconds(path), transcript_of(path)
-            if not MIN_CLIP_SECONDS <= seconds <= MAX_CLIP_SECONDS:
-                problem = f"A clip must last {MIN_CLIP_SECONDS:.0f} to {MAX_CLIP_SECONDS:.0f} seconds."
-    except HiggsError as error:
-        problem = str(error)
-    transcript = " ".join(transcript.split())
+    head, problem = _head(path, *fingerprint_of(path))
+    problem = problem or _misfit(path, head, codec)
+    transcript = head.transcript if path.suffix.lower() == SAVED else transcript_of(path)[0]
+    transcript = " ".join((transcript or "").split())
     shown = transcript if len(transcript) <= _SHOWN else transcript[:_SHOWN].rstrip() + "..."
-    return {"name": name, "seconds": round(seconds, 2), "transcript": shown, "problem": problem}
+    return {"name": name, "seconds": round(head.seconds, 2), "transcript": shown, "problem": problem}
+
+
+def _misfit(path: Path, head: VoiceHead, codec: str) -> str:
+    """Why a voice cannot be used with this codec; empty where it can."""
+    if path.suffix.lower() != SAVED:
+        fits = MIN_CLIP_SECONDS <= head.seconds <= MAX_CLIP_SECONDS
+        return "" if fits else f"A clip must last {MIN_CLIP_SECONDS:.0f} to {MAX_CLIP_SECONDS:.0f} seconds."
+    if codec and head.is_sound:
+        return "It is for Higgs TTS Server. For a model on this machine create it again from its clip."
+    if codec and head.codec not in ("", codec):
+        return "It was made with a different model. Create it again from its clip."
+    return ""
+
+
+@functools.lru_cache(_KNOWN)
+def _head(path: Path, *seen: int) -> tuple[VoiceHead, str]:
+    """What a voice file says of itself, a clip only its length, and why it cannot be read. seen: its fingerprint."""
+    try:
+        saved = path.suffix.lower() == SAVED
+        return (read_voice_head(path) if saved else VoiceHead(clip_seconds(path), None, "")), ""
+    except HiggsError as error:
+        return VoiceHead(0.0, None, ""), str(error)
 
 
 def sound_of(name: str) -> tuple[bytes, str]:

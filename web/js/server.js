@@ -83,12 +83,30 @@ export async function samples(id, revision, start, stop) {
  * @typedef {{name: string, seconds: number, transcript: string, problem: string}} Voice
  */
 
+const GATHER = 50 // ms before voices are asked for: all nodes of a workflow ask at once
+
+/** @type {Map<string, Promise<Voice[]>>} by the model, what is about to be asked */
+const gathered = new Map()
+
 /**
- * All voices, judged for a model as Higgs Load Model calls it.
+ * All voices, judged for a model as Higgs Load Model calls it. Who asks at about the same time gets the same answer, which
+ * is as they are after the question.
  * @param {string} model
  * @returns {Promise<Voice[]>}
  */
-export async function voices(model) {
+export function voices(model) {
+    let answer = gathered.get(model)
+    if (!answer) gathered.set(model, (answer = voicesSoon(model)))
+    return answer
+}
+
+/**
+ * @param {string} model
+ * @returns {Promise<Voice[]>}
+ */
+async function voicesSoon(model) {
+    await new Promise((resolve) => setTimeout(resolve, GATHER))
+    gathered.delete(model)
     const answer = await ask(`voices?model=${encodeURIComponent(model)}`)
     return answer ? answer.json() : []
 }

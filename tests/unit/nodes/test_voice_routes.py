@@ -55,6 +55,21 @@ def test_the_list_tells_what_each_voice_is_and_why_one_does_not_fit(ask, library
     assert unknown["bob.safetensors"] == "" and unknown["cleo.safetensors"] == "", "nothing is known of that model yet"
 
 
+def test_a_file_is_opened_again_only_when_it_has_changed(ask, library, load_module, monkeypatch):
+    module, opened = load_module("voice_sounds"), []
+    for name in ("clip_seconds", "read_voice_head"):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda path, real=real: opened.append(path.name) or real(path))
+    ask("voices", model=EMBEDDED_NAME)
+    assert {"anna.wav", "noise.wav", "bob.safetensors"} < set(opened)
+    opened.clear()
+    soundfile.write(library / "anna.wav", torch.zeros(8000 * 9).numpy(), 8000)
+    (library / "anna.txt").write_text("Two.")
+    told = {voice["name"]: voice for voice in ask("voices", model="tiny").data}
+    assert opened == ["anna.wav"] and (told["anna.wav"]["seconds"], told["anna.wav"]["transcript"]) == (9, "Two.")
+    assert "cannot be read" in told["noise.wav"]["problem"]
+
+
 def test_clips_are_heard_as_they_are_and_saved_voices_decoded(ask, library):
     assert ask("voice", name="anna.wav").data == (library / "anna.wav").read_bytes()
     heard, rate = soundfile.read(io.BytesIO(ask("voice", name="bob.safetensors").data))
