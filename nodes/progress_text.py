@@ -13,8 +13,10 @@ _OFTEN = 0.5  # seconds between two lines
 
 def show(text: str, node_id: str) -> None:
     """Shows the text on a node, where a server runs and somebody looks."""
-    if (server := getattr(PromptServer, "instance", None)) is not None:
-        server.send_progress_text(text, node_id, getattr(server, "client_id", None))
+    server = getattr(PromptServer, "instance", None)
+    client = getattr(server, "client_id", None)
+    if server is not None and client is not None:  # without a client every page would get it
+        server.send_progress_text(text, node_id, client)
 
 
 class NodeText:

@@ -31,7 +31,7 @@ def run(load_module, make_engine, comfy, tmp_path):
 
     run.engine, run.model, run.node, run.input = patcher.engine, patcher.model, node, tmp_path / "input"
     run.folder, run.mm, run.server = tmp_path / "output" / "book", comfy["comfy.model_management"], comfy["server"]
-    run.bars = comfy["comfy.utils"].bars
+    run.bars, run.server.PromptServer.instance.client_id = comfy["comfy.utils"].bars, "me"
     return run
 
 
@@ -51,7 +51,7 @@ def test_a_text_becomes_a_folder(run):
         "chapter 1 of 2, 0 s left",
         "done",
     ]
-    assert {told[1:] for told in run.server.told} == {("7", None)}
+    assert {told[1:] for told in run.server.told} == {("7", "me")}
 
 
 def test_an_epub_is_no_script(run):

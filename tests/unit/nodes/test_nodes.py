@@ -224,6 +224,7 @@ class TestDownload:
 
     def test_goes_into_our_folder_with_a_bar(self, load_module, comfy, monkeypatch, tmp_path):
         load, seen = load_module("load"), []
+        comfy["server"].PromptServer.instance.client_id = "me"
 
         def fetch(label, root, on_progress):
             seen.append((label, root))

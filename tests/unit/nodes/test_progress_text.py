@@ -9,7 +9,7 @@ import pytest
 def text(load_module, comfy, monkeypatch):
     """progress_text, on a clock that is set by hand: text.now"""
     module = load_module("progress_text")
-    comfy["server"].PromptServer.instance.last_node_id = "7"
+    comfy["server"].PromptServer.instance.client_id, comfy["server"].PromptServer.instance.last_node_id = "me", "7"
     module.now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: module.now)
     return module
@@ -23,7 +23,7 @@ def test_seconds_spoken_and_left_are_told_now_and_then(text, comfy):
     *told, last = [line for line, *_ in comfy["server"].told]
     assert last == "40.0 s spoken", "the page leaves it there"
     assert told[0] == "5 of about 100 s spoken, 10 s left" and told[-1] == "40 of about 100 s spoken, 6 s left"
-    assert len(told) == 8 and {one[1:] for one in comfy["server"].told} == {("7", None)}
+    assert len(told) == 8 and {one[1:] for one in comfy["server"].told} == {("7", "me")}
 
 
 @pytest.mark.parametrize("speed, told", [(1.0, "10 min left"), (0.1, "1.7 h left")])
@@ -52,7 +52,18 @@ def test_a_line_is_told_once_and_none_where_no_node_runs(text, comfy):
     line = text.NodeText("9")
     for said in ("0.1 of 9.3 GB", "0.1 of 9.3 GB", "0.2 of 9.3 GB"):
         line.show(said)
-    assert comfy["server"].told == [("0.1 of 9.3 GB", "9", None), ("0.2 of 9.3 GB", "9", None)]
+    assert comfy["server"].told == [("0.1 of 9.3 GB", "9", "me"), ("0.2 of 9.3 GB", "9", "me")]
     comfy["server"].PromptServer.instance.last_node_id = None
     text.NodeText().show("nobody")
     assert len(comfy["server"].told) == 2
+
+
+@pytest.mark.parametrize("why", ["a script queued it", "no server"])
+def test_nothing_is_told_where_nobody_looks(text, comfy, monkeypatch, why):
+    """Without a client ComfyUI would tell every page."""
+    if why == "no server":
+        monkeypatch.delattr(comfy["server"].PromptServer, "instance")
+    else:
+        comfy["server"].PromptServer.instance.client_id = None
+    text.NodeText("9").show("0.1 of 9.3 GB")
+    assert comfy["server"].told == []
