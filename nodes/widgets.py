@@ -11,7 +11,7 @@ def number(settings: type, name: str, fresh: float | None = None, **options: str
     """The widget of a number in SamplingParams or EngineConfig, an optional input of that name.
 
     fresh: what a new node starts with, where it is not the field's default, which a saved workflow without it means
-    (`KEPT` in web/higgs_tts.js).
+    (`KEPT` in web/js/saved_values.js).
     """
     default, (low, high, step) = getattr(settings, name), range_of(settings, name)
     default = type(default)(default if fresh is None else fresh)

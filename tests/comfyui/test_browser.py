@@ -93,9 +93,10 @@ class Browser:
     """ComfyUI's page and what a user does on it."""
 
     def __init__(self, page, comfy, shots):
-        self.page, self.comfy, self._shots, self.faults = page, comfy, shots, []
+        self.page, self.comfy, self._shots, self.faults, self.warnings = page, comfy, shots, [], []
         page.route(lambda url: "//127.0.0.1" not in url, lambda route: route.abort())
         page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", lambda message: message.type == "warning" and self.warnings.append(message.text))
         page.goto(f"http://127.0.0.1:{comfy.port}/")
         page.wait_for_function("window.app?.graph && app.canvas?.canvas")
         page.get_by_test_id("side-toolbar").wait_for()
@@ -186,6 +187,10 @@ def browser(open_browser, start_comfy):
 def fresh_browser(open_browser, make_bare):
     """On a ComfyUI just after the pack was installed: no checkpoint, no voice and no clip."""
     return open_browser(make_bare(page=True))
+
+
+def test_no_script_asks_for_what_comfyui_keeps_to_itself(fresh_browser):
+    assert [told for told in fresh_browser.warnings if "internal module" in told or "deprecated" in told] == []
 
 
 @pytest.mark.parametrize("name", [name for name in TITLES if name not in ("book", "server")])  # see test_remote.py

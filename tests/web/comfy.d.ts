@@ -22,12 +22,18 @@ export interface Node {
     subgraph?: Graph
     inputs?: { name: string; link?: number | string | null }[]
     getInputNode(slot: number): Node | null
-    computeSize(): [number, number]
+    computeSize(out?: any): [number, number]
     setSize(size: [number, number]): void
     setDirtyCanvas(foreground: boolean, background?: boolean): void
     addDOMWidget(name: string, type: string, element: HTMLElement, options: object): Widget
     onRemoved?: () => void
     onExecuted?: (output: any) => void
+    onConfigure?: (saved: { widgets_values?: any }) => void
+}
+
+/** A node's class; what its prototype has counts for all its nodes. */
+export interface NodeType {
+    prototype: Node
 }
 
 export interface Graph {
@@ -50,6 +56,7 @@ export interface Extension {
     name: string
     settings?: Setting[]
     setup?(): void | Promise<void>
+    beforeRegisterNodeDef?(nodeType: NodeType, nodeData: { name: string }): void
     afterConfigureGraph?(): void
     nodeCreated?(node: Node): void
     refreshComboInNodes?(): void
@@ -59,7 +66,9 @@ export interface App {
     graph: Graph
     rootGraph?: Graph
     canvas?: { graph?: Graph | null }
+    widgets: Record<string, (node: Node, name: string, input: [string, object], app: App) => { widget: Widget }>
     registerExtension(extension: Extension): void
+    refreshComboInNodes(): Promise<void>
     extensionManager: { setting: { get(id: string): any; set(id: string, value: any): Promise<void> } }
 }
 

@@ -1,0 +1,26 @@
+// A saved node that is older than one of its widgets keeps saying what it said.
+import { app } from "./comfy.js"
+
+/**
+ * What a widget is worth in a workflow that was saved before there was such a widget.
+ * @type {Record<string, Record<string, any>>}
+ */
+const KEPT = { HiggsTTSSpeak: { paragraph_gap: 0 } }
+
+app.registerExtension({
+    name: "HiggsTTS.SavedValues",
+    beforeRegisterNodeDef(nodeType, nodeData) {
+        const kept = KEPT[nodeData.name]
+        if (!kept) return
+        const onConfigure = nodeType.prototype.onConfigure
+        nodeType.prototype.onConfigure = function (saved) {
+            onConfigure?.apply(this, [saved])
+            const values = saved?.widgets_values
+            if (!Array.isArray(values)) return
+            const widgets = (this.widgets ?? []).filter((widget) => widget.serialize !== false)
+            for (const widget of widgets.slice(values.length)) {
+                if (widget.name in kept) widget.value = kept[widget.name]
+            }
+        }
+    },
+})

@@ -1,0 +1,38 @@
+// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once; Higgs Lines and Higgs
+// Book show their reports.
+import { app } from "./comfy.js"
+
+const SHOWN = "saved" // the widget's name; it is neither saved nor sent
+const SHOWING = ["HiggsTTSSaveVoice", "HiggsTTSLines", "HiggsTTSBook"]
+
+/**
+ * Whether the text is another one than before.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {string} text
+ */
+function show(node, text) {
+    let widget = node.widgets?.find((entry) => entry.name === SHOWN)
+    if (!widget) {
+        widget = app.widgets.STRING(node, SHOWN, ["STRING", { multiline: true }], app).widget
+        widget.serialize = false
+        widget.options.serialize = false
+        const area = widget.element ?? widget.inputEl
+        if (area instanceof HTMLTextAreaElement) area.readOnly = true
+    }
+    const isNew = widget.value !== text
+    widget.value = text
+    return isNew
+}
+
+app.registerExtension({
+    name: "HiggsTTS.ShownText",
+    beforeRegisterNodeDef(nodeType, nodeData) {
+        if (!SHOWING.includes(nodeData.name)) return
+        const onExecuted = nodeType.prototype.onExecuted
+        nodeType.prototype.onExecuted = function (output) {
+            onExecuted?.apply(this, [output])
+            const text = output?.text?.join("")
+            if (text && show(this, text) && nodeData.name === "HiggsTTSSaveVoice") app.refreshComboInNodes()
+        }
+    },
+})
