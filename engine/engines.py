@@ -44,7 +44,7 @@ class Engines(SpeechInterface):
 
     @contextlib.contextmanager
     def speaking(self, on_frame: OnFrame | None) -> Iterator[Speaking]:
-        run = _Run([engine for engine in self._engines if engine.opened], relay := Relay(), on_frame)
+        run = _EnginesRun([engine for engine in self._engines if engine.opened], relay := Relay(), on_frame)
         if not run.cards:
             raise HiggsError("The engine is not open. Open it before speaking.")
         with one_thread():
@@ -128,7 +128,7 @@ class Run(ABC):
         request.push(asked, torch.cat(spoken.codes))
 
 
-class _Run(Run):
+class _EnginesRun(Run):
     """One call on the cards of this process."""
 
     def __init__(self, cards: list[Engine], relay: Relay, on_frame: OnFrame | None):

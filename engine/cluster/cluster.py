@@ -102,7 +102,7 @@ class Cluster(SpeechInterface):
 
     @contextlib.contextmanager
     def speaking(self, on_frame: OnFrame | None) -> Iterator[Speaking]:
-        run = _Run(self.team, relay := Relay(), on_frame)
+        run = _ClusterRun(self.team, relay := Relay(), on_frame)
         yield Speaking(relay, run.tick, run.speak)
 
     def request(
@@ -121,7 +121,7 @@ class Cluster(SpeechInterface):
         return self._planner.with_warnings(speech, turns)
 
 
-class _Run(Run):
+class _ClusterRun(Run):
     """One call on the cluster."""
 
     def __init__(self, team: Team, relay: Relay, on_frame: OnFrame | None):

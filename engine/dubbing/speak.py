@@ -83,11 +83,11 @@ def speak_cues(
 
     Raises HiggsError where no cue has a word.
     """
-    run = _Run(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), on_frame)
+    run = _CueRun(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), on_frame)
     return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
 
 
-class _Run:
+class _CueRun:
     """One call: what has been said so far, and by whom."""
 
     def __init__(

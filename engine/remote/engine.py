@@ -103,7 +103,7 @@ class RemoteEngine(SpeechInterface):
             if on_frame is not None:
                 on_frame(0, 1)
 
-        run = _Run(self.connect(wait), self.config)
+        run = _ServersRun(self.connect(wait), self.config)
         yield Speaking(FrameSounds(), on_frame or (lambda done, expected: None), run.speak)
 
     def request(
@@ -137,7 +137,7 @@ class RemoteEngine(SpeechInterface):
         return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *of_text))))
 
 
-class _Run:
+class _ServersRun:
     """One call."""
 
     def __init__(self, found: Found, config: ServerConfig):
