@@ -63,11 +63,21 @@ class Outcome:
 
     def audio(self, class_type: str = "PreviewAudio"):
         """(samples [S, C] float32, Hz) of the file that ComfyUI wrote."""
+        (sound,) = self.audios(class_type)
+        return sound
+
+    def audios(self, class_type: str):
+        """As `audio`, of each file of a batch."""
         import soundfile
 
-        (saved,) = self._output(class_type)["audio"]
-        folder = self._comfy.base / saved["type"] / saved["subfolder"]
-        return soundfile.read(folder / saved["filename"], dtype="float32", always_2d=True)
+        return [
+            soundfile.read(
+                self._comfy.base / saved["type"] / saved["subfolder"] / saved["filename"],
+                dtype="float32",
+                always_2d=True,
+            )
+            for saved in self._output(class_type)["audio"]
+        ]
 
 
 class Comfy:

@@ -74,8 +74,8 @@ def test_a_script_is_spoken_by_its_voices(fresh, template):
     edges = np.flatnonzero(np.diff(np.concatenate([[0], (wave[:, 0] == 0).astype(int), [0]])))
     assert 2 * RATE <= (edges[1::2] - edges[::2]).max() < 3 * RATE
     prompt["5"]["inputs"]["audio"] = ["4", 1]
-    tracks, _ = fresh.run(prompt).audio("SaveAudio")
-    assert tracks.shape == (len(wave), 2) and np.abs(tracks.sum(1) - wave[:, 0]).max() < 1e-4
+    (anna, _), (tom, _) = fresh.run(prompt).audios("SaveAudio")
+    assert anna.shape == tom.shape == wave.shape and np.abs(anna + tom - wave).max() < 1e-4
 
 
 def test_a_name_without_a_voice_is_told_on_the_node(fresh, template):
