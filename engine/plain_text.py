@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import codecs
 
+# Python's name of a declared encoding -> the wider one that writers mean by it, as browsers read it.
+_WIDER = {
+    "ascii": "cp1252",
+    "iso8859-1": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
+
 
 def decode_text(data: bytes, declared: str = "") -> str:
     """UTF-8, UTF-16 as Windows writes it, what the file declares, or else Windows' old Western code page."""
-    encodings = ["utf-8-sig", *([declared] if declared else [])]
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encodings = ["utf-16"]
-    for encoding in encodings:
-        try:
-            return data.decode(encoding)
-        except (UnicodeDecodeError, LookupError):  # the latter of a name that nobody knows
-            continue
-    return data.decode("utf-16" if encodings == ["utf-16"] else "cp1252", errors="replace")
+    return _decoded(data, declared)[0]
 
 
-def doubts(data: bytes, name: str) -> tuple[str, ...]:
+def doubts(data: bytes, name: str, declared: str = "") -> tuple[str, ...]:
     """A warning where `decode_text` had to guess, which letters beyond A to Z tell."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return ()
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
+    if _decoded(data, declared)[1]:
         return (f"{name} is not UTF-8 and was read as Windows-1252. If letters are wrong, save it as UTF-8.",)
     return ()
+
+
+def _decoded(data: bytes, declared: str) -> tuple[str, bool]:
+    """(text, whether its encoding is a guess)."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace"), False
+    try:
+        return data.decode("utf-8-sig"), False
+    except UnicodeDecodeError:
+        pass
+    try:
+        encoding = codecs.lookup(declared).name
+        if not encoding.startswith("utf"):  # which it is not
+            return data.decode(_WIDER.get(encoding, encoding), errors="replace"), False
+    except (LookupError, UnicodeError):  # nobody knows it, or it is no encoding of text
+        pass
+    return data.decode("cp1252", errors="replace"), True

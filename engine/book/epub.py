@@ -13,11 +13,11 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from ..errors import HiggsError
-from ..plain_text import decode_text
+from ..plain_text import decode_text, doubts
 from .book import Book, Paragraph, make_chapters
 from .xhtml import Document, links_in, read_document
 
-_DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.ASCII)  # by XML or HTML
+_DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)  # by XML or HTML
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 _MOST_BYTES = 64 << 20  # of one file inside
 _LEFT_OUT = {  # documents that nobody wants to hear, by what they say they are
@@ -52,7 +52,14 @@ def read_epub(path: Path) -> Book:
     try:
         with zipfile.ZipFile(path) as archive:
             return _Reader(path, archive).read()
-    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, ElementTree.ParseError) as error:
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        ElementTree.ParseError,
+        UnicodeError,
+    ) as error:
         raise HiggsError(f"{path} cannot be read as an EPUB ({error}). Download or export it again.") from error
 
 
@@ -60,7 +67,7 @@ class _Reader:
     """Reads one open file."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile):
-        self._path, self._archive, self._left_out = path, archive, []
+        self._path, self._archive, self._left_out, self._warnings = path, archive, [], []
         self._names = {name.casefold(): name for name in archive.namelist()}
 
     def read(self) -> Book:
@@ -71,7 +78,8 @@ class _Reader:
         documents = [(name, read_document(self._text(name))) for name in package.spine if self._find(name)]
         kept = [(name, document) for name, document in documents if self._is_read(name, document, package)]
         chapters = make_chapters(package.title, self._parts(kept, self._contents(package)))
-        return Book(package.title, chapters, package.author, tuple(dict.fromkeys(self._left_out)))
+        left_out, warnings = tuple(dict.fromkeys(self._left_out)), tuple(self._warnings[:1])  # one stands for all
+        return Book(package.title, chapters, package.author, left_out, warnings=warnings)
 
     def _is_read(self, name: str, document: Document, package: _Package) -> bool:
         why = next((_LEFT_OUT[kind] for kind in document.kinds if kind in _LEFT_OUT), "")
@@ -178,8 +186,10 @@ class _Reader:
 
     def _text(self, name: str) -> str:
         data = self._data(name)
-        declared = _DECLARED.search(data[:1024])
-        return decode_text(data, declared[1].decode() if declared else "")
+        found = _DECLARED.search(data[:1024])
+        declared = found[1].decode() if found else ""
+        self._warnings += doubts(data, f"{self._path.name}: {name}", declared)
+        return decode_text(data, declared)
 
     def _xml(self, name: str) -> ElementTree.Element:
         return ElementTree.fromstring(_DECLARATION.sub("", self._text(name)))

@@ -250,6 +250,34 @@ def test_an_epub_without_contents_has_a_chapter_a_file(tmp_path):
     assert [title for title, _ in chapters_of(book)] == ["First of all", "Second"]
 
 
+@pytest.mark.parametrize(
+    ("head", "encoding", "said"),
+    [
+        ('<?xml version="1.0" encoding="gb2312"?>', "gb18030", "你好，朱镕基。"),
+        ("<META CHARSET=Shift_JIS>", "cp932", "こんにちは①。"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=windows-1251">', "cp1251", "Привет."),
+        ('<meta charset="iso-8859-1">', "utf-8", "Grüße."),  # what it is counts, not what it says
+        ('<meta charset="iso-8859-1">', "cp1252", "“Grüße.”"),
+    ],
+)
+def test_an_epub_in_what_writers_mean_by_an_encoding(tmp_path, head, encoding, said):
+    document = f"{head}<body><p>{said}</p></body>".encode(encoding)
+    book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/text/a b.xhtml": document}))
+    assert book.chapters[0].turns[0].text == said and not book.warnings
+
+
+@pytest.mark.parametrize(
+    "head", ["", "<meta charset=nonsense>", "<meta charset=rot13>", "<meta charset=undefined>", "<meta charset=utf-8>"]
+)
+def test_where_an_encoding_was_guessed_the_book_warns(tmp_path, head):
+    document = f"{head}<body><p>Grüße.</p></body>".encode("cp1252")
+    changes = {f"OEBPS/text/{name}": document for name in DOCUMENTS}
+    book = read_book(epub(tmp_path / "book.epub", **changes))
+    assert book.chapters[0].turns[0].text == "Grüße."
+    (warning,) = book.warnings
+    assert warning.startswith("book.epub: OEBPS/text/") and "is not UTF-8 and was read as Windows-1252" in warning
+
+
 LOCKED = """<encryption xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:CipherReference URI="OEBPS/text/b.xhtml"/>
 </encryption>"""
 
@@ -259,6 +287,7 @@ LOCKED = """<encryption xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:Ciphe
     [
         ({"META-INF/container.xml": None}, r"container.xml is missing in it"),
         ({"OEBPS/book.opf": "<package"}, r"cannot be read as an EPUB"),
+        ({"OEBPS/book.opf": b'<?xml encoding="unicode_escape"?><p>\xe9\\ud800</p>'}, r"cannot be read as an EPUB"),
         ({"OEBPS/book.opf": '<?xml version="1.0" encoding="no-such"?><package'}, r"cannot be read as an EPUB"),
         ({"META-INF/encryption.xml": LOCKED}, r"is protected \(DRM\)"),
         ({f"OEBPS/text/{name}": "<p>...</p>" for name in DOCUMENTS}, r"has nothing to read aloud"),
