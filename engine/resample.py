@@ -23,15 +23,23 @@ _MAX_TAPS = 20_000_000
 
 def check_rate(rate: int, what: str) -> None:
     """Raises HiggsError, which names what it is of, for a rate that cannot be resampled in reasonable memory."""
-    divisor = math.gcd(rate, SAMPLE_RATE)
-    if rate <= 0 or rate // divisor * (SAMPLE_RATE // divisor) > _MAX_TAPS:
+    if not _is_usual(rate, SAMPLE_RATE):
         raise HiggsError(f"{what} has the unusual sample rate {rate}. Save it at 24000, 44100 or 48000 Hz first.")
 
 
+def _is_usual(rate: int, to: int) -> bool:
+    return min(rate, to) > 0 and rate * to // math.gcd(rate, to) ** 2 <= _MAX_TAPS
+
+
 def resample(wav: torch.Tensor, rate: int, to: int) -> torch.Tensor:
-    """wav [..., S] float32 at `rate` Hz -> [..., ceil(S * to / rate)] at `to` Hz, on the same device."""
+    """wav [..., S] float32 at `rate` Hz -> [..., ceil(S * to / rate)] at `to` Hz, on the same device.
+
+    Raises HiggsError for rates whose filters would take gigabytes.
+    """
     if rate == to:
         return wav
+    if not _is_usual(rate, to):
+        raise HiggsError(f"Sound cannot be resampled from {rate} to {to} Hz. Use 24000, 44100 or 48000 Hz.")
     divisor = math.gcd(rate, to)
     rate, to = rate // divisor, to // divisor
     filters, width = _filters(rate, to, wav.device)

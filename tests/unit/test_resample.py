@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 import torch
+from higgs_tts.engine import HiggsError
 from higgs_tts.engine.resample import resample
 from safetensors.torch import load_file
 
@@ -37,3 +38,9 @@ def test_a_tone_keeps_its_pitch_and_what_cannot_be_kept_goes():
     low, high = (resample(tone(hz, 44_100), 44_100, 16_000) for hz in (440, 12_000))
     assert len(low) == 16_000 and (low - tone(440, 16_000))[200:-200].abs().max() < 1e-3
     assert high[200:-200].abs().max() < 5e-3
+
+
+@pytest.mark.parametrize("rate, to", [(47_999, 24_000), (24_000, 47_999), (0, 24_000)])
+def test_rates_whose_filters_would_take_gigabytes(rate, to):
+    with pytest.raises(HiggsError, match=f"from {rate} to {to} Hz"):
+        resample(torch.zeros(8), rate, to)
