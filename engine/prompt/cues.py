@@ -93,7 +93,7 @@ def srt_time(seconds: float) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02},{rest % 1000:03}"
 
 
-_TIME = r"(?:(\d+)\s*:\s*)?(\d{1,3})\s*:\s*(\d{1,2})(?:\s*[.,:]\s*(\d{1,9}))?"
+_TIME = r"(?:(\d{1,9})\s*:\s*)?(\d{1,3})\s*:\s*(\d{1,2})(?:\s*[.,:]\s*(\d{1,9}))?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*--+>\s*{_TIME}(?:\s.*)?")
 _ARROW = re.compile(r"--+>")
 _STYLE = re.compile(

@@ -164,6 +164,11 @@ def test_a_long_number_is_text():
     assert (one.number, two.number) == (1, 2) and "999" in one.text
 
 
+def test_more_hours_than_can_be_read():
+    with pytest.raises(HiggsError, match="cannot be read as its times"):
+        read_cues(f"1\n{'9' * 5000}:00:01,000 --> 00:00:02,000\nOne.")
+
+
 def test_what_is_written_is_read_again():
     cues = [Cue(0.0, 1.5, "One.", "Ann"), Cue(3661.0004, 3662.9996, "Two\nlines."), Cue(3663, 3664, "Three.", "Ann")]
     text = write_srt(cues)
