@@ -52,6 +52,9 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
         except HiggsError as error:
             passed[str(error)] = meant
             continue
+        except OSError as error:  # a folder that may not be read, such as lost+found
+            passed[f"{place} cannot be read ({error.strerror or error})."] = meant
+            continue
         if codec is None:
             continue
         problems = codec.weights.problems()

@@ -1,6 +1,7 @@
 """Where a talker's codec is found, and by what it is recognised."""
 
 import json
+import pathlib
 import re
 import shutil
 
@@ -54,6 +55,20 @@ def test_it_is_found_beside_and_below(written, talker, family, place):
 def test_older_weights_may_lie_in_the_talkers_own_folder(written, talker):
     shutil.copy(written["v2-boson"] / "audio_tokenizer" / "model.pth", talker)
     assert found(talker) == talker
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other(written, talker, monkeypatch):
+    """Such as lost+found where the talker's folder is a disk of its own."""
+    (talker / "lost+found").mkdir()
+    where, real = put(written, talker / "the codec"), pathlib.Path.is_file
+
+    def is_file(path, **given):
+        if "lost+found" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **given)
+
+    monkeypatch.setattr(pathlib.Path, "is_file", is_file)
+    assert found(talker) == where
 
 
 @pytest.mark.parametrize("name", ["someone/odd-name", "odd-name", "../odd-name"])
