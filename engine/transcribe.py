@@ -33,7 +33,7 @@ def find_whispers(roots: Iterable[Path]) -> dict[str, Path]:
     """Name -> folder of each Whisper, in transformers' layout, that lies directly in one of these folders."""
     found: dict[str, Path] = {}
     for folder in (path for root in roots if root.is_dir() for path in sorted(root.iterdir())):
-        if (folder / _WEIGHTS).is_file() and _is_whisper(folder):
+        if _is_whisper(folder):
             found.setdefault(folder.name, folder)
     return found
 
@@ -86,6 +86,6 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
 
 def _is_whisper(folder: Path) -> bool:
     try:
-        return read_json(folder / CONFIG).get("model_type") == "whisper"
-    except HiggsError:  # another model's folder
+        return (folder / _WEIGHTS).is_file() and read_json(folder / CONFIG).get("model_type") == "whisper"
+    except (HiggsError, OSError):  # another model's folder, or one that may not be read
         return False

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import pathlib
 import weakref
 
 import pytest
@@ -98,6 +99,19 @@ def test_it_is_found_among_other_folders(whisper, tmp_path):
     (tmp_path / "other" / "model.safetensors").write_bytes(b"")
     assert find_whispers([tmp_path, whisper.parent, tmp_path / "none"]) == {"tiny random": whisper}
     assert size_of(whisper) == (whisper / "model.safetensors").stat().st_size
+
+
+def test_a_folder_that_may_not_be_read_hides_no_other(whisper, monkeypatch):
+    (whisper.parent / "lost+found").mkdir()
+    real = pathlib.Path.is_file
+
+    def is_file(path, **given):
+        if "lost+found" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **given)
+
+    monkeypatch.setattr(pathlib.Path, "is_file", is_file)
+    assert find_whispers([whisper.parent]) == {"tiny random": whisper}
 
 
 def test_a_broken_one_is_named(whisper, tmp_path):
