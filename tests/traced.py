@@ -44,6 +44,11 @@ class Tape(TorchDispatchMode):
                 raise StepError(f"{func} {complaint}")
 
 
+def tensors_of(backend):
+    """Everything that a step reads or writes: weights, state, and the kernels' scratch."""
+    return [*backend.talker.tensors(), *backend.state.tensors(), *backend.scratch()]
+
+
 class TracedExecutor:
     """Records the first step as it runs and replays the tape from then on."""
 
@@ -55,7 +60,7 @@ class TracedExecutor:
 
     def step(self):
         if self._calls is None:
-            with Tape(self._backend.tensors()) as tape:
+            with Tape(tensors_of(self._backend)) as tape:
                 self._backend.step()
             self._calls = tape.calls
             return

@@ -85,10 +85,6 @@ class Backend:
         if self._decode_kernel is not None:
             self._decode_kernel.reset()
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Everything that a step reads or writes: weights, state, and the kernels' scratch."""
-        return [*self.talker.tensors(), *self.state.tensors(), *self.scratch()]
-
     def scratch(self) -> list[torch.Tensor]:
         """What the kernels have of their own."""
         return [] if self._decode_kernel is None else self._decode_kernel.tensors()

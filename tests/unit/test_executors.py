@@ -5,11 +5,11 @@ import torch
 from higgs_tts.engine.config import SamplingParams
 from higgs_tts.engine.decode import backend, step
 from higgs_tts.engine.decode.executors.graph import same_bits
-from higgs_tts.tests.traced import StepError, Tape
+from higgs_tts.tests.traced import StepError, Tape, tensors_of
 
 
 def tape_over(room):
-    return Tape(room.backend.tensors())
+    return Tape(tensors_of(room.backend))
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
