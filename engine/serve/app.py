@@ -104,7 +104,8 @@ class Server:
 
     def _has_key(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._key.encode())
+        given, key = (one.encode("utf-8", "surrogateescape") for one in (given, self._key))  # whatever bytes they are
+        return hmac.compare_digest(given, key)
 
     async def _health(self, request: web.Request) -> web.Response:
         broken = self._speaker.broken is not None

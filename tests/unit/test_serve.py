@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -322,6 +324,13 @@ def test_a_key(another):
         assert error_of(ask(port, body=SHORT))["code"] == "invalid_key"
 
 
+def test_a_key_of_bytes_that_are_no_text(another):
+    """As Python reads them from the environment."""
+    with running(another, key="\udcff") as (port, _):
+        for key, status in (("wrong", 401), ("\udcff", 200)):
+            assert ask(port, "GET", "/v1/models", headers=[f"Authorization: Bearer {key}"])[0] == status
+
+
 def test_an_engine_that_fails_tells_who_waits_and_serves_the_next(another, monkeypatch):
     speaker, ends, real = Speaker(another), [], ModelRunner.step
 
@@ -354,6 +363,14 @@ class TestStarting:
     def test_a_port_that_is_none(self, engine):
         with pytest.raises(HiggsError, match=r"127\.0\.0\.1:99999 cannot be served .*Choose another --port"):
             serve(engine, "127.0.0.1", 99999, None, "", Limits(), print)
+
+    def test_a_model_in_the_folder_where_it_runs_has_a_name(self, engine, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(engine, "checkpoint", replace(engine.checkpoint, folder=Path(".")))
+        told = []
+        with pytest.raises(HiggsError, match="99999"):
+            serve(engine, "127.0.0.1", 99999, None, "", Limits(), told.append)
+        assert told[0].startswith(f"{tmp_path.name} at http://")
 
     def test_a_folder_that_is_none(self, engine, tmp_path):
         with pytest.raises(HiggsError, match="nowhere is not a folder"):
