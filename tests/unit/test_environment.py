@@ -3,12 +3,14 @@
 Each case runs the terminal or an import in a process of its own, in the environment the tests run in.
 """
 
+import io
 import pathlib
 import subprocess
 import sys
 
 import pytest
 from higgs_tts.engine import optional
+from higgs_tts.engine.tools.text_files import print_any_letter
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONAL = set("transformers torchaudio torchvision torchcodec soundfile triton librosa comfy aiohttp av ray".split())
@@ -90,3 +92,11 @@ def test_a_broken_torchaudio_is_told_with_its_remedy(tmp_path):
     assert status == 0, said
     assert "torchaudio 2.11.0" in printed and "pip uninstall torchaudio" in printed
     imported_by(SPEAK, tmp_path / "hello.wav")
+
+
+def test_a_path_is_printed_with_letters_that_a_redirected_terminal_lacks(monkeypatch):
+    """Windows writes what is redirected in an old code page."""
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "cp1252"))
+    print_any_letter()
+    print("Grüße 第一章.wav", flush=True)
+    assert sys.stdout.buffer.getvalue().split() == ["Grüße".encode("cp1252"), rb"\u7b2c\u4e00\u7ae0.wav"]
