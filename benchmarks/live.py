@@ -21,13 +21,12 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "comfyui"))
 
+import chromium
 from common import commit, put
 from listening import NO_WORKLET, RECORDER, compare, dumped, heard_on
 from server import ROOT, TODAY, Comfy, lay_out
 
 KEYS = ("comfyui", "frontend", "renderer", "node", "output")
-ARGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync""".split()
 TEMPLATES = {"HiggsTTSSpeak": "Higgs TTS - Text to Speech", "HiggsTTSDialogue": "Higgs TTS - Dialogue"}
 OURS = re.compile(r"higgs", re.IGNORECASE)
 HOUR = 3600
@@ -91,11 +90,10 @@ def _flags(args) -> tuple[str, ...]:
 def _browser():
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
+    if (path := chromium.on_the_path()) is None:
         raise SystemExit("There is no Chromium on the PATH.")
     with sync_playwright() as playwright:
-        chrome = playwright.chromium.launch(executable_path=path, args=ARGS)
+        chrome = playwright.chromium.launch(executable_path=path, args=chromium.ARGS)
         yield chrome
         chrome.close()
 

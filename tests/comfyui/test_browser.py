@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 import subprocess
 
 import pytest
+from higgs_tts.tests.templates import TITLES
 
+from . import chromium
 from .server import TODAY, interpreter, read_workflow
 
-ARGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
---disable-component-update --disable-sync""".split()
-TITLES = {
-    "speak": "Higgs TTS - Text to Speech",
-    "clone_voice": "Higgs TTS - Voice Cloning",
-    "long_narration": "Higgs TTS - Audiobook Narration",
-    "dialogue": "Higgs TTS - Dialogue",
-    "lines": "Higgs TTS - Game Lines",
-    "subtitles": "Higgs TTS - Subtitles and Dubbing",
-    "book": "Higgs TTS - Book",
-    "server": "Higgs TTS - Server",
-}
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NODES = [
     "HiggsTTSLoadModel",
+    "HiggsTTSLoadLoRA",
     "HiggsTTSVoice",
     "HiggsTTSSaveVoice",
     "HiggsTTSLoadVoice",
@@ -92,12 +82,12 @@ TOO_WIDE = """page => [...page.querySelectorAll("*")]
 class Browser:
     """ComfyUI's page and what a user does on it."""
 
-    def __init__(self, page, comfy, shots):
+    def __init__(self, page, comfy, shots, host):
         self.page, self.comfy, self._shots, self.faults, self.warnings = page, comfy, shots, [], []
-        page.route(lambda url: "//127.0.0.1" not in url, lambda route: route.abort())
+        page.route(lambda url: f"//{host}" not in url, lambda route: route.abort())
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", lambda message: message.type == "warning" and self.warnings.append(message.text))
-        page.goto(f"http://127.0.0.1:{comfy.port}/")
+        page.goto(f"http://{host}:{comfy.port}/")
         page.wait_for_function("window.app?.graph && app.canvas?.canvas")
         page.get_by_test_id("side-toolbar").wait_for()
 
@@ -153,26 +143,26 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def open_browser(tmp_path_factory):
-    """open_browser(comfy, script=None, **settings) -> Browser on its page, which runs the script before its own"""
+    """open_browser(comfy, script=None, host="127.0.0.1", **settings) -> Browser on its page, which runs the script
+    before its own"""
     pytest.importorskip("playwright", reason="Playwright is not installed: pip install playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
+    if chromium.on_the_path() is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
     from playwright.sync_api import sync_playwright
 
     if subprocess.run([interpreter(), "-c", "import comfyui_frontend_package"], capture_output=True).returncode:
         pytest.skip("this ComfyUI has no page: pip install comfyui-frontend-package")
     with sync_playwright() as playwright:
-        chrome = playwright.chromium.launch(executable_path=chromium, args=ARGS)
+        chrome = playwright.chromium.launch(executable_path=chromium.on_the_path(), args=chromium.ARGS)
 
-        def show(comfy, script=None, **settings):
+        def show(comfy, script=None, host="127.0.0.1", **settings):
             # No dialog of its own accord.
             settings = {name.replace("_", "."): value for name, value in settings.items()}
             comfy.post("/settings", {"Comfy.TutorialCompleted": True, **settings})
             page = chrome.new_page(viewport={"width": 1600, "height": 1000})
             if script:
                 page.add_init_script(script)
-            return Browser(page, comfy, tmp_path_factory.mktemp("screenshots"))
+            return Browser(page, comfy, tmp_path_factory.mktemp("screenshots"), host)
 
         yield show
         chrome.close()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from higgs_tts.tests.templates import TITLES
 
 from .server import TODAY
-from .test_browser import TITLES, open_browser  # noqa: F401 - a fixture
+from .test_browser import open_browser  # noqa: F401 - a fixture
 
 LOAD = "saved => app.loadGraphData(saved)"
 AREA = """type => {

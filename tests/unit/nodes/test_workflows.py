@@ -7,19 +7,10 @@ import pathlib
 
 import pytest
 from higgs_tts.engine import CueParams, EngineConfig, SamplingParams
+from higgs_tts.tests.templates import TITLES
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TODAY, SAVED = ROOT / "workflows", ROOT / "tests" / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
-TITLES = {  # what the template browser shows and searches
-    "speak": "Higgs TTS - Text to Speech",
-    "clone_voice": "Higgs TTS - Voice Cloning",
-    "long_narration": "Higgs TTS - Audiobook Narration",
-    "dialogue": "Higgs TTS - Dialogue",
-    "lines": "Higgs TTS - Game Lines",
-    "subtitles": "Higgs TTS - Subtitles and Dubbing",
-    "book": "Higgs TTS - Book",
-    "server": "Higgs TTS - Server",
-}
 NAMES = [*TITLES]
 API_ONLY = ["dub"]  # for programs: it needs a film
 EVERY = [*NAMES, *API_ONLY]
