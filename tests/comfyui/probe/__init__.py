@@ -159,7 +159,16 @@ class Dump:
         return {}
 
 
+class Fail(Dump):
+    """Does the same, and fails."""
+
+    def run(self, audio):
+        super().run(audio)
+        raise RuntimeError("probe: it fails")
+
+
 NODE_CLASS_MAPPINGS = {
+    "HiggsProbeFail": Fail,
     "HiggsProbeDump": Dump,
     "HiggsProbePressure": Pressure,
     "HiggsProbeClone": Clone,

@@ -1,0 +1,285 @@
+"""Whose a player is, and who of all that sounds on a page is heard."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import uuid
+
+import pytest
+from higgs_tts.tests.templates import TITLES
+
+from .server import TODAY
+from .test_browser import SET, open_browser  # noqa: F401 - a fixture
+from .test_live import (  # noqa: F401 - fixtures
+    LOAD,
+    LONG,
+    SEEDS,
+    WATCH,
+    Listener,
+    assert_same,
+    classic,
+    open_listener,
+)
+
+OPEN = "([saved, name]) => app.loadGraphData(saved, true, true, name)"
+# As ComfyUI does to undo a change: all nodes are made anew.
+REMAKE = """() => app.loadGraphData(app.graph.serialize(), false, false,
+    app.extensionManager.workflow.activeWorkflow)"""
+IS_OPEN = "id => window.app?.graph?.id === id && app.graph._nodes.length > 0"
+PLAYERS = "() => [...document.querySelectorAll('.higgs-player')].map((player) => player.dataset.mode)"
+SHOWS = "mode => document.querySelector('.higgs-player')?.dataset.mode === mode"
+KEEP_SOUNDS = """window.sounds = []
+window.Audio = class extends Audio { constructor(address) { super(address); sounds.push(this) } }"""
+LAST_SOUND = "() => ({ paused: sounds.at(-1).paused, volume: sounds.at(-1).volume })"
+# What was played to its end by buffers, at its times: a page without AudioWorklet cannot record what it plays.
+KEEP_BUFFERS = """(() => {
+    const start = AudioBufferSourceNode.prototype.start
+    let parts = []
+    AudioBufferSourceNode.prototype.start = function (when) {
+        const part = { at: Math.round(when * this.context.sampleRate), wav: this.buffer.getChannelData(0).slice() }
+        this.addEventListener("ended", () => parts.push(part))
+        return start.apply(this, arguments)
+    }
+    window.heard = { reset() { parts = [] } }
+    window.heardSamples = () => {
+        const ordered = parts.toSorted((one, other) => one.at - other.at)
+        const samples = []
+        for (const { at, wav } of ordered) {
+            while (samples.length < at - ordered[0].at) samples.push(0)
+            for (const sample of wav) samples.push(Math.round(sample * 32767))
+        }
+        return samples
+    }
+})()"""
+
+
+def read(template):
+    """A template as a workflow of its own."""
+    saved = json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8"))
+    return {**saved, "id": str(uuid.uuid4())}
+
+
+def until_idle(listener):
+    """Waits until nothing runs or is queued."""
+    deadline = time.monotonic() + 240
+    while listener.comfy.get("/prompt")["exec_info"]["queue_remaining"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    listener.page.wait_for_timeout(300)  # the page's last messages
+
+
+def is_silent(listener):
+    """Whether nothing more comes out of the speakers."""
+    listener.page.wait_for_timeout(200)
+    before = len(listener.heard())
+    listener.page.wait_for_timeout(300)
+    return len(listener.heard()) == before
+
+
+def test_a_player_stays_with_the_workflow_that_was_run(classic):  # noqa: F811
+    """The other one has nodes of the same numbers."""
+    page, first, second = classic.page, read("speak"), read("speak")
+    page.evaluate(OPEN, [first, "the first"])
+    page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
+    page.evaluate(SET, ["HiggsTTSSpeak", "text", LONG])
+    classic.start()
+    told = len(page.evaluate("runs"))
+    classic.until("playing")
+    page.evaluate(SET, ["HiggsTTSSpeak", "text", "It begins to speak while the other one is open."])
+    page.get_by_test_id("queue-button").click()
+    page.wait_for_timeout(500)
+    page.evaluate(OPEN, [second, "the second"])
+    assert is_silent(classic) and page.evaluate(PLAYERS) == []
+    page.wait_for_function("told => runs.length === told + 2", arg=told, timeout=240_000)
+    until_idle(classic)
+    assert is_silent(classic) and page.evaluate(PLAYERS) == []
+    page.locator(".workflow-tab").filter(has_text="the first").click()
+    page.wait_for_function(SHOWS, arg="paused")
+    page.locator(".higgs-open-takes").click()
+    rows = page.locator(".higgs-take")
+    assert rows.count() == 2 and "It begins to speak" in rows.first.inner_text()
+    page.keyboard.press("Escape")
+    page.locator(".higgs-play").click()
+    classic.until("ended")
+    page.locator(".workflow-tab").filter(has_text="the second").click()
+    page.wait_for_function(IS_OPEN, arg=second["id"])
+    page.wait_for_timeout(1000)  # until the page has noted which one is open
+    page.reload()
+    page.wait_for_function(IS_OPEN, arg=second["id"])
+    page.get_by_test_id("side-toolbar").wait_for()
+    page.wait_for_timeout(1000)
+    assert page.evaluate(PLAYERS) == []
+    page.evaluate(LOAD, first)
+    page.wait_for_function(SHOWS, arg="paused")
+    page.evaluate(WATCH)
+    assert classic.browser.faults == []
+
+
+def test_a_prompt_without_a_workflow_has_its_player_where_its_node_is(classic):  # noqa: F811
+    classic.open(text="Sent by a script in the page.")
+    classic.page.evaluate(WATCH)
+    classic.page.mouse.click(800, 950)
+    classic.page.evaluate("""async () => {
+        const { output } = await app.graphToPrompt()
+        const body = JSON.stringify({ client_id: app.api.clientId, prompt: output })
+        await app.api.fetchApi("/prompt", { method: "POST", body, headers: { "Content-Type": "application/json" } })
+    }""")
+    classic.until_done()
+    classic.until("ended")
+    assert_same(classic)
+    assert classic.page.evaluate("runs.at(-1).workflow") is None
+
+
+def test_sound_ends_with_its_node_and_goes_on_where_a_change_is_undone(classic):  # noqa: F811
+    page = classic.page
+    page.evaluate(LOAD, read("speak"))
+    page.evaluate(SET, ["HiggsTTSSpeak", "text", LONG])
+    classic.start()
+    classic.until("playing")
+    page.evaluate(REMAKE)
+    page.wait_for_timeout(500)
+    assert page.evaluate(PLAYERS) == ["playing"] and not is_silent(classic)
+    saved = page.evaluate("() => app.graph.serialize()")
+    page.evaluate("() => app.graph.remove(app.graph._nodes.find((node) => node.type === 'HiggsTTSSpeak'))")
+    assert is_silent(classic)
+    page.evaluate("saved => app.loadGraphData(saved, false, false)", saved)
+    page.wait_for_function(SHOWS, arg="paused")
+    until_idle(classic)
+    page.locator(".higgs-play").click()
+    classic.until("playing")
+    page.locator(".higgs-play").click()
+    classic.until("paused")
+    assert classic.browser.faults == []
+
+
+def test_a_run_of_one_node_leaves_the_take_that_is_heard_of_another(classic):  # noqa: F811
+    page = classic.page
+    page.evaluate(LOAD, read("speak"))
+    page.evaluate(SET, ["HiggsTTSSpeak", "control_after_generate", "fixed"])
+    for text in (LONG[:150], "A later take of the same node."):
+        page.evaluate(SET, ["HiggsTTSSpeak", "text", text])
+        classic.start()
+        classic.until_done()
+        classic.until("ended")
+    page.locator(".higgs-open-takes").click()
+    page.locator(".higgs-take").nth(1).locator(".higgs-hear").click()
+    page.keyboard.press("Escape")
+    classic.until("playing")
+    page.evaluate("""() => {
+        const speak = app.graph._nodes.find((node) => node.type === "HiggsTTSSpeak")
+        const other = LiteGraph.createNode("HiggsTTSSpeak")
+        other.pos = [speak.pos[0], speak.pos[1] + 700]
+        app.graph.add(other)
+        speak.getInputNode(0).connect(0, other, 0)
+        const dump = LiteGraph.createNode("HiggsProbeDump")
+        app.graph.add(dump)
+        other.connect(0, dump, 0)
+    }""")
+    classic.start()
+    page.wait_for_function("() => document.querySelectorAll('.higgs-player').length === 2", timeout=240_000)
+    assert page.evaluate(PLAYERS) == ["playing", "waiting"]
+    page.wait_for_function("() => [...document.querySelectorAll('.higgs-player')].at(-1).dataset.mode === 'ended'")
+    assert page.evaluate(PLAYERS) == ["ended", "ended"] and classic.browser.faults == []
+
+
+def test_what_was_spoken_is_heard_to_its_end_where_a_later_node_fails(classic):  # noqa: F811
+    page = classic.page
+    page.evaluate(LOAD, read("speak"))
+    page.evaluate(SET, ["HiggsTTSSpeak", "text", LONG[:150]])
+    page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
+    page.evaluate("""() => {
+        const fail = LiteGraph.createNode("HiggsProbeFail")
+        fail.pos = [1000, 900]
+        app.graph.add(fail)
+        app.graph._nodes.find((node) => node.type === "HiggsTTSSpeak").connect(0, fail, 0)
+        window.failed = false
+        app.api.addEventListener("execution_error", () => { window.failed = true }, { once: true })
+    }""")
+    classic.start()
+    page.wait_for_function("() => window.failed", timeout=240_000)
+    classic.until("ended")
+    assert_same(classic)
+    page.keyboard.press("Escape")  # ComfyUI's dialog
+
+
+@pytest.fixture(scope="module")
+def voices(open_listener):  # noqa: F811
+    """A page with nodes that load voices and one that speaks."""
+    listener = open_listener(KEEP_SOUNDS, Comfy_VueNodes_Enabled=False)
+    listener.page.evaluate(LOAD, read("dialogue"))
+    listener.page.locator(".higgs-voice").first.get_by_text(" s · ").wait_for()
+    return listener
+
+
+def test_all_nodes_of_a_page_ask_once_for_the_voices(voices):
+    asked = []
+    voices.page.on("request", lambda request: "/higgs_tts/voices" in request.url and asked.append(request.url))
+    voices.page.evaluate("() => app.refreshComboInNodes()")
+    voices.page.wait_for_timeout(1000)
+    assert voices.page.locator(".higgs-voice").count() > 1 and len(asked) == 1
+
+
+def test_a_list_of_voices_that_does_not_come_is_told(voices):
+    page = voices.page
+    page.route("**/higgs_tts/voices*", lambda route: route.abort())
+    page.locator(".higgs-voice").first.get_by_title("All voices").click()
+    page.get_by_text("ComfyUI does not answer").wait_for()
+    page.unroute("**/higgs_tts/voices*")
+    page.evaluate("() => app.refreshComboInNodes()")
+    page.locator(".higgs-voice").first.get_by_text(" s · ").wait_for()
+    assert voices.browser.faults == []
+
+
+def test_a_voice_and_a_player_are_heard_one_at_a_time_and_at_one_volume(voices):
+    page = voices.page
+    hear, play = page.locator(".higgs-voice .higgs-hear").first, page.locator(".higgs-play")
+    voices.start()
+    voices.until("playing")
+    hear.click()
+    voices.until("paused")
+    assert hear.inner_text() == "■" and page.evaluate(LAST_SOUND) == {"paused": False, "volume": 1}
+    page.locator(".higgs-volume").fill("0.5")
+    assert page.evaluate(LAST_SOUND) == {"paused": False, "volume": 0.5}
+    page.locator(".higgs-volume").fill("1")
+    until_idle(voices)
+    play.click()
+    voices.until("playing")
+    assert hear.inner_text() == "▶" and page.evaluate(LAST_SOUND)["paused"]
+    play.click()
+    voices.until("paused")
+    hear.click()
+    assert page.evaluate(LAST_SOUND) == {"paused": False, "volume": 1}
+    page.evaluate(
+        "() => app.graph._nodes.filter(({ type }) => type === 'HiggsTTSLoadVoice')"
+        ".forEach((node) => app.graph.remove(node))"
+    )
+    assert page.evaluate(LAST_SOUND)["paused"] and voices.browser.faults == []
+
+
+def address():
+    """This machine's own on its network; nothing is sent to find it."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("192.0.2.200", 9))
+            return probe.getsockname()[0]
+    except OSError:
+        return ""
+
+
+def test_it_plays_at_a_plain_address_of_the_local_network(open_browser, start_comfy):  # noqa: F811
+    """Where browsers have no AudioWorklet, and keep much else from a page."""
+    host = address()
+    if not host or host.startswith("127."):
+        pytest.skip("this machine has no address but its own loopback")
+    comfy = start_comfy("--listen", "0.0.0.0", page=True, bare=True)
+    listener = Listener(open_browser(comfy, KEEP_BUFFERS, host=host, Comfy_VueNodes_Enabled=False))
+    assert listener.page.evaluate("[isSecureContext, 'audioWorklet' in BaseAudioContext.prototype]") == [False, False]
+    listener.open()
+    listener.start()
+    listener.until_done()
+    listener.until("ended")
+    assert_same(listener)
+    assert listener.browser.faults == []
+    listener.page.close()
