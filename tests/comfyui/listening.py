@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 
 RECORDER = pathlib.Path(__file__).with_name("recorder.js").read_text(encoding="utf-8")
-NO_WORKLET = "delete window.AudioWorkletNode"  # as on a page that is plain http
+NO_WORKLET = "delete BaseAudioContext.prototype.audioWorklet"  # as on a page that is plain http
 # The samples that were heard, as base64 of 16-bit numbers: a long list of numbers takes the browser's driver minutes.
 _HEARD = """() => {
     const bytes = new Uint8Array(Int16Array.from(heardSamples()).buffer)

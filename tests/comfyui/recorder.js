@@ -1,7 +1,7 @@
 // Run in a page before its own scripts: keeps what goes to the speakers in `heard`, with the time of its first sample.
 ;(() => {
     const connect = AudioNode.prototype.connect
-    const Worklet = window.AudioWorkletNode // which a test may take from the page
+    const worklet = Object.getOwnPropertyDescriptor(BaseAudioContext.prototype, "audioWorklet") // a test may take it
     const code = `registerProcessor("recorder", class extends AudioWorkletProcessor {
         constructor() {
             super()
@@ -24,20 +24,23 @@
     AudioNode.prototype.connect = function (target, ...others) {
         if (target instanceof AudioDestinationNode) {
             const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }))
-            this.context.audioWorklet.addModule(address).then(() => {
-                const recorder = new Worklet(this.context, "recorder", { numberOfOutputs: 0 })
-                recorder.port.onmessage = ({ data }) => {
-                    if (data.round !== round) return // from before it was reset
-                    heard.first ||= performance.now()
-                    heard.parts.push(data.wav)
-                }
-                heard.reset = () => {
-                    recorder.port.postMessage(++round)
-                    heard.parts = []
-                    heard.first = 0
-                }
-                connect.call(this, recorder)
-            })
+            worklet.get
+                .call(this.context)
+                .addModule(address)
+                .then(() => {
+                    const recorder = new AudioWorkletNode(this.context, "recorder", { numberOfOutputs: 0 })
+                    recorder.port.onmessage = ({ data }) => {
+                        if (data.round !== round) return // from before it was reset
+                        heard.first ||= performance.now()
+                        heard.parts.push(data.wav)
+                    }
+                    heard.reset = () => {
+                        recorder.port.postMessage(++round)
+                        heard.parts = []
+                        heard.first = 0
+                    }
+                    connect.call(this, recorder)
+                })
         }
         return connect.call(this, target, ...others)
     }

@@ -9,6 +9,7 @@ import { WorkletOutput } from "./worklet_output.js"
 
 /** @returns {WorkletOutput | ScheduledOutput} */
 export function makeOutput() {
-    // ComfyUI at an address of the local network is plain http, where browsers have no AudioWorklet.
-    return globalThis.AudioWorkletNode ? new WorkletOutput() : new ScheduledOutput()
+    // ComfyUI at an address of the local network is plain http, where browsers have no AudioWorklet: Chromium lets one
+    // see its node's class there all the same.
+    return "audioWorklet" in BaseAudioContext.prototype ? new WorkletOutput() : new ScheduledOutput()
 }
