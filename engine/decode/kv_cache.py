@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -23,6 +23,10 @@ class KVCache(Buffers):
     slot_index: torch.Tensor = buffer("S")  # 0..S-1
     empty: torch.Tensor = buffer("B", 1, "S", dtype=torch.bool)  # slots beyond the position
 
+    # Slots that each row has filled; told with every step where an executor lets Python know, else None.
+    filled: list[int] | None = field(init=False, default=None)
+    tells_filled = False
+
     zero_empty = True  # torch's attention weighs empty slots with 0, but 0 times NaN is NaN; CUDA kernels skip them
 
     def initialize(self) -> None:
@@ -41,4 +45,7 @@ class KVCache(Buffers):
         torch.add(self.prompt_length, num_generated, out=self.position)
         self.position.clamp_(max=self.sizes["S"] - 1)
         torch.add(self.slot_base, self.position.unsqueeze(1), out=self.slot)
-        torch.gt(self.slot_index, self.position.view(-1, 1, 1), out=self.empty)
+        if self.tells_filled:
+            self.filled = [position + 1 for position in self.position.tolist()]
+        else:
+            torch.gt(self.slot_index, self.position.view(-1, 1, 1), out=self.empty)

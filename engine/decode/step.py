@@ -1,6 +1,7 @@
 """The torch side of the hot path: a prompt into the cache, and a step's codes out of its logits.
 
-Nothing here depends on data in Python: no sync, no allocation in a step, masks instead of branches.
+Nothing here depends on data in Python: no sync, no allocation in a step, masks instead of branches. The one exception
+is the KV cache's `filled`, for an executor that runs this code at every step on the CPU.
 """
 
 from __future__ import annotations

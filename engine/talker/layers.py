@@ -9,7 +9,7 @@ import torch
 
 from ..buffers import Buffers, buffer
 from .config import ModelConfig
-from .ops.attention import attend
+from .ops.attention import attend, attend_filled
 from .ops.linear import add_linear, linear
 from .ops.norm import rms_norm
 from .ops.rope import rotate
@@ -93,6 +93,7 @@ class Cache(Protocol):
     position: torch.Tensor
     slot: torch.Tensor
     empty: torch.Tensor
+    filled: list[int] | None
 
 
 class State(Protocol):
@@ -137,12 +138,9 @@ def attend_cache(config: ModelConfig, work: Work, cache: Cache, index: int) -> N
     keys.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.k.view(-1, dim))
     values.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.v.view(-1, dim))
     grouped = (-1, config.heads // config.kv_heads, dim)
-    attend(
-        work.q.view(grouped),
-        keys.view(-1, *keys.shape[2:]),
-        values.view(-1, *values.shape[2:]),
-        cache.empty,
-        dim**-0.5,
-        work.scores,
-        work.attended.view(grouped),
-    )
+    q, out = work.q.view(grouped), work.attended.view(grouped)
+    keys, values = keys.view(-1, *keys.shape[2:]), values.view(-1, *values.shape[2:])
+    if cache.filled is None:
+        attend(q, keys, values, cache.empty, dim**-0.5, work.scores, out)
+    else:
+        attend_filled(q, keys, values, cache.filled, dim**-0.5, work.scores, out)

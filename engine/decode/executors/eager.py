@@ -16,6 +16,7 @@ class EagerExecutor:
 
     def __init__(self, backend: Backend, stream: torch.cuda.Stream | None = None):
         self._backend = backend
+        backend.state.cache.tells_filled = backend.state.device.type == "cpu"  # elsewhere Python would wait for it
 
     def step(self) -> None:
         self._backend.step()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 
@@ -25,3 +27,25 @@ def attend(
     scores.view(batch, -1, slots).masked_fill_(empty, float("-inf"))
     torch.softmax(scores, dim=-1, out=scores)
     torch.bmm(scores, values, out=out)
+
+
+def attend_filled(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    filled: Sequence[int],
+    scale: float,
+    scores: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    """As `attend`, where the host knows how many slots each row has filled: reads no others, and a row at a time.
+
+    A row's result depends on nothing of other rows, not even in rounding.
+    """
+    heads = len(q) // len(filled)
+    for row, slots in enumerate(filled):
+        part = slice(row * heads, (row + 1) * heads)
+        weights = scores[part].view(-1)[: q[part].numel() // q.shape[2] * slots].view(heads, -1, slots)
+        torch.baddbmm(weights, q[part], keys[part, :slots].transpose(1, 2), beta=0.0, alpha=scale, out=weights)
+        torch.softmax(weights, dim=-1, out=weights)
+        torch.bmm(weights, values[part, :slots], out=out[part])
