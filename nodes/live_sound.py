@@ -48,7 +48,7 @@ class LiveSound:
     def _clear(self):
         self._file.seek(0)
         self._file.truncate()
-        self._outline, self._rest, self._size = bytearray(), b"", 0
+        self._outline, self._rest, self._size, self._piece = bytearray(), b"", 0, 0
         self._digest = hashlib.blake2b()
 
     def hear(self, wav: torch.Tensor) -> None:
@@ -99,8 +99,9 @@ class LiveSound:
     def told(self, revision: int, outline: int) -> dict:
         """How it stands, as JSON takes it, without the first `outline` numbers of the outline where these still count.
 
-        The outline: the peak of each frame, 0 to 255. pace: seconds of each sequence that are spoken in a second. done:
-        seconds spoken so far, of all sequences. left: seconds until all is spoken, at the speed so far.
+        The outline: the peak of each frame, 0 to 255. piece: how many of the samples came at once and last. pace:
+        seconds of each sequence that are spoken in a second. done: seconds spoken so far, of all sequences. left:
+        seconds until all is spoken, at the speed so far.
         """
         seconds = self._latest - self._began
         with self._lock:
@@ -111,6 +112,7 @@ class LiveSound:
                 "state": self.state,
                 "restarts": self.restarts,
                 "samples": self._size // _WIDTH,
+                "piece": self._piece // _WIDTH,
                 "expected": self._expected / FRAME_RATE,
                 "done": self._done / FRAME_RATE,
                 "left": round(seconds * max(0, self._expected - self._done) / self._done, 1) if self._done else 0.0,
@@ -136,6 +138,7 @@ class LiveSound:
         self._file.write(data)
         self._file.flush()
         self._size += len(data)
+        self._piece = len(data)
         self._digest.update(data)
         self._draw(self._rest + data)
 

@@ -13,9 +13,11 @@ from ..memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
 from .stream import Window, make_windows
 
-# Frames a window.
-_FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # where somebody listens
+# Frames a window. Where somebody listens, what is there must last until the next window: the first ones may grow as
+# much faster than the one before as decoding is faster than speech.
+_FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)
 _STREAMED_WINDOW = 100  # then, on a GPU: more would be heard late, fewer cost it nearly as much
+_CPU_FIRST_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
 _PATIENCE = 64  # looks at what is ready after which windows that wait for others go without
 LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # as padded
@@ -29,7 +31,9 @@ class Waveform:
 
     def __init__(self, decoder: CodecDecoder, pool: PrivatePool):
         self.windows = make_windows(decoder, pool, LENGTHS)
-        self.size = WINDOW_FRAMES if pool.device.type == "cuda" else _CPU_WINDOW  # frames a window
+        is_cuda = pool.device.type == "cuda"
+        self.size = WINDOW_FRAMES if is_cuda else _CPU_WINDOW  # frames a window
+        self.first_sizes = _FIRST_WINDOWS if is_cuda else _CPU_FIRST_WINDOWS  # where somebody listens
         self.together = 1
         self._waiting: list[tuple[Sound, Window]] = []  # for others
         self._looks = 0  # since the first of them
@@ -103,7 +107,7 @@ class Sound:
 
     def __init__(self, waveform: Waveform, streamed: bool):
         self._waveform, self.streamed = waveform, streamed
-        self._sizes = deque(_FIRST_WINDOWS if streamed else ())
+        self._sizes = deque(waveform.first_sizes if streamed else ())
         self._steady = min(waveform.size, _STREAMED_WINDOW) if streamed else waveform.size
         self._codes: torch.Tensor | None = None  # [kept + waiting, K]
         self._kept = 0  # frames of _codes that have been decoded
@@ -120,7 +124,7 @@ class Sound:
     @property
     def low_latency_frames(self) -> int:
         """Frames that the first sound takes, while somebody waits for it; else 0."""
-        return CONTEXT_FRAMES + _FIRST_WINDOWS[0] if self.streamed and not self._wavs else 0
+        return CONTEXT_FRAMES + self._waveform.first_sizes[0] if self.streamed and not self._wavs else 0
 
     def push(self, codes: torch.Tensor) -> Iterator[None]:
         """The sequence's next codes [t, K]; yields after each window."""

@@ -1,4 +1,5 @@
-// Run in a page before its own scripts: keeps what goes to the speakers in `heard`, with the time of its first sample.
+// Run in a page before its own scripts: keeps what goes to the speakers in `heard`, with the time at which its first
+// sample was played: a busy page learns of it later.
 ;(() => {
     const connect = AudioNode.prototype.connect
     const worklet = Object.getOwnPropertyDescriptor(BaseAudioContext.prototype, "audioWorklet") // a test may take it
@@ -14,7 +15,7 @@
         }
         process([[wav]]) {
             if (wav && (this.began ||= wav.some((sample) => sample !== 0))) {
-                this.port.postMessage({ round: this.round, wav: wav.slice() })
+                this.port.postMessage({ round: this.round, wav: wav.slice(), time: currentTime })
             }
             return true
         }
@@ -31,7 +32,7 @@
                     const recorder = new AudioWorkletNode(this.context, "recorder", { numberOfOutputs: 0 })
                     recorder.port.onmessage = ({ data }) => {
                         if (data.round !== round) return // from before it was reset
-                        heard.first ||= performance.now()
+                        heard.first ||= performance.now() - 1000 * (this.context.currentTime - data.time)
                         heard.parts.push(data.wav)
                     }
                     heard.reset = () => {

@@ -134,7 +134,7 @@ def test_windows_depend_on_the_frames_numbers_alone():
             push(sound, draw_codes(190), sizes)
             finished(waveform, sound)
         assert alone.sizes == [25] * 7 + [15]
-        assert listened.sizes == [1, 2, 4, 8, 16, 25, 50, 25, 25, 34]
+        assert listened.sizes == [1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 25, 25, 25, 18]
 
 
 def test_one_window_is_kept_and_no_history():
@@ -154,14 +154,14 @@ def test_windows_that_become_ready_late_come_in_order_and_finish_waits_for_the_r
     (waveform, sound), codes = made(decoder, streamed=True), draw_codes(60)
     assert sound.low_latency_frames == 11
     assert push(sound, codes[:11], [11]) == [960] and sound.low_latency_frames == 0  # waited for
-    assert push(sound, codes[11:25], [14]) == [960] * 3 and len(windows.events) == 4
+    assert push(sound, codes[11:20], [9]) == [960] * 3 and len(windows.events) == 4
     windows.events[2].ready = True
     waveform.poll()
     assert len(sound.wav()) == 960, "the third may not come before the second"
     windows.events[1].ready = True
     waveform.poll()
-    assert len(sound.wav()) == 960 * 7
-    push(sound, codes[25:], [35])
+    assert len(sound.wav()) == 960 * 6
+    push(sound, codes[20:], [40])
     sound.finish()
     assert not sound.is_complete
     heard, expected = finished(waveform, sound), decoder(codes.T[None])[0].clamp(-1, 1)
@@ -220,7 +220,7 @@ def test_what_somebody_listens_to_waits_for_no_other_and_no_window_waits_for_lon
     push(other, draw_codes(50), [50])
     assert windows.batches == []
     push(heard, draw_codes(17), [17])
-    assert windows.batches == [(1, 1)] * 3 and len(heard.wav()) == 7 * 960
+    assert windows.batches == [(1, 1)] * 3 and len(heard.wav()) == 6 * 960
     for _ in range(100):
         waveform.poll()
     assert windows.batches == [(1, 1)] * 3 + [(1, 3)] and len(other.wav()) == 25 * 960

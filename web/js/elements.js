@@ -18,3 +18,16 @@ export function addStyle(rules) {
     style.textContent = rules
     document.head.append(style)
 }
+
+/**
+ * Sets what is not so already: a page lays itself out anew for whatever is set.
+ * @template {object} Target
+ * @param {Target} target
+ * @param {Partial<Target>} values
+ */
+export function update(target, values) {
+    for (const name of /** @type {(keyof Target)[]} */ (Object.keys(values))) {
+        const value = values[name]
+        if (value !== undefined && target[name] !== value) target[name] = value
+    }
+}

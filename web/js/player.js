@@ -9,14 +9,15 @@ const AHEAD = 10 * RATE // samples that are fetched before they are heard
 const MOST = 5 * RATE // samples fetched at a time
 const PATIENCE = 1000 // ms before samples are asked for again where no answer came
 const LONGEST_WAIT = 10 // seconds that are gathered before sound begins, at most
-// Seconds to gather before sound begins, by the pace of speech: what comes first comes in ever longer windows, and speech
-// may become slower by a sixth once a page draws and plays beside it.
+// Seconds to gather before sound begins. ease: the pace of speech against how fast its pieces grow at first; below 1 a
+// piece may take longer than all before it lasts. Speech may become slower by a sixth once a page plays beside it.
 const GATHERED = [
-    { pace: 2.2, seconds: 0.35 },
-    { pace: 1.8, seconds: 0.85 },
-    { pace: 1.45, seconds: 1.5 },
-    { pace: 1.15, seconds: 2.3 },
-    { pace: 0, seconds: 3 },
+    { ease: 2, seconds: 0.35 },
+    { ease: 1, seconds: 0.6 },
+    { ease: 0.85, seconds: 0.85 },
+    { ease: 0.68, seconds: 1.5 },
+    { ease: 0.54, seconds: 2.3 },
+    { ease: 0, seconds: 3 },
 ]
 
 /** @type {ReturnType<typeof makeOutput> | undefined} */
@@ -155,11 +156,12 @@ export class Player extends EventTarget {
 
     /** Seconds to gather before sound begins, so that it need not stop again. */
     #needed() {
-        const { expected, pace, delay, state } = this.sound
+        const { expected, pace, piece, samples, delay, state } = this.sound
         if (state !== "speaking") return 0
-        const gathered = GATHERED.find((row) => pace >= row.pace)?.seconds ?? LONGEST_WAIT
+        const ease = pace * (1 - piece / samples)
+        const gathered = GATHERED.find((row) => ease >= row.ease)?.seconds ?? LONGEST_WAIT
         const missing = pace > 0 && pace < 1 ? (expected - this.#fed / RATE) * (1.2 / pace - 1) : 0
-        return Math.min(LONGEST_WAIT, Math.max(gathered, missing, 6 * delay))
+        return Math.min(LONGEST_WAIT, Math.max(gathered, missing, 4 * delay))
     }
 
     #onNews() {

@@ -1,10 +1,11 @@
 // What a player looks like: buttons, waveform, time, volume, and a line that says what it waits for.
 import { setVolume, volume } from "./context.js"
 import { RATE } from "./sound.js"
-import { addStyle, make } from "./elements.js"
+import { addStyle, make, update } from "./elements.js"
 import { drawWaveform } from "./waveform.js"
 
 export const HEIGHT = 76 // CSS pixels
+const PAUSE = 100 // ms between two pictures at least: a page that draws takes time from a model on the same processor
 
 addStyle(`
 .higgs-player { --higgs-heard: #4a9eff; --higgs-there: var(--descrip-text, #999); box-sizing: border-box;
@@ -34,6 +35,7 @@ export class PlayerView {
     /** @type {import("./player.js").Player | undefined} */
     #player
     #isDue = false
+    #drawn = -PAUSE // when
 
     /** @param {() => void} onTakes */
     constructor(onTakes) {
@@ -50,6 +52,7 @@ export class PlayerView {
         this.stop.textContent = "■"
         this.stop.title = "Cancel the run"
         Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: "Volume" })
+        this.time.title = "Seconds played, and seconds left"
         this.takes.textContent = "☰"
         this.takes.title = "The latest takes of this node: hear them, keep one"
         this.takes.setAttribute("aria-haspopup", "dialog")
@@ -89,30 +92,33 @@ export class PlayerView {
         this.refresh()
     }
 
-    /** Draws it anew with the next picture. */
+    /** Draws it anew soon. */
     refresh = () => {
         if (this.#isDue) return
         this.#isDue = true
-        requestAnimationFrame(() => {
-            this.#isDue = false
-            if (this.#player && this.element.isConnected) this.#draw(this.#player)
-        })
+        const wait = this.#drawn + PAUSE - performance.now()
+        setTimeout(() => requestAnimationFrame(this.#onPicture), Math.max(0, wait))
+    }
+
+    #onPicture = () => {
+        this.#isDue = false
+        this.#drawn = performance.now()
+        if (this.#player && this.element.isConnected) this.#draw(this.#player)
     }
 
     /** @param {import("./player.js").Player} player */
     #draw(player) {
         const { sound, position } = player
         const isSpeaking = sound.state === "speaking"
-        this.play.textContent = player.isActive ? "❚❚" : "▶"
-        this.play.title = player.isActive ? "Pause" : "Play"
-        this.stop.style.visibility = isSpeaking ? "visible" : "hidden"
-        this.time.textContent = `${clock(position)} · ${isSpeaking ? "~" : ""}${clock(sound.length - position)} left`
-        this.time.title = "Seconds played, and seconds left"
-        this.volume.value = String(volume)
-        this.says.textContent = this.says.title = whatItSays(player)
-        this.element.dataset.mode = player.mode
-        this.element.dataset.state = sound.state
-        drawWaveform(this.wave, sound, position)
+        const left = `${isSpeaking ? "~" : ""}${clock(sound.length - position)} left`
+        const said = whatItSays(player)
+        drawWaveform(this.wave, sound, position) // reads sizes and colours: before anything is set
+        update(this.play, { textContent: player.isActive ? "❚❚" : "▶", title: player.isActive ? "Pause" : "Play" })
+        update(this.stop.style, { visibility: isSpeaking ? "visible" : "hidden" })
+        update(this.time, { textContent: `${clock(position)} · ${left}` })
+        update(this.volume, { value: String(volume) })
+        update(this.says, { textContent: said, title: said })
+        Object.assign(this.element.dataset, { mode: player.mode, state: sound.state })
     }
 }
 

@@ -14,6 +14,7 @@ export class Sound extends EventTarget {
         /** @type {"speaking" | "complete" | "stopped" | "gone"} */
         this.state = "speaking"
         this.samples = 0
+        this.piece = 0 // of the samples, those that came at once and last
         this.expected = 0 // seconds of the whole, as far as that is known
         this.done = 0 // seconds of it that are spoken, also where none can be heard yet
         this.left = 0 // seconds until all is spoken
@@ -53,6 +54,7 @@ export class Sound extends EventTarget {
         const begunAnew = told.restarts.length > this.restarts.length
         this.state = told.state
         this.samples = told.samples
+        this.piece = told.piece
         this.expected = told.expected
         this.done = told.done
         this.left = told.left

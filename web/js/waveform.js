@@ -20,6 +20,7 @@ export function drawWaveform(canvas, sound, position) {
     pen.setTransform(scale, 0, 0, scale, 0, 0)
     pen.clearRect(0, 0, width, height)
     const style = getComputedStyle(canvas)
+    const [heard, there] = ["--higgs-heard", "--higgs-there"].map((name) => style.getPropertyValue(name))
     const step = BAR * 1.5
     const frames = Math.max(1, sound.length / FRAME)
     for (let x = 0; x < width; x += step) {
@@ -29,12 +30,12 @@ export function drawWaveform(canvas, sound, position) {
         const peak = isThere ? loudest(sound.outline, first, Math.min(last, sound.drawn)) / 255 : 0
         const bar = Math.max(1, Math.sqrt(peak) * height)
         const isHeard = first * FRAME < position
-        pen.fillStyle = style.getPropertyValue(isHeard ? "--higgs-heard" : "--higgs-there")
+        pen.fillStyle = isHeard ? heard : there
         pen.globalAlpha = isThere ? 1 : 0.35
         pen.fillRect(x, (height - bar) / 2, BAR, bar)
     }
     pen.globalAlpha = 1
-    pen.fillStyle = style.getPropertyValue("--higgs-heard")
+    pen.fillStyle = heard
     pen.fillRect(Math.min(width - 1, (position / FRAME / frames) * width), 0, 1, height)
 }
 

@@ -52,6 +52,7 @@ def test_what_was_heard_can_be_read_while_it_grows(sound):
         sound.hear(part)
     told = sound.settled()
     assert (told["state"], told["samples"], told["revision"]) == ("speaking", 5000, 0)
+    assert told["piece"] == 5000 % 777
     assert sound.read(0, 0, 9999) == as_sent(wav) and sound.read(0, 100, 200) == as_sent(wav[100:200])
     assert sound.read(0, 5000, 6000) == b"" and sound.read(0, 7000, 6000) == b"" and sound.read(1, 0, 10) is None
     assert bytes.fromhex(told["outline"]) == outline_of(wav)[:5], "frames that are whole"
