@@ -20,7 +20,8 @@ export interface Node {
     widgets?: Widget[]
     graph?: Graph | null
     subgraph?: Graph
-    inputs?: { name: string; link?: number | string | null }[]
+    inputs?: { name: string }[]
+    isInputConnected(slot: number): boolean
     getInputNode(slot: number): Node | null
     computeSize(out?: any): [number, number]
     setSize(size: [number, number]): void

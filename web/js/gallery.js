@@ -2,7 +2,7 @@
 import { Clip } from "./clip.js"
 import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
-import { addElement } from "./graph.js"
+import { addElement, isLinked } from "./graph.js"
 import { outputAddress, withSeed } from "./server.js"
 import { openTakeList } from "./take_list.js"
 
@@ -66,8 +66,7 @@ class Gallery {
 
     /** Why no take can be kept; empty where they can. */
     get #problem() {
-        const isLinked = this.node.inputs?.some(({ name, link }) => name === "lines" && link != null)
-        return isLinked ? "The lines come from another node: write the seed there." : ""
+        return isLinked(this.node, "lines") ? "The lines come from another node: write the seed there." : ""
     }
 
     /**

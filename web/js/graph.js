@@ -38,6 +38,24 @@ export function speakerOf(id) {
 }
 
 /**
+ * Whether another node gives the value of an input.
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {string} name
+ */
+export function isLinked(node, name) {
+    const slot = slotOf(node, name)
+    return slot >= 0 && node.isInputConnected(slot)
+}
+
+/**
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {string} name
+ */
+function slotOf(node, name) {
+    return node.inputs?.findIndex((input) => input.name === name) ?? -1
+}
+
+/**
  * What Higgs Load Model is set to, of a node that has it at its input "model", also with LoRAs in between; empty where
  * there is none, and no checkpoint's name where a server speaks.
  * @param {import("../../tests/web/comfy").Node} node
@@ -46,8 +64,8 @@ export function speakerOf(id) {
 export function modelOf(node) {
     let loader = node
     for (let steps = 0; steps < 16; ++steps) {
-        const slot = loader.inputs?.findIndex((input) => input.name === "model") ?? -1
-        const before = slot < 0 ? null : loader.getInputNode(slot)
+        const slot = slotOf(loader, "model")
+        const before = slot >= 0 && loader.graph ? loader.getInputNode(slot) : null // a new node is in no graph yet
         if (!before) break
         loader = before
     }

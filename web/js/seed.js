@@ -1,4 +1,6 @@
 // The seed of a node: what it is, and how a take is kept by it.
+import { isLinked } from "./graph.js"
+
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
 /**
@@ -21,8 +23,7 @@ export function hasSeed(node, seed) {
 
 /** Why a seed cannot be written into a node; empty where it can. @param {Node} node */
 export function problemOfSeed(node) {
-    const isLinked = node.inputs?.some(({ name, link }) => name === "seed" && link != null)
-    if (isLinked) return "The seed comes from another node: set it there."
+    if (isLinked(node, "seed")) return "The seed comes from another node: set it there."
     return widgetOf(node, "seed") ? "" : "This node has no seed."
 }
 
