@@ -178,7 +178,7 @@ def test_a_run_of_one_node_leaves_the_take_that_is_heard_of_another(classic):  #
         other.connect(0, dump, 0)
     }""")
     classic.start()
-    page.wait_for_function("() => document.querySelectorAll('.higgs-player').length === 2", timeout=240_000)
+    page.wait_for_function("() => document.querySelectorAll('.higgs-player')[1]?.dataset.mode", timeout=240_000)
     assert page.evaluate(PLAYERS) == ["playing", "waiting"]
     page.wait_for_function("() => [...document.querySelectorAll('.higgs-player')].at(-1).dataset.mode === 'ended'")
     assert page.evaluate(PLAYERS) == ["ended", "ended"] and classic.browser.faults == []

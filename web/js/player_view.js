@@ -97,7 +97,8 @@ export class PlayerView {
         if (this.#isDue) return
         this.#isDue = true
         const wait = this.#drawn + PAUSE - performance.now()
-        setTimeout(() => requestAnimationFrame(this.#onPicture), Math.max(0, wait))
+        if (wait > 0) setTimeout(() => requestAnimationFrame(this.#onPicture), wait)
+        else requestAnimationFrame(this.#onPicture)
     }
 
     #onPicture = () => {
