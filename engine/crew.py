@@ -116,7 +116,7 @@ class Crew:
     """The devices at work on one stage, for the length of a `with`; iterate for what is done, in any order.
 
     Iterating yields None whenever nothing was done for a while. Raises what ended the last device, and at once
-    what is no device's own fault, such as values that are not numbers.
+    what is not a device's own fault, such as values that are not numbers.
     """
 
     def __init__(self, cards: Ordered[Card], stage: Stage):

@@ -39,6 +39,6 @@ def _decoded(data: bytes, declared: str) -> tuple[str, bool]:
         encoding = codecs.lookup(declared).name
         if not encoding.startswith("utf"):  # which it is not
             return data.decode(_WIDER.get(encoding, encoding), errors="replace"), False
-    except (LookupError, UnicodeError):  # nobody knows it, or it is no encoding of text
+    except (LookupError, UnicodeError):  # nobody knows it, or it is not an encoding of text
         pass
     return data.decode("cp1252", errors="replace"), True

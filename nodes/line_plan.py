@@ -46,7 +46,7 @@ class LinePlan:
             speaker = take.turn.speaker
             if speaker in self.voices:
                 if take.file in wanted:
-                    # As a speaker of its own, so that it is no matter who else says the same words.
+                    # As a speaker of its own, so that it does not matter who else says the same words.
                     own = f"{speaker}  ({take.file})"  # with two spaces, which no speaker has
                     takes.append(take)
                     turns.append(replace(take.turn, speaker=own))

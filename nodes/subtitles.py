@@ -234,7 +234,7 @@ def _fit_inputs() -> list[io.Input]:
             "translated",
             default=False,
             optional=True,
-            tooltip="On: the film speaks another language than the subtitles, so they are no transcript of it.",
+            tooltip="On: the film speaks another language than the subtitles, so they are not a transcript of it.",
         ),
     ]
 

@@ -129,7 +129,8 @@ def lay_over(adapters: Sequence[Adapter], family: str, plan: Plan) -> tuple[Adap
     """What adapters change in a talker, and its plan: where only one of the embedding of codes and a head tied to it is
     changed, the head is a tensor of its own there.
 
-    Raises HiggsError for what is no adapter, was trained in a way that cannot be merged, or was made for another model.
+    Raises HiggsError for what is not an adapter, was trained in a way that cannot be merged, or was made for another
+    model.
     """
     changes: dict[str, tuple[Change, ...]] = {}
     warnings: list[str] = []
@@ -218,7 +219,7 @@ class _Opened:
         return found, unfit
 
     def _modules(self) -> tuple[dict[str, dict[str, str]], list[str]]:
-        """(module -> part -> key, keys that are no part of a LoRA)."""
+        """(module -> part -> key, keys that are not part of a LoRA)."""
         modules: dict[str, dict[str, str]] = {}
         unfit = []
         for key in self.file.shapes:

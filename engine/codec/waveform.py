@@ -13,11 +13,11 @@ from ..memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
 from .stream import Window, make_windows
 
-# Frames a window. Where somebody listens, what is there must last until the next window: the first ones may grow as
-# much faster than the one before as decoding is faster than speech.
-_FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)
+# Frames a window. Where somebody listens, a window must be there before those so far have been heard. So the first ones
+# may grow as fast as speech is decoded faster than it is heard: on a CPU by a third to a half.
+_FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # on a GPU
 _STREAMED_WINDOW = 100  # then, on a GPU: more would be heard late, fewer cost it nearly as much
-_CPU_FIRST_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
+_FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
 _PATIENCE = 64  # looks at what is ready after which windows that wait for others go without
 LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # as padded
@@ -33,7 +33,7 @@ class Waveform:
         self.windows = make_windows(decoder, pool, LENGTHS)
         is_cuda = pool.device.type == "cuda"
         self.size = WINDOW_FRAMES if is_cuda else _CPU_WINDOW  # frames a window
-        self.first_sizes = _FIRST_WINDOWS if is_cuda else _CPU_FIRST_WINDOWS  # where somebody listens
+        self.first_sizes = _FIRST_WINDOWS if is_cuda else _FIRST_CPU_WINDOWS  # where somebody listens
         self.together = 1
         self._waiting: list[tuple[Sound, Window]] = []  # for others
         self._looks = 0  # since the first of them

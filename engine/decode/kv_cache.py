@@ -23,11 +23,12 @@ class KVCache(Buffers):
     slot_index: torch.Tensor = buffer("S")  # 0..S-1
     empty: torch.Tensor = buffer("B", 1, "S", dtype=torch.bool)  # slots beyond the position
 
-    # Slots that each row has filled; told with every step where an executor lets Python know, else None.
+    # Slots that each row has filled, told at every step to torch's attention, which then reads no others. Only for an
+    # executor that runs the step's Python each time, where the position is on the host.
     filled: list[int] | None = field(init=False, default=None)
     tells_filled = False
 
-    zero_empty = True  # torch's attention weighs empty slots with 0, but 0 times NaN is NaN; CUDA kernels skip them
+    zero_empty = True  # torch's attention weighs other slots with 0, but 0 times NaN is NaN; CUDA kernels skip them
 
     def initialize(self) -> None:
         heads = torch.arange(self.slot_base.numel(), dtype=torch.int64).view(self.slot_base.shape)
@@ -37,7 +38,7 @@ class KVCache(Buffers):
     def start(self, row: int, prompt_length: int) -> None:
         """A row's first slots hold a prompt now."""
         self.prompt_length[row] = self.position[row] = prompt_length
-        if self.zero_empty:
+        if self.zero_empty and not self.tells_filled:
             self.values[:, row, :, prompt_length:].zero_()
 
     def seek(self, num_generated: torch.Tensor) -> None:

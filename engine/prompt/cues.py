@@ -171,7 +171,7 @@ class _CueReader:
 
 
 def _describes(line: str) -> bool:
-    """Whether a line is nothing but brackets, or begins with some that are no name: a small letter, or a sound."""
+    """Whether a line is nothing but brackets, or begins with some that are not a name: a small letter, or a sound."""
     lead = _BRACKETS.match(line)
     return lead is not None and (
         not _BRACKETS.sub("", line).strip() or lead[0][1:2].islower() or bool(stage_directions(lead[0]))

@@ -42,10 +42,10 @@ def attend_filled(
 
     A row's result depends on nothing of other rows, not even in rounding.
     """
-    heads = len(q) // len(filled)
+    heads, group = len(q) // len(filled), q.shape[1]
     for row, slots in enumerate(filled):
         part = slice(row * heads, (row + 1) * heads)
-        weights = scores[part].view(-1)[: q[part].numel() // q.shape[2] * slots].view(heads, -1, slots)
+        weights = scores[part].view(-1)[: heads * group * slots].view(heads, group, slots)
         torch.baddbmm(weights, q[part], keys[part, :slots].transpose(1, 2), beta=0.0, alpha=scale, out=weights)
         torch.softmax(weights, dim=-1, out=weights)
         torch.bmm(weights, values[part, :slots], out=out[part])
