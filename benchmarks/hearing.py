@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import re
 import shutil
@@ -64,6 +65,38 @@ class Whisper:
         sound = resample(wav, 24_000, RATE).numpy()
         settings = {"language": "en", "beam_size": 1, "without_timestamps": True, "condition_on_previous_text": False}
         return " ".join(segment.text.strip() for segment in self._model.transcribe(sound, **settings)[0])
+
+
+class Dnsmos:
+    """Microsoft's estimate of how listeners rate a sound, 1 to 5, by the package speechmos; every clip at one peak."""
+
+    NAMES = ("overall", "signal", "p808")
+
+    def __call__(self, wav: torch.Tensor) -> dict[str, float]:
+        from speechmos import dnsmos
+
+        sound = resample(wav, 24_000, RATE).numpy()
+        found = dnsmos.run(0.7 * sound / max(1e-6, float(np.abs(sound).max())), sr=RATE)
+        return {name: float(found[f"{key}_mos"]) for name, key in zip(self.NAMES, ("ovrl", "sig", "p808"), strict=True)}
+
+
+def voice_print(wav: torch.Tensor) -> np.ndarray:
+    """[256] whose voice it is, of length 1, by the package resemblyzer."""
+    from resemblyzer import preprocess_wav
+
+    return _voice_encoder().embed_utterance(preprocess_wav(resample(wav, 24_000, RATE).numpy()))
+
+
+@functools.cache
+def _voice_encoder():
+    from resemblyzer import VoiceEncoder
+
+    return VoiceEncoder("cpu", verbose=False)
+
+
+def similarity(a: np.ndarray, b: np.ndarray) -> float:
+    """Cosine of two voices."""
+    return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
 RECOGNISERS = {"whisper": Whisper, "pocketsphinx": Pocketsphinx}

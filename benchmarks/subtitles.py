@@ -5,8 +5,8 @@
 error: narrations of the embedded checkpoint, each one chunk of several sentences: the hard case, for chunks of one
 sentence are exact. A recogniser that is told the words finds when each is said; its own error counts too: `aligner` is
 what it says of where a sentence begins that was put there to the sample. Needs pocketsphinx, of requirements.txt.
-fit: a file whose cues leave less or more time than their sentences take. dub: a film in which two voices of flite take
-turns, and whose voice a classifier, which knows ten, hears in each cue of it and of its dub. Needs Debian's flite.
+fit: a file whose cues leave less or more time than their sentences take. dub: a film in which two of the pack's
+voices take turns, and whose voice a classifier, which knows them all, hears in each cue of it and of its dub.
 Prints one JSON line last.
 """
 
@@ -42,7 +42,6 @@ from engine.prompt.cues import Cue, write_srt
 from engine.resample import resample
 from engine.subtitles import cues_of
 from training import corpus
-from training.voices import synthesise
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"
 SENTENCES = 5  # a text
@@ -50,8 +49,8 @@ LEAST = 20  # characters of a cue
 CHARACTERS = (10, 20)  # a second, as subtitles have them
 GAPS = (0.1, 0.1, 0.5, 2.0)  # seconds between cues
 DUBBED, TAUGHT = 40, 12  # cues of the dub; pairs of sentences of each voice that the classifier learns
-FILM = ("rms", "slt-1")  # flite's, a man's and one made of a woman's
-KNOWN = ("rms", "awb", "kal", "slt", "slt-1", "rms-7", "awb-6", "kal16-6", "en-us-f3", "en-us-m3")
+FILM = ("oliver", "amber")
+KNOWN = tuple(sorted(path.stem for path in (ROOT / "nodes" / "voices").glob("*.flac")))
 
 
 def main():
@@ -116,10 +115,11 @@ def fit(engine: Engine, given) -> dict:
 
 
 def dub(engine: Engine, given) -> dict:
-    """Two voices of flite as a film, and its dub: each cue's voice by the classifier."""
+    """Two of the pack's voices as a film, and its dub: each cue's voice by the classifier."""
     at, cues, sounds = 0.5, [], []
+    known = {name: clip_voice(engine, name) for name in KNOWN}
     for number, text in enumerate(sentences_of(DUBBED, seed=9)):
-        wav = synthesise(FILM[number % 2], text)
+        wav = engine.speak(text, known[FILM[number % 2]]).wav
         cues.append(Cue(at, at + len(wav) / SAMPLE_RATE, text, f"Speaker {number % 2 + 1}"))
         sounds.append((at, wav))
         at = cues[-1].stop + 0.4
@@ -130,7 +130,7 @@ def dub(engine: Engine, given) -> dict:
     speech = speak_cues(engine, sheet.cues, voices)
     taught = sentences_of(2 * TAUGHT, seed=7)
     taught = [f"{a} {b}" for a, b in zip(taught[::2], taught[1::2], strict=True)]
-    speakers = Speakers({name: [synthesise(name, text) for text in taught] for name in KNOWN})
+    speakers = Speakers({name: [engine.speak(text, known[name]).wav for text in taught] for name in KNOWN})
     right = [FILM[number % 2] for number in range(DUBBED)]
     return {
         "cues": DUBBED,

@@ -1,8 +1,9 @@
-"""How well the embedded checkpoint speaks: intelligibility, cloning, ends and speed, on the CPU.
+"""How well a checkpoint speaks English: words, sound, tags, clones, ends and speed, on the CPU.
 
-    python benchmarks/voice_quality.py --write
+    python benchmarks/voice_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
+    python benchmarks/voice_quality.py CLIPS --write
 
-Needs benchmarks/requirements.txt, and Debian's flite and espeak-ng for the voices it is held against.
+Needs benchmarks/requirements.txt. --parts runs some of the parts and leaves the others in the result as they are.
 """
 
 from __future__ import annotations
@@ -12,148 +13,231 @@ import datetime
 import json
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
 
+import numpy as np
+import soundfile
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from common import commit  # noqa: E402
-from hearing import RECOGNISERS, Speakers, longest_silence, pitch, word_errors  # noqa: E402
+from hearing import Dnsmos, Whisper, longest_silence, pitch, similarity, voice_print, word_errors  # noqa: E402
+from voice_clips import KNOWN, plain  # noqa: E402
 
 from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams  # noqa: E402
 from training import corpus  # noqa: E402
-from training.voices import synthesise  # noqa: E402
 
-HOME = "slt"  # who speaks without a reference
-CLONED = ("rms", "awb", "kal", "slt", "slt-1", "rms-7", "awb-6", "kal16-6", "en-us-f3", "en-us-m3")
-REFERENCES = 20
-SAMPLES = 10  # clips a speaker by which the classifier knows it
-LONG_TEXT = 14  # sentences
-WINDOW = 4 * SAMPLE_RATE
+PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")
+MANY = 500  # sentences that must end well
+COMPARED = 60  # sentences of the other checkpoints
+TAGGED = 20  # sentences, each with every tag and without
+LONG_TEXT, WINDOW = 14, 4 * SAMPLE_RATE
+MOST_SILENCE = 1.5  # seconds
+LONGER = 0.15  # seconds more silence than without the tag: a pause that can be heard
+SPEEDS = {tag: stretch > 1 for tag, stretch in corpus.SPEEDS.items()}  # whether it makes speech longer
 RESULT = ROOT / "benchmarks" / "results" / "voice_quality.json"
 
 
-def plain(text: str) -> str:
-    """A sentence without tags, for clips that no tag should shape."""
-    return " ".join(corpus.TAG.sub(" ", text).split())
+class Judges:
+    """What hears a clip: Whisper base and DNSMOS."""
+
+    def __init__(self):
+        self.whisper, self.dnsmos = Whisper(), Dnsmos()
+
+    def __call__(self, text: str, wav: torch.Tensor) -> dict:
+        heard = self.whisper(wav)
+        wrong, words = word_errors(text, heard)
+        return {"text": text, "heard": heard, "wrong": wrong, "words": words, **self.dnsmos(wav)}
 
 
-def intelligibility(engine: Engine, texts: list[str], params: SamplingParams, recognisers: dict) -> dict:
-    """Says every sentence, and has it heard beside the source voice's."""
-    errors = {name: [0, 0] for name in recognisers}
-    of_source = {name: [0, 0] for name in recognisers}
-    limit = cut = silent = 0
-    spent = spoken = 0.0
-    heard = []
-    for number, text in enumerate(texts):
-        speech = engine.speak(text, params=params)
-        source = synthesise(HOME, text)
-        spent, spoken = spent + speech.elapsed, spoken + speech.seconds
-        ratio = len(speech.wav) / len(source)
-        limit += speech.stopped != "end of speech"
-        cut += not 1 / 1.5 <= ratio <= 1.5
-        silent += longest_silence(speech.wav) > 1.5
-        entry = {"text": text, "length_of_source": round(ratio, 2)}
-        for name, recogniser in recognisers.items():
-            for wav, total, key in ((speech.wav, errors, name), (source, of_source, f"{name}, source")):
-                entry[key] = recogniser(wav)
-                for i, count in enumerate(word_errors(text, entry[key])):
-                    total[name][i] += count
-        heard.append(entry)
-        print(f"{number + 1}/{len(texts)} {entry}", file=sys.stderr)
-    rates = {name: round(wrong / count, 4) for name, (wrong, count) in errors.items()}
-    source_rates = {name: round(wrong / count, 4) for name, (wrong, count) in of_source.items()}
-    first = next(iter(recognisers))
-    return {
-        "sentences": len(texts),
-        "wer": rates[first],
-        "wer_source": source_rates[first],
-        "recogniser": recognisers[first].name,
-        "others": {name: {"wer": rates[name], "wer_source": source_rates[name]} for name in list(rates)[1:]},
-        "ran_to_limit": limit,
-        "cut_short": cut,
-        "long_silence": silent,
-        "rtf_cpu": round(spent / spoken, 3),
-        "heard": heard,
-    }
+def summary(judged: list[dict]) -> dict:
+    """Share of wrong words, and means of what DNSMOS says."""
+    total = {name: sum(one[name] for one in judged) for name in ("wrong", "words")}
+    means = {name: round(float(np.mean([one[name] for one in judged])), 3) for name in Dnsmos.NAMES}
+    return {"sentences": len(judged), "wer": round(total["wrong"] / total["words"], 4), **total, **means}
 
 
-def demo(engine: Engine, recognisers: dict) -> dict:
-    """What `make demo` says, and what is heard of it."""
-    (text,) = re.findall(r'engine say "(.*?)"', (ROOT / "Makefile").read_text(encoding="utf-8"))
-    wav = engine.speak(text).wav
-    return {"demo": {"text": text, **{name: recogniser(wav) for name, recogniser in recognisers.items()}}}
+def flite(text: str) -> torch.Tensor:
+    """Debian's flite, voice slt: how speech synthesisers of 2005 sound."""
+    with tempfile.NamedTemporaryFile(suffix=".wav") as file:
+        subprocess.run(["flite", "-voice", "slt", "-t", plain(text), "-o", file.name], check=True)
+        samples, rate = soundfile.read(file.name, dtype="float32")
+    return torch.from_numpy(
+        np.interp(np.arange(0, len(samples), rate / SAMPLE_RATE), np.arange(len(samples)), samples)
+    ).float()
 
 
-def cloning(engine: Engine, texts: list[str], params: SamplingParams, speakers: Speakers, references: int) -> dict:
-    """Clones references of several speakers, half of them with their transcript; the clone says another sentence."""
-    close = right = 0
-    clones = []
-    for number in range(references):
-        speaker, said, text = CLONED[number % len(CLONED)], texts[2 * number], texts[2 * number + 1]
-        clip = synthesise(speaker, said)
-        voice = engine.encode_voice(clip, SAMPLE_RATE, said if number % 4 < 2 else None, speaker)
-        speech = engine.speak(text, voice, params)
-        ratio = pitch(speech.wav) / max(pitch(clip), 1.0)
-        who = speakers(speech.wav)
-        close += abs(ratio - 1) <= 0.15
-        right += who == speaker
-        clones.append({"reference": speaker, "taken_for": who, "pitch": round(ratio, 3), "text": text})
-        print(clones[-1], file=sys.stderr)
-    return {
-        "references": references,
-        "pitch_within_15pct": round(close / references, 3),
-        "speaker_accuracy": round(right / references, 3),
-        "clones": clones,
-    }
+class Quality:
+    """One checkpoint and the clips it is judged by."""
 
+    def __init__(self, clips: pathlib.Path, engine: Engine, params: SamplingParams, count: int, others: dict[str, str]):
+        self.engine, self.params, self.count, self.others = engine, params, count, others
+        self.clips = json.loads((clips / "list.json").read_text(encoding="utf-8"))
+        self.folder = clips
 
-def one_voice(engine: Engine, texts: list[str], params: SamplingParams, speakers: Speakers) -> dict:
-    """A long text without a voice: in how many windows of 4 s the speaker is the one that it should be."""
-    speech = engine.speak(" ".join(texts), params=params)
-    windows = [part for part in speech.wav.split(WINDOW) if len(part) == WINDOW]
-    kept = sum(speakers(part) == HOME for part in windows)
-    return {"long_text_seconds": round(speech.seconds, 1), "long_text_one_voice": round(kept / len(windows), 3)}
+    def sound(self, row: dict) -> torch.Tensor:
+        return torch.from_numpy(soundfile.read(self.folder / f"{row['name']}.wav", dtype="float32")[0])
 
+    def rows(self, use: str, speaker: str = "") -> list[dict]:
+        return [row for row in self.clips if row["use"] == use and speaker in ("", row["speaker"])]
 
-def known_speakers() -> Speakers:
-    """The classifier, taught by the source voices."""
-    texts = [plain(text) for text in corpus.sentences("heldout", 4 * SAMPLES, seed=7)]
-    texts = [f"{a} {b}" for a, b in zip(texts[::2], texts[1::2], strict=True)][:SAMPLES]
-    return Speakers({name: [synthesise(name, text) for text in texts] for name in CLONED})
+    def say(self, text: str, voice=None):
+        speech = self.engine.speak(text, voice, self.params)
+        print(f"{speech.seconds:.1f} s  {text}", file=sys.stderr)
+        return speech
+
+    def demo(self) -> dict:
+        """What `make demo` says, and what is heard of it."""
+        (text,) = re.findall(r'engine say "(.*?)"', (ROOT / "Makefile").read_text(encoding="utf-8"))
+        return {"demo": {"text": text, "heard": Whisper()(self.say(text).wav)}}
+
+    def sentences(self) -> dict:
+        """The source's sentences by the checkpoint, the source and the others."""
+        judges, rows = Judges(), self.rows("sentence")[: self.count]
+        spent = spoken = 0.0
+        judged = []
+        for row in rows:
+            speech = self.say(row["text"])
+            spent, spoken = spent + speech.elapsed, spoken + speech.seconds
+            judged.append(judges(row["text"], speech.wav))
+        sounds = {"source": lambda row: self.sound(row)}
+        if "flite" in self.others:
+            sounds["flite"] = lambda row: flite(row["text"])
+        compared = {
+            name: summary([judges(row["text"], sound(row)) for row in rows[: None if name == "source" else COMPARED]])
+            for name, sound in sounds.items()
+        }
+        for name, model in self.others.items():
+            if name != "flite":
+                with Engine(EngineConfig(model=model, device="cpu")) as other:
+                    said = [(row["text"], other.speak(row["text"], params=self.params).wav) for row in rows[:COMPARED]]
+                compared[name] = summary([judges(*one) for one in said])
+        own = summary(judged)
+        return {
+            "wer": own["wer"],
+            "wer_source": compared["source"]["wer"],
+            **{f"dnsmos{end}": own[name] for name, end in zip(Dnsmos.NAMES, ("", "_signal", "_p808"), strict=True)},
+            "recogniser": Whisper.name,
+            "sentences": own,
+            "compared": compared,
+            "rtf_cpu": round(spent / spoken, 3),
+            "heard": [one for one in judged if one["wrong"]],
+        }
+
+    def ends(self) -> dict:
+        """Whether each of many sentences ends whole and without a silence. Cut short: half of what its letters take."""
+        said = [(text, self.say(text)) for text in corpus.sentences("heldout", MANY)]
+        letters = [len(corpus.letters_of(text)) for text, _ in said]
+        usual = float(np.median([speech.seconds / count for (_, speech), count in zip(said, letters, strict=True)]))
+        found = {"sentences": MANY, "ran_to_limit": 0, "cut_short": 0, "long_silence": 0, "spoken_again": 0}
+        for (text, speech), count in zip(said, letters, strict=True):
+            least = (0.3 if "speed_very_fast" in text else 0.5) * usual * count
+            found["ran_to_limit"] += speech.stopped != "end of speech"
+            found["cut_short"] += speech.seconds < least
+            found["long_silence"] += longest_silence(speech.wav) > MOST_SILENCE
+            found["spoken_again"] += len(speech.spoken_again) > 0
+        return {"ends": found}
+
+    def tags(self) -> dict:
+        """How often a speed tag makes speech longer or shorter, and a pause tag a silence longer."""
+        texts = [text for text in map(plain, corpus.sentences("heldout", 120, seed=13)) if len(text.split()) > 4]
+        held = dict.fromkeys(SPEEDS, 0)
+        for text in texts[:TAGGED]:
+            usual = self.say(text).seconds
+            for tag, longer in SPEEDS.items():
+                held[tag] += (self.say(tag + text).seconds > usual) == longer
+        pairs = [(a, b) for a, b in zip(texts[::2], texts[1::2], strict=False) if a[-1] in ".?!"][:TAGGED]
+        pauses = {tag: [] for tag in ("", *corpus.PAUSES)}
+        for a, b in pairs:
+            for tag, silences in pauses.items():
+                silences.append(longest_silence(self.say(f"{a} {tag} {b}" if tag else f"{a} {b}").wav))
+        plain_silences = pauses.pop("")
+        medians = {tag: round(float(np.median(found)), 2) for tag, found in {"none": plain_silences, **pauses}.items()}
+        longer = {
+            tag: round(float(np.mean([x > y + LONGER for x, y in zip(found, plain_silences, strict=True)])), 2)
+            for tag, found in pauses.items()
+        }
+        return {
+            "speed_tags": {"hold": sum(held.values()), "of": TAGGED * len(SPEEDS), **held},
+            "pause_tags": {"pairs": len(pairs), "longer": longer, "median_silence": medians},
+        }
+
+    def clones(self) -> dict:
+        """Every reference cloned, half of them with their transcript; the clone says another sentence.
+
+        Its pitch is compared with the median over all clips of the speaker, for sentences differ.
+        """
+        prints = {}
+        for name in dict.fromkeys(row["speaker"] for row in self.rows("profile")):
+            prints[name] = np.mean([voice_print(self.sound(row)) for row in self.rows("profile", name)], 0)
+        texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=17)]
+        clones = []
+        for number, row in enumerate(self.rows("reference")):
+            speaker, clip = row["speaker"], self.sound(row)
+            known = [name for name in prints if (name in KNOWN) == (speaker in KNOWN)]
+            voice = self.engine.encode_voice(clip, SAMPLE_RATE, row["text"] if number % 2 else None, speaker)
+            wav = self.say(texts[number], voice).wav
+            heard = voice_print(wav)
+            alike = {name: similarity(heard, prints[name]) for name in known}
+            own = [similarity(voice_print(self.sound(one)), prints[speaker]) for one in self.rows("profile", speaker)]
+            found = {"reference": speaker, "known": speaker in KNOWN, "taken_for": max(alike, key=alike.__getitem__)}
+            usual = np.median([pitch(self.sound(one)) for one in self.clips if one["speaker"] == speaker])
+            ratio = pitch(wav) / float(usual)
+            found |= {"similarity": round(alike[speaker], 3), "of_itself": round(float(np.mean(own)), 3)}
+            clones.append(found | {"pitch": round(ratio, 3)})
+        groups = {"known": [c for c in clones if c["known"]], "unseen": [c for c in clones if not c["known"]]}
+        return {
+            "clones": {
+                name: {
+                    "references": len(found),
+                    "right_speaker": sum(c["taken_for"] == c["reference"] for c in found),
+                    "pitch_within_15pct": sum(abs(c["pitch"] - 1) <= 0.15 for c in found),
+                    "similarity": round(float(np.mean([c["similarity"] for c in found])), 3),
+                }
+                for name, found in groups.items()
+            }
+            | {"each": clones}
+        }
+
+    def long(self) -> dict:
+        """A long text without a voice: how much every window of 4 s sounds like the default voice."""
+        texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=11)][:LONG_TEXT]
+        own = np.mean([voice_print(self.sound(row)) for row in self.rows("sentence")[:8]], 0)
+        speech = self.say(" ".join(texts))
+        windows = [part for part in speech.wav.split(WINDOW) if len(part) == WINDOW]
+        alike = [round(similarity(voice_print(part), own), 3) for part in windows]
+        return {"long_text": {"seconds": round(speech.seconds, 1), "least_similarity": min(alike)}}
 
 
 def main() -> None:
     """The command line; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("clips", type=pathlib.Path, help="folder that voice_clips.py wrote")
     parser.add_argument("--model", default=str(ROOT / "engine" / "embedded"))
-    parser.add_argument("--sentences", type=int, default=200)
-    parser.add_argument("--references", type=int, default=REFERENCES, help="0 for a talker that clones nobody")
-    parser.add_argument("--recognisers", default=",".join(RECOGNISERS), help="the first of them is the judge")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--sentences", type=int, default=200, help="of the part sentences")
+    parser.add_argument("--compare", nargs="*", default=[], help="NAME=FOLDER of other checkpoints, or flite")
     parser.add_argument("--temperature", type=float, default=SamplingParams.temperature)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help=f"keep the result in {RESULT.relative_to(ROOT)}")
+    parser.add_argument("--out", type=pathlib.Path, help="file of the result, in which other parts stay")
+    parser.add_argument("--write", action="store_true", help=f"the same with {RESULT.relative_to(ROOT)}")
     given = parser.parse_args()
-    recognisers = {name: RECOGNISERS[name]() for name in given.recognisers.split(",")}
     params = SamplingParams(seed=given.seed, temperature=given.temperature, max_frames=750)
-    texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=11)]
-    pairs = [f"{a} {b}" for a, b in zip(texts[::2], texts[1::2], strict=True)]
-    torch.manual_seed(0)
+    others = dict((*one.split("="), "")[:2] for one in given.compare)
+    out = RESULT if given.write else given.out
+    result = {"date": str(datetime.date.today()), "commit": commit(), "torch": torch.__version__}
     with Engine(EngineConfig(model=given.model, device="cpu")) as engine:
-        result = demo(engine, recognisers)
-        result |= intelligibility(engine, corpus.sentences("heldout", given.sentences), params, recognisers)
-        speakers = known_speakers()
-        result |= {"pitch_within_15pct": None, "speaker_accuracy": None}
-        if given.references:
-            result |= cloning(engine, pairs, params, speakers, given.references)
-        result |= one_voice(engine, texts[:LONG_TEXT], params, speakers)
-    size = sum(path.stat().st_size for path in pathlib.Path(given.model).iterdir())
-    result |= {"megabytes": round(size / 1e6, 2), "date": str(datetime.date.today()), "commit": commit()}
-    if given.write:
-        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({key: value for key, value in result.items() if key not in ("heard", "clones")}))
+        quality = Quality(given.clips, engine, params, given.sentences, others)
+        for part in given.parts.split(","):
+            result |= getattr(quality, part)()
+    if out:
+        kept = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+        out.write_text(json.dumps(kept | result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps({name: value for name, value in result.items() if name not in ("heard", "clones")}))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from engine.config import FRAME_SAMPLES
 
 from .encode import codes_of, whole_frames
-from .synthesise import Utterance, load_shards
-from .voices import STEP
+from .shards import STEP, Utterance, load_shards
 
 
 def load_symbols(folder: Path, samples: int) -> torch.Tensor | None:
@@ -52,10 +51,11 @@ class CodedBank:
     def __init__(self, folder: Path, codec: Path, device: str, focus: str, share: float):
         samples, utterances = load_shards([folder])
         samples = samples.to(device)
-        precise = torch.backends.cudnn.allow_tf32
-        torch.backends.cudnn.allow_tf32 = False
+        # not run on a GPU yet: with benchmark on, every new length was searched for its best kernels, 160 s in all
+        precise, search = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+        torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = False
         codes = codes_of(samples, utterances, codec)
-        torch.backends.cudnn.allow_tf32 = precise
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = precise, search
         self.codes = torch.cat(codes).to(device)  # [F, 8]
         self.frames = torch.cat([whole_frames(samples, one) for one in utterances]).view(-1, FRAME_SAMPLES)
         counts = torch.tensor([len(found) for found in codes])

@@ -26,11 +26,12 @@ SPEEDS = {
     "<|prosody:speed_very_fast|>": 1 / 1.4,
 }
 _PAUSE, _LONG_PAUSE = "<|prosody:pause|>", "<|prosody:long_pause|>"
-PAUSES = {_PAUSE: 0.55, _LONG_PAUSE: 1.1}
+PAUSES = {_PAUSE: 0.7, _LONG_PAUSE: 1.2}
 TAG = re.compile(r"<\|[^|]*\|>")
 _QUESTION = re.compile(r"(who|what|where|when|why|how|which|can|could|will|would|do|does|did|is|are|was|were) ", re.I)
 # Share of each kind of line.
-_SPEED_SHARE, _PAUSE_SHARE = 0.09, 0.10
+_SPEED_SHARE, _PAUSE_SHARE = 0.08, 0.18
+_BETWEEN = 0.6  # of the pauses in training: between two sentences, where every reader pauses a little anyway
 _HELD_OUT_SHARES = 0.06, 0.07  # as ever: results are compared by these sentences
 _TALES = 0.67  # of training, above 0.55
 
@@ -59,10 +60,9 @@ def lines(split: str, count: int, seed: int = 0) -> list[Line]:
     assert split in SPLITS
     rng = random.Random(f"{split} {seed}")
     found: dict[str, Line] = {}
-    for sentence in _stream(split, rng):
-        if len(found) == count:
-            break
-        line = _voiced(sentence, split, rng)
+    stream = _stream(split, rng)
+    while len(found) < count:
+        line = _voiced(next(stream), stream, split, rng)
         found.setdefault(line.text, line)
     return list(found.values())
 
@@ -135,26 +135,29 @@ def _words(rng: random.Random) -> str:
     return text[0].upper() + text[1:] + rng.choice(("", ".", ".", "!", "?"))
 
 
-def _voiced(sentence: str, split: str, rng: random.Random) -> Line:
-    """A sentence as a line: most plain, some with a pause inside, some faster or slower."""
+def _voiced(sentence: str, stream: Iterator[str], split: str, rng: random.Random) -> Line:
+    """A sentence as a line: most plain, some with a pause inside or before another sentence, some faster or slower."""
     kind = rng.random()
     speed, pause = (_SPEED_SHARE, _PAUSE_SHARE) if split == "train" else _HELD_OUT_SHARES
     if kind < pause:
-        return _paused(sentence, split, rng)
+        if split == "train" and rng.random() < _BETWEEN:
+            return _paused(sentence, next(stream), split, rng)
+        places = [match.end() for match in re.finditer(r"[,;.?!:] ", sentence)]
+        places = places or [match.end() for match in re.finditer(r"\w (?=\w)", sentence)]
+        if not places:
+            return Line(sentence, (sentence,))
+        cut = rng.choice(places)
+        return _paused(sentence[:cut].strip(), sentence[cut:], split, rng)
     if kind < pause + speed:
         tag = rng.choice(list(SPEEDS))
         return Line(tag + rng.choice(("", "", " ")) + sentence, (sentence,), (), SPEEDS[tag])
     return Line(sentence, (sentence,))
 
 
-def _paused(sentence: str, split: str, rng: random.Random) -> Line:
-    """A pause at a comma or stop inside, else between any two words."""
-    places = [match.end() for match in re.finditer(r"[,;.?!:] ", sentence)]
-    places = places or [match.end() for match in re.finditer(r"\w (?=\w)", sentence)]
-    if not places:
-        return Line(sentence, (sentence,))
-    cut = rng.choice(places)
-    first, second = sentence[:cut].strip(), sentence[cut:]
+def _paused(first: str, second: str, split: str, rng: random.Random) -> Line:
+    """Two parts with a pause between them."""
     tag = rng.choice((_PAUSE, _PAUSE if split == "heldout" else _LONG_PAUSE, _LONG_PAUSE))
+    if split == "train":
+        tag = rng.choice((_PAUSE, _LONG_PAUSE))
     text = first + rng.choice((" ", " ", "")) + tag + rng.choice((" ", " ", "")) + second
     return Line(text, (first, second), (PAUSES[tag],))

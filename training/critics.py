@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from .voices import SAMPLE_RATE
+from .shards import SAMPLE_RATE
 
 _WINDOWS = ((2048, 160), (1024, 96), (512, 64), (256, 40), (128, 20), (64, 10))  # samples, mel bands
 _FLOOR = 1e-4  # magnitude of the spectrum that counts as silence; noise of that size lies 80 dB below full scale

@@ -19,7 +19,7 @@ from engine.codec.model import CodecEncoder, build_encoder
 from engine.config import FRAME_SAMPLES
 
 from .clips import Clips
-from .synthesise import Utterance, load_shards
+from .shards import Utterance, load_shards
 
 _BATCH_FRAMES = 4_000  # frames that go through the encoder at once; with 16,000 the process came to hold 117 GB
 _CHECKED = 24  # clips that are encoded a second time, alone

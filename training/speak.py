@@ -1,6 +1,4 @@
-"""Lines spoken by Kokoro's voices into shards on disk, on one GPU, like those of synthesise. Knows no codec.
-
-Beside each shard lies `NAME.sym`: a byte for each hundredth of a second, the symbol that is heard, 0 for none.
+"""Lines spoken by Kokoro's voices into shards on disk, on one GPU. Knows no codec.
 
 python -m training.speak --model kokoro-v1.0.int8.onnx --kokoro DIR --lines lines.json.xz --out DIR --shards 8
 """
@@ -18,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .natural_voices import TRAINED, Voices, shares
+from .natural_voices import HOME_SHARE, TRAINED, Voices, shares
 from .read import Spoken, load
+from .shards import MAX_SECONDS, SAMPLE_RATE, STEP, Utterance
 from .speaker import EDGES, Job, Sound, Speaker
-from .synthesise import MAX_SECONDS, Utterance
-from .voices import SAMPLE_RATE, STEP
 
 LINES = 4096  # of a shard
 
@@ -78,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Kokoro's int8 ONNX file")
-    parser.add_argument("--kokoro", type=Path, required=True, help="folder of voices_ja.npz and vocab.json")
+    parser.add_argument("--kokoro", type=Path, required=True, help="folder of voices.npz and vocab.json")
     parser.add_argument("--lines", type=Path, required=True, help="file that read wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder of the shards")
     parser.add_argument("--shards", type=int, required=True, help=f"of at most {LINES} lines each")
@@ -87,7 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--part", default="0/1", help="I/N: every N-th of the lines, from the I-th")
     parser.add_argument("--speakers", default="all", help="names with commas between them, or all")
-    parser.add_argument("--minutes", type=float, default=600.0, help="stop after so long with what there is")
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no shard after so long")
+    parser.add_argument("--home-share", type=float, default=HOME_SHARE, help="of the data: the default voice")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
@@ -96,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     voices = Voices.of(names, given.kokoro)
     speaker = Speaker(given.model, given.kokoro / "vocab.json", voices, given.device)
     first, step = map(int, given.part.split("/"))
-    lines, dice, chances = load(given.lines)[first::step], random.Random(given.seed), shares(names)
+    lines, dice, chances = load(given.lines)[first::step], random.Random(given.seed), shares(names, given.home_share)
     total, ready = 0.0, time.time()
     for shard in range(given.shards):
         if time.time() - begin > 60 * given.minutes:

@@ -17,9 +17,11 @@ from .kokoro import FRAME, Kokoro, compile_activations
 from .kokoro_weights import read as read_weights
 from .natural_voices import VOICES, Voices
 from .phonemes import Reading
-from .voices import LOUDNESS, PEAK, SAMPLE_RATE, STEP
+from .shards import SAMPLE_RATE, STEP
 
 EDGES = (0.1, 0.25)  # seconds of silence kept before and after the speech
+LOUDNESS = 0.08  # root mean square of the louder half of a clip
+PEAK = 0.95
 _TOGETHER = 64  # texts of one length that are read at once
 _ROUND = 8  # frames: lengths are made equal to this, by silence at the end
 _FRAMES = 8_000  # spoken at once

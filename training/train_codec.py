@@ -24,10 +24,11 @@ from .codec_model import LATENT, Codec, load, save
 from .convolutions import fuse_snakes
 from .critics import Critics, SpectralLoss, codec_losses, critic_loss
 from .listener import Listener, Reader, distance, misheard, wrong
+from .natural_voices import DEFAULT
 from .repeated import Repeated
-from .voices import DEFAULT
 
 WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 0.3}  # the others weigh 1
+JUDGED_STEPS = 1000  # of the critics, from when their word counts in full
 JUDGED = 0.5  # size of the critics' gradient at the waveform, by the spectral losses'
 LISTENED = 0.5  # of the listener's
 UNQUANTISED_STEPS = 300  # before the codebooks begin
@@ -41,7 +42,7 @@ class Settings:
 
     data: Path
     out: Path
-    minutes: float
+    minutes: float = 10.0
     batch: int = 32
     frames: int = 32  # of a training excerpt
     rate: float = 6e-4
@@ -49,6 +50,9 @@ class Settings:
     critic_frames: int = 12  # of an excerpt, its middle: what the critics hear
     critic_share: float = 0.4  # of the time that passes before the critics begin
     listened: float = LISTENED
+    judged: float = JUDGED
+    snapshots: float = 0.0  # minutes between copies of the codec that stay
+    until: float = 0.0  # seconds since 1970 at which all is over: `minutes` are then what is left until there
     seed: int = 0
     fixed_codes: bool = False  # the decoder alone learns, from codes: what a talker was trained on stays true
     focus: float = 0.6  # with fixed codes: share of the batch that is spoken by the default voice, which is `voice`
@@ -81,6 +85,7 @@ class Run:
         self.codes = torch.zeros(self.settings.batch, self.settings.frames, CODEBOOKS, dtype=torch.int64, device=device)
         self.said = torch.zeros(self.settings.batch, self.settings.frames, dtype=torch.int64, device=device)
         self.listened = torch.zeros((), device=device)
+        self.judged = torch.zeros((), device=device)
         self.listens = self.bank.symbols is not None
         self.revive = torch.ones((), dtype=torch.bool, device=device)
         rest = {"betas": (0.8, 0.99), "weight_decay": 0.0, "fused": graphed, "capturable": graphed}
@@ -117,6 +122,7 @@ class Run:
         self.teach_listener.param_groups[0]["lr"].fill_(self.settings.rate * fall * warm)
         learned = (self.steps - LISTENER_STEPS[0]) / (LISTENER_STEPS[1] - LISTENER_STEPS[0])
         self.listened.fill_(self.settings.listened * min(1.0, max(0.0, learned)))
+        self.judged.fill_(self.settings.judged * min(1.0, self.works["judged"].calls / JUDGED_STEPS))
 
     def step(self) -> None:
         """One batch through the codec, and through the critics once they have begun."""
@@ -152,7 +158,7 @@ class Run:
         size, pulls = wanted.norm(), []
         if judged:
             losses |= self.judge(heard, real)
-            pulls.append((JUDGED, "verdict", "alike"))
+            pulls.append((self.judged, "verdict", "alike"))
         if self.listens:
             losses |= self.listen(heard, real)
             pulls.append((self.listened, "misheard", "distance"))
@@ -252,6 +258,9 @@ def train(settings: Settings, resume: bool) -> None:
     """Runs until the time is over; keeps the codec now and then and at the end."""
     run = begin(settings, resume)
     run.begin = logged = kept = time.time()
+    if settings.until:
+        settings.minutes = run.before + max(1.0, settings.until - run.begin) / 60
+    due = run.minutes + settings.snapshots
     while run.progress < 1.0:
         run.step()
         now = time.time()
@@ -265,6 +274,9 @@ def train(settings: Settings, resume: bool) -> None:
         elif now - kept >= settings.save_seconds:
             run.keep()
             kept = time.time()
+        if settings.snapshots and run.minutes >= due:
+            save(run.codec, settings.out.parent / f"at_{run.minutes:05.2f}", run.minutes, run.steps)
+            due += settings.snapshots
     run.report()
     run.keep()
 
@@ -272,9 +284,10 @@ def train(settings: Settings, resume: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the shards that synthesise wrote")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the shards that speak wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder of the codec")
-    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--minutes", type=float, default=Settings.minutes)
+    parser.add_argument("--until", type=float, default=0.0, help="instead: seconds since 1970 at which all is over")
     parser.add_argument("--batch", type=int, default=Settings.batch)
     parser.add_argument("--frames", type=int, default=Settings.frames)
     parser.add_argument("--rate", type=float, default=Settings.rate)
@@ -282,6 +295,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--critic-share", type=float, default=Settings.critic_share)
     parser.add_argument("--critic-rate", type=float, default=Settings.critic_rate)
     parser.add_argument("--listened", type=float, default=LISTENED, help="size of the listener's gradient")
+    parser.add_argument("--judged", type=float, default=JUDGED, help="size of the critics' gradient")
+    parser.add_argument("--snapshots", type=float, default=0.0, help="minutes between copies that stay")
+    parser.add_argument("--log-seconds", type=float, default=Settings.log_seconds)
     parser.add_argument("--fixed-codes", action="store_true", help="with --resume: the decoder alone learns")
     parser.add_argument("--focus", type=float, default=Settings.focus, help="share of --voice, with --fixed-codes")
     parser.add_argument("--voice", default=DEFAULT)

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from .clips import Clips
 from .muon import Muon
+from .natural_voices import DEFAULT
 from .sampler import Sampler
 from .sequences import Words
 from .talker import CODEBOOKS, Batch, Shape, Talker, loss_of
@@ -28,7 +29,6 @@ from .weights import load_talker, save_talker
 CODEBOOK_WEIGHTS = (3.0, 2.0, 1.5, 1.25, 1.0, 1.0, 1.0, 1.0)
 WARM_UP = 0.03  # share of the time
 COMPILED = 3  # steps after which all code is compiled and the time begins to count for the rate
-GUIDED_UNTIL = 0.7  # share of the time after which the guidance fades away
 AVERAGE = 0.999  # of the weights, from step to step
 EVALUATIONS = 4  # batches
 LOOK_EVERY = 64  # batches after which a worker looks for new data
@@ -101,9 +101,8 @@ class Training:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.args.lr * rate
-        guide = self.args.guide * min(1.0, max(0.0, 1 - share) / (1 - GUIDED_UNTIL))
         losses = self.losses(batch.tensors(), batch.longest)
-        (losses[-2] + guide * losses[-1]).backward()
+        (losses[-2] + self.args.guide * losses[-1]).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -222,7 +221,7 @@ def arguments() -> argparse.Namespace:
     for name, size in asdict(Shape()).items():
         if name != "text_vocab":
             parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size, help="of the network")
-    parser.add_argument("--home", default="slt", help="the speaker of text without a voice")
+    parser.add_argument("--home", default=DEFAULT, help="the speaker of text without a voice")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)

@@ -18,8 +18,8 @@ from higgs_tts.training import export, train_codec
 from higgs_tts.training.bank import Bank, CodedBank
 from higgs_tts.training.codec_model import CONFIG, Codec, load, save
 from higgs_tts.training.critics import Critics
+from higgs_tts.training.shards import STEP
 from higgs_tts.training.talker import Shape, Talker
-from higgs_tts.training.voices import STEP
 from higgs_tts.training.weights import save_talker
 from safetensors.torch import load_file, save_file
 

@@ -6,9 +6,9 @@ import torch
 from higgs_tts.training import corpus, read, readings
 from higgs_tts.training.kokoro import Decoder, Kokoro, SnakeBlock
 from higgs_tts.training.natural_voices import DEFAULT, SOURCES, TRAINED, UNSEEN, VOICES, Voices, shares
+from higgs_tts.training.shards import SAMPLE_RATE, STEP
 from higgs_tts.training.speak import joined
 from higgs_tts.training.speaker import EDGES, Sound
-from higgs_tts.training.voices import SAMPLE_RATE, STEP
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +66,20 @@ def test_lines_come_back_from_their_file(phonemes, tmp_path):
 
 
 def test_voices_are_mixtures_with_a_licence(tmp_path):
-    base = {f"j{name}": np.full((510, 1, 256), i, np.float32) for i, name in enumerate(f"f_{n}" for n in SOURCES)}
-    np.savez(tmp_path / "voices_ja.npz", **base)
-    found = Voices.of(("gongitsune", "m3"), tmp_path)
+    np.savez(tmp_path / "voices.npz", **{name: np.full((510, 256), i, np.float32) for i, name in enumerate(SOURCES)})
+    found = Voices.of(("heart", "n3"), tmp_path)
     place = {name: i for i, name in enumerate(SOURCES)}
-    g, k = place["gongitsune"], place["kumo"]
-    assert found.table[0].unique().tolist() == [g]
-    torch.testing.assert_close(found.table[1, 0, :128], torch.full((128,), 0.4 * g + 0.6 * k))
-    assert found.table[1, 0, 128:].unique().tolist() == [k]
-    assert len(TRAINED) >= 24 and DEFAULT in TRAINED and not set(UNSEEN) & set(TRAINED)
+    kore, lewis = place["kore"], place["lewis"]
+    assert found.table[0].unique().tolist() == [place["heart"]]
+    torch.testing.assert_close(found.table[1, 0, :128], torch.full((128,), 0.6 * kore + 0.4 * lewis))
+    assert found.table[1, 0, 128:].unique().tolist() == [kore]
+    assert DEFAULT in TRAINED and not set(UNSEEN) & set(TRAINED)
+    mixed = " ".join(f"{voice.sound} {voice.phrasing}" for voice in VOICES.values() if voice.weight)
+    assert not any(name in mixed for name in UNSEEN), "nobody of these is heard in training, in no mixture either"
     assert all("Apache-2.0" in voice.licence for voice in VOICES.values())
     assert abs(sum(shares(TRAINED)) - 1) < 1e-9
+    assert shares(("heart", "kumo"), 0.3) == pytest.approx([0.3, 0.7]) and shares(("heart",)) == [1.0]
+    assert Voices.of(TRAINED[-1:], tmp_path).pitch[0] > 0 and len(TRAINED) == len(set(TRAINED)) >= 200
 
 
 def test_a_pause_is_as_long_as_it_says():

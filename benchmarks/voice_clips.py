@@ -1,0 +1,68 @@
+"""Clips that voice_quality.py judges by: held-out sentences, spoken by the voices that the checkpoint learned from.
+
+    python benchmarks/voice_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
+
+training/README.md says where the model and the voices come from. Runs on the CPU, some twenty minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+
+import soundfile
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from training import corpus
+from training.natural_voices import DEFAULT, UNSEEN, Voices
+from training.read import spoken
+from training.shards import SAMPLE_RATE
+from training.speak import speak
+from training.speaker import Speaker
+
+KNOWN = ("heart", "bella", "emma", "michael", "fenrir", "kore", "george", "sky", "kumo")
+SENTENCES, PROFILES, REFERENCES = 200, 4, 3  # clips of the default voice; of each speaker to know it by, and to clone
+
+
+def plain(text: str) -> str:
+    """The sentence without control tags."""
+    return " ".join(corpus.TAG.sub(" ", text).split())
+
+
+def wanted() -> list[tuple[str, str, corpus.Line]]:
+    """(use, speaker, line) of every clip; no sentence is used twice but by different speakers."""
+    found = [("sentence", DEFAULT, line) for line in corpus.lines("heldout", SENTENCES)]
+    texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=11)]
+    pairs = [corpus.Line(f"{a} {b}", (f"{a} {b}",)) for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    for place, name in enumerate((*KNOWN, *UNSEEN)):
+        found += [("profile", name, line) for line in pairs[:PROFILES]]
+        first = PROFILES + place * REFERENCES
+        found += [("reference", name, line) for line in pairs[first : first + REFERENCES]]
+    return found
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="Kokoro's int8 ONNX file")
+    parser.add_argument("--voices", type=pathlib.Path, required=True, help="folder of voices.npz and vocab.json")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(2)
+    voices = Voices.of((*KNOWN, *UNSEEN), given.voices)
+    speaker, rows = Speaker(given.model, given.voices / "vocab.json", voices, "cpu"), []
+    for number, (use, name, line) in enumerate(wanted()):
+        for _, sound in speak(speaker, [(spoken(line), name)]):
+            soundfile.write(given.out / f"{number:03d}.wav", sound.samples, SAMPLE_RATE, subtype="PCM_16")
+            rows.append({"name": f"{number:03d}", "use": use, "speaker": name, "text": line.text})
+    (given.out / "list.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(rows)} clips")
+
+
+if __name__ == "__main__":
+    main()
