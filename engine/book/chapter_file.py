@@ -41,7 +41,8 @@ class ChapterFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        with contextlib.suppress(OSError):  # of closing what is thrown away, on a full disk
+            self._stack.__exit__(kind, error, trace)
 
     @property
     def seconds(self) -> float:

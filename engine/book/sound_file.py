@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -57,7 +59,7 @@ def require(kind: str) -> None:
 
 def open_sound(path: Path, kind: str, tags: Tags) -> SoundFile:
     """A new file of that kind, whatever its name ends in. Raises OSError."""
-    return _Lossless(path, kind, tags) if kind in LOSSLESS else _Encoded(path, kind, tags)
+    return BySoundfile(path, kind, tags) if kind in LOSSLESS else _Encoded(path, kind, tags)
 
 
 def bind(path: Path, parts: Sequence[tuple[str, Path]], tags: Tags) -> None:
@@ -82,33 +84,73 @@ def seconds_of(path: Path) -> float:
         return (file.duration or 0) / 1e6
 
 
+def opens(path: Path) -> bool:
+    """Whether sound can be read from a file that was written here, at the end of a lossless one too."""
+    if path.suffix[1:] in LOSSLESS:
+        try:
+            return len(import_optional("soundfile", "read")(path, start=-1)[0]) > 0
+        except RuntimeError:  # soundfile's own
+            return False
+    try:
+        with import_optional("av", "open")(str(path)) as file:
+            return bool(file.streams.audio) and next(file.decode(audio=0), None) is not None
+    except import_optional("av", "FFmpegError"):
+        return False
+
+
 def _blocks(path: Path) -> Iterable[np.ndarray]:
     with import_optional("soundfile", "SoundFile")(path) as file:
         while len(samples := file.read(_BLOCK, dtype="int16")):
             yield samples
 
 
-class _Lossless:
-    def __init__(self, path: Path, kind: str, tags: Tags):
+class _Checked(io.FileIO):
+    """Keeps why a write failed: libsndfile does not tell, and is silent about the last one."""
+
+    failed: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        written = 0
         try:
-            self._file = import_optional("soundfile", "SoundFile")(
-                path, "w", SAMPLE_RATE, 1, subtype="PCM_16", format=kind.upper()
-            )
+            while self.failed is None and written < len(data):
+                written += super().write(data[written:])
+        except (OSError, KeyboardInterrupt) as error:  # not through libsndfile, which would lose it
+            self.failed = error
+        return written
+
+
+class BySoundfile:
+    """A file for samples [n] or [n, C], int16 or float32: a SoundFile for any rate, in any format of libsndfile's."""
+
+    def __init__(self, path: Path, kind: str, tags: Tags, rate: int = SAMPLE_RATE, channels: int = 1):
+        self._raw = _Checked(path, "w+")
+        try:
+            self._file = import_optional("soundfile", "SoundFile")(self._raw, "w", rate, channels, format=kind.upper())
         except RuntimeError as error:  # soundfile's own
-            raise OSError(str(error)) from error
+            self._raw.close()
+            raise self._raw.failed or OSError(str(error)) from error
         names = {"title": tags.title, "album": tags.album, "artist": tags.artist}
         for name, value in {**names, "tracknumber": str(tags.track or "")}.items():
             if value:
                 setattr(self._file, name, value)
 
     def write(self, samples: np.ndarray) -> None:
-        try:
-            self._file.write(samples)
-        except RuntimeError as error:
-            raise OSError(str(error)) from error
+        with self._errors():
+            for start in range(0, len(samples), _BLOCK):  # libsndfile's stack is too small for hours of Vorbis
+                self._file.write(samples[start : start + _BLOCK])
 
     def close(self) -> None:
-        self._file.close()
+        with self._raw, self._errors():
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, AssertionError) as error:  # soundfile asserts that all was written
+            raise self._raw.failed or OSError(str(error)) from error
+        if self._raw.failed:
+            raise self._raw.failed
 
 
 class _Encoded:
@@ -117,7 +159,8 @@ class _Encoded:
     def __init__(self, path: Path, kind: str, tags: Tags, chapters: Iterable[tuple[str, int, int]] = ()):
         container, codec = _CODECS[kind]
         # No dates and versions inside: the same sound gives the same file.
-        options = {"fflags": "+bitexact", "movflags": "+faststart"}
+        options = {"fflags": "+bitexact"} | ({"movflags": "+faststart"} if kind == BOUND else {})
+        self._failed = False
         self._file = import_optional("av", "open")(str(path), "w", format=container, options=options)
         self._to_frame = import_optional("av", "AudioFrame").from_ndarray
         self._stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono")
@@ -135,8 +178,15 @@ class _Encoded:
         for start in range(0, len(samples), _BLOCK):
             frame = self._to_frame(np.ascontiguousarray(samples[None, start : start + _BLOCK]), "s16", "mono")
             frame.sample_rate = SAMPLE_RATE
-            self._file.mux(self._stream.encode(frame))
+            try:
+                self._file.mux(self._stream.encode(frame))
+            except OSError:
+                self._failed = True
+                raise
 
     def close(self) -> None:
-        self._file.mux(self._stream.encode(None))
-        self._file.close()
+        try:
+            if not self._failed:  # FFmpeg crashes on packets after a header that could not be written
+                self._file.mux(self._stream.encode(None))
+        finally:
+            self._file.close()

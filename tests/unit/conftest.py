@@ -1,5 +1,6 @@
 """Small random talkers and prompts, made without any file, and tiny checkpoints for those who need files."""
 
+import contextlib
 import dataclasses
 import types
 
@@ -185,6 +186,23 @@ def in_memory():
 @pytest.fixture
 def bench():
     return Bench
+
+
+@pytest.fixture
+def full_disk():
+    """`with full_disk(room)`: no file can grow beyond `room` bytes, and writing more fails as on a full disk."""
+    resource = pytest.importorskip("resource", reason="limits the size of files, which Windows cannot")
+
+    @contextlib.contextmanager
+    def full(room):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return full
 
 
 @pytest.fixture

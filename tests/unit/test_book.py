@@ -32,7 +32,7 @@ from higgs_tts.engine import (
 )
 from higgs_tts.engine.book import chapters as planning
 from higgs_tts.engine.book import sound_file
-from higgs_tts.engine.book.sound_file import seconds_of
+from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
 from higgs_tts.engine.decode import takes
 from higgs_tts.engine.prompt.script import read_pauses
 
@@ -334,7 +334,7 @@ def test_words_that_come_again_are_numbered_over_the_whole_book():
 
 
 @pytest.mark.parametrize("kind", ["mp3", "m4b"])
-def test_files_that_players_take(tmp_path, kind):
+def test_files_that_players_take(tmp_path, kind, caplog):
     av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     book = replace(read_book_text(TEXT, "A book"), author="Nobody")
     voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
@@ -342,6 +342,7 @@ def test_files_that_players_take(tmp_path, kind):
     names = ["01 One.mp3", "02 Two 2.mp3"] if kind == "mp3" else ["A book.m4b"]
     assert [file.name for file in reports[0].files] == names and all(file.made for file in reports[0].files)
     assert made_in(tmp_path / "a") == made_in(tmp_path / "b"), "no date and no random number inside"
+    assert "not used" not in caplog.text
     with av.open(str(tmp_path / "a" / names[0])) as file:
         assert (file.streams.audio[0].rate, file.streams.audio[0].channels) == (SAMPLE_RATE, 1)
         assert file.metadata["artist"] == "Nobody" and file.metadata["album"] == "A book"
@@ -375,6 +376,40 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(HiggsError, match="could not be written"):
         narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path / "file", {"": Voice(torch.zeros(50, 8).long())})
+
+
+NOISE = (8000 * np.random.default_rng(0).standard_normal(60_000)).clip(-32768, 32767).astype(np.int16)
+
+
+def write_noise(path, open_file):
+    file = open_file(path)
+    try:
+        file.write(NOISE)
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("kind", ["flac", "wav", "mp3", "m4b"])
+@pytest.mark.parametrize("room", [0, 5000])
+def test_a_full_disk_is_told(tmp_path, full_disk, kind, room):
+    """Not by a crash of FFmpeg either, which has one where its header could not be written."""
+    if kind in ("mp3", "m4b"):
+        pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    with full_disk(room), pytest.raises(OSError):
+        write_noise(tmp_path / "part", lambda path: open_sound(path, kind, Tags("One")))
+
+
+@pytest.mark.parametrize("kind", ["flac", "wav", "mp3", "ogg"])
+def test_the_last_bytes_of_a_file_count_too(tmp_path, full_disk, kind):
+    """libsndfile writes them when it closes, and does not tell that it could not."""
+
+    def open_file(path):
+        return BySoundfile(path, kind, Tags("One"))
+
+    write_noise(tmp_path / "whole", open_file)
+    for missing in (1, 100):
+        with full_disk((tmp_path / "whole").stat().st_size - missing), pytest.raises(OSError):
+            write_noise(tmp_path / "part", open_file)
 
 
 def test_a_list_that_is_broken_counts_as_absent(tmp_path):
