@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .errors import HiggsError
-from .whole_file import write_whole
+from .whole_file import UNFINISHED, lock, write_whole
 
 
 class FileList:
@@ -60,16 +62,42 @@ class FileList:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """`write_whole` with an error for users."""
-    try:
+    """Write a file whole or not at all. Raises HiggsError."""
+    with write_errors(path):
         write_whole(path, data)
+
+
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Raise OSErrors as a HiggsError that names the file or folder, and the free space: few of them tell it."""
+    try:
+        yield
     except OSError as error:
-        raise cannot_write(path, error) from error
+        reason = str(error.strerror or error).rstrip(".")
+        raise HiggsError(
+            f"{path} could not be written: {reason} ({_free(path)}). Free some space, choose a folder that can be "
+            "written to, or close programs that have the file open."
+        ) from error
 
 
-def cannot_write(path: Path, error: OSError) -> HiggsError:
-    """What to say of a file that could not be written."""
-    return HiggsError(
-        f"{path} could not be written: {error.strerror or error}. Choose a folder that can be written to, and "
-        "close programs that have the file open."
-    )
+@contextlib.contextmanager
+def sole_writer(folder: Path, file: str) -> Iterator[None]:
+    """Hold a folder for one run, by a lock on a file below it; what killed runs left in both places is removed.
+
+    Raises HiggsError if another run holds the folder.
+    """
+    with contextlib.ExitStack() as stack:
+        with write_errors(folder):
+            if not stack.enter_context(lock(folder / file)):
+                raise HiggsError(f"Another run is writing to {folder}. Wait until it ends, or choose another folder.")
+            for left in (*folder.glob(UNFINISHED), *(folder / file).parent.rglob(UNFINISHED)):
+                left.unlink(missing_ok=True)
+        yield
+
+
+def _free(path: Path) -> str:
+    place = next((folder for folder in path.absolute().parents if folder.is_dir()), path)
+    try:
+        return f"{shutil.disk_usage(place).free / 1e6:,.0f} MB are free"
+    except OSError:
+        return "free space unknown"

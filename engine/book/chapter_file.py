@@ -29,7 +29,7 @@ class ChapterFile:
         self._samples = 0  # so far
         self.cues: list[Cue] = []
         with contextlib.ExitStack() as stack:
-            partial = stack.enter_context(replacing(path, path.with_name(f".{path.name}.part")))
+            partial = stack.enter_context(replacing(path))
             self._file = open_sound(partial, kind, tags)
             stack.callback(self._file.close)
             self._stack = stack.pop_all()

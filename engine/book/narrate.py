@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..config import SAMPLE_RATE, SamplingParams
 from ..errors import HiggsError
-from ..file_list import FileList, cannot_write, write_file
+from ..file_list import FileList, sole_writer, write_errors, write_file
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
 from ..result import Retaken, SpeechResult, SpokenTurn
@@ -26,13 +25,14 @@ from .book import Book
 from .chapter_file import ChapterFile
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
 from .report import BookFile, BookProgress, BookReport, Speaker
-from .sound_file import BOUND, Tags, bind, require, seconds_of
+from .sound_file import BOUND, Tags, bind, opens, require, seconds_of
 from .spoken import SpokenSequences
 
 LIST, KEPT = "book.json", "spoken"  # in the book's folder: what was made, and the sequences that were spoken
 _KIND = "higgs-tts-book"
 _PARTS = "chapters"  # below KEPT: what becomes one file at the end
 _PART_KIND = "flac"
+_LOCK = f"{KEPT}/.lock"
 
 
 def narrate(
@@ -54,25 +54,26 @@ def narrate(
     and settings, it speaks what is missing, and the files are those of one uninterrupted call on the same kind of
     device; a chapter that is there is left alone. A speaker without a voice gets one from seed and name: the beginning
     of what they say. Memory holds some 20 minutes of sound at most for each of `devices`, which speak together.
-    on_progress is called after every step and may raise to cancel. Raises HiggsError, as `speak_turns` does and where a
-    file cannot be written.
+    on_progress is called after every step and may raise to cancel. Raises HiggsError, as `speak_turns` does, if a file
+    cannot be written, and if another run writes there.
     """
     require(kind)
     params = params or SamplingParams()
     params = replace(params, turn_gap=params.paragraph_gap)
     given = dict(voices or {})
-    return _Narration(
-        speaker,
-        book,
-        folder,
-        given,
-        params,
-        scene=scene,
-        kind=kind,
-        even=even,
-        on_progress=on_progress,
-        devices=devices,
-    ).run()
+    with sole_writer(folder, _LOCK):
+        return _Narration(
+            speaker,
+            book,
+            folder,
+            given,
+            params,
+            scene=scene,
+            kind=kind,
+            even=even,
+            on_progress=on_progress,
+            devices=devices,
+        ).run()
 
 
 class _Narration:
@@ -141,7 +142,15 @@ class _Narration:
         return f"{one.name}.{self._kind}", f"{one.name}.srt"
 
     def _is_there(self, one: PlannedChapter) -> bool:
-        return all(self._files.has(file, one.fingerprint) for file in self._names(one))
+        is_listed = all(self._files.has(file, one.fingerprint) for file in self._names(one))
+        return is_listed and opens(self._sound(one)) and (self._kind != BOUND or self._held_cues(one) is not None)
+
+    def _held_cues(self, one: PlannedChapter) -> list[Cue] | None:
+        """The cues of a chapter that is to be bound; None for a damaged file."""
+        try:
+            return [Cue(**entry) for entry in json.loads((self._folder / self._names(one)[1]).read_text())]
+        except (TypeError, ValueError):
+            return None
 
     def _give_voices(self, missing: list[PlannedChapter]):
         """A voice for each speaker in these chapters who has none: a passage of what they say, spoken by itself."""
@@ -172,7 +181,7 @@ class _Narration:
                 self._current, gap = (one, self._open(one)), 0.0
             elif at == 0:
                 gap = gap or self._params.paragraph_gap
-            with self._writing(one):
+            with write_errors(self._sound(one)):
                 self._current[1].append(gap, wav, cues)
             if turn is one.chapter.turns[-1]:
                 self._finish(*self._current)
@@ -210,12 +219,12 @@ class _Narration:
     def _open(self, one: PlannedChapter) -> ChapterFile:
         kind = _PART_KIND if self._kind == BOUND else self._kind
         tags = Tags(one.chapter.title, self._book.title, self._book.author, one.number)
-        with self._writing(one):
-            return self._open_files.enter_context(ChapterFile(self._folder / self._names(one)[0], kind, tags))
+        with write_errors(self._sound(one)):
+            return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags))
 
     def _finish(self, one: PlannedChapter, file: ChapterFile):
         """A chapter is whole: its subtitles, and both on the list."""
-        with self._writing(one):
+        with write_errors(self._sound(one)):
             file.finish()
         sound, subtitles = self._names(one)
         text = json.dumps([asdict(cue) for cue in file.cues]) if self._kind == BOUND else srt_of(file.cues)
@@ -224,12 +233,8 @@ class _Narration:
             self._files.listed[name] = one.fingerprint, (self._folder / name).stat().st_size
         self._files.write()
 
-    @contextlib.contextmanager
-    def _writing(self, one: PlannedChapter) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise cannot_write(self._folder / self._names(one)[0], error) from error
+    def _sound(self, one: PlannedChapter) -> Path:
+        return self._folder / self._names(one)[0]
 
     @property
     def _bound(self) -> str:
@@ -241,26 +246,19 @@ class _Narration:
             (self._bound, f"{self._bound[: -len(BOUND)]}srt"),
             "".join(o.fingerprint for o in self._chapters),
         )
-        if all(self._files.has(name, made_of) for name in names):
+        path = self._folder / self._bound
+        if all(self._files.has(name, made_of) for name in names) and opens(path):
             return set()
         self._files.forget(names)
         cues: list[Cue] = []
         parts, at = [], 0.0
         for one in self._chapters:
-            sound, held = (self._folder / name for name in self._names(one))
-            entries: list[dict[str, Any]] = json.loads(held.read_text())
-            cues += [
-                replace(cue, start=at + cue.start, stop=at + cue.stop) for cue in (Cue(**entry) for entry in entries)
-            ]
-            parts.append((one.chapter.title, sound))
-            at += seconds_of(sound)
-        path = self._folder / self._bound
+            cues += [replace(cue, start=at + cue.start, stop=at + cue.stop) for cue in self._held_cues(one) or ()]
+            parts.append((one.chapter.title, self._sound(one)))
+            at += seconds_of(self._sound(one))
         tags = Tags(self._book.title, self._book.title, self._book.author)
-        try:
-            with replacing(path, path.with_name(f".{path.name}.part")) as partial:
-                bind(partial, parts, tags)
-        except OSError as error:
-            raise cannot_write(path, error) from error
+        with write_errors(path), replacing(path) as partial:
+            bind(partial, parts, tags)
         write_file(self._folder / names[1], srt_of(cues).encode())
         self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}
         self._files.write()

@@ -10,9 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from ..decode.kept_codes import key_of
-from ..errors import HiggsError
+from ..file_list import write_file
 from ..sequence import Sequence
-from ..whole_file import write_whole
 
 _FORMAT = "higgs-tts-sequence"  # -> whether it ended by itself; one entry, for safetensors puts several in any order
 _ENDED, _CUT = "ended", "cut"
@@ -57,13 +56,7 @@ class SpokenSequences:
             return
         codes = torch.cat(spoken.codes).to(torch.int16)
         data = save({"codes": codes}, {_FORMAT: _ENDED if spoken.ended else _CUT})
-        try:
-            write_whole(path, data)
-        except OSError as error:
-            raise HiggsError(
-                f"{path} could not be written: {error.strerror or error}. Free some space or choose another folder; "
-                "what was spoken so far is kept."
-            ) from error
+        write_file(path, data)
 
     def _path(self, sequence: Sequence) -> Path:
         name = hashlib.sha256(self._fingerprint + key_of(sequence)).hexdigest()

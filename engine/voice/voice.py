@@ -15,7 +15,7 @@ from .. import pcm
 from ..codes import CODEBOOK_SIZE
 from ..config import FRAME_RATE, SAMPLE_RATE
 from ..errors import HiggsError
-from ..whole_file import write_whole
+from ..file_list import write_file
 
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1
@@ -88,13 +88,7 @@ class Voice:
         if self.transcript is not None:
             metadata["transcript"] = self.transcript
         data = safetensors_bytes({"codes": self.codes.to(torch.int16)}, metadata)
-        try:
-            write_whole(path, data)
-        except OSError as error:
-            raise HiggsError(
-                f"The voice could not be saved to {path}: {error.strerror or error}. "
-                "Choose a folder that can be written to, and close programs that have the file open."
-            ) from error
+        write_file(path, data)
         return path
 
     @classmethod

@@ -180,6 +180,46 @@ def test_what_is_spoken_together_changes_nothing(engine, whole, tmp_path, monkey
     assert made_in(tmp_path) == made_in(whole[0])
 
 
+@pytest.mark.parametrize(
+    "damaged", ["01 One.flac", "Book.m4b", "spoken/chapters/01 One.flac", "spoken/chapters/01 One.json"]
+)
+def test_a_kept_file_that_does_not_open_is_made_again(tmp_path, damaged):
+    """Its size and its entry in the list are right: two runs at once have written it."""
+    kind = "flac" if "/" not in damaged and damaged.endswith(".flac") else "m4b"
+    if kind == "m4b":
+        pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    book, voice = read_book_text("# One\n\nIt goes on.", "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    narrate(Robot(), book, tmp_path, voice, kind=kind)
+    before, path = made_in(tmp_path), tmp_path / damaged
+    path.write_bytes(b"\0" * path.stat().st_size)
+    narrate(Robot(), book, tmp_path, voice, kind=kind)
+    assert made_in(tmp_path) == before
+
+
+def test_two_runs_do_not_write_one_book(tmp_path):
+    book, voice = read_book_text(TEXT, "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
+    refused = []
+
+    def begin_another(progress):
+        with pytest.raises(HiggsError, match="Another run is writing to") as error:
+            narrate(Robot(), book, tmp_path, voice)
+        refused.append(str(tmp_path) in str(error.value))
+
+    narrate(Robot(), book, tmp_path, voice, on_progress=begin_another)
+    assert refused and all(refused)
+    assert not any(file.made for file in narrate(Robot(), book, tmp_path, voice).files)
+
+
+def test_what_killed_runs_left_is_removed(tmp_path):
+    left = [tmp_path / f".{'a' * 32}.part", tmp_path / "spoken" / "ab" / f".{'b' * 32}.part"]
+    for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    (tmp_path / ".mine.part").write_bytes(b"mine")
+    narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, {"": Voice(torch.zeros(50, 8).long(), "A.")})
+    assert not any(path.exists() for path in left) and (tmp_path / ".mine.part").exists()
+
+
 class Stopped(Exception):
     pass
 
@@ -410,6 +450,12 @@ def test_the_last_bytes_of_a_file_count_too(tmp_path, full_disk, kind):
     for missing in (1, 100):
         with full_disk((tmp_path / "whole").stat().st_size - missing), pytest.raises(OSError):
             write_noise(tmp_path / "part", open_file)
+
+
+def test_a_chapter_on_a_full_disk_is_told_with_the_space(tmp_path, full_disk):
+    with full_disk(20_000), pytest.raises(HiggsError, match=r"01 One\.flac could not be written: .*\(.* MB are free\)"):
+        narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, {"": Voice(torch.zeros(50, 8).long())})
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_a_list_that_is_broken_counts_as_absent(tmp_path):
