@@ -284,5 +284,6 @@ def _is_within(cue: Cue, turn: SpokenTurn) -> bool:
 
 
 def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
-    begin = turn.start / SAMPLE_RATE
-    return replace(cue, start=cue.start - begin, stop=cue.stop - begin)
+    """By whole samples: the same number wherever the turn stands in what was spoken together."""
+    start, stop = ((round(time * SAMPLE_RATE) - turn.start) / SAMPLE_RATE for time in (cue.start, cue.stop))
+    return replace(cue, start=start, stop=stop)

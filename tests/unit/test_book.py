@@ -180,6 +180,17 @@ def test_what_is_spoken_together_changes_nothing(engine, whole, tmp_path, monkey
     assert made_in(tmp_path) == made_in(whole[0])
 
 
+def test_a_bound_book_is_the_same_however_its_turns_are_grouped(engine, tmp_path, monkeypatch):
+    """A resumed run groups them differently. The list holds the sizes of the cues' files, so it must not change."""
+    pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    book = read_book_text("# One\n\n" + "\n\n".join(f"This is paragraph number {n} of all." for n in range(9)), "Book")
+    narrate(engine, book, tmp_path / "a", params=PARAMS, kind="m4b")
+    monkeypatch.setattr(planning, "GROUP_SECONDS", 4.0)
+    narrate(engine, book, tmp_path / "b", params=PARAMS, kind="m4b")
+    assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
+    assert (tmp_path / "a" / "book.json").read_bytes() == (tmp_path / "b" / "book.json").read_bytes()
+
+
 @pytest.mark.parametrize(
     "damaged", ["01 One.flac", "Book.m4b", "spoken/chapters/01 One.flac", "spoken/chapters/01 One.json"]
 )
