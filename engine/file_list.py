@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import math
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .errors import HiggsError
 from .whole_file import UNFINISHED, lock, write_whole
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LITTLE = 100e6  # bytes of free space
 
 
 class FileList:
@@ -69,15 +74,16 @@ def write_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Raise OSErrors as a HiggsError that names the file or folder, and the free space: few of them tell it."""
+    """Raise OSErrors as a HiggsError that names the file or folder, and the free space where there is little."""
     try:
         yield
     except OSError as error:
-        reason = str(error.strerror or error).rstrip(".")
-        raise HiggsError(
-            f"{path} could not be written: {reason} ({_free(path)}). Free some space, choose a folder that can be "
-            "written to, or close programs that have the file open."
-        ) from error
+        reason, free = str(error.strerror or error).rstrip("."), _free(path)
+        if error.errno in _FULL or free < _LITTLE:
+            remedy = f"{free / 1e6:,.0f} MB are free there: free some space, or choose another folder."
+        else:
+            remedy = "Choose a folder that can be written to, and close programs that have the file open."
+        raise HiggsError(f"{path} could not be written: {reason}. {remedy}") from error
 
 
 @contextlib.contextmanager
@@ -95,9 +101,10 @@ def sole_writer(folder: Path, file: str) -> Iterator[None]:
         yield
 
 
-def _free(path: Path) -> str:
+def _free(path: Path) -> float:
+    """Bytes that are free on a path's disk."""
     place = next((folder for folder in path.absolute().parents if folder.is_dir()), path)
     try:
-        return f"{shutil.disk_usage(place).free / 1e6:,.0f} MB are free"
-    except OSError:
-        return "free space unknown"
+        return shutil.disk_usage(place).free
+    except OSError:  # the disk has gone
+        return math.inf

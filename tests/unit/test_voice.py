@@ -94,7 +94,7 @@ def test_save_replaces_whole_or_not_at_all(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(voice_module.os, "replace", refuse)
-        with pytest.raises(HiggsError, match=r"a\.safetensors could not be written: file is open \(.* MB are free\)"):
+        with pytest.raises(HiggsError, match=r"a\.safetensors could not be written: file is open\."):
             Voice(CODES, name="new").save(path)
     assert Voice.load(path).name == "old" and list(tmp_path.iterdir()) == [path]
     Voice(CODES, name="new").save(path)
