@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from . import (
@@ -43,6 +42,7 @@ from .tools.bench import bench as time_steps
 from .tools.doctor import examine
 from .tools.film import film_voices
 from .tools.new_folder import new_folder, writable
+from .tools.outputs import Outputs
 from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import cues_in, dialogue_in, print_any_letter, pronunciations_in
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(args: argparse.Namespace) -> int:
-    """Text, a script or subtitles to a WAV file."""
+    """Text, a script or subtitles to a sound file."""
     params = _sampling(args)
     if args.transcript and not args.voice:
         raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
@@ -92,22 +92,14 @@ def say(args: argparse.Namespace) -> int:
         raise HiggsError(
             "--voice is for a text. A script names its voices at its head, as in: Alice = alice.safetensors"
         )
-    write = import_optional("soundfile", "write")
-    said = pronunciations_in(args.pronunciations)
-    out = writable(args.out, ".wav")
-    codes_out = writable(args.codes, ".npy") if args.codes else None
-    srt_out = writable(args.srt_out, ".srt") if args.srt_out else None
+    said, outputs = pronunciations_in(args.pronunciations), Outputs(args)
     with Engine(_engine_config(args)) as engine:
         if args.script:
             speech = with_bar(_dialogue(engine, Path(args.script), params, args, said))
         else:
             voice = _voice(engine, args.voice, args.transcript) if args.voice else None
             speech = with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
-    write(out, speech.wav.numpy(), SAMPLE_RATE)
-    if codes_out:
-        np.save(codes_out, speech.codes.numpy())
-    if srt_out:
-        srt_out.write_text(to_srt(speech), encoding="utf-8")
+    outputs.write(speech.wav, functools.partial(to_srt, speech), speech.codes)
     for warning in speech.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in speech.spoken_again:
@@ -116,19 +108,20 @@ def say(args: argparse.Namespace) -> int:
         f"{speech.seconds:.2f} s of audio in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
         f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; backend: {speech.how}"
     )
-    print(out)
+    print(outputs.sound)
     return 0
 
 
 def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
-    """A subtitle file to a WAV file, each cue at its time."""
+    """A subtitle file to a sound file, each cue at its time."""
     if args.codes:
         raise HiggsError("--codes is for a text or a --script. Leave it out.")
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
-    path, write = Path(args.srt_in), import_optional("soundfile", "write")
+    path = Path(args.srt_in)
     film, bed = (read_clip(given) if given else None for given in (args.film, args.bed))
     sheet, said = cues_in(path, anyone=film is not None), pronunciations_in(args.pronunciations)
-    out, srt_out = writable(args.out, ".wav"), writable(args.srt_out, ".srt") if args.srt_out else None
+    below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
+    outputs = Outputs(args, rate, 1 if below is None else len(below))
     with Engine(_engine_config(args)) as engine:
         voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
         voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
@@ -138,15 +131,12 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
         cues = sheet.said_as(said).cues
         what = engine, cues, voices, params, fit, args.scene
         speech = with_bar(functools.partial(speak_cues, *what, even=not args.uneven))
-    below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
     wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
-    write(out, wav.T.numpy(), rate)
-    if srt_out:
-        srt_out.write_text(speech.to_srt(), encoding="utf-8")
+    outputs.write(wav, speech.to_srt)
     for warning in (*sheet.warnings, *speech.warnings):
         print(f"warning: {warning}", file=sys.stderr)
-    print("\n".join([*cue_lines(speech), cue_summary(speech), str(out)]))
+    print("\n".join([*cue_lines(speech), cue_summary(speech), str(outputs.sound)]))
     return 0
 
 

@@ -45,11 +45,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _say_parser(commands):
-    command = commands.add_parser("say", help="speak text into a WAV file")
+    command = commands.add_parser("say", help="speak text into a sound file")
     command.add_argument("text", nargs="?", help="what to say; [pause 1.5] is that many seconds of silence")
     command.add_argument("--script", metavar="FILE.txt", help="a dialogue instead: lines such as Alice: Hello")
     command.add_argument("--uneven", action="store_true", help="leave turns and cues as loud as they are spoken")
-    command.add_argument("--out", required=True, metavar="FILE.wav")
+    command.add_argument("--out", required=True, metavar="FILE.wav|.flac|.mp3|.ogg")
     _voice_arguments(command)
     _sampling_arguments(command)
     _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")

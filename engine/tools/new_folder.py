@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import HiggsError
+from ..file_list import write_errors
 
 
 @contextlib.contextmanager
@@ -28,17 +29,15 @@ def new_folder(path: Path) -> Iterator[None]:
         raise
 
 
-def writable(name: str, suffix: str) -> Path:
+def writable(name: str, *suffixes: str) -> Path:
     """The path, its folder made. Tried before the work, so that none is lost."""
     path = Path(name)
-    if path.suffix.lower() != suffix:
-        raise HiggsError(f"{path} does not end in {suffix}. Give a file name that does.")
-    try:
+    if path.suffix.lower() not in suffixes:
+        raise HiggsError(f"{path} does not end in {' or '.join(suffixes)}. Give a file name that does.")
+    with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:
             path.unlink()
-    except OSError as error:
-        raise HiggsError(f"{path} cannot be written ({error.strerror}). Give a file you may write to.") from error
     return path

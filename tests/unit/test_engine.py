@@ -288,9 +288,10 @@ def test_files_that_cannot_be_written_are_told_before_the_work(tmp_path, capsys,
     (tmp_path / "file").write_text("kept")
     soundfile.write(tmp_path / "ref.wav", np.zeros(24000), 24000)
     before = (tmp_path / "ref.wav").read_bytes()
-    for out in ("dir.wav", "file/a.wav", "a.mp3"):
+    for out in ("dir.wav", "file/a.wav", "a.aac"):
         assert main(["say", "Hi.", "--out", str(tmp_path / out)]) == 2
-        assert out in capsys.readouterr().err
+        assert out in (err := capsys.readouterr().err) and err.count("\n") == 1
+    assert "a.aac does not end in .wav or .flac or .mp3 or .ogg." in err
     assert main(["voice", str(tmp_path / "ref.wav"), "--out", str(tmp_path / "ref.wav")]) == 2
     assert main(["tiny", str(tmp_path), "--family", "v3"]) == 2
     assert main(["say", "Hi.", "--out", str(tmp_path / "a.wav"), "--transcript", "Hm."]) == 2

@@ -1,0 +1,64 @@
+"""The files of `say`: tried before the work, written together after it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..book.sound_file import BySoundfile, Tags
+from ..config import SAMPLE_RATE
+from ..errors import HiggsError
+from ..file_list import write_errors
+from ..optional import import_optional
+from ..whole_file import replacing
+from .new_folder import writable
+
+SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
+
+
+class Outputs:
+    """The sound, its codes and its subtitles. Files that are there are replaced when all new ones are whole.
+
+    args: those of `say`. rate: Hz. Raises HiggsError for a file that cannot be written, or not with such sound.
+    """
+
+    def __init__(self, args: argparse.Namespace, rate: int = SAMPLE_RATE, channels: int = 1):
+        self.sound, self._rate, self._channels = writable(args.out, *SOUNDS), rate, channels
+        self._codes = writable(args.codes, ".npy") if args.codes else None
+        self._srt = writable(args.srt_out, ".srt") if args.srt_out else None
+        try:
+            import_optional("soundfile", "SoundFile")(io.BytesIO(), "w", rate, channels, format=self._kind).close()
+        except (RuntimeError, ValueError) as error:  # soundfile's own
+            raise HiggsError(
+                f"{self.sound} cannot be written at {rate} Hz with {channels} channels ({error}). Choose a name that "
+                "ends in .wav."
+            ) from error
+
+    def write(self, wav: torch.Tensor, srt: Callable[[], str], codes: torch.Tensor | None = None) -> None:
+        """wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
+        with contextlib.ExitStack() as stack:  # the last is renamed first
+
+            def partial(path: Path) -> Path:
+                stack.enter_context(write_errors(path))
+                return stack.enter_context(replacing(path))
+
+            if self._srt:
+                partial(self._srt).write_bytes(srt().encode())
+            if self._codes and codes is not None:
+                np.save(data := io.BytesIO(), codes.numpy())  # it does not tell of all that a file could not take
+                partial(self._codes).write_bytes(data.getvalue())
+            sound = BySoundfile(partial(self.sound), self._kind, Tags(""), self._rate, self._channels)
+            try:
+                sound.write(wav.t().numpy())
+            finally:
+                sound.close()
+
+    @property
+    def _kind(self) -> str:
+        return self.sound.suffix[1:].upper()

@@ -1,0 +1,82 @@
+"""What `say` writes: whole or not at all, in the format that the name asks for."""
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, SpeechResult, SpokenTurn
+from higgs_tts.engine.__main__ import main
+
+SECONDS = 2
+WAV = 0.2 * torch.randn(SECONDS * SAMPLE_RATE, generator=torch.Generator().manual_seed(0))
+SPEECH = SpeechResult(
+    WAV, torch.zeros(50, 8, dtype=torch.int64), 0.1, 1, "end of speech", said=(SpokenTurn("", "Hello.", 0, len(WAV)),)
+)
+
+
+@pytest.fixture
+def say(tmp_path, monkeypatch, capsys):
+    """say(*options, before) -> (exit code, stderr without the bar); before() is called while it speaks."""
+
+    def run(*options, before=lambda: None, out="a.wav"):
+        def speak(*args, on_frame, **given):
+            before()
+            return SPEECH
+
+        monkeypatch.setattr(Engine, "speak", speak)
+        command = ["say", "Hello.", "--model", str(EMBEDDED), "--device", "cpu", "--out", str(tmp_path / "made" / out)]
+        code = main([*command, *(str(option) for option in options)])
+        return code, [line for line in capsys.readouterr().err.splitlines() if "speaking" not in line and line]
+
+    return run
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Name -> bytes of the files that are there."""
+    return lambda: {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir() if path.is_file()}
+
+
+def test_a_full_disk_leaves_the_earlier_files(say, made, tmp_path, full_disk):
+    beside = ["--codes", tmp_path / "made" / "a.npy", "--srt-out", tmp_path / "made" / "a.srt"]
+    assert say(*beside)[0] == 0
+    before = made()
+    assert before.keys() == {"a.wav", "a.npy", "a.srt"} and b"Hello." in before["a.srt"]
+    assert soundfile.info(tmp_path / "made" / "a.wav").duration == SECONDS
+    assert np.array_equal(np.load(tmp_path / "made" / "a.npy"), SPEECH.codes.numpy())
+    for room, file in ((0, "a.srt"), (1000, "a.npy"), (20_000, "a.wav")):
+        with full_disk(room):
+            code, told = say(*beside)
+        assert code == 2 and len(told) == 1 and f"{file} could not be written: " in told[0] and "MB are free" in told[0]
+        assert made() == before
+
+
+def test_a_folder_that_vanishes_is_made_again(say, made, tmp_path):
+    assert say(before=(tmp_path / "made").rmdir) == (0, []) and made().keys() == {"a.wav"}
+
+
+def test_a_folder_of_that_name_is_told_and_nothing_else_is_replaced(say, made, tmp_path):
+    beside = ["--srt-out", tmp_path / "made" / "a.srt"]
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "a.srt").write_text("earlier")
+    code, told = say(*beside, before=(tmp_path / "made" / "a.wav").mkdir)
+    assert code == 2 and len(told) == 1 and "a.wav could not be written: " in told[0]
+    assert made() == {"a.srt": b"earlier"}
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "ogg"])
+def test_the_name_tells_the_format(say, tmp_path, kind):
+    assert say(out=f"a.{kind}") == (0, [])
+    found = soundfile.info(tmp_path / "made" / f"a.{kind}")
+    assert found.format == kind.upper() and found.samplerate == SAMPLE_RATE and found.channels == 1
+    assert found.duration == pytest.approx(SECONDS, abs=0.1)
+
+
+def test_what_a_format_cannot_hold_is_told_before_the_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Engine, "speak_turns", None)
+    (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
+    soundfile.write(tmp_path / "bed.wav", np.zeros((96_000, 4)), 96_000)
+    command = ["say", "--srt-in", tmp_path / "a.srt", "--bed", tmp_path / "bed.wav", "--out", tmp_path / "a.mp3"]
+    assert main([str(part) for part in command]) == 2
+    err = capsys.readouterr().err
+    assert "a.mp3 cannot be written at 96000 Hz with 4 channels" in err and ".wav" in err
