@@ -220,8 +220,8 @@ def bench(args: argparse.Namespace) -> int:
 def tiny(args: argparse.Namespace) -> int:
     """A complete small checkpoint with random weights."""
     folder = Path(args.folder)
-    with new_folder(folder):
-        write_tiny(folder, args.family, seed=args.seed)
+    with new_folder(folder) as partial:
+        write_tiny(partial, args.family, seed=args.seed)
     print(folder)
     return 0
 

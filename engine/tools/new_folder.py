@@ -8,25 +8,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import HiggsError
-from ..file_list import write_errors
+from ..file_list import sole_writer, write_errors
+
+_PART, _LOCK = ".part", ".lock"  # in the new folder while it is filled, and in that
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[None]:
-    """For the length of this `with`, `path` is there to be filled; after an error it is gone.
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill. All of it is in `path` afterwards, or nothing after an error; a killed run's rest is removed.
 
-    Raises HiggsError where it holds something already, and where it cannot be written.
+    Raises HiggsError if `path` holds something already, if another run fills it, and if it cannot be written.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise HiggsError(f"{path} already exists. Give a new folder.")
+    partial, is_ours = path / _PART, False
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException as error:
-        shutil.rmtree(path, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise HiggsError(f"{path} cannot be written ({error.strerror}). Give another folder.") from error
-        raise
+        with write_errors(path):
+            if path.exists() and (not path.is_dir() or any(one != partial for one in path.iterdir())):
+                raise HiggsError(f"{path} already exists. Give a new folder, or delete what is there.")
+        with write_errors(path), sole_writer(path, f"{_PART}/{_LOCK}"):
+            is_ours = True
+            for left in _inside(partial):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            yield partial
+            for made in _inside(partial):
+                made.rename(path / made.name)
+    finally:
+        if is_ours:
+            shutil.rmtree(partial, ignore_errors=True)
+            with contextlib.suppress(OSError):  # it holds what was made
+                path.rmdir()
+
+
+def _inside(partial: Path) -> list[Path]:
+    return [one for one in partial.iterdir() if one.name != _LOCK]
 
 
 def writable(name: str, *suffixes: str) -> Path:

@@ -37,14 +37,21 @@ def quantize_folder(folder: Path, out: Path, weights: str) -> Path:
     require_quantizable(checkpoint, weights)
     if checkpoint.folder.resolve() in out.resolve().parents:
         raise HiggsError(f"{out} lies inside {folder}. Give a folder outside it.")
-    with new_folder(out):
-        write_tensors(out / WEIGHTS, _entries(checkpoint, weights))
+    with new_folder(out) as partial:
+        write_tensors(partial / WEIGHTS, _entries(checkpoint, weights))
         for path in checkpoint.folder.iterdir():
             if path.is_dir() and not path.name.startswith("."):
-                shutil.copytree(path, out / path.name)
+                _copy_folder(path, partial / path.name)
             elif path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
-                shutil.copy2(path, out / path.name)
+                shutil.copy2(path, partial / path.name)
     return out
+
+
+def _copy_folder(path: Path, target: Path) -> None:
+    try:
+        shutil.copytree(path, target)
+    except shutil.Error as error:  # a list of (from, to, why)
+        raise OSError(error.args[0][0][2]) from error
 
 
 def _entries(checkpoint: Checkpoint, weights: str) -> dict[str, Entry]:

@@ -148,6 +148,39 @@ def test_an_interrupted_one_leaves_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
+def test_what_a_killed_one_left_is_no_obstacle(tmp_path):
+    out = tmp_path / "new"
+    (out / ".part" / "audio_tokenizer").mkdir(parents=True)
+    for name in ("model.safetensors.part", "audio_tokenizer/config.json"):
+        (out / ".part" / name).write_bytes(b"half")
+    quantize_folder(EMBEDDED, out, "int4")
+    assert not (out / ".part").exists() and not examine(out).problems
+
+
+def test_it_is_there_when_it_is_whole(tmp_path, monkeypatch):
+    """So whoever is killed leaves nothing that looks like a checkpoint, and two do not fill one folder."""
+    seen, copy = [], shutil.copy2
+
+    def look(source, target):
+        seen.append([path.name for path in (tmp_path / "new").iterdir()])
+        with pytest.raises(HiggsError, match=r"Another run is writing to .*new\. Wait"):
+            quantize_folder(EMBEDDED, tmp_path / "new", "int4")
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", look)
+    quantize_folder(EMBEDDED, tmp_path / "new", "int4")
+    assert seen and all(names == [".part"] for names in seen)
+    assert not (tmp_path / "new" / ".part").exists() and (tmp_path / "new" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("missing", [10, 1_000_000])
+def test_a_full_disk_is_told_and_leaves_nothing(folders, tmp_path, full_disk, missing):
+    room = (folders["int4"] / "model.safetensors").stat().st_size - missing
+    with full_disk(room), pytest.raises(HiggsError, match=r"new could not be written: .* MB are free") as error:
+        quantize_folder(EMBEDDED, tmp_path / "new", "int4")
+    assert "None" not in str(error.value) and not (tmp_path / "new").exists()
+
+
 def test_a_folder_inside_the_checkpoint_s_is_refused(tmp_path):
     """It would be copied into itself."""
     checkpoint = shutil.copytree(EMBEDDED, tmp_path / "checkpoint")
