@@ -40,7 +40,7 @@ from .tools.arguments import make_parser
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
-from .tools.film import film_voices
+from .tools.film import film_voices, read_film
 from .tools.new_folder import new_folder, writable
 from .tools.outputs import Outputs
 from .tools.progress import book_bar, with_bar
@@ -118,7 +118,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
         raise HiggsError("--codes is for a text or a --script. Leave it out.")
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
     path = Path(args.srt_in)
-    film, bed = (read_clip(given) if given else None for given in (args.film, args.bed))
+    film, bed = (read_film(given) if given else None for given in (args.film, args.bed))
     sheet, said = cues_in(path, anyone=film is not None), pronunciations_in(args.pronunciations)
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     outputs = Outputs(args, rate, 1 if below is None else len(below))

@@ -65,9 +65,9 @@ def _say_parser(commands):
 def _cue_arguments(command):
     group = command.add_argument_group("subtitles", "--srt-in speaks each cue at its time; names as in a script")
     group.add_argument("--srt-in", metavar="FILE.srt", help="SRT or VTT instead of a text")
-    group.add_argument("--film", metavar="FILE.wav", help="the film's sound: its speakers lend their voices")
+    group.add_argument("--film", metavar="FILE", help="the film, or its sound: its speakers lend their voices")
     group.add_argument("--translated", action="store_true", help="the film speaks another language than the subtitles")
-    group.add_argument("--bed", metavar="FILE.wav", help="sound below the speech, such as the film's")
+    group.add_argument("--bed", metavar="FILE", help="sound below the speech: a film or a sound file")
     _number_argument(group, CueParams, "lower_bed", "dB that it is lower while somebody speaks")
     group.add_argument("--no-faster", action="store_true", help="use no speed tags for what does not fit")
     _number_argument(group, CueParams, "stretch", "make what does not fit so many times as fast at most")

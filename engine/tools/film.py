@@ -1,9 +1,10 @@
-"""The voices of a film's speakers, for the terminal."""
+"""A film's sound, and the voices of its speakers, for the terminal."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,8 +12,48 @@ import torch
 from ..config import SAMPLE_RATE
 from ..dubbing.references import cut_references
 from ..engine import Engine
+from ..errors import HiggsError
+from ..optional import import_optional
 from ..prompt.cues import CueSheet
+from ..resample import check_rate
 from ..voice.voice import Voice
+
+
+def read_film(path: str) -> tuple[np.ndarray, int]:
+    """The sound of a film or a sound file, as (wav [C, n] float32, Hz): by PyAV where soundfile cannot read it.
+
+    Raises HiggsError for a file without sound.
+    """
+    if not Path(path).is_file():
+        raise HiggsError(f"There is no film and no sound file at {path}.")
+    samples = bytearray()  # interleaved float32; it grows without a second copy, whatever the header claims
+    try:
+        with import_optional("soundfile", "SoundFile")(path) as file:
+            rate, channels = file.samplerate, file.channels
+            while len(block := file.read(rate, dtype="float32")):
+                samples += block.tobytes()
+    except (RuntimeError, TypeError):  # soundfile's own
+        samples.clear()
+        rate, channels = _decode(path, samples)
+    if not samples:
+        raise HiggsError(f"{path} holds no sound. Give a film or a sound file.")
+    check_rate(rate, path)
+    return np.frombuffer(samples, np.float32).reshape(-1, channels).T, rate
+
+
+def _decode(path: str, samples: bytearray) -> tuple[int, int]:
+    """Append the first sound track -> (Hz, channels)."""
+    rate = channels = 1
+    try:
+        with import_optional("av", "open")(path) as file:
+            packed = import_optional("av", "AudioResampler")(format="flt")
+            for frame in file.decode(audio=0) if file.streams.audio else ():
+                rate, channels = frame.sample_rate, frame.layout.nb_channels
+                for part in packed.resample(frame):
+                    samples += part.to_ndarray().tobytes()
+    except (import_optional("av", "FFmpegError"), ValueError) as error:  # ValueError: channels or rate change
+        raise HiggsError(f"{path} cannot be read as sound ({error}). Give a film or a sound file.") from error
+    return rate, channels
 
 
 def film_voices(

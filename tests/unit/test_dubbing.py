@@ -5,6 +5,7 @@ import random
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import (
@@ -32,6 +33,7 @@ from higgs_tts.engine.dubbing.report import fit_counts
 from higgs_tts.engine.dubbing.timeline import Timeline
 from higgs_tts.engine.prompt.chunking import estimate_seconds
 from higgs_tts.engine.prompt.cues import Cue, CueTurns, write_srt
+from higgs_tts.engine.tools.film import read_film
 
 ALL = CueParams(run_on=0)
 PLAIN = CueParams(faster=False, stretch=1, run_on=0)
@@ -378,6 +380,58 @@ def test_the_terminal_speaks_a_file_over_its_film(engine, tmp_path, capsys):
     assert main([*command, "--codes", str(tmp_path / "a.npy")]) == 2
     missing = ["say", "--device", "cpu", "--srt-in", str(tmp_path / "no.srt"), "--out", str(out)]
     assert main(missing) == 2 and "no.srt cannot be read" in capsys.readouterr().err
+
+
+def write_film(path, wav, rate, container, codec):
+    """A film of one second whose sound is wav [C, n] int16, written by PyAV; without sound where that is None."""
+    av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    with av.open(str(path), "w", format=container) as file:
+        picture = file.add_stream("mpeg4", rate=1)
+        picture.width = picture.height = 16
+        sound = None if wav is None else file.add_stream(codec, rate=rate, layout="stereo")
+        file.mux(picture.encode(av.VideoFrame(16, 16, "yuv420p")))
+        if sound:
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(wav.T.reshape(1, -1)), "s16", "stereo")
+            frame.sample_rate = rate
+            file.mux([*sound.encode(frame), *sound.encode(None)])
+        file.mux(picture.encode(None))
+
+
+class TestFilmFiles:
+    WAV = (9000 * np.sin(np.arange(2)[:, None] + np.arange(44_100) * [[0.05], [0.02]])).astype(np.int16)
+
+    def test_the_sound_of_a_film_is_read_as_it_is(self, tmp_path):
+        write_film(tmp_path / "film.mkv", self.WAV, 44_100, "matroska", "pcm_s16le")
+        wav, rate = read_film(str(tmp_path / "film.mkv"))
+        assert rate == 44_100 and wav.dtype == np.float32 and np.array_equal(wav, self.WAV / np.float32(32768))
+
+    @pytest.mark.parametrize(("suffix", "container"), [("mp4", "mp4"), ("m4a", "ipod"), ("mov", "mov")])
+    def test_compressed_sound(self, tmp_path, suffix, container):
+        write_film(tmp_path / f"film.{suffix}", self.WAV, 44_100, container, "aac")
+        wav, rate = read_film(str(tmp_path / f"film.{suffix}"))
+        assert rate == 44_100 and len(wav) == 2 and wav.shape[1] == pytest.approx(44_100, abs=2100)
+        assert wav.std(1) == pytest.approx(self.WAV.std(1) / 32768, rel=0.1)
+
+    def test_a_wav_file_is_what_soundfile_reads_and_its_header_is_not_believed(self, tmp_path):
+        soundfile = pytest.importorskip("soundfile")
+        soundfile.write(tmp_path / "film.wav", self.WAV.T, 44_100)
+        data = bytearray((tmp_path / "film.wav").read_bytes())
+        data[4:8] = data[40:44] = (0x7FFFFF00).to_bytes(4, "little")
+        (tmp_path / "lies.wav").write_bytes(data)
+        for name in ("film.wav", "lies.wav"):
+            wav, rate = read_film(str(tmp_path / name))
+            assert rate == 44_100 and np.array_equal(wav, self.WAV / np.float32(32768))
+
+    def test_what_holds_no_sound_is_told(self, tmp_path, capsys, monkeypatch):
+        write_film(tmp_path / "silent.mp4", None, 0, "mp4", "")
+        (tmp_path / "text.mp4").write_text("This is no film.")
+        (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
+        monkeypatch.setattr(Engine, "open", None)
+        for name, says in (("silent.mp4", "holds no sound"), ("text.mp4", "cannot be read"), ("no.mp4", "There is no")):
+            for option in ("--film", "--bed"):
+                command = ["say", "--srt-in", str(tmp_path / "a.srt"), "--out", str(tmp_path / "a.wav")]
+                assert main([*command, option, str(tmp_path / name)]) == 2
+                assert name in (err := capsys.readouterr().err) and says in err and err.count("\n") == 1
 
 
 def test_an_engine_knows_the_tags_of_its_checkpoint(engine):
