@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .config import FRAME_RATE
-from .result import END_OF_SPEECH, FLAWS, Retaken, quoted
+from .result import END_OF_SPEECH, FLAWS, Retaken, duration, quoted
 from .sequence import Sequence
 
 _MORE = {
@@ -66,7 +66,7 @@ def _cut_by(sequence: Sequence, limit: int) -> str:
 
 def _place(kind: str, limit: int, context: int) -> str:
     if kind == "limit":
-        return f"the frame limit ({limit} frames, {limit / FRAME_RATE:.1f} s)"
+        return f"the frame limit ({limit} frames, {duration(limit / FRAME_RATE)})"
     return f"the end of the context ({context} positions)"
 
 

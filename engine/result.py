@@ -28,6 +28,16 @@ def quoted(text: str) -> str:
     return f'"{text}"' if len(text) <= _QUOTED else f'"{text[:_QUOTED].rstrip()}..."'
 
 
+def duration(seconds: float, digits: int = 1) -> str:
+    """Seconds, minutes or hours, whichever is read at a glance. digits: decimals of seconds and minutes."""
+    if seconds < 90:
+        return f"{seconds:.{digits}f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.{digits}f} min"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def in_words(flaws: Iterable[str]) -> str:
     """What is wrong with a take, as a clause."""
     return " and ".join(FLAWS[flaw] for flaw in flaws)

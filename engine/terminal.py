@@ -36,6 +36,7 @@ from . import (
 from . import narrate as narrate_book
 from .config import DEFAULT_GRAPHS, GRAPHS, Adapter
 from .optional import import_optional
+from .result import duration
 from .tools.arguments import make_parser
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
@@ -105,7 +106,7 @@ def say(args: argparse.Namespace) -> int:
     for chunk in speech.spoken_again:
         print(f"spoken again: {chunk}", file=sys.stderr)
     print(
-        f"{speech.seconds:.2f} s of audio in {speech.elapsed:.2f} s: {speech.frames_per_second:.1f} frames/s, "
+        f"{duration(speech.seconds)} of audio in {duration(speech.elapsed)}: {speech.frames_per_second:.1f} frames/s, "
         f"RTF {speech.rtf:.3f}, stopped at {speech.stopped}; backend: {speech.how}"
     )
     print(outputs.sound)
@@ -159,12 +160,12 @@ def narrate(args: argparse.Namespace) -> int:
             print(f"What was spoken is kept in {args.out}: the same command goes on from there.", file=sys.stderr)
             raise
     for file in report.files:
-        print(f"{args.out / file.name}: {file.seconds / 60:.1f} min{'' if file.made else ', there already'}")
+        print(f"{args.out / file.name}: {duration(file.seconds)}{'' if file.made else ', there already'}")
     for warning in report.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in report.spoken_again:
         print(f"spoken again: {chunk}", file=sys.stderr)
-    print(f"{report.seconds / 60:.1f} min of audio in {report.elapsed / 60:.1f} min; backend: {report.how}")
+    print(f"{duration(report.seconds)} of audio in {duration(report.elapsed)}; backend: {report.how}")
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from ..config import SamplingParams
 from ..decode.kept_codes import SequenceStore
 from ..prompt.script import Turn
-from ..result import Retaken, SpeechResult
+from ..result import Retaken, SpeechResult, duration
 from ..voice.voice import Voice
 
 
@@ -44,7 +44,7 @@ class BookProgress:
     title: str
 
     def __str__(self) -> str:
-        left = "" if self.left is None else f", {_duration(self.left)} left"
+        left = "" if self.left is None else f", {duration(self.left, 0)} left"
         return f"chapter {self.chapter} of {self.chapters}{left}"
 
 
@@ -80,11 +80,3 @@ class BookReport:
     def spoken_again(self) -> tuple[Retaken, ...]:
         """Chunks of which there was more than one take in this run."""
         return tuple(chunk for chunk in self.retaken if len(chunk.flaws) > 1)
-
-
-def _duration(seconds: float) -> str:
-    """In seconds, minutes or hours, whichever is read at a glance."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
