@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..prompt.cues import srt_time
+from ..result import duration
 from .speak import CueSpeech, SpokenCue
 
 _LATE = 0.02  # seconds that nobody sees
@@ -30,12 +31,18 @@ def fit_counts(speech: CueSpeech) -> dict[str, float]:
 def cue_summary(speech: CueSpeech) -> str:
     """One sentence for all cues."""
     counts = fit_counts(speech)
+    what = {
+        "faster": "spoken faster",
+        "stretched": "stretched",
+        "shifted": f"beginning up to {duration(counts['worst_late'], 2)} late",
+        "over": f"ending up to {duration(counts['worst_over'], 2)} late",
+    }
+    done = [f"{counts[name]} {words}" for name, words in what.items() if counts[name]]
+    changed = counts["cues"] - counts["silent"] - counts["on_time"]
     told = [f"{counts['on_time']} on time as spoken"]
-    told += [f"{counts['faster']} spoken faster"] if counts["faster"] else []
-    told += [f"{counts['stretched']} stretched"] if counts["stretched"] else []
-    told += [f"{counts['shifted']} late by {counts['worst_late']:.2f} s at most"] if counts["shifted"] else []
+    told += [f"{changed} with one or more changes ({', '.join(done)})"] if changed else []
     told += [f"{counts['silent']} without words"] if counts["silent"] else []
-    return f"{counts['cues']} cues: {', '.join(told)}."
+    return f"{counts['cues']} {'cue' if counts['cues'] == 1 else 'cues'}: {', '.join(told)}."
 
 
 def cue_lines(speech: CueSpeech) -> list[str]:
@@ -47,15 +54,15 @@ def _line(one: SpokenCue) -> str:
     if not one.cue.turns:
         return "no words"
     who = " and ".join(dict.fromkeys(turn.speaker for turn in one.cue.turns if turn.speaker))
-    took = f"{one.spoken:.2f} s for {one.slot:.2f} s"
+    took = f"{duration(one.spoken, 2)} for {duration(one.slot, 2)}"
     return f"{who + ': ' if who else ''}{took}: {', '.join(_done(one)) or 'as spoken'}"
 
 
 def _done(one: SpokenCue) -> list[str]:
     done = [f"spoken {one.pace.replace('_', ' ')}"] if one.pace else []
     done += [f"stretched to {one.tempo:.2f} times the speed"] if one.tempo > 1 else []
-    done += [f"begins {one.late:.2f} s late"] if one.late > _LATE else []
-    return done + ([f"ends {_over(one):.2f} s late"] if _over(one) > _LATE else [])
+    done += [f"begins {duration(one.late, 2)} late"] if one.late > _LATE else []
+    return done + ([f"ends {duration(_over(one), 2)} late"] if _over(one) > _LATE else [])
 
 
 def _over(one: SpokenCue) -> float:

@@ -167,7 +167,8 @@ def test_what_does_not_fit_is_spoken_faster_then_stretched_then_shifted():
     assert told[0] == "1  00:00:00,000  Ann: 1.50 s for 2.00 s: as spoken" and told[4].endswith("no words")
     assert told[3].endswith("spoken very fast, stretched to 1.25 times the speed, ends 0.44 s late")
     assert cue_summary(speech) == (
-        "6 cues: 1 on time as spoken, 3 spoken faster, 2 stretched, 1 late by 0.44 s at most, 1 without words."
+        "6 cues: 1 on time as spoken, 4 with one or more changes (3 spoken faster, 2 stretched, 1 beginning up to "
+        "0.44 s late, 1 ending up to 0.44 s late), 1 without words."
     )
     assert [(one.start, one.stop) for one in read_cues(speech.to_srt()).cues][3:] == [
         (6, 7.44),
@@ -175,6 +176,16 @@ def test_what_does_not_fit_is_spoken_faster_then_stretched_then_shifted():
         (7.44, 8.44),
     ]
     assert ticks == sorted(ticks) and speech.seconds == 9
+
+
+def test_the_counts_of_a_summary_add_up():
+    pytest.importorskip("av")
+    cues = [cue(at, at + 1, text=words(30 if at == 3 else 5), number=at + 1) for at in range(4)]
+    speech = speak_cues(Spoken(), cues, fit=ALL)
+    assert cue_summary(speech).startswith(
+        "4 cues: 3 on time as spoken, 1 with one or more changes (1 spoken faster, 1 str"
+    )
+    assert cue_summary(speak_cues(Spoken(), cues[:1], fit=ALL)) == "1 cue: 1 on time as spoken."
 
 
 def test_each_means_is_used_only_as_asked_and_where_there_is_one(monkeypatch):
