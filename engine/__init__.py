@@ -49,7 +49,7 @@ from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
 from .remote.engine import RemoteEngine
 from .resample import check_rate, resample
-from .result import Retaken, SpeechResult, SpokenTurn
+from .result import Retaken, SpeechResult, SpokenTurn, duration
 from .subtitles import to_srt, turn_to_srt
 from .text_check import text_check, text_check_before
 from .transcribe import WHISPERS, download_whisper, find_whispers, transcribe
@@ -120,6 +120,7 @@ __all__ = [
     "doubts",
     "download_checkpoint",
     "download_whisper",
+    "duration",
     "estimate_seconds",
     "find_checkpoints",
     "find_in_hf_cache",

@@ -26,6 +26,7 @@ from ..engine import (
     Voice,
     decode_text,
     doubts,
+    duration,
     narrate,
     read_book,
     read_book_text,
@@ -256,14 +257,10 @@ def _teller(node_id: str):
 def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
     count, spoken = len(book.chapters), sum(file.made for file in report.files)
     chapters = f"{count} {'chapter' if count == 1 else 'chapters'}"
-    told = [
-        f"{chapters}, {report.seconds / 60:.1f} min of speech in {report.folder}, in {report.elapsed / 60:.1f} min."
-    ]
+    told = [f"{chapters}, {duration(report.seconds)} of speech in {report.folder}, in {duration(report.elapsed)}."]
     told += [f"Not read aloud: {', '.join(book.left_out)}."] if book.left_out else []
     told += [f"Warning: {warning}" for warning in (*model.model.warnings, *report.warnings)]
-    told += [
-        f"{file.name}: {file.seconds / 60:.1f} min, {'made' if file.made else 'unchanged'}" for file in report.files
-    ]
+    told += [f"{file.name}: {duration(file.seconds)}, {'made' if file.made else 'unchanged'}" for file in report.files]
     again = [f"Spoken again: {chunk}." for chunk in report.spoken_again]
     told += again[:TOLD] + ([f"Spoken again: {len(again) - TOLD} more chunks."] if len(again) > TOLD else [])
     details = f"{report.frames} frames spoken, {report.reused} chunks spoken before, {spoken} files made"

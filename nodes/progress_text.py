@@ -6,7 +6,7 @@ import time
 
 from server import PromptServer
 
-from ..engine import FRAME_RATE
+from ..engine import FRAME_RATE, duration
 
 _OFTEN = 0.5  # seconds between two lines
 
@@ -47,7 +47,7 @@ class TimeLeft:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._text.end("stopped" if kind else f"{self._done / FRAME_RATE:.1f} s spoken")
+        self._text.end("stopped" if kind else f"{duration(self._done / FRAME_RATE)} spoken")
 
     def step(self, done: int, expected: int) -> None:
         """Frames spoken so far, and how many all of it will be."""
@@ -57,12 +57,5 @@ class TimeLeft:
         if done and now - self._told >= _OFTEN:
             self._told = now
             left = (now - self._began) * max(0, expected - done) / done
-            of = f"{done / FRAME_RATE:.0f} of about {expected / FRAME_RATE:.0f} s spoken"
-            self._text.show(f"{of}, {_in_words(left)} left")
-
-
-def _in_words(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+            of = f"{duration(done / FRAME_RATE)} of about {duration(expected / FRAME_RATE)} spoken"
+            self._text.show(f"{of}, {duration(left, 0)} left")

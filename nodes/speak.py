@@ -19,6 +19,7 @@ from ..engine import (
     SamplingParams,
     SpeechResult,
     Voice,
+    duration,
     read_dialogue,
     read_pronunciations,
     to_srt,
@@ -160,7 +161,7 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
     chunks += f" ({speech.reused} spoken before)" if speech.reused else ""
     return "\n".join(
         [
-            f"{speech.seconds:.1f} s of speech in {speech.elapsed:.1f} s{_pace(speech)}. {outcome}",
+            f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {outcome}",
             *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
             *told_again(speech.spoken_again),
             *more,

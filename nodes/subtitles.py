@@ -21,6 +21,7 @@ from ..engine import (
     cue_names,
     cue_summary,
     cut_references,
+    duration,
     mix_speech,
     read_cues,
     speak_cues,
@@ -174,7 +175,7 @@ def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, told: Sequenc
     chunks, reused = (sum(getattr(part, name) for part in speech.parts) for name in ("chunks", "reused"))
     return "\n".join(
         [
-            f"{cue_summary(speech)} {speech.seconds:.1f} s, spoken in {elapsed:.1f} s.",
+            f"{cue_summary(speech)} {duration(speech.seconds)}, spoken in {duration(elapsed)}.",
             *(f"Warning: {warning}" for warning in warnings),
             *told_again(again),
             *told,

@@ -193,7 +193,7 @@ def test_a_book_goes_on_where_it_was_stopped(fresh, template):
     outcome = run("stopped", stop)
     assert sent and outcome.data("execution_interrupted") and made("stopped") == {}
     report = run("stopped").text("HiggsTTSBook")
-    assert "2 chapters, " in report and "01 One.flac: 0." in report and " chunks spoken before" in report, report
+    assert "2 chapters, " in report and "01 One.flac: " in report and " chunks spoken before" in report, report
     assert " 0 chunks spoken before" not in report and "Warning" not in report, report
     outcome = run("whole")
     assert " 0 chunks spoken before" in outcome.text() and outcome.data("progress")[-1]["value"] > 900
@@ -201,7 +201,7 @@ def test_a_book_goes_on_where_it_was_stopped(fresh, template):
     assert "3" not in {data["node"] for data in run("whole").data("executing")}, "nothing has changed"
     (fresh.base / "output" / "whole" / "01 One.srt").unlink()
     report = run("whole").text("HiggsTTSBook")
-    assert "01 One.flac: 0." in report and "made" in report and "02 Two.flac: 0.1 min, unchanged" in report, report
+    assert " s, made" in report and "02 Two.flac: " in report and " s, unchanged" in report, report
 
 
 def test_a_book_from_a_file_becomes_an_m4b_with_chapters(fresh, template):

@@ -42,10 +42,10 @@ def test_a_text_becomes_a_folder(run):
     assert voices == {"": VOICE} and (scene, even) == ("A hall.", True)
     assert (params.seed, params.paragraph_gap, params.turn_gap) == (4, 0.3, 0.3)
     names = sorted(path.name for path in run.folder.iterdir())
-    assert names == ["01 One.flac", "01 One.srt", "02 Two.flac", "02 Two.srt", "book.json"]
+    assert names == ["01 One.flac", "01 One.srt", "02 Two.flac", "02 Two.srt", "book.json", "spoken"]
     told = run.report.splitlines()
-    assert told[0].startswith("2 chapters, 0.1 min of speech in ") and str(run.folder) in told[0]
-    for line in ("Warning: the loader's", "01 One.flac: 0.0 min, made", "Model: higgs"):
+    assert told[0].startswith("2 chapters, 3.0 s of speech in ") and str(run.folder) in told[0]
+    for line in ("Warning: the loader's", "01 One.flac: 1.5 s, made", "Model: higgs"):
         assert line in told
     assert run.bars[-1] == (500, 1000) and [told for told, *_ in run.server.told] == [
         "chapter 1 of 2, 0 s left",
@@ -69,7 +69,7 @@ def test_what_is_there_needs_no_model(run):
     run(text=TEXT, voices={"voice_1": VOICE})
     loads = len(run.mm.loads)
     assert run(text=TEXT, voices={"voice_1": VOICE}) == [] and len(run.mm.loads) == loads
-    assert "01 One.flac: 0.0 min, unchanged" in run.report
+    assert "01 One.flac: 1.5 s, unchanged" in run.report
     said = run(text=TEXT.replace("And", "But"), voices={"voice_1": VOICE})
     assert said == ["Two [pause 1.5]", "But then."] and len(run.mm.loads) == loads + 1
 

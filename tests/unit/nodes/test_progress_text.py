@@ -22,11 +22,12 @@ def test_seconds_spoken_and_left_are_told_now_and_then(text, comfy):
             bar.step(25 * second, 2500)
     *told, last = [line for line, *_ in comfy["server"].told]
     assert last == "40.0 s spoken", "the page leaves it there"
-    assert told[0] == "5 of about 100 s spoken, 10 s left" and told[-1] == "40 of about 100 s spoken, 6 s left"
+    assert told[0] == "5.0 s of about 1.7 min spoken, 10 s left"
+    assert told[-1] == "40.0 s of about 1.7 min spoken, 6 s left"
     assert len(told) == 8 and {one[1:] for one in comfy["server"].told} == {("7", "me")}
 
 
-@pytest.mark.parametrize("speed, told", [(1.0, "10 min left"), (0.1, "1.7 h left")])
+@pytest.mark.parametrize("speed, told", [(1.0, "10 min left"), (0.1, "1 h 44 min left")])
 def test_long_waits_are_told_in_minutes_and_hours(text, comfy, speed, told):
     bar = text.TimeLeft()
     bar.step(0, 25_000)
@@ -41,7 +42,7 @@ def test_what_is_cut_short_says_so(text, comfy, interrupted):
         text.now += 1
         bar.step(50, 2500)
         raise interrupted
-    assert [line for line, *_ in comfy["server"].told] == ["2 of about 100 s spoken, 49 s left", "stopped"]
+    assert [line for line, *_ in comfy["server"].told] == ["2.0 s of about 1.7 min spoken, 49 s left", "stopped"]
 
 
 def test_a_line_is_told_once_and_none_where_no_node_runs(text, comfy):
