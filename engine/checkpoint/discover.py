@@ -50,11 +50,11 @@ def missing_parts(folder: Path) -> list[str]:
     return lacks
 
 
-def find_checkpoints(roots: Sequence[Path | str]) -> list[Found]:
-    """Checkpoints in the folders `roots` and a few levels below, in order of name. Quick enough for a drop-down."""
+def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[Found]:
+    """Checkpoints in the folders `roots` and `depth` levels below, in order of name. Quick enough for a drop-down."""
     found: dict[Path, Found] = {}
     for root in map(Path, roots):
-        for checkpoint in _search(root, root, _DEPTH):
+        for checkpoint in _search(root, root, depth):
             found.setdefault(checkpoint.path, checkpoint)
     named: dict[str, Found] = {}
     for checkpoint in found.values():

@@ -35,6 +35,8 @@ from ..talker.config import ModelConfig
 from .packed_report import describe_packed
 
 _SHOWN = 12  # problems of one kind that are written out
+_FILES = 40  # that are
+_DEPTH = 2  # levels of folders that are looked at
 _T = TypeVar("_T")
 
 
@@ -85,7 +87,9 @@ class Report:
             ("versions", ", ".join(f"{name} {version or '-'}" for name, version in self.versions.items())),
         ]
         lines = [f"{name + ':':<12}{value}" for name, value in head if value]
-        lines += [f"{'file:':<12}{name}  {size:,} bytes" for name, size in self.files.items()]
+        files = [f"{'file:':<12}{name}  {size:,} bytes" for name, size in self.files.items()]
+        lines += files[:_FILES]
+        lines += [f"{'files:':<12}... and {len(files) - _FILES:,} more"] if len(files) > _FILES else []
         lines += [f"{'note:':<12}{note}" for note in self.notes]
         lines += [f"{'problem:':<12}{problem}" for problem in self.problems]
         return "\n".join([*lines, f"{'advice:':<12}{self.advice}"])
@@ -100,7 +104,10 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
         report.problems.append(f"{folder} is not a folder.")
         report.advice = "Give the folder that contains config.json and the .safetensors files."
         return report
-    report.files = _files(folder)
+    report.files, deeper = _files(folder)
+    if deeper:
+        more = f" and {len(deeper) - _SHOWN:,} more" if len(deeper) > _SHOWN else ""
+        report.notes.append(f"More than {_DEPTH} levels deep and not looked at: {', '.join(deeper[:_SHOWN])}{more}.")
     place = _try(report, lambda: checkpoint_place(folder)) or folder
     lacks = _try(report, lambda: missing_parts(place)) or []
     report.problems += lacks
@@ -124,15 +131,23 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     return report
 
 
-def _files(folder: Path) -> dict[str, int]:
-    """Bytes of each file below a folder, or of the one file; hidden ones are left out."""
+def _files(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """Bytes of each file in a folder and _DEPTH levels below, or of the one file; and the folders below those.
+
+    Hidden ones are left out.
+    """
     if folder.is_file():
-        return {folder.name: folder.stat().st_size}
-    return {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    }
+        return {folder.name: folder.stat().st_size}, []
+    files, deeper = {}, []
+    for path in sorted(path for level in range(_DEPTH + 1) for path in folder.glob("/".join("*" * (level + 1)))):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith(".") or "/." in name:
+            continue
+        if path.is_file():
+            files[name] = path.stat().st_size
+        elif path.is_dir() and name.count("/") == _DEPTH:
+            deeper.append(name)
+    return files, deeper
 
 
 def _memory(checkpoint: Checkpoint) -> tuple[dict[str, int], str]:
@@ -216,7 +231,7 @@ def _advice(report: Report, lacks: list[str]) -> str:
     folder = Path(report.folder)
     if not report.family:
         # The folder itself may look complete by its files' names; then it is what is in them that is wrong.
-        found = [found.path for found in find_checkpoints([folder]) if found.complete and found.path != folder]
+        found = [found.path for found in find_checkpoints([folder], _DEPTH) if found.complete and found.path != folder]
         if found:
             return f"Give the folder of a checkpoint: {', '.join(map(str, found))}."
         if (folder / ADAPTER_SETTINGS).is_file():

@@ -74,6 +74,21 @@ def test_the_right_folder_is_named(copy):
     assert "codec" in examine(folder / "audio_tokenizer").advice
 
 
+def test_a_wrong_folder_is_looked_at_two_levels_deep(tmp_path, written):
+    deep = shutil.copytree(written["v3"], tmp_path / "models" / "tts" / "higgs")
+    for number in range(100):
+        (tmp_path / "models" / f"{number:03}.txt").write_text("")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "file").write_text("")
+    report = examine(tmp_path)
+    assert list(report.files) == [f"models/{number:03}.txt" for number in range(100)]
+    assert report.notes[-1] == "More than 2 levels deep and not looked at: models/tts/higgs."
+    text = report.as_text()
+    assert text.count("file: ") == 40 and "... and 60 more" in text and str(deep) not in text
+    report = examine(tmp_path / "models")
+    assert "tts/higgs/model.safetensors" in report.files and str(deep) in report.advice and not report.notes
+
+
 def other_tokens(folder, change):
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
