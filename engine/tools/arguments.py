@@ -137,7 +137,9 @@ def _bench_parser(commands):
     command = commands.add_parser("bench", help="time the decode step against the device's memory bandwidth")
     command.add_argument("--json", action="store_true", help="also print one line of JSON, last")
     _way_arguments(command)
-    _model_arguments(command, "checkpoint folder; without it random weights in the published shapes")
+    _model_arguments(
+        command, "checkpoint folder; without it random weights in the published shapes, on a CPU the embedded model"
+    )
 
 
 def _serve_parser(commands):

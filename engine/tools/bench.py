@@ -12,9 +12,11 @@ from pathlib import Path
 
 import torch
 
+from ..checkpoint.embedded import EMBEDDED
 from ..config import FRAME_RATE, QUANTIZED, VERSION, EngineConfig, SamplingParams
 from ..decode.model_runner import ModelRunner
 from ..decode.state import DecodeState
+from ..device import device_of
 from ..engine import Engine
 from ..errors import HiggsError
 from ..loaded_model import LoadedModel
@@ -65,13 +67,16 @@ class Row:
 
 @torch.inference_mode()
 def bench(config: EngineConfig) -> dict:
-    """Times one row's step of a checkpoint, or of the published shapes where `config.model` is empty.
+    """Times one row's step of a checkpoint; without one, of the published shapes, or on a CPU of the embedded model.
 
     On a GPU "auto" times bf16 and every quantised format. Returns plain values for JSON: version, device, torch,
     read_tb_s, rows (Row.as_dict) and skipped (sentences). Everything is freed at the end. Raises HiggsError for a
     folder that holds no usable checkpoint or a device that is not there.
     """
     rows, skipped, read = [], [], 0.0
+    if not config.model and device_of(config.device).type == "cpu":
+        config = replace(config, model=str(EMBEDDED))
+        skipped.append("the published shapes would take minutes on a CPU. Give --model for a checkpoint of your own.")
     for family in ("",) if config.model else PUBLISHED:
         with contextlib.ExitStack() as stack:
             folder = config.model
@@ -88,7 +93,7 @@ def bench(config: EngineConfig) -> dict:
                 except HiggsError as error:  # widths that cannot be quantised
                     skipped.append(str(error))
                     continue
-                reason = _unfit(engine, hollow=bool(family))
+                reason = _unfit(engine)
                 if reason:
                     skipped.append(reason)
                 else:
@@ -217,9 +222,9 @@ def _seconds(run: Callable[[], object], times: int, device: torch.device) -> flo
     return began.elapsed_time(ended) / 1000
 
 
-def _unfit(engine: Engine, hollow: bool) -> str:
+def _unfit(engine: Engine) -> str:
     """Why this engine is not timed here; empty when it can be."""
     if engine.device.type != "cuda":
-        return f"the {engine.family} shape would take minutes on a CPU. Give --model." if hollow else ""
+        return ""
     free, needs = torch.cuda.mem_get_info(engine.device)[0], engine.planned_bytes + _SPARE
     return f"{engine.family} needs {needs / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free." if needs > free else ""
