@@ -18,6 +18,7 @@ _RESTARTS = 3  # of a worker that dies
 _GATHER = 120.0  # seconds that a team waits for all of its workers before it begins with those who are there
 _PATIENCE = 600.0  # seconds without any worker after which nobody waits any more
 _LOOK = 0.2
+_TOLD = 400  # characters of what Ray says of a death
 
 
 @dataclass(eq=False)
@@ -60,6 +61,7 @@ class Team:
         hire = ray.remote(Worker).options(**options)
         self.members = [Member(hire.remote(config)) for _ in range(count)]
         self.fingerprint = ""  # of the workers' model
+        self._why = ""  # Ray's reason for the latest death
         for member in self.members:
             self._open(member)
         self._heard = time.monotonic()  # when there was a worker
@@ -91,7 +93,9 @@ class Team:
         if self.ready:
             self._heard = time.monotonic()
         elif not promised:
-            raise HiggsError("All workers of the Ray cluster are lost. What was spoken so far is kept; run it again.")
+            raise HiggsError(
+                f"All workers of the Ray cluster are lost. What was spoken so far is kept; run it again.{self._why}"
+            )
         elif time.monotonic() - self._heard > _PATIENCE:
             raise HiggsError(f"No worker of the Ray cluster came within {_PATIENCE:.0f} s. See `ray status`.")
         ready, _ = ray.wait(list(promised), timeout=_LOOK)
@@ -122,12 +126,12 @@ class Team:
         except RayTaskError as error:
             raise own_error(error) from None
         except RayError as error:
-            lost = Lost(f"{member.name} died; others spoke its part.")
-            if member.about:
-                member.about = None
-                self._open(member)
-            else:
-                lost = Lost(f"A worker could not be started again ({type(error).__name__}).")
+            self._why = f" Ray's reason: {_reason(error)}"
+            if not member.about:
+                return Lost(f"A worker could not be started again.{self._why}")
+            lost = Lost(f"{member.name} died; others spoke its part.{self._why}")
+            member.about = None
+            self._open(member)
             return lost
 
     def _admit(self, member: Member, about: About):
@@ -137,6 +141,13 @@ class Team:
                 "Copy the same files to all of them, and name a --dtype."
             )
         self.fingerprint, member.about = about.fingerprint, about
+
+
+def _reason(error: RayError) -> str:
+    """Ray's own words on one line, without the indented list of ids and addresses."""
+    lines = [line.strip() for line in str(error).splitlines() if not line[:1].isspace()]
+    words = " ".join(filter(None, lines)) or type(error).__name__
+    return words if len(words) <= _TOLD else f"{words[:_TOLD].rstrip()}..."
 
 
 def own_error(error: RayTaskError) -> BaseException:

@@ -7,16 +7,17 @@ import pathlib
 import platform
 import subprocess
 import sys
+import types
 from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Turn
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Turn
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book.book import Chapter
 from higgs_tts.engine.book.chapters import PlannedChapter, groups
 from higgs_tts.engine.cluster.shift import Shift
-from higgs_tts.engine.cluster.worker import Lost, UnderWay, Unfit, Worker
+from higgs_tts.engine.cluster.worker import About, Lost, UnderWay, Unfit, Worker
 from higgs_tts.engine.crew import Stage
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.engines import Run
@@ -152,6 +153,59 @@ class TestWorker:
         assert [one for one in told if not isinstance(one, UnderWay)] == [
             Unfit(f"The CPU of {platform.node()} ran out of memory")
         ]
+
+
+class FakeRay(types.ModuleType):
+    """Ray as a team uses it: every promise is kept at once, with what `answers` has for it."""
+
+    def __init__(self, answers):
+        super().__init__("ray")
+        self.exceptions = types.ModuleType("ray.exceptions")
+        self.exceptions.RayError = type("RayError", (Exception,), {})
+        self.exceptions.RayTaskError = type("RayTaskError", (self.exceptions.RayError,), {})
+        self._answers = answers
+
+    def remote(self, what):
+        promise = types.SimpleNamespace(options=lambda **options: promise, remote=lambda *given: object())
+        actor = types.SimpleNamespace(open=promise, decode=promise)
+        hire = types.SimpleNamespace(options=lambda **options: hire, remote=lambda config: actor)
+        return hire
+
+    def wait(self, promises, timeout):
+        return promises, []
+
+    def get(self, promises):
+        answer = next(self._answers)
+        if isinstance(answer, str):
+            raise self.exceptions.RayError(answer)
+        return [answer]
+
+
+def test_a_worker_s_death_is_told_with_ray_s_reason(monkeypatch):
+    died = "The actor died unexpectedly before finishing this task.\n\tclass_name: Worker\n\tpid: 7\n"
+    died += "The worker was killed: the node ran low on memory.\n"
+    ray = FakeRay(iter([About("model", "CPU", "here", 7), died, "The node is gone. " * 99]))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
+    path = ROOT / "engine" / "cluster" / "team.py"
+    spec = importlib.util.spec_from_file_location("higgs_tts.engine.cluster.team_of_fakes", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    team = module.Team(None, 1, {})
+    assert team.look() == [] and len(team.ready) == 1
+    team.members[0].sending = iter([object()])
+    ((_, first),) = team.look()
+    assert first.why == (
+        "The worker on here, process 7, died; others spoke its part. Ray's reason: The actor died unexpectedly before "
+        "finishing this task. The worker was killed: the node ran low on memory."
+    )
+    team.members[0].sending = None
+    ((_, second),) = team.look()
+    assert second.why.startswith("A worker could not be started again. Ray's reason: The node is gone. ")
+    assert second.why.endswith("...") and len(second.why) < 500
+    with pytest.raises(HiggsError, match=r"All workers .* are lost\. .* Ray's reason: The node is gone\."):
+        team.look()
 
 
 def test_more_is_spoken_together_where_there_are_more_devices():
