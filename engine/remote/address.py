@@ -11,6 +11,7 @@ from ..errors import HiggsError
 
 HOSTED = "api.boson.ai"
 _VARIABLE = re.compile(r"HIGGS_TTS_[A-Z0-9_]+")
+_HOST = re.compile(r"(?!https?$)[\w.:%-]+")  # not what a mistyped http:// leaves
 _ENDINGS = ("/", "/audio/speech", "/v1", "/")
 
 
@@ -61,15 +62,19 @@ def read_addresses(text: str, variable: str) -> list[Address]:
 
 def _read(line: str, variable: str) -> Address:
     written, *own = line.split()
-    variable = own[0] if own else variable
-    if len(own) > 1 or not _VARIABLE.fullmatch(variable):
-        # Not repeated: somebody may have put the key itself there.
+    # What is wrong with these two is not repeated: somebody may have put the key itself there.
+    if own and not (len(own) == 1 and _VARIABLE.fullmatch(own[0])):
+        raise HiggsError(
+            "An address has no spaces, as in 127.0.0.1:8000. Only the environment variable of its key may follow it, "
+            "such as HIGGS_TTS_BOSON_KEY."
+        )
+    url, variable = _split(written), own[0] if own else variable
+    if not _VARIABLE.fullmatch(variable):
         raise HiggsError(
             "A key stands in an environment variable whose name begins with HIGGS_TTS_, and the name alone stands in "
             "the workflow: HIGGS_TTS_API_KEY, for example, or after an address, HIGGS_TTS_BOSON_KEY. Other variables "
             "are not read, so that no workflow can send another program's key away."
         )
-    url = _split(written)
     host, is_hosted = url.hostname or "", url.hostname == HOSTED
     secure = is_hosted or url.scheme == "https"
     path = url.path
@@ -86,8 +91,9 @@ def _split(written: str) -> SplitResult:
         )
     try:
         url = urlsplit(written if "://" in written else f"http://{written}")
-        is_good = url.scheme in ("http", "https") and url.hostname and not (url.query or url.fragment)
-        (url.hostname or "").encode("idna")
+        host = url.hostname or ""
+        is_good = url.scheme in ("http", "https") and _HOST.fullmatch(host) and not (url.query or url.fragment)
+        host.encode("idna")
         is_good = is_good and (url.port is None or url.port > 0) and url.path.isascii() and url.path.isprintable()
     except ValueError:  # of a port, of brackets, of a host
         is_good = False

@@ -186,6 +186,23 @@ class TestAddresses:
         with pytest.raises(HiggsError):
             read_addresses(written, KEY)
 
+    @pytest.mark.parametrize(
+        ("written", "variable", "says"),
+        [
+            ("127.0.0.1 8000", KEY, "An address has no spaces"),
+            ("http://box: 8000", KEY, "An address has no spaces"),
+            ("no address at all", KEY, "An address has no spaces"),
+            ("http//127.0.0.1:8000", KEY, "is not the address of a server"),
+            ("http:/127.0.0.1:8000", KEY, "is not the address of a server"),
+            ("127.0.0.1;8000", KEY, "is not the address of a server"),
+            ("box:eight", "wrong too", "is not the address of a server"),
+        ],
+    )
+    def test_a_mistyped_one_brings_no_lecture_on_keys(self, written, variable, says):
+        with pytest.raises(HiggsError, match=says) as refused:
+            read_addresses(written, variable)
+        assert len(str(refused.value)) < 150 and "another program's key" not in str(refused.value)
+
     def test_secrets_do_not_stand_in_a_workflow_and_are_not_repeated(self):
         for line, variable in [
             ("box bai-secret", KEY),
