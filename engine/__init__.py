@@ -1,5 +1,12 @@
 """The engine's door: `nodes/` imports from here and from nowhere deeper. The terminal also runs the tools."""
 
+import sys
+
+if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` loads all of this before __main__.py
+    from .interrupt import quit_at_once
+
+    quit_at_once()
+
 from .book.book import Book
 from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES

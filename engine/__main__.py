@@ -4,19 +4,23 @@ import importlib.util
 import sys
 from pathlib import Path
 
-if (
-    not __package__
-):  # run as a folder, for the Python of Windows portable, which looks for modules in no folder but its own
+# Run as a folder, for the Python of Windows portable, which looks for modules in no folder but its own.
+if not __package__:
     here = Path(__file__).resolve().parent
     spec = importlib.util.spec_from_file_location(
         "engine", here / "__init__.py", submodule_search_locations=[str(here)]
     )
     assert spec and spec.loader
     sys.modules["engine"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["engine"])
     __package__ = "engine"
+    from .interrupt import quit_at_once
 
+    quit_at_once()
+    spec.loader.exec_module(sys.modules["engine"])
+
+from .interrupt import raise_again
 from .terminal import main
 
 if __name__ == "__main__":
+    raise_again()
     sys.exit(main())

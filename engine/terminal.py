@@ -35,6 +35,7 @@ from . import (
 )
 from . import narrate as narrate_book
 from .config import DEFAULT_GRAPHS, GRAPHS, Adapter
+from .interrupt import STOPPED
 from .optional import import_optional
 from .result import duration
 from .tools.arguments import make_parser
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        return 130
+        return STOPPED
     return 2
 
 
