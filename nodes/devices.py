@@ -17,12 +17,22 @@ ALL = "all GPUs"
 _GPU = re.compile(r"(?:gpu|cuda):(\d+)")  # cuda:0 is how earlier versions named the first
 
 
+class _Devices(list[str]):
+    """Options of which ComfyUI refuses none: a device saved on another machine becomes "auto" when it runs.
+
+    Naming the input in `validate_inputs` would do the same, but ComfyUI tells an error once for each input named there.
+    """
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
 def device_names() -> list[str]:
     """What the loader offers, as ComfyUI's own device nodes name them. Initialises no device: torch has counted them
     before packs are loaded."""
     count = _gpu_count()
     gpus = [*(f"gpu:{index}" for index in range(count)), ALL] if count > 1 else []
-    return ["auto", *gpus, "cpu"]
+    return _Devices(["auto", *gpus, "cpu"])
 
 
 def resolve_devices(name: str) -> tuple[list[str], str]:

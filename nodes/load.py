@@ -50,8 +50,8 @@ class HiggsTTSLoadModel(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, model: str | None, device: str | None = None) -> bool | str:
-        """Makes ComfyUI accept names and devices saved on another machine. A linked name (None) is known later."""
+    def validate_inputs(cls, model: str | None) -> bool | str:
+        """Makes ComfyUI accept names saved on another machine. A linked name (None) is known later."""
         if model is None:
             return True
         if not isinstance(model, str):

@@ -53,12 +53,13 @@ class HiggsTTSServer(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, addresses: str | None, key_variable: str | None = None) -> bool | str:
-        """Whether these are addresses. What is linked (None) is known later."""
+    def validate_inputs(cls, addresses: str | None) -> bool | str:
+        """Whether these are addresses. What is linked (None) is known later, and so is the variable of the key:
+        ComfyUI tells an error once for each input that is named here."""
         if addresses is None:
             return True
         try:
-            RemoteEngine(ServerConfig(addresses, key_variable=key_variable or KEY_VARIABLE))
+            RemoteEngine(ServerConfig(addresses, key_variable=KEY_VARIABLE))
         except HiggsError as error:
             return f"{NAME}: {error}"
         return True

@@ -107,3 +107,5 @@ def test_a_server_that_is_gone_is_an_error_on_the_node(fresh, prompt):
     asked["1"]["inputs"] |= {"addresses": "127.0.0.1:9", "key_variable": "bai-secret"}
     refused = fresh.run(asked).error
     assert "environment variable" in refused
+    asked["1"]["inputs"] |= {"addresses": "ftp://box", "key_variable": "HIGGS_TTS_API_KEY"}
+    assert fresh.run(asked).error.count("is not the address of a server") == 1

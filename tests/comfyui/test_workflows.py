@@ -55,6 +55,15 @@ def test_short_workflows_speak(comfy, workflow, name):
     assert len(progress) > 1 and progress == sorted(progress) and progress[-1] == (FRAMES, FRAMES)
 
 
+def test_a_missing_checkpoint_is_told_once_and_any_device_is_taken(comfy, workflow):
+    missing = comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "nothing", "device": "gpu:7"})).error
+    assert missing.count("Higgs Load Model: ") == 1 and "nothing" in missing, missing
+    assert (
+        "The device gpu:7 is not on this machine"
+        in comfy.run(workflow("speak", HiggsTTSLoadModel={"device": "gpu:7"})).text()
+    )
+
+
 def test_long_narration_is_split_and_saved(comfy, workflow):
     prompt = workflow("long_narration", HiggsTTSSpeak={"chunk_seconds": 15.0})
     outcome = comfy.run(prompt)

@@ -37,7 +37,8 @@ def test_gpus_have_comfyui_s_names_and_there_is_one_for_all(devices, comfy, monk
 def test_a_device_of_another_machine_becomes_auto_with_a_warning(devices, load_module, caplog):
     (device,), warning = devices.resolve_devices("cuda:7")
     assert device == "cpu" and "cuda:7" in warning and warning in caplog.text
-    assert load_module("load").HiggsTTSLoadModel.validate_inputs("auto", device="cuda:7") is True
+    assert "cuda:7" in devices.device_names(), "or ComfyUI would refuse it"
+    assert load_module("load").HiggsTTSLoadModel.validate_inputs("auto") is True
 
 
 @pytest.mark.parametrize("choice, runner", [("auto", "auto"), ("on", "graph"), ("off", "eager")])

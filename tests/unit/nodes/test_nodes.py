@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import pathlib
 import sys
 import types
@@ -108,6 +109,14 @@ def test_linked_names_are_unknown_before_the_run(comfy):
     assert load.validate_inputs(None) is True and read.validate_inputs(None) is True
     for node, name in ((load, "model"), (save, "name"), (read, "voice")):
         assert node.fingerprint_inputs(**{name: None}) == node.fingerprint_inputs(**{name: None})
+
+
+def test_what_is_wrong_with_an_input_is_told_once(comfy):
+    """ComfyUI tells what `validate_inputs` returns once for each input that it names, but for sockets that grow."""
+    for node in node_list():
+        if check := vars(node).get("validate_inputs"):
+            names = inspect.getfullargspec(check.__func__).args
+            assert len({*names} - {"cls", "voices"}) == 1, node
 
 
 class TestSpeak:

@@ -48,9 +48,12 @@ def test_none_there_is_an_error_on_the_node(node):
 
 def test_what_is_no_address_is_refused_before_it_runs(node):
     check = node.validate_inputs
-    assert check(None) is True and check("box:8000") is True and check("box", "HIGGS_TTS_KEY") is True
+    assert check(None) is True and check("box:8000") is True and check("box HIGGS_TTS_KEY") is True
     assert "is not the address of a server" in check("ftp://box")
-    assert "environment variable" in check("box", "bai-secret") and "secret" not in check("box", "bai-secret")
+    assert "environment variable" in check("box bai-secret") and "secret" not in check("box bai-secret")
+    with pytest.raises(HiggsError, match="environment variable") as refused:
+        node.execute("box", key_variable="bai-secret")
+    assert "secret" not in str(refused.value)
 
 
 def test_stop_ends_the_search(node, comfy, interrupted):
