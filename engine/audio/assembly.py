@@ -32,13 +32,13 @@ class Assembly:
             return  # where it begins is not known
         start, stop = self._edges(wav)
         stop -= FADE if self._follows() else 0
-        self._tell(torch.cat([self._gap(), self._faded(wav[start:])[: max(0, stop - start)]]))
+        self._tell(self._gap(), self._faded(wav[start:])[: max(0, stop - start)])
 
     def append(self, wav: torch.Tensor) -> None:
         """The next chunk's whole sound [n]."""
         start, stop = self._edges(wav)
         before, spoken = self._gap(), self._faded(wav[start:stop], at_end=self._follows())
-        self._tell(torch.cat([before, spoken]))
+        self._tell(before, spoken)
         at = self._length + len(before)
         self._add(before, spoken)
         self.spans.append((at, at + len(spoken)))
@@ -63,11 +63,14 @@ class Assembly:
         self._wavs += wavs
         self._length += sum(map(len, wavs))
 
-    def _tell(self, wav: torch.Tensor):
+    def _tell(self, *wavs: torch.Tensor):
         """Lets hear what follows on the final samples, as far as it has not been heard."""
-        if self._hear is not None and len(new := wav[self._heard - self._length :]):
-            self._heard += len(new)
-            self._hear(new)
+        at = self._length
+        for wav in wavs:
+            if self._hear is not None and len(new := wav[self._heard - at :]):
+                self._heard += len(new)
+                self._hear(new)
+            at += len(wav)
 
     def _gap(self) -> torch.Tensor:
         return _silence(self._silences[len(self.spans)])
@@ -95,4 +98,5 @@ class Assembly:
 
 
 def _silence(seconds: float | None) -> torch.Tensor:
-    return torch.zeros(round((seconds or 0.0) * SAMPLE_RATE))
+    """Samples that share one zero: a long silence takes no memory before it is joined to the rest."""
+    return torch.zeros(1).expand(round((seconds or 0.0) * SAMPLE_RATE))

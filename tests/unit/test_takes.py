@@ -289,3 +289,12 @@ def test_joins_have_the_gap_that_was_asked_for_and_no_step(gap, ends):
     for _, stop in assembly.spans[:-1]:
         steps = whole[stop - FADE : stop + FADE].diff().abs()
         assert steps[FADE - 2 : FADE + 1].max() < 0.05, "a sound of half of full scale meets silence without a step"
+
+
+def test_a_long_silence_takes_no_memory_while_it_is_heard():
+    heard = []
+    assembly = Assembly([None, 3600.0, None], heard.append)
+    assembly.append(noise(1))
+    assembly.stream(noise(1))
+    assert sum(map(len, heard)) >= 3601 * SAMPLE_RATE
+    assert max(wav.untyped_storage().nbytes() for wav in heard) < 1 << 20
