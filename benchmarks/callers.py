@@ -172,7 +172,9 @@ async def soak(port: int, requests: int, clients: int) -> dict:
         words = random.Random(number)
         body = {"input": text_of(words, words.randint(1, 12)), "response_format": words.choice(("pcm", "wav", "mp3"))}
         body |= {"seed": number, "max_new_tokens": words.randint(5, 60), "retries": 0}
-        if kind in ("stream", "leave in the middle"):
+        if kind == "whole":
+            body["stream"] = False
+        elif kind in ("stream", "leave in the middle"):
             body |= {"response_format": "pcm", "stream": True}
         elif kind == "sse":
             body |= {"response_format": "pcm", "stream_format": "sse"}

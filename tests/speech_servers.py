@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import socket
 import threading
 import zlib
 from dataclasses import dataclass, field
@@ -41,6 +42,35 @@ def running(engine, voices=None, **given):
         thread.join()
         loop.close()
         speaker.close()
+
+
+def ask(port: int, method="POST", path=SPEECH, body=None, headers=()):
+    """(status, headers, body) of one call over a bare socket."""
+    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close", f"Content-Length: {len(data)}", *headers]
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + data)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(1 << 16):
+                answer += part
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    first, *others = head.decode().split("\r\n")
+    told = {name.lower(): value for name, _, value in (line.partition(": ") for line in others)}
+    return int(first.split()[1]), told, _unchunked(rest) if told.get("transfer-encoding") == "chunked" else rest
+
+
+def _unchunked(data):
+    whole = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        whole, data = whole + data[: int(size, 16)], data[int(size, 16) + 2 :]
+    return whole
+
+
+def error_of(answer) -> dict:
+    """The error of an answer of `ask`, in OpenAI's envelope."""
+    return json.loads(answer[2])["error"]
 
 
 def sound_of(text: str, rate: int = 24_000, seconds: float | None = None) -> np.ndarray:

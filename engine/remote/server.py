@@ -89,6 +89,7 @@ class Server:
         body["max_new_tokens"] = params.max_frames
         if self.kind is Kind.OURS:
             body |= {**sampling, "seed": params.seed, "index": said.index, "retries": 0}
+            body["stream"] = False  # with the sound's length, and how it ended
             return body | ({"scene": said.scene} if said.scene else {})
         sampling["top_k"] = params.top_k or -1  # how these turn it off
         return body | sampling | {"extra_params": sampling, "seed": foreign_seed(params.seed, said.index)}

@@ -28,7 +28,7 @@ from .speaker import Job, Refused, Speaker
 from .streams import EventStream, RawStream, finish_reason
 from .voices import VoiceFolder, transcript_beside
 
-_ENDS_KEPT = 1024  # of raw streams, whose body cannot say how they ended
+_ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
 _MOST_BODY = 2 * MOST_CLIP_BYTES
 _CLIPS_KEPT = 64
 OWNER = "higgs-tts"  # of the model, as told: by it our own clients know the server
@@ -166,7 +166,7 @@ class Server:
     async def _stream(
         self, request: web.Request, call: Call, voice: Voice | None, headers: dict[str, str]
     ) -> web.StreamResponse:
-        stream = (EventStream if call.stream == "sse" else RawStream)(request, headers)
+        stream = (EventStream if call.stream == "sse" else RawStream)(request, headers, call.format)
         try:
             async with contextlib.aclosing(self._say(call, voice, listens=True)) as speech:
                 async for said in speech:

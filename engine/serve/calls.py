@@ -74,7 +74,7 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
         raise BadCall("the body must be a JSON object.")
     text = _text(body, most_characters)
     sound = _one_of(body, "response_format", FORMATS, "mp3")
-    stream = _stream(body, sound)
+    stream = _stream(body)
     clip, voice = _clip(body), _string(body, "voice") or _string(body, "speaker") or DEFAULT_VOICE
     if clip and voice not in STOCK_VOICES:
         raise BadCall("a call has a voice or a reference, not both. Leave one of them out.", "voice")
@@ -100,17 +100,13 @@ def _text(body: Mapping, most_characters: int) -> str:
     return text
 
 
-def _stream(body: Mapping, sound: str) -> str:
-    """OpenAI's stream_format "sse", or `stream`, which is raw sound unless stream_format says otherwise."""
-    asked = body.get("stream", False)
-    if not isinstance(asked, bool):
+def _stream(body: Mapping) -> str:
+    """OpenAI's stream_format; only `stream: false` waits for the whole, and events are a stream always."""
+    asked = body.get("stream")
+    if not isinstance(asked, (bool, type(None))):
         raise BadCall("stream must be true or false.", "stream")
     how = _one_of(body, "stream_format", _TRANSPORT, "audio")
-    if not asked and how != "sse":
-        return ""
-    if sound != "pcm":
-        raise BadCall("only pcm can be streamed. Send response_format pcm.", "response_format")
-    return how
+    return "" if asked is False and how != "sse" else how
 
 
 def _clip(body: Mapping) -> Clip | None:

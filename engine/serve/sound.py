@@ -1,12 +1,15 @@
-"""Sound as the bytes of a file, in formats that OpenAI's API names."""
+"""Sound as the bytes of a file, whole or in parts, in formats that OpenAI's API names."""
 
 from __future__ import annotations
 
 import io
+import struct
 
+import numpy as np
 import torch
 
 from ..config import SAMPLE_RATE
+from ..errors import HiggsError
 from ..optional import import_optional
 
 FORMATS = {  # name -> media type
@@ -17,11 +20,20 @@ FORMATS = {  # name -> media type
     "opus": "audio/ogg",
 }
 _FILES = {"mp3": ("MP3", None), "wav": ("WAV", "PCM_16"), "flac": ("FLAC", "PCM_16"), "opus": ("OGG", "OPUS")}
+_CODECS = {"mp3": ("mp3", "libmp3lame"), "flac": ("flac", "flac"), "opus": ("ogg", "libopus")}  # FFmpeg's
+_OPTIONS = {"fflags": "+bitexact", "flush_packets": "1"}
+_PAGE = {"page_duration": "200000"}  # microseconds of Opus in a page; FFmpeg's default is a second
+_BIT_RATE = 64_000  # for one voice at 24 kHz more is not heard
+_UNKNOWN = 0xFFFFFFFF  # size of a WAV that is still being made: players read to the end
+_WAV_HEAD = struct.pack(
+    "<4sI8sIHHIIHH4sI",
+    *(b"RIFF", _UNKNOWN, b"WAVEfmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16, b"data", _UNKNOWN),
+)
 
 
 def pcm(wav: torch.Tensor) -> bytes:
     """wav [n] float32 in -1..1 -> 16 bits, little-endian, one channel, 24 kHz."""
-    return (wav.clamp(-1, 1) * 32767).round().to(torch.int16).numpy().astype("<i2").tobytes()
+    return wav.clamp(-1, 1).mul_(32767).round_().to(torch.int16).numpy().astype("<i2").tobytes()
 
 
 def encoded(wav: torch.Tensor, sound: str) -> bytes:
@@ -32,3 +44,85 @@ def encoded(wav: torch.Tensor, sound: str) -> bytes:
     buffer = io.BytesIO()
     import_optional("soundfile", "write")(buffer, wav.numpy(), SAMPLE_RATE, format=kind, subtype=subtype)
     return buffer.getvalue()
+
+
+class Encoder:
+    """Samples as they are, behind the head of a file if there is one."""
+
+    is_slow = False  # encoding should leave the event loop to others
+
+    def __init__(self, head: bytes = b""):
+        self._head = head
+
+    def encode(self, wav: torch.Tensor) -> bytes:
+        """Bytes for the next samples [n] float32; may be empty."""
+        head, self._head = self._head, b""
+        return head + pcm(wav)
+
+    def end(self) -> bytes:
+        """The file's last bytes."""
+        return self._head
+
+
+class _Made(bytearray):
+    """A file to write to that cannot seek, so FFmpeg mends nothing that has been sent."""
+
+    def write(self, data: bytes) -> int:
+        self.extend(data)
+        return len(data)
+
+    def take(self) -> bytes:
+        taken = bytes(self)
+        self.clear()
+        return taken
+
+
+class _Compressed(Encoder):
+    """Frames of a codec, by PyAV."""
+
+    is_slow = True
+
+    def __init__(self, container: str, codec: str):
+        options = _OPTIONS | (_PAGE if container == "ogg" else {})
+        self._made = _Made()
+        self._file = import_optional("av", "open")(self._made, "w", format=container, options=options)
+        self._to_frame = import_optional("av", "AudioFrame").from_ndarray
+        self._stream = self._file.add_stream(codec, rate=SAMPLE_RATE, layout="mono")
+        self._stream.bit_rate = _BIT_RATE
+
+    def encode(self, wav: torch.Tensor) -> bytes:
+        frame = self._to_frame(np.frombuffer(pcm(wav), "<i2")[None], "s16", "mono")
+        frame.sample_rate = SAMPLE_RATE
+        self._file.mux(self._stream.encode(frame))
+        return self._made.take()
+
+    def end(self) -> bytes:
+        self._file.mux(self._stream.encode(None))
+        self._file.close()
+        return self._made.take()
+
+
+class _AtEnd(Encoder):
+    """The whole file at the end."""
+
+    is_slow = True
+
+    def __init__(self, sound: str):
+        self._sound, self._wavs = sound, [torch.empty(0)]
+
+    def encode(self, wav: torch.Tensor) -> bytes:
+        self._wavs.append(wav)
+        return b""
+
+    def end(self) -> bytes:
+        return encoded(torch.cat(self._wavs), self._sound)
+
+
+def encoder_of(sound: str) -> Encoder:
+    """An encoder of FORMATS. Without PyAV mp3, flac and opus come whole at the end."""
+    if sound not in _CODECS:
+        return Encoder(_WAV_HEAD if sound == "wav" else b"")
+    try:
+        return _Compressed(*_CODECS[sound])
+    except HiggsError:  # PyAV is missing or broken
+        return _AtEnd(sound)

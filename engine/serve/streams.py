@@ -1,10 +1,11 @@
-"""Sound on its way to a caller while it is spoken: as raw samples, or as events."""
+"""Sound on its way to a caller while it is spoken: as a file's bytes, or as events."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from aiohttp import web
@@ -12,9 +13,10 @@ from aiohttp import web
 from ..config import SAMPLE_RATE
 from ..result import SpeechResult
 from .errors import envelope
-from .sound import FORMATS, pcm
+from .sound import FORMATS, encoder_of
 
-_HEADERS = {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}
+_PCM = {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}  # nothing in the sound says so
+_PART = SAMPLE_RATE  # samples written at a time
 
 
 def finish_reason(speech: SpeechResult) -> str:
@@ -23,13 +25,12 @@ def finish_reason(speech: SpeechResult) -> str:
 
 
 class RawStream:
-    """The samples alone, as `sound.pcm` has them. How they ended can only be asked afterwards."""
+    """A file's bytes. How the speech ended can only be asked afterwards."""
 
-    media = FORMATS["pcm"]
-
-    def __init__(self, request: web.Request, headers: Mapping[str, str]):
-        self._request = request
-        self.answer = web.StreamResponse(headers={**headers, **_HEADERS, "Content-Type": self.media})
+    def __init__(self, request: web.Request, headers: Mapping[str, str], sound: str):
+        self._request, self._encoder = request, encoder_of(sound)
+        own = {"Content-Type": self._media(sound), **(_PCM if sound == "pcm" else {})}
+        self.answer = web.StreamResponse(headers={**headers, **own})
 
     @property
     def has_begun(self) -> bool:
@@ -37,17 +38,28 @@ class RawStream:
         return self.answer.prepared
 
     async def hear(self, wav: torch.Tensor) -> None:
-        """The next sound [n] float32."""
-        await self._write(pcm(wav))
+        """Sends the next sound [n] float32, a long silence in parts as well."""
+        for part in wav.split(_PART):
+            if data := await self._run(self._encoder.encode, part):
+                await self._send(data)
 
     async def end(self, speech: SpeechResult) -> None:
-        """All of it has been heard."""
-        await self._write(b"")
+        """Sends what ends the file."""
+        await self._send(await self._run(self._encoder.end))
 
     async def fail(self, message: str) -> None:
-        """What comes is not whole: the connection breaks, for a raw body has no other way to say so."""
+        """Breaks the connection, so that nobody takes the sound for whole: a file has no other way to say so."""
         if self._request.transport is not None:
             self._request.transport.abort()
+
+    def _media(self, sound: str) -> str:
+        return FORMATS[sound]
+
+    async def _run(self, encode: Callable[..., bytes], *given: torch.Tensor) -> bytes:
+        return await asyncio.to_thread(encode, *given) if self._encoder.is_slow else encode(*given)
+
+    async def _send(self, data: bytes):
+        await self._write(data)
 
     async def _write(self, data: bytes):
         if not self.answer.prepared:
@@ -59,17 +71,20 @@ class RawStream:
 class EventStream(RawStream):
     """Server-sent events, named as OpenAI names them."""
 
-    media = "text/event-stream"
-
-    async def hear(self, wav: torch.Tensor) -> None:
-        await self._tell("speech.audio.delta", audio=base64.b64encode(pcm(wav)).decode())
-
     async def end(self, speech: SpeechResult) -> None:
+        if rest := await self._run(self._encoder.end):
+            await self._send(rest)
         usage = {"output_tokens": speech.frames, "seconds": round(speech.seconds, 3)}
         await self._tell("speech.audio.done", finish_reason=finish_reason(speech), usage=usage)
 
     async def fail(self, message: str) -> None:
         await self._tell("error", error=envelope(message, 500))
+
+    def _media(self, sound: str) -> str:
+        return "text/event-stream"
+
+    async def _send(self, data: bytes):
+        await self._tell("speech.audio.delta", audio=base64.b64encode(data).decode())
 
     async def _tell(self, event: str, **content: object):
         await self._write(f"event: {event}\ndata: {json.dumps({'type': event, **content})}\n\n".encode())

@@ -1,7 +1,6 @@
 """The server as programs meet it: OpenAI's own client, and sockets that misbehave."""
 
 import base64
-import contextlib
 import gc
 import io
 import json
@@ -27,7 +26,7 @@ from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import Job, Speaker  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
 from higgs_tts.engine.serve.voices import BUILT_IN  # noqa: E402
-from higgs_tts.tests.speech_servers import running  # noqa: E402
+from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
 
 SHORT = {"model": "tts-1", "voice": "alloy", "input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0}
 LONG = {**SHORT, "input": "This sentence goes on. " * 60, "max_new_tokens": 2000}
@@ -62,39 +61,11 @@ def served(engine, folder):
         yield port, speaker
 
 
-def ask(port, method="POST", path="/v1/audio/speech", body=None, headers=()):
-    """(status, headers, body) of one call over a bare socket."""
-    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close", f"Content-Length: {len(data)}", *headers]
-    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
-        connection.sendall("\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + data)
-        answer = b""
-        with contextlib.suppress(ConnectionResetError):
-            while part := connection.recv(1 << 16):
-                answer += part
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    first, *others = head.decode().split("\r\n")
-    told = {name.lower(): value for name, _, value in (line.partition(": ") for line in others)}
-    return int(first.split()[1]), told, _unchunked(rest) if told.get("transfer-encoding") == "chunked" else rest
-
-
-def _unchunked(data):
-    whole = b""
-    while data:
-        size, _, data = data.partition(b"\r\n")
-        whole, data = whole + data[: int(size, 16)], data[int(size, 16) + 2 :]
-    return whole
-
-
 def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "in vain"
         time.sleep(0.01)
-
-
-def error_of(answer):
-    return json.loads(answer[2])["error"]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +82,7 @@ class TestOpenAIClient:
         return openai.OpenAI(base_url=f"http://127.0.0.1:{served[0]}/v1", api_key="any", max_retries=0)
 
     def say(self, client, **given):
-        extra = {"seed": 3, "max_new_tokens": 40, "retries": 0}
+        extra = {"seed": 3, "max_new_tokens": 40, "retries": 0, "stream": False}
         asked = {"model": "tts-1", "voice": "nova", "input": SHORT["input"], **given}
         return client.audio.speech.create(**asked, extra_body=extra)
 
@@ -162,7 +133,8 @@ def test_many_at_once_say_what_each_says_alone(served, alone):
     answers = [None] * 4
 
     def call(number):
-        answers[number] = ask(served[0], body={**SHORT, "response_format": "pcm", "seed": 3 if number else 4})
+        body = {**SHORT, "response_format": "pcm", "stream": False, "seed": 3 if number else 4}
+        answers[number] = ask(served[0], body=body)
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -283,7 +255,7 @@ def test_who_goes_in_the_middle_of_a_write_is_no_error(another, monkeypatch, cap
 
     monkeypatch.setattr(RawStream, "hear", gone)
     with running(another) as (port, speaker):
-        ask(port, body={**SHORT, "response_format": "pcm", "stream": True})
+        ask(port, body={**SHORT, "response_format": "pcm"})
         wait_for(lambda: not speaker.speaking)
         assert ask(port, body=SHORT)[0] == 200
     assert not caplog.records

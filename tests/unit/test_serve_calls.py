@@ -16,7 +16,7 @@ def read(knows=lambda tag: True, **body):
 
 def test_what_is_left_out_has_defaults():
     call = read_call({"input": "Hello."}, 100, bool)
-    assert (call.text, call.voice, call.format, call.stream, call.clip) == ("Hello.", "default", "mp3", "", None)
+    assert (call.text, call.voice, call.format, call.stream, call.clip) == ("Hello.", "default", "mp3", "audio", None)
     assert call.params == SamplingParams() and call.ignored == ()
 
 
@@ -36,17 +36,21 @@ def test_sampling_stands_at_top_level_or_in_extra_params():
 @pytest.mark.parametrize(
     ("asked", "stream"),
     [
-        ({}, ""),
+        ({}, "audio"),  # as OpenAI does
+        ({"stream": None}, "audio"),
         ({"stream": False}, ""),
+        ({"stream": False, "stream_format": "audio"}, ""),
         ({"stream": True}, "audio"),
         ({"stream": True, "stream_format": "audio"}, "audio"),
-        ({"stream_format": "audio"}, ""),  # OpenAI's default
+        ({"stream_format": "audio"}, "audio"),
         ({"stream_format": "sse"}, "sse"),
+        ({"stream": False, "stream_format": "sse"}, "sse"),
         ({"stream": True, "stream_format": "sse"}, "sse"),
     ],
 )
-def test_ways_of_streaming(asked, stream):
-    assert read(response_format="pcm", **asked).stream == stream
+@pytest.mark.parametrize("sound", ["pcm", "wav", "mp3"])
+def test_ways_of_streaming(asked, stream, sound):
+    assert read(response_format=sound, **asked).stream == stream
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,6 @@ def test_unknown_fields_are_told():
         ({"voice": 5}, "voice", "must be a string"),
         ({"voice": "anna", "ref_audio": CLIP}, "voice", "not both"),
         ({"response_format": "mid"}, "response_format", "mp3, wav, pcm"),
-        ({"stream": True}, "response_format", "only pcm"),
         ({"stream": "yes"}, "stream", "true or false"),
         ({"stream_format": "ws"}, "stream_format", "audio, sse"),
         ({"speed": 5}, "speed", "0.25 to 4"),
