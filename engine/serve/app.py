@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import json
+import re
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -21,7 +21,9 @@ from ..resample import check_rate
 from ..result import SpeechResult
 from ..voice.clip import check_clip, decode_clip, read_clip
 from ..voice.voice import Voice
-from .calls import MOST_CLIP_BYTES, STOCK_VOICES, BadCall, Call, Clip, read_call
+from .bodies import MOST_BYTES, check_head, parse_form, parse_json
+from .calls import STOCK_VOICES, BadCall, Call, Clip, bounded, read_call
+from .errors import LOG
 from .errors import error as error_answer
 from .sound import FORMATS, encoded
 from .speaker import Job, Refused, Speaker
@@ -29,9 +31,9 @@ from .streams import EventStream, RawStream, finish_reason
 from .voices import VoiceFolder, transcript_beside
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
-_MOST_BODY = 2 * MOST_CLIP_BYTES
 _CLIPS_KEPT = 64
 OWNER = "higgs-tts"  # of the model, as told: by it our own clients know the server
+_NO_HEADER = re.compile(r"[^ -~]")  # characters that a header cannot hold
 _Said = torch.Tensor | SpeechResult
 
 
@@ -67,7 +69,8 @@ class Server:
 
     def app(self) -> web.Application:
         """The routes. To be run with handler_cancellation, so that a caller who goes frees the row."""
-        app = web.Application(middlewares=[self._answer_errors], client_max_size=_MOST_BODY)
+        handling = {"auto_decompress": False, "logger": LOG}
+        app = web.Application(middlewares=[self._answer_errors], client_max_size=MOST_BYTES, handler_args=handling)
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -88,6 +91,7 @@ class Server:
         try:
             if self._key and request.path != "/health" and not self._has_key(request):
                 raise BadCall("the key is missing or wrong. Send Authorization: Bearer KEY.", None, 401, "invalid_key")
+            check_head(request)
             return await handler(request)
         except web.HTTPException as error:  # aiohttp's own: no such route, a body that is too large
             return error_answer(error.reason, error.status)
@@ -121,12 +125,16 @@ class Server:
         return web.json_response({"voices": ["default", *self._voices.names()]})
 
     async def _add_voice(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        name, text, sample = form.get("name"), form.get("ref_text", ""), form.get("audio_sample")
-        if not isinstance(name, str) or not isinstance(text, str) or not isinstance(sample, web.FileField):
+        form = parse_form(await request.read(), request.headers.get("Content-Type", ""))
+        if not {"name", "audio_sample"} <= form.keys():
             raise BadCall("send a form with name, audio_sample (a sound file) and, if you can, ref_text.")
+        try:
+            name, text = form["name"].decode(), form.get("ref_text", b"").decode()
+        except UnicodeDecodeError:
+            raise BadCall("name and ref_text must be UTF-8.") from None
+        bounded("ref_text", text, self._limits.characters)
         with self._one_call():
-            voice = await self._encode(_clip(await asyncio.to_thread(sample.file.read), "audio_sample"), text)
+            voice = await self._made(form["audio_sample"], text, "audio_sample")
             name = await asyncio.to_thread(self._voices.add, name, voice)
         return web.json_response({"name": name, "seconds": voice.seconds})
 
@@ -141,16 +149,12 @@ class Server:
         return web.json_response({"id": request.match_info["id"], "finish_reason": end})
 
     async def _speech(self, request: web.Request) -> web.StreamResponse:
-        try:
-            body = await request.json()
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-            raise BadCall("the body is not JSON.") from None
-        call = read_call(body, self._limits.characters, self._knows_tag)
+        call = read_call(parse_json(await request.read()), self._limits.characters, self._knows_tag)
         with self._one_call():
             voice = await self._voice(call)
             headers = {"X-Request-Id": uuid.uuid4().hex, "X-Model": self._model}
             if call.ignored:
-                headers["X-Ignored-Fields"] = ", ".join(call.ignored).encode("ascii", "replace").decode()[:400]
+                headers["X-Ignored-Fields"] = _NO_HEADER.sub("?", ", ".join(call.ignored))[:400]
             if call.stream:
                 return await self._stream(request, call, voice, headers)
             return await self._whole(call, voice, headers)
@@ -230,7 +234,7 @@ class Server:
         digest = hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
         made = self._clips.pop(digest, None)
         if made is None:
-            made = asyncio.ensure_future(self._encode(_clip(clip.data, "ref_audio"), clip.transcript))
+            made = asyncio.ensure_future(self._made(clip.data, clip.transcript, "ref_audio"))
         self._clips[digest] = made
         while len(self._clips) > _CLIPS_KEPT:
             self._clips.popitem(last=False)
@@ -239,6 +243,9 @@ class Server:
         except (HiggsError, torch.OutOfMemoryError):  # the next call with it may be luckier
             self._clips.pop(digest, None)
             raise
+
+    async def _made(self, data: bytes, transcript: str, param: str) -> Voice:
+        return await self._encode(await asyncio.to_thread(_clip, data, param), transcript)
 
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
         loop = asyncio.get_running_loop()
@@ -253,11 +260,6 @@ class Server:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle)
 
-        try:
-            check_clip(*clip)
-            check_rate(clip[1], "The clip")
-        except HiggsError as error:
-            raise BadCall(str(error), "ref_audio") from error
         self._speaker.encode(*clip, transcript, end)
         return await made
 
@@ -274,6 +276,11 @@ class Server:
 
 def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
     try:
-        return decode_clip(data)
+        clip = decode_clip(data)
+        check_clip(*clip)
+        check_rate(clip[1], "The clip")
+    except HiggsError as error:
+        raise BadCall(str(error), param) from error
     except RuntimeError as error:  # soundfile's own
         raise BadCall(f"the clip cannot be read as sound ({error}). Send WAV or FLAC.", param) from error
+    return clip

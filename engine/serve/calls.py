@@ -83,20 +83,28 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     if tag and not (begins and any(delivery_slot(own[0]) == "speed" for own in TAG_LIKE.finditer(begins[0]))):
         text = tag + text
     unknown = tuple(sorted(name for name in body if name not in _KNOWN))
-    index = int(_number("index", body.get("index") or 0, 0, _MOST_INDEX))
-    return Call(text, voice, sound, clip, stream, _string(body, "scene"), _params(body), unknown, index)
+    index = int(_number("index", 0 if body.get("index") is None else body["index"], 0, _MOST_INDEX))
+    scene = _string(body, "scene")
+    bounded("scene", scene or "", most_characters)
+    bounded("ref_text", clip.transcript if clip else "", most_characters)
+    return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index)
+
+
+def bounded(param: str, text: str, most_characters: int) -> None:
+    """Raises BadCall for a text that is too long."""
+    if len(text) > most_characters:
+        raise BadCall(
+            f"{param} has {len(text)} characters; this server takes {most_characters}. Send less at a time.",
+            param,
+            code="input_too_long",
+        )
 
 
 def _text(body: Mapping, most_characters: int) -> str:
     text = body.get("input")
     if not isinstance(text, str) or not text.strip():
         raise BadCall("input must be the text to speak.", "input")
-    if len(text) > most_characters:
-        raise BadCall(
-            f"input has {len(text)} characters; this server takes {most_characters}. Send it in parts.",
-            "input",
-            code="input_too_long",
-        )
+    bounded("input", text, most_characters)
     return text
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+LOG = logging.getLogger("higgs_tts.serve")
+LOG.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))  # callers' faults
 
 
 def envelope(message: str, status: int, param: str | None = None, code: str | None = None) -> dict:

@@ -11,6 +11,7 @@ from .calls import STOCK_VOICES, BadCall
 
 BUILT_IN = Path(__file__).resolve().parents[2] / "nodes" / "voices"  # clips that ComfyUI's nodes offer as well
 _SAVED, _CLIPS = ".safetensors", (".wav", ".flac", ".mp3", ".ogg")
+_MOST_BYTES = 200  # of a name, so that a file can have it
 _NAME = re.compile(r"\w[\w .-]{0,63}")
 
 
@@ -57,7 +58,7 @@ class VoiceFolder:
         """Saves a voice into the folder -> its name. Raises BadCall for a name that is taken or no name of a file."""
         if self._folder is None:
             raise BadCall("this server keeps no voices. Start it with --voices FOLDER.", "name")
-        if not _NAME.fullmatch(name) or name.endswith((".", " ")):
+        if not _NAME.fullmatch(name) or name.endswith((".", " ")) or len(name.encode()) > _MOST_BYTES:
             raise BadCall("a voice's name has letters, digits, spaces, _ . and -, 64 at most.", "name")
         if name.casefold() in {*self._files(), *STOCK_VOICES}:
             raise BadCall(f"there is a voice {name!r} already. Choose another name, or delete it.", "name", 409)

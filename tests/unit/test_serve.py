@@ -221,12 +221,12 @@ def test_what_is_no_fault_of_the_clip_is_the_server_s(served, engine, monkeypatc
     [
         (b"", 400, "not JSON"),
         (b"\xff\xfe{", 400, "not JSON"),
-        (b"[" * 100_000, 400, "not JSON"),
+        (b"[" * 100_000, 400, "more than 500 values"),
         (b"[]", 400, "JSON object"),
         (b'{"input": "..."}', 400, "nothing to say"),
         (b'{"input": "Hi", "response_format": "mid"}', 400, "Choose one of"),
         (b'{"input": "Hi", "ref_audio": "UklGRg=="}', 400, "cannot be read as sound"),
-        (b'{"input": "' + b"x" * (21 << 20) + b'"}', 413, "Too Large"),
+        (b'{"input": "' + b"x" * (21 << 20) + b'"}', 413, "larger than 20 MB"),
     ],
 )
 def test_bad_bodies_are_answered(served, body, status, says):

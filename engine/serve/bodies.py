@@ -1,0 +1,58 @@
+"""Bodies of requests: what is refused before it is read, JSON, forms."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from aiohttp import web
+
+from .calls import MOST_CLIP_BYTES, BadCall
+
+MOST_BYTES = 2 * MOST_CLIP_BYTES
+_MOST_VALUES = 500  # of a JSON body, nested ones included
+_MOST_DIGITS = 40  # of a whole number that is read as one; a longer one is out of every range
+_MOST_PARTS = 16  # of a form
+_UTF8 = ("", "utf-8", "utf8", "us-ascii")
+_BOUNDARY = re.compile(r'^multipart/form-data\s*;.*?boundary="?([^\s";,]{1,70})', re.IGNORECASE)
+_FIELD = re.compile(rb'[;\s]name="?([^";\r\n]*)', re.IGNORECASE)
+
+
+def check_head(request: web.Request) -> None:
+    """Raises BadCall for a body that is too large, compressed or in another charset, before it is read."""
+    if (request.content_length or 0) > MOST_BYTES:
+        raise BadCall(f"the body is larger than {MOST_BYTES >> 20} MB. Send a shorter clip.", None, 413)
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise BadCall("the body has a Content-Encoding. Send it as it is.", None, 415)
+    if (charset := request.charset or "").lower() not in _UTF8:
+        raise BadCall(f"the body's charset is {charset[:40]!r}. Send UTF-8.", None, 415)
+
+
+def parse_json(data: bytes) -> Any:
+    """The JSON of a body. Raises BadCall for anything else, and for too many values before any of them is made."""
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that every quotation mark begins or ends a string
+    outside = b"".join(plain.split(b'"', 4 * _MOST_VALUES)[::2])
+    if sum(map(outside.count, (b"[", b"{", b","))) > _MOST_VALUES:
+        raise BadCall(f"the body has more than {_MOST_VALUES} values. Send only the fields of a call.")
+    try:
+        return json.loads(data.decode("utf-8-sig"), parse_int=_integer)
+    except (ValueError, RecursionError):
+        raise BadCall("the body is not JSON.") from None
+
+
+def parse_form(data: bytes, content_type: str) -> dict[str, bytes]:
+    """The fields of a form, multipart/form-data. Raises BadCall for anything else."""
+    boundary = _BOUNDARY.match(content_type)
+    if boundary is None:
+        raise BadCall("send a form, as multipart/form-data.")
+    fields = {}
+    for part in (b"\r\n" + data).split(b"\r\n--" + boundary[1].encode("utf-8", "replace"), _MOST_PARTS)[1:]:
+        head, _, value = part.partition(b"\r\n\r\n")
+        if name := _FIELD.search(head):
+            fields[name[1].decode("utf-8", "replace")] = value
+    return fields
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
