@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from typing import Any
 
 from ..config import SamplingParams, range_of
 from ..errors import HiggsError
+from ..prompt.chunking import LETTER_SECONDS
+from ..prompt.script import read_pauses
 from ..prompt.tags import TAG_LIKE, delivery_slot
 from .sound import FORMATS
 
@@ -105,6 +108,14 @@ def _text(body: Mapping, most_characters: int) -> str:
     if not isinstance(text, str) or not text.strip():
         raise BadCall("input must be the text to speak.", "input")
     bounded("input", text, most_characters)
+    silence = sum(pause.seconds for pause in read_pauses(text).pauses)
+    if len(text) + silence / LETTER_SECONDS > most_characters:
+        raise BadCall(
+            f"input has {len(text)} characters and {silence:g} s of pauses, which count as "
+            f"{math.ceil(silence / LETTER_SECONDS)} more; this server takes {most_characters}. Send less at a time.",
+            "input",
+            code="input_too_long",
+        )
     return text
 
 

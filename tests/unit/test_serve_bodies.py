@@ -107,6 +107,12 @@ def test_field_names_that_no_header_can_hold_are_told_without_these_characters(p
     assert status == 200 and told["x-ignored-fields"] == "a??X-Evil: 1, ??" and "x-evil" not in told
 
 
+def test_a_text_of_pauses_is_refused_by_its_field(port):
+    for text in ("One. " + "[pause 60] " * 1800, "[pause 60]" * 2000, "One [pause 60] two. " * 900):
+        message = assert_refused(ask(port, body={**SHORT, "input": text}), 400, "input")
+        assert "s of pauses" in message and "this server takes 20000" in message
+
+
 @pytest.mark.parametrize(
     "part",
     [

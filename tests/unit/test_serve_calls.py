@@ -67,6 +67,14 @@ def test_a_reference(asked):
     assert (clip.data, clip.transcript) == (b"sound", "It says.")
 
 
+def test_pauses_count_as_the_characters_that_could_be_said_meanwhile():
+    text = "One [pause 4] apple."
+    assert read(input=text).text == text
+    with pytest.raises(BadCall, match="4 s of pauses, which count as 60 more; this server takes 79") as caught:
+        read_call({"input": text}, 79, bool)
+    assert caught.value.code == "input_too_long"
+
+
 def test_speed_is_what_the_tags_give():
     said = {speed: read(speed=speed).text for speed in (0.5, 0.9, 1, 1.2, 2)}
     assert said[1] == "Hello." and said[0.5] == "<|prosody:speed_very_slow|>Hello."
@@ -94,6 +102,7 @@ def test_unknown_fields_are_told():
         ({"voice": 5}, "voice", "must be a string"),
         ({"voice": "anna", "ref_audio": CLIP}, "voice", "not both"),
         ({"response_format": "mid"}, "response_format", "mp3, wav, pcm"),
+        ({"input": "One [pause 5] apple, [pause 2 s] please."}, "input", "7 s of pauses, which count as 105 more"),
         ({"scene": "x" * 101}, "scene", "scene has 101 characters; this server takes 100"),
         ({"ref_audio": CLIP, "ref_text": "x" * 101}, "ref_text", "takes 100"),
         ({"index": []}, "index", "number from 0"),
