@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 
+import numpy as np
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
 
@@ -14,7 +15,7 @@ from higgs_tts.engine.serve import app, bodies
 from higgs_tts.engine.serve.bodies import parse_form, parse_json
 from higgs_tts.engine.serve.calls import BadCall
 from higgs_tts.engine.serve.voices import BUILT_IN
-from higgs_tts.tests.speech_servers import ask, error_of, running
+from higgs_tts.tests.speech_servers import ask, error_of, running, wav_file
 
 SHORT = {"input": "One apple.", "max_new_tokens": 20, "retries": 0, "response_format": "pcm"}
 VOICES = "/v1/audio/voices"
@@ -151,6 +152,15 @@ def test_a_name_that_no_file_can_have(port):
     parts = [b'name="name"\r\n\r\n' + "\U00020000".encode() * 64, b'name="audio_sample"; filename="a"\r\n\r\n' + clip]
     body = b"".join(b"--edge\r\nContent-Disposition: form-data; %s\r\n" % part for part in parts) + b"--edge--\r\n"
     assert "a voice's name" in assert_refused(ask(port, path=VOICES, body=body, headers=[FORM]), 400, "name")
+
+
+def test_a_clip_that_is_too_long_is_refused_by_its_field(port):
+    clip = wav_file(np.zeros(31 * 24_000, "float32"))
+    answer = ask(port, body={**SHORT, "ref_audio": base64.b64encode(clip).decode()})
+    assert "31.0 s" in assert_refused(answer, 400, "ref_audio")
+    parts = [b'name="name"\r\n\r\nlong', b'name="audio_sample"; filename="a.wav"\r\n\r\n' + clip]
+    body = b"".join(b"--edge\r\nContent-Disposition: form-data; %s\r\n" % part for part in parts) + b"--edge--\r\n"
+    assert "31.0 s" in assert_refused(ask(port, path=VOICES, body=body, headers=[FORM]), 400, "audio_sample")
 
 
 def test_others_are_served_while_a_body_is_handled(port, monkeypatch):

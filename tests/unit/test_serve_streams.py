@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
 
-pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 openai = pytest.importorskip("openai", reason="the openai package is not installed")
 
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
-from higgs_tts.engine.serve import sound, streams  # noqa: E402
+from higgs_tts.engine.serve import sound  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
 
 TEXT = "One apple lies on the table, and another one lies below it."
@@ -176,13 +176,13 @@ def test_without_pyav_mp3_comes_whole(port, alone, monkeypatch):
 
 
 def test_a_long_silence_is_written_in_parts(port, monkeypatch):
-    written, write = [], streams.RawStream._write
+    written, write = [], web.StreamResponse.write
 
     async def counted(self, data):
         written.append(len(data))
         await write(self, data)
 
-    monkeypatch.setattr(streams.RawStream, "_write", counted)
+    monkeypatch.setattr(web.StreamResponse, "write", counted)
     body = {**ASKED, **EXTRA, "input": "One apple. [pause 20] One apple.", "response_format": "pcm"}
     data = ask(port, body=body)[2]
     assert len(data) == sum(written) > 20 * 24_000 * SAMPLE and max(written) <= 24_000 * SAMPLE
