@@ -22,6 +22,9 @@ RUNNERS = ("auto", "graph", "eager")
 BOOK_FORMATS = ("flac", "wav", "mp3", "m4b")  # files of a book: one a chapter, of m4b one with all chapters
 KEY_VARIABLE = "HIGGS_TTS_API_KEY"  # environment variable: the key of our server, and what clients send
 BOOK_GAP = 0.6  # seconds of silence between a book's paragraphs
+MAX_WRITTEN = 200_000  # characters of a text that a page has checked while it is written
+MAX_SHEET = 1_000_000  # characters of a sheet of lines that a page has a seed written into
+MAX_PAGE_BODY = 4 << 20  # bytes of a request of a page
 
 
 _Number = TypeVar("_Number", int, float)

@@ -93,8 +93,10 @@ class LiveSound:
             if revision != self.revision or self._file.closed:
                 return None
             stop = min(stop, self._size // _WIDTH)
+            if start >= stop:
+                return b""
             self._file.seek(start * _WIDTH)
-            return self._file.read(max(0, stop - start) * _WIDTH)
+            return self._file.read((stop - start) * _WIDTH)
 
     def told(self, revision: int, outline: int) -> dict:
         """How it stands, as JSON takes it, without the first `outline` numbers of the outline where these still count.

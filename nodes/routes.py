@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 from server import PromptServer
 
-from ..engine import SAMPLE_RATE, HiggsError, with_seed
+from ..engine import MAX_PAGE_BODY, MAX_SHEET, SAMPLE_RATE, HiggsError, with_seed
 from . import events, voice_sounds, written_text
 
 WAIT = 5.0  # seconds that a question for news stays open
 MOST_SAMPLES = 20 * SAMPLE_RATE  # of an answer
+_MOST_SETTING = 1e6  # of a number that a page sends as a setting; each has a narrower range of its own
 
 
 def register() -> None:
     """Adds them to ComfyUI's own; once, before the server starts."""
     table = PromptServer.instance.routes
-    table.post("/higgs_tts/listen")(listen)
+    table.post("/higgs_tts/listen")(_sent(listen))
     table.get("/higgs_tts/runs")(runs)
     table.get("/higgs_tts/runs/{run}")(news)
     table.get("/higgs_tts/runs/{run}/samples")(samples)
     table.get("/higgs_tts/voices")(voices)
     table.get("/higgs_tts/voice")(voice)
     table.get("/higgs_tts/tags")(tags)
-    table.post("/higgs_tts/text")(text)
-    table.post("/higgs_tts/lines")(lines)
+    table.post("/higgs_tts/text")(_sent(text))
+    table.post("/higgs_tts/lines")(_sent(lines))
 
 
-async def listen(request: web.Request) -> web.Response:
+async def listen(asked: dict) -> web.Response:
     """Whether a page plays while a node speaks."""
-    asked = await _body(request)
     client, on = asked.get("client"), asked.get("on")
     if not isinstance(client, str) or not isinstance(on, bool):
         return _refuse("client must be the page's id, and on true or false.")
@@ -93,41 +95,61 @@ async def tags(request: web.Request) -> web.Response:
     return web.json_response(await asyncio.to_thread(written_text.tags_for, request.query.get("model", "")))
 
 
-async def text(request: web.Request) -> web.Response:
+async def text(asked: dict) -> web.Response:
     """What there is to tell of a text while it is written."""
-    asked = await _body(request)
     kind, written, model = (asked.get(name, "") for name in ("kind", "text", "model"))
     settings = asked.get("settings", {})
     if not all(isinstance(value, str) for value in (kind, written, model)):
         return _refuse("kind, text and model must be strings.")
-    numbers = settings.values() if isinstance(settings, dict) else [None]
-    if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in numbers):
-        return _refuse("settings must be numbers by their names.")
-    try:
-        return web.json_response(await asyncio.to_thread(written_text.look, kind, written, model, settings))
-    except HiggsError as error:
-        return _refuse(str(error))
+    if not isinstance(settings, dict) or not all(map(_is_setting, settings.values())):
+        return _refuse(f"settings must be numbers by their names, none beyond {_MOST_SETTING:,.0f}.")
+    return web.json_response(await asyncio.to_thread(written_text.look, kind, written, model, settings))
 
 
-async def lines(request: web.Request) -> web.Response:
+async def lines(asked: dict) -> web.Response:
     """A sheet of lines with a seed for one row."""
-    asked = await _body(request)
     sheet, row, seed = asked.get("lines"), asked.get("id"), asked.get("seed")
     if not (isinstance(sheet, str) and isinstance(row, str) and isinstance(seed, int)) or isinstance(seed, bool):
         return _refuse("lines and id must be strings, and seed a whole number.")
+    if len(sheet) > MAX_SHEET:
+        return _refuse(f"Not kept: sheets over {MAX_SHEET:,} characters are not changed. Enter the seed yourself.")
     try:
         return web.json_response({"lines": await asyncio.to_thread(with_seed, sheet, row, seed)})
     except HiggsError as error:
         return _refuse(f"Not kept: {error}")
 
 
+def _sent(answer: Callable[[dict], Awaitable[web.Response]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A route whose answer depends on the JSON object in the request's body."""
+
+    async def handler(request: web.Request) -> web.Response:
+        try:
+            return await answer(await _body(request))
+        except HiggsError as error:
+            return _refuse(str(error))
+
+    return handler
+
+
 async def _body(request: web.Request) -> dict:
-    """The JSON object that was sent; an empty one where it is something else."""
+    """The JSON object that was sent, as UTF-8 whatever its headers say. Raises HiggsError for anything else."""
+    data = bytearray()
     try:
-        sent = await request.json()
-    except ValueError:
-        return {}
-    return sent if isinstance(sent, dict) else {}
+        async for part in request.content.iter_chunked(1 << 16):
+            data += part
+            if len(data) > MAX_PAGE_BODY:
+                raise HiggsError(f"The request is longer than {MAX_PAGE_BODY:,} bytes. Send a shorter text.")
+        sent = json.loads(data)
+    except (ValueError, RecursionError, web.RequestPayloadError) as error:
+        reason = " ".join(str(error).split())[:80]
+        raise HiggsError(f"The request cannot be read ({reason}). Send a JSON object.") from error
+    if not isinstance(sent, dict):
+        raise HiggsError("The request is no JSON object. Send one.")
+    return sent
+
+
+def _is_setting(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MOST_SETTING
 
 
 def _number(request: web.Request, name: str, least: int = 0) -> int:

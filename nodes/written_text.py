@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from ..engine import (
+    MAX_WRITTEN,
     HiggsError,
     SamplingParams,
     TextCheck,
@@ -25,7 +26,6 @@ from .checkpoint_folders import AUTO, DOWNLOAD, find_checkpoint
 from .checkpoint_folders import fingerprint as files_of
 from .voice_folders import BUILT_IN, voices
 
-MOST = 200_000  # characters of a text that is looked at
 _MOST_NAMES = 64
 _GAPS = ("paragraph_gap", "turn_gap")
 
@@ -43,8 +43,8 @@ def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dic
     """
     if kind not in KINDS:
         raise HiggsError(f"the kind of text is {kind[:40]!r}. It must be one of: {', '.join(KINDS)}.")
-    if len(text) > MOST:
-        raise HiggsError(f"Texts over {MOST:,} characters are not looked at while they are written.")
+    if len(text) > MAX_WRITTEN:
+        raise HiggsError(f"Texts over {MAX_WRITTEN:,} characters are not looked at while they are written.")
     given = {name: float(settings[name]) for name in _GAPS if name in settings}
     params = replace(SamplingParams(), **given)
     check = _check_for(model)

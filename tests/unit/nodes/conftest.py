@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import pathlib
 import sys
 import types
@@ -216,6 +217,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     package = types.ModuleType("comfy_api")
     web = types.SimpleNamespace(
         Request=object,
+        RequestPayloadError=type("RequestPayloadError", (Exception,), {}),
         Response=lambda body, content_type: types.SimpleNamespace(status=200, data=body),
         json_response=lambda data, status=200: types.SimpleNamespace(status=status, data=data),
     )
@@ -258,16 +260,18 @@ def schemas(comfy):
 
 
 class Asked:
-    """A request as the routes see one."""
+    """A request as the routes see one. body: bytes as they are, an error that reading them raises, or JSON."""
 
     def __init__(self, body=None, run="", **query):
         self.match_info, self.query = {"run": run}, {name: str(value) for name, value in query.items()}
-        self._body = body
+        self._body = body if isinstance(body, (bytes, Exception)) else json.dumps(body).encode()
+        self.content = self
 
-    async def json(self):
+    async def iter_chunked(self, size):
         if isinstance(self._body, Exception):
             raise self._body
-        return self._body
+        for at in range(0, len(self._body), size):
+            yield self._body[at : at + size]
 
 
 @pytest.fixture

@@ -150,10 +150,25 @@ def test_who_closed_the_page_is_forgotten(server, ask, speak):
     assert server.sent == []
 
 
-@pytest.mark.parametrize("body", [None, [], "on", {"client": "me"}, {"client": 5, "on": True}, ValueError("no JSON")])
-def test_a_wrong_question_gets_a_sentence(ask, body):
-    answer = ask("listen", body)
-    assert answer.status == 400 and answer.data["error"].endswith(".")
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(None, [], "on", {"client": "me"}, {"client": 5, "on": True}),
+        *(b"", b"no JSON", b"{", b"\xff\xfe\xff", b'{"client": ' + b"[" * 20_000, b'{"on": ' + b"9" * 5000 + b"}"),
+        b'{"client": "' + b"x" * (4 << 20) + b'"}',
+    ],
+)
+@pytest.mark.parametrize("path", ["listen", "text", "lines"])
+def test_a_wrong_question_gets_a_sentence(ask, path, body):
+    answer = ask(path, body)
+    assert answer.status == 400 and answer.data["error"].endswith(".") and len(answer.data["error"]) < 200
+
+
+def test_a_body_that_is_not_encoded_as_it_says_gets_a_sentence(ask, comfy):
+    answer = ask(
+        "text", comfy["aiohttp"].web.RequestPayloadError("400, message:\n  Can not decode content-encoding: br")
+    )
+    assert answer.status == 400 and "Can not decode content-encoding: br" in answer.data["error"]
 
 
 def test_numbers_are_checked_and_what_is_gone_is_told(server, ask, speak):
@@ -167,6 +182,8 @@ def test_numbers_are_checked_and_what_is_gone_is_told(server, ask, speak):
     assert ask("runs/{run}/samples", run=run, revision=7, start=0, stop=10).status == 409
     assert ask("runs/{run}/samples", run="../etc/passwd").status == 404
     assert ask("runs/{run}/samples", run=run, revision=1, start=-5, stop=4).status == 200
+    far = ask("runs/{run}/samples", run=run, revision=1, start=999_999_999_999_999, stop=999_999_999_999_999)
+    assert (far.status, far.data) == (200, b"")
 
 
 def test_news_wait_for_what_is_not_known_yet(server, ask, load_module):

@@ -106,7 +106,11 @@ def test_names_come_from_the_script_and_the_voices(look, library):
         ({"kind": "text", "text": "x", "settings": {"turn_gap": "1"}}, "must be numbers"),
         ({"kind": "text", "text": "x", "settings": [1]}, "must be numbers"),
         ({"kind": "text", "text": "x", "settings": {"turn_gap": -1}}, "turn_gap"),
-        (None, "must be one of"),
+        ({"kind": "text", "text": "x", "settings": {"turn_gap": 10**400}}, "must be numbers"),
+        ({"kind": "text", "text": "x", "settings": {"takes": 10**400}}, "must be numbers"),
+        ({"kind": "text", "text": "x", "settings": {"takes": float("inf")}}, "must be numbers"),
+        ({"kind": "text", "text": "x", "settings": {"takes": float("nan")}}, "must be numbers"),
+        ({}, "must be one of"),
     ],
 )
 def test_a_wrong_question_gets_a_sentence(ask, body, told):
@@ -123,3 +127,5 @@ def test_a_kept_take_is_written_into_the_sheet(ask):
         assert answer.status == 400 and answer.data["error"].startswith("Not kept: ")
     for body in ({}, {"lines": "One.", "id": "001", "seed": "5"}, {"lines": "One.", "id": "001", "seed": True}):
         assert ask("lines", body).status == 400
+    answer = ask("lines", {"lines": "One.\n" * 200_001, "id": "000001", "seed": 5})
+    assert answer.status == 400 and "1,000,000" in answer.data["error"]
