@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from server import PromptServer
 from . import folders
 from .live_sound import LiveSound
 
-log = logging.getLogger("higgs_tts")
 RUN = "higgs_tts.run"  # the one event: a node begins to speak
 KEPT_RUNS, KEPT_BYTES = 32, 1 << 30  # sounds of earlier runs that can still be played
 _SAID = 80  # characters by which a page tells runs apart
@@ -39,9 +37,7 @@ class Run:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        folder = folders.temp()
-        folder.mkdir(parents=True, exist_ok=True)
-        self.sound = LiveSound(folder / f"higgs_tts_{self.id}.pcm", self._on_change)
+        self.sound = LiveSound(folders.temp() / f"higgs_tts_{self.id}.pcm", self._on_change)
 
     def _on_change(self):
         with contextlib.suppress(RuntimeError):  # the server has ended
@@ -93,13 +89,8 @@ def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]
     if server is None or node is None or client not in _listeners:
         yield None
         return
-    try:
-        prompt = getattr(server, "last_prompt_id", "")
-        run = Run(client, node, prompt, _workflow_of(prompt, server), seed, said)
-    except OSError as error:
-        log.warning("Higgs TTS: no player, since its sound cannot be kept in the temp folder (%s).", error)
-        yield None
-        return
+    prompt = getattr(server, "last_prompt_id", "")
+    run = Run(client, node, prompt, _workflow_of(prompt, server), seed, said)
     _make_room()
     _runs[run.id] = run
     server.send_sync(RUN, run.about(), client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ FRAME = SAMPLE_RATE // FRAME_RATE  # samples that one number of the outline stan
 SPEAKING, COMPLETE, STOPPED = "speaking", "complete", "stopped"
 _WIDTH = 2  # bytes of a sample
 _TICK = 1.0  # seconds after which readers are told how far it is, where nothing else is new
+_SETTLING = 5.0  # seconds that a node waits, at most, for its sound to be written
 _STRETCH = 1 << 20  # samples of a finished waveform that are looked at at a time
 
 _jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()  # what is left to write, of all sounds
@@ -35,8 +37,13 @@ class LiveSound:
     def __init__(self, path: Path, changed: Callable[[], None]):
         self._path, self._changed = path, changed
         self._lock = threading.Lock()  # file, outline and counters belong together
-        self._file = path.open("w+b")
-        self.state = SPEAKING
+        self.state, self.problem = SPEAKING, ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w+b")
+        except OSError as error:
+            self._file = io.BytesIO()
+            self._give_up(error)
         self.version = 0  # counts whatever is new
         self.revision = 0  # counts how often what had been there was replaced
         self.restarts: list[str] = []  # why the first chunk was spoken again, each time
@@ -78,6 +85,11 @@ class LiveSound:
         """No more will come."""
         _jobs.put(functools.partial(self._write, self._end, STOPPED))
 
+    def problems(self) -> tuple[str, ...]:
+        """Why not all of it can be heard, for the info output. Waits a moment for what is still to be written."""
+        settle(_SETTLING)
+        return (self.problem,) if self.problem else ()
+
     def close(self) -> None:
         """Drops the file. Whoever still asks gets nothing."""
         _jobs.put(self._drop)
@@ -112,6 +124,7 @@ class LiveSound:
                 "version": self.version,
                 "revision": self.revision,
                 "state": self.state,
+                "problem": self.problem,
                 "restarts": self.restarts,
                 "samples": self._size // _WIDTH,
                 "piece": self._piece // _WIDTH,
@@ -129,10 +142,18 @@ class LiveSound:
                 return
             try:
                 change(what)
-            except OSError:  # the disk is full: what is there can still be heard
-                self.state = STOPPED
+            except OSError as error:
+                self._give_up(error)
             self.version += 1
         self._changed()
+
+    def _give_up(self, error: OSError):
+        """Ends the sound where the disk is full. What has been written can still be heard."""
+        self.state = STOPPED
+        self.problem = (
+            f"The player stopped early, since {self._path.parent} could not be written ({error.strerror or error}). "
+            "Free some space there; the speech itself is whole."
+        )
 
     def _append(self, wav: np.ndarray):
         data = pcm16(wav)

@@ -129,7 +129,7 @@ def with_player(speak: Callable[..., SpeechResult], seed: int | None = None, sai
         listened = functools.partial(speak, on_audio=sound.hear, on_restart=sound.begin_anew)
         speech = with_bar(listened, sound.step)
         sound.finish(speech.wav)
-    return speech
+    return replace(speech, warnings=(*speech.warnings, *sound.problems()))
 
 
 def with_bar(speak: Callable[..., Speech], step: Callable[[int, int], None] | None = None) -> Speech:

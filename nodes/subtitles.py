@@ -126,6 +126,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
                 if sound is not None:
                     sound.finish(audio.for_player(wav, rate))
+                    sheet = replace(sheet, warnings=(*sheet.warnings, *sound.problems()))
         told = _describe(speech, model, sheet, lent.told)
         return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(), "\n".join(cue_lines(speech)))
 

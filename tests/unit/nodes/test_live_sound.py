@@ -150,6 +150,7 @@ def test_a_full_disk_ends_the_sound_and_not_the_speech(live, sound, monkeypatch)
     sound.hear(wave(960))
     told = sound.settled()
     assert told["state"] == "stopped" and sound.read(0, 0, 960) == as_sent(wave(960))
+    assert sound.problems() == (told["problem"],) and "No space left on device" in told["problem"]
 
 
 def test_ten_minutes_take_no_memory_worth_naming(sound):

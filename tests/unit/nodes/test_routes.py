@@ -109,12 +109,25 @@ def test_speech_is_the_same_with_and_without_a_listener(ask, speak):
     assert torch.equal(alone[0]["waveform"], heard[0]["waveform"]) and alone[1:] == heard[1:]
 
 
-def test_a_temp_folder_that_cannot_be_written_costs_the_player_and_not_the_speech(server, ask, speak, tmp_path, caplog):
+def test_a_temp_folder_that_cannot_be_written_is_told_and_costs_no_speech(server, ask, speak, tmp_path):
     listen(ask, "me")
     (tmp_path / "temp").write_text("a file")
-    audio, *_ = speak()
-    assert audio["waveform"].shape == (1, 1, 1920) and server.sent == []
-    assert "no player" in caplog.text
+    audio, info, *_ = speak()
+    assert audio["waveform"].shape == (1, 1, 1920)
+    told = ask("runs/{run}", run=server.sent[0][1]["id"], version=-1).data
+    assert (told["state"], told["samples"]) == ("stopped", 0)
+    assert "could not be written (File exists)" in told["problem"] and f"Warning: {told['problem']}" in info
+
+
+def test_a_temp_folder_that_fills_up_is_told(server, ask, speak, load_module, monkeypatch):
+    def full(data):
+        raise OSError(28, "No space left on device")
+
+    listen(ask, "me")
+    monkeypatch.setattr(load_module("live_sound"), "pcm16", full)
+    _, info, *_ = speak()
+    told = ask("runs/{run}", run=server.sent[0][1]["id"], version=-1).data
+    assert "(No space left on device)" in told["problem"] and f"Warning: {told['problem']}" in info
 
 
 def test_a_cancelled_run_ends_its_sound(server, ask, speak, comfy, interrupted, load_module):
