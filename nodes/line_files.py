@@ -48,12 +48,16 @@ class LineFiles(FileList):
         return sorted(file for file in self.listed.keys() - {*files} if (self.folder / file).is_file())
 
     def put(self, files: dict[str, tuple[str, bytes]]) -> None:
-        """Writes file -> (fingerprint, data), each whole or not at all. Raises HiggsError where that cannot be done."""
+        """Writes file -> (fingerprint, data), each whole or not at all. Raises HiggsError where that cannot be done;
+        the files written by then are listed.
+        """
         self.forget(files)
-        for file, (fingerprint, data) in files.items():
-            write_file(self.folder / file, data)
-            self.listed[file] = fingerprint, len(data)
-        self.write()
+        try:
+            for file, (fingerprint, data) in files.items():
+                write_file(self.folder / file, data)
+                self.listed[file] = fingerprint, len(data)
+        finally:
+            self.write()
 
 
 def _stat(path: Path) -> list[int]:

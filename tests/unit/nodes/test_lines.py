@@ -247,8 +247,11 @@ def test_a_damaged_list_counts_as_absent(run):
 
 
 def test_a_run_that_ends_early_leaves_no_wrong_file(run, monkeypatch):
-    """What is being written is not in the list, so it is made again even where its text changes back."""
+    """What is being written is not in the list, so it is made again even where its text changes back; what had been
+    written before is.
+    """
     run(SHEET, voices=VOICES)
+    changed = SHEET.replace("Hello", "Hallo").replace("Good", "God")
 
     def full(path, data, write=file_list.write_whole):
         if path.name == "bye.wav":
@@ -257,10 +260,11 @@ def test_a_run_that_ends_early_leaves_no_wrong_file(run, monkeypatch):
 
     monkeypatch.setattr(file_list, "write_whole", full)
     with pytest.raises(HiggsError, match=r"Higgs Lines: .*bye\.wav could not be written: No space left"):
-        run(SHEET.replace("Hello", "Hallo").replace("Good", "God"), voices=VOICES)
+        run(changed, voices=VOICES)
     monkeypatch.undo()
-    assert "hello.wav" not in json.loads((run.folder / "lines.json").read_text(encoding="utf-8"))["files"]
-    assert not list(run.folder.rglob("*.part"))
+    listed = json.loads((run.folder / "lines.json").read_text(encoding="utf-8"))["files"]
+    assert sorted(listed) == ["door/who.wav", "hello.wav"] and not list(run.folder.rglob("*.part"))
+    assert run(changed, voices=VOICES) == ["God bye."]
     assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
 
 
