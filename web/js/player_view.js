@@ -137,7 +137,7 @@ function whatItSays(player) {
         const done = Math.max(sound.done, sound.samples / RATE) * RATE
         said.push(done ? `${clock(done)} of about ${clock(sound.length)} spoken${left}.` : "Starting...")
     } else if (sound.state === "gone") said.push("Not kept any more: run the node again.")
-    else if (sound.state === "stopped") said.push("Stopped.")
+    else if (sound.state === "stopped") said.push(sound.problem || "Stopped.")
     else if (sound.run.seed !== null) said.push(`Seed ${sound.run.seed}.`)
     if (sound.restarts.length) said.push(`Spoken again: ${sound.restarts.join(", then ")}.`)
     return said.filter(Boolean).join(" ")

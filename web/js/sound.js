@@ -19,6 +19,7 @@ export class Sound extends EventTarget {
         this.done = 0 // seconds of it that are spoken, also where none can be heard yet
         this.left = 0 // seconds until all is spoken
         this.pace = 0 // seconds of each sequence that are spoken in a second
+        this.problem = "" // why it stopped before its end, where the disk is full
         /** @type {string[]} why its beginning was spoken again */
         this.restarts = []
         this.outline = new Uint8Array(1024)
@@ -53,6 +54,7 @@ export class Sound extends EventTarget {
     #take(told) {
         const begunAnew = told.restarts.length > this.restarts.length
         this.state = told.state
+        this.problem = told.problem
         this.samples = told.samples
         this.piece = told.piece
         this.expected = told.expected
