@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import reprlib
 import wave as wave_format
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -14,11 +15,13 @@ from ..engine import SAMPLE_RATE, HiggsError, SpeechResult, resample
 _HEADER = 44  # bytes of a WAV file before its samples
 
 
-def to_clip(audio: dict | None, name: str = "audio") -> tuple[torch.Tensor, int]:
+def to_clip(audio: object, name: str = "audio") -> tuple[torch.Tensor, int]:
     """(wave [C, S], Hz) of an AUDIO. Raises HiggsError, with the input's name, where it is not exactly one clip."""
     if audio is None:
         raise HiggsError(f"the {name} input is empty (a video without a sound track, perhaps). Connect a sound clip.")
-    wave, rate = audio["waveform"], audio["sample_rate"]
+    wave, rate = (audio.get(key) for key in ("waveform", "sample_rate")) if isinstance(audio, Mapping) else (None, None)
+    if not isinstance(wave, torch.Tensor) or not isinstance(rate, (int, float)):
+        raise HiggsError(f"the {name} input is {reprlib.repr(audio)}, which is no sound. Connect Load Audio.")
     if wave.dim() != 3 or wave.shape[0] != 1:
         raise HiggsError(
             f"the {name} input has the shape {list(wave.shape)}. Connect one clip at a time: [1, channels, samples]."

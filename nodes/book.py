@@ -35,10 +35,11 @@ from ..engine import (
 from ..engine import said_as as spelled
 from . import folders, progress_text, types, voice_files
 from .exit_guard import is_exiting
+from .linked import check_linked
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .remote_model import AnyModel
-from .speak import FRESH, advanced_inputs, retries_input, said_as, sampling_inputs
+from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 from .written import Written
@@ -134,7 +135,8 @@ class HiggsTTSBook(io.ComfyNode):
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
-            params, place = replace(FRESH, **settings), folders.below_output(folder)
+            check_linked(model=model)
+            params, place = sampling(settings), folders.below_output(folder)
             found, sockets = _read(book, text, script, by_name(voices))
             given = voices_of(found.speakers, sockets, model, found.head)
             found = spelled(found, said_as(pronunciations))

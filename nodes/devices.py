@@ -35,7 +35,7 @@ def device_names() -> list[str]:
     return _Devices(["auto", *gpus, "cpu"])
 
 
-def resolve_devices(name: str) -> tuple[list[str], str]:
+def resolve_devices(name: object) -> tuple[list[str], str]:
     """(devices, warning) of a choice. A CUDA device has its index: ComfyUI never unloads from one without.
 
     "auto" is the CPU where there is no CUDA. A device that is not here, saved on another machine, becomes "auto" with a
@@ -48,7 +48,7 @@ def resolve_devices(name: str) -> tuple[list[str], str]:
     here = [f"cuda:{index}" for index in range(_gpu_count())]
     if name == ALL and here:
         return sorted(here, key=lambda device: device != auto), ""
-    match = _GPU.fullmatch(name)
+    match = _GPU.fullmatch(str(name))
     if match and f"cuda:{match[1]}" in here:
         return [f"cuda:{match[1]}"], ""
     if name == ALL:

@@ -10,10 +10,11 @@ from comfy_api.latest import io
 
 from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt
 from . import audio, types, voice_files, widgets
+from .linked import check_linked
 from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
-from .speak import FRESH, advanced_inputs, describe, retries_input, said_as, sampling_inputs, srt_output, with_player
+from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, srt_output, with_player
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 
@@ -91,7 +92,8 @@ class HiggsTTSDialogue(io.ComfyNode):
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
-            params = replace(FRESH, **settings)
+            check_linked(model=model)
+            params = sampling(settings)
             dialogue, sockets = _read(script, by_name(voices))
             if not dialogue.turns:
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")

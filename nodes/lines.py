@@ -6,7 +6,6 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from comfy_api.latest import io
@@ -16,10 +15,11 @@ from . import audio, folders, types, voice_files
 from .line_files import LineFiles, look, subtitles_of
 from .line_plan import LinePlan, LineTake, plan
 from .line_takes import takes_of
+from .linked import check_linked
 from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
-from .speak import FRESH, advanced_inputs, describe, retries_input, said_as, sampling_inputs, with_player
+from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, with_player
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 from .whole_lists import single
@@ -116,7 +116,8 @@ class HiggsTTSLines(io.ComfyNode):
         subtitles: bool = False,
         **settings: float,
     ) -> io.NodeOutput:
-        params = replace(FRESH, **settings)
+        check_linked(model=model)
+        params = sampling(settings)
         rows, files = read_lines(*lines), LineFiles(folders.below_output(folder))
         spoken = [row for row in rows if row.has_words]
         scene = scene.strip()

@@ -77,7 +77,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
         cls, model: str, device: str = EngineConfig.device, graphs: str = DEFAULT_GRAPHS, **settings: str | int
     ) -> io.NodeOutput:
         with node_errors(NAME):
-            folder, name = _resolve_model(model, cls.hidden.unique_id)
+            folder, name = _resolve_model(str(model), cls.hidden.unique_id)
             files = fingerprint(folder)  # before they are read: a later change then counts as one
             devices, warning = resolve_devices(device)
             config = EngineConfig(model=str(folder), runner=resolve_runner(graphs))

@@ -8,6 +8,7 @@ from comfy_api.latest import io
 
 from ..engine import Adapter, Engine, HiggsError
 from . import types, widgets
+from .linked import check_linked
 from .lora_folders import find_lora, lora_fingerprint, loras
 from .node_errors import node_errors
 from .remote_model import AnyModel, ServerModel
@@ -63,6 +64,7 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
     @classmethod
     def execute(cls, model: AnyModel, name: str, strength: float = Adapter.strength) -> io.NodeOutput:
         with node_errors(NAME):
+            check_linked(model=model)
             if not strength:
                 return io.NodeOutput(model)
             if isinstance(model, ServerModel):
@@ -70,7 +72,7 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                     "a LoRA changes the weights, and these are on a server. Start the server with it: python -m engine "
                     "serve --lora FILE."
                 )
-            path = find_lora(name)
+            path = find_lora(str(name))
             files = [*model.model.files, *lora_fingerprint(path)]  # before they are read: a later change counts as one
             adapter = Adapter(str(path), strength)
             configs = [patcher.engine.config for patcher in (model, *model.others)]

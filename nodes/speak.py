@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import comfy.utils
@@ -26,6 +26,7 @@ from ..engine import (
 )
 from . import audio, events, progress_text, types, widgets
 from .exit_guard import is_exiting
+from .linked import check_linked
 from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .remote_model import AnyModel
@@ -93,7 +94,8 @@ class HiggsTTSSpeak(io.ComfyNode):
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
-            params = replace(SamplingParams(), **settings)
+            check_linked(model=model, **({} if voice is None else {"voice": voice}))
+            params = sampling(settings, SamplingParams())
             if not text.strip():
                 raise HiggsError("the text is empty. Enter the text to speak.")
             said = said_as(pronunciations).apply(text)
@@ -105,6 +107,14 @@ class HiggsTTSSpeak(io.ComfyNode):
 
 
 FRESH = SamplingParams(paragraph_gap=PARAGRAPH_GAP)  # what nodes that no old workflow has start from
+
+
+def sampling(settings: Mapping[str, float], fresh: SamplingParams = FRESH) -> SamplingParams:
+    """The settings of a node, on top of what a new one has. Raises HiggsError for an input that no node has."""
+    known = {field.name for field in fields(SamplingParams)}
+    if unknown := sorted(settings.keys() - known):
+        raise HiggsError(f"there is no input {unknown[0][:80]!r}. Take it out; sockets for voices end at voice_16.")
+    return replace(fresh, **settings)
 
 
 def said_as(pronunciations: str) -> Pronunciations:

@@ -9,6 +9,7 @@ from comfy_api.latest import io
 
 from ..engine import Voice, speaker_key
 from . import types, voice_files
+from .linked import check_linked
 from .remote_model import AnyModel
 from .voice_folders import built_in_voices, find_voice, voice_called
 
@@ -30,8 +31,10 @@ def even_loudness_input(tooltip: str) -> io.Input:
 
 
 def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
-    """The connected voices by their sockets' numbers, and by their own names."""
-    connected = {name.rpartition("_")[2]: voice for name, voice in (voices or {}).items() if voice is not None}
+    """The connected voices by their sockets' numbers, and by their own names. Raises HiggsError for what is none."""
+    given = {name: voice for name, voice in (voices or {}).items() if voice is not None}
+    check_linked(**given)
+    connected = {name.rpartition("_")[2]: voice for name, voice in given.items()}
     return connected | {speaker_key(voice.name): voice for voice in connected.values() if voice.name}
 
 

@@ -27,10 +27,11 @@ from ..engine import (
     speak_cues,
 )
 from . import audio, events, types, voice, voice_files, widgets
+from .linked import check_linked
 from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
-from .speak import FRESH, advanced_inputs, retries_input, said_as, sampling_inputs, told_again, with_bar
+from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, told_again, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
 from .subtitle_files import fingerprint, subtitle_text
 from .voice_folders import listed_pronunciations, voice_called
@@ -106,10 +107,11 @@ class HiggsTTSSubtitles(io.ComfyNode):
         **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
+            check_linked(model=model)
             # By name: what is not connected is not given, and an empty one is an error.
             clips = {name: audio.to_clip(settings.pop(name), name) for name in ("film", "bed") if name in settings}
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
-            params = replace(FRESH, **settings)
+            params = sampling(settings)
             text, doubts = subtitle_text(srt)
             sheet, sockets = _read(text, by_name(voices), "film" in clips)
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))

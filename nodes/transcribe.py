@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from comfy_api.latest import io
 
-from ..engine import WHISPERS, ClipParams, cut_clip, download_whisper, find_whispers, transcribe, whisper_size
+from ..engine import (
+    WHISPERS,
+    ClipParams,
+    HiggsError,
+    cut_clip,
+    download_whisper,
+    find_whispers,
+    transcribe,
+    whisper_size,
+)
 from . import audio as clips
 from . import folders, types
 from .checkpoint_folders import DOWNLOAD
@@ -50,15 +59,17 @@ class HiggsTTSTranscribe(io.ComfyNode):
         """Makes ComfyUI accept a model that has been downloaded since. A linked name (None) is known later."""
         if whisper is None or whisper in choices() or whisper.removeprefix(DOWNLOAD) in WHISPERS:
             return True
-        return f"{NAME}: there is no {whisper!r} in models/{FOLDER}. Put it there, or choose a download, and press R."
+        return f"{NAME}: {_missing(whisper)}"
 
     @classmethod
     def execute(cls, audio: dict | None, whisper: str, start: float = 0.0, length: float = 0.0) -> io.NodeOutput:
         with node_errors(NAME):
             wav, rate = clips.to_clip(audio)
             part = cut_clip(wav, rate, ClipParams(start, length))
-            name, roots = whisper.removeprefix(DOWNLOAD), folders.registered(FOLDER)
+            name, roots = str(whisper).removeprefix(DOWNLOAD), folders.registered(FOLDER)
             folder = find_whispers(roots).get(name)
+            if folder is None and name not in WHISPERS:
+                raise HiggsError(_missing(name))
             if folder is None:
                 folder = show_download(
                     lambda on_progress: download_whisper(name, roots[0], on_progress), cls.hidden.unique_id
@@ -67,6 +78,10 @@ class HiggsTTSTranscribe(io.ComfyNode):
             free_memory(whisper_size(folder), device)
             check_interrupt()
             return io.NodeOutput(transcribe(folder, part, rate, device))
+
+
+def _missing(whisper: str) -> str:
+    return f"there is no {whisper!r} in models/{FOLDER}. Put it there, or choose a download, and press R."
 
 
 def choices() -> list[str]:

@@ -7,6 +7,7 @@ from comfy_api.latest import io
 from ..engine import ClipParams, Voice, Wave, cut_clip, misfit
 from . import audio as clips
 from . import types, widgets
+from .linked import check_linked
 from .memory import free_memory
 from .node_errors import check_interrupt, node_errors
 from .remote_model import AnyModel
@@ -57,6 +58,7 @@ class HiggsTTSVoice(io.ComfyNode):
         cls, model: AnyModel, audio: dict | None, transcript: str = "", start: float = 0.0, length: float = 0.0
     ) -> io.NodeOutput:
         with node_errors(NAME):
+            check_linked(model=model)
             wav, rate = clips.to_clip(audio)
             made = encode(model, cut_clip(wav, rate, ClipParams(start, length)), rate, transcript)
         return io.NodeOutput(made, describe(made, "Enter what is said in the clip into transcript."))

@@ -10,6 +10,7 @@ from comfy_api.latest import io, ui
 
 from ..engine import HiggsError, Voice, read_clip
 from . import types, voice
+from .linked import check_linked
 from .node_errors import node_errors
 from .remote_model import AnyModel
 from .transcripts import transcript_of
@@ -53,6 +54,7 @@ class HiggsTTSSaveVoice(io.ComfyNode):
     @classmethod
     def execute(cls, voice: Voice, name: str, overwrite: bool = False) -> io.NodeOutput:
         with node_errors(SAVE_NAME):
+            check_linked(voice=voice)
             wanted = voice_target(name)
             path = wanted if overwrite else _free_name(wanted, voice)
             if not _is_saved_in(path, voice):  # else it keeps its time, so that Load Voice need not read it again
@@ -119,7 +121,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
     @classmethod
     def execute(cls, voice: str, model: AnyModel | None = None) -> io.NodeOutput:
         with node_errors(LOAD_NAME):
-            path = find_voice(voice)
+            path = find_voice(str(voice))
             loaded = load(path, model)
         return io.NodeOutput(loaded, _describe(path, loaded))
 
@@ -130,6 +132,7 @@ def load(path: Path, model: AnyModel | None) -> Voice:
         return Voice.load(path)
     if model is None:
         raise HiggsError(f"{path.name} is an audio clip; making a voice of it needs a model. Connect Higgs Load Model.")
+    check_linked(model=model)
     transcript, _ = transcript_of(path)
     return voice.encode(model, *read_clip(path), transcript=transcript, name=path.stem)
 

@@ -155,9 +155,9 @@ class TestSpeak:
 
     def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, load_module, comfy, patcher):
         audio, info, srt = (
-            load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice="v", scene=" a room ", seed=5).args
+            load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice=VOICE, scene=" a room ", seed=5).args
         )
-        assert patcher.engine.calls == ["open", ("Hi", "v", SamplingParams(seed=5), "a room")]
+        assert patcher.engine.calls == ["open", ("Hi", VOICE, SamplingParams(seed=5), "a room")]
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
         assert srt == "1\n00:00:00,000 --> 00:00:00,080\nHi\n"
         assert info.splitlines() == [

@@ -1,0 +1,22 @@
+"""Checks of inputs that only a link can fill: a workflow for the API may hold a text or a number there."""
+
+from __future__ import annotations
+
+import reprlib
+
+from ..engine import HiggsError, Voice
+from .patcher import HiggsPatcher
+from .remote_model import ServerModel
+
+_TAKEN = {
+    "model": ((HiggsPatcher, ServerModel), "Connect Higgs Load Model or Higgs TTS Server."),
+    "voice": (Voice, "Connect Higgs Load Voice or Higgs Voice."),
+}
+
+
+def check_linked(**inputs: object) -> None:
+    """Raises HiggsError for a `model`, a `voice` or a `voice_3` that came from no node of the pack."""
+    for name, value in inputs.items():
+        kind, remedy = _TAKEN[name.partition("_")[0]]
+        if not isinstance(value, kind):
+            raise HiggsError(f"{name} is {reprlib.repr(value)}, which is no {name.partition('_')[0]}. {remedy}")

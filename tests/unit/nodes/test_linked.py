@@ -1,0 +1,124 @@
+"""Workflows for the API may hold a text or a number where only a link makes sense: one sentence each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from higgs_tts.engine import HiggsError, Voice
+
+AUDIO = {"waveform": torch.zeros(1, 1, 48000), "sample_rate": 24000}
+VOICE = Voice(torch.zeros(50, 8, dtype=torch.int64), "One.")
+SCRIPT = "Anna: Hi.\nTom: Ho."
+CUES = "1\n00:00:00,500 --> 00:00:02,500\nAnna: Hi."
+SPEAKING = [
+    ("speak.HiggsTTSSpeak", {"text": "Hi."}),
+    ("dialogue.HiggsTTSDialogue", {"script": SCRIPT}),
+    ("lines.HiggsTTSLines", {"lines": "Hi."}),
+    ("subtitles.HiggsTTSSubtitles", {"srt": CUES}),
+    ("book.HiggsTTSBook", {}),
+]
+OTHERS = [
+    ("lora.HiggsTTSLoadLoRA", {"name": "a"}),
+    ("voice.HiggsTTSVoice", {"audio": AUDIO}),
+    ("voice_files.HiggsTTSLoadVoice", {"voice": "b.wav"}),
+]
+LITERALS = ["text", 5, 0.5, True, {}, ["7", 0, 1]]
+
+
+@pytest.fixture
+def run(load_module, make_engine, library):
+    """run("speak.HiggsTTSSpeak", text="Hi") -> the output, with a model unless one is given"""
+    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher.model.label, patcher.model.warnings, patcher.model.files = "higgs", (), []
+
+    def run(where, **inputs):
+        module, _, node = where.partition(".")
+        inputs = {"model": patcher, **inputs}
+        if "Save" in node or "Transcribe" in node:
+            del inputs["model"]
+        if module == "lines":
+            inputs = {name: listed(value) for name, value in inputs.items()}
+        return getattr(load_module(module), node).execute(**inputs)
+
+    return run
+
+
+def listed(value):
+    """As ComfyUI gives a node its inputs that takes lists whole."""
+    return {name: [held] for name, held in value.items()} if isinstance(value, dict) and value else [value]
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+@pytest.mark.parametrize("node, inputs", [*SPEAKING, *OTHERS])
+def test_no_model(run, node, inputs, literal):
+    with pytest.raises(
+        HiggsError, match=r"^Higgs \w+( \w+)?: model is .*, which is no model\. Connect Higgs Load Model"
+    ):
+        run(node, **{**inputs, "model": literal})
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+@pytest.mark.parametrize("node, inputs", SPEAKING[1:])
+def test_no_voices(run, node, inputs, literal):
+    with pytest.raises(HiggsError, match=r"^Higgs \w+: voice_2 is .*, which is no voice\. Connect Higgs Load Voice"):
+        run(node, **inputs, voices={"voice_1": VOICE, "voice_2": literal})
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+@pytest.mark.parametrize(
+    "node, inputs", [("speak.HiggsTTSSpeak", {"text": "Hi."}), ("voice_files.HiggsTTSSaveVoice", {"name": "a"})]
+)
+def test_no_voice(run, node, inputs, literal):
+    with pytest.raises(
+        HiggsError, match=r"^Higgs \w+( \w+)?: voice is .*, which is no voice\. Connect Higgs Load Voice"
+    ):
+        run(node, **inputs, voice=literal)
+
+
+@pytest.mark.parametrize(
+    "literal", [*LITERALS, {"waveform": [0.0], "sample_rate": 24000}, {**AUDIO, "sample_rate": "24000"}]
+)
+@pytest.mark.parametrize(
+    "node, inputs, name",
+    [
+        ("voice.HiggsTTSVoice", {}, "audio"),
+        ("transcribe.HiggsTTSTranscribe", {"whisper": "a"}, "audio"),
+        ("subtitles.HiggsTTSSubtitles", {"srt": CUES}, "film"),
+        ("subtitles.HiggsTTSSubtitles", {"srt": CUES}, "bed"),
+    ],
+)
+def test_no_sound(run, node, inputs, name, literal):
+    with pytest.raises(
+        HiggsError, match=rf"^Higgs \w+: the {name} input is .*, which is no sound\. Connect Load Audio"
+    ):
+        run(node, **inputs, **{name: literal})
+
+
+@pytest.mark.parametrize("node, inputs", SPEAKING)
+def test_an_input_that_no_node_has(run, node, inputs):
+    """ComfyUI hands over whatever is linked."""
+    with pytest.raises(HiggsError, match=r"^Higgs \w+: there is no input 'voices\.voice_17'.* end at voice_16"):
+        run(node, **inputs, **{"voices.voice_17": VOICE})
+
+
+@pytest.mark.parametrize("literal", [None, 5, "nothing of that name"])
+@pytest.mark.parametrize(
+    "node, name",
+    [
+        ("load.HiggsTTSLoadModel", "model"),
+        ("voice_files.HiggsTTSLoadVoice", "voice"),
+        ("lora.HiggsTTSLoadLoRA", "name"),
+        ("transcribe.HiggsTTSTranscribe", "whisper"),
+        ("book.HiggsTTSBook", "book"),
+    ],
+)
+def test_a_choice_that_is_none_of_the_list(run, node, name, literal):
+    inputs = {"audio": AUDIO} if "Transcribe" in node else {}
+    with pytest.raises(HiggsError, match=rf"^Higgs .*: there is no .*{literal}"):
+        run(node, **inputs, **{name: literal})
+
+
+@pytest.mark.parametrize("device", [0, None, 1.5, {}])
+def test_a_device_that_is_no_name_is_told_and_replaced(load_module, device):
+    (used,), warning = load_module("devices").resolve_devices(device)
+    assert used == "cpu" and "is not on this machine" in warning
