@@ -57,6 +57,7 @@ from .prompt.lines import LinesRow, read_lines, with_seed
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
+from .remote.address import Address, read_addresses
 from .remote.engine import RemoteEngine
 from .resample import check_rate, resample
 from .result import Retaken, SpeechResult, SpokenTurn, duration
@@ -92,6 +93,7 @@ __all__ = [
     "VERSION",
     "WHISPERS",
     "Adapter",
+    "Address",
     "Book",
     "BookProgress",
     "BookReport",
@@ -143,6 +145,7 @@ __all__ = [
     "narrate",
     "planned_seconds",
     "range_of",
+    "read_addresses",
     "read_book",
     "read_book_text",
     "read_clip",

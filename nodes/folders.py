@@ -1,4 +1,4 @@
-"""Folders as ComfyUI knows them: of models, below models/ and in extra_model_paths.yaml, output, input. Opens none."""
+"""Folders as ComfyUI knows them: input, output, user, and of models, also in extra_model_paths.yaml. Opens none."""
 
 from __future__ import annotations
 
@@ -44,6 +44,17 @@ def input_folder() -> Path:
 def temp() -> Path:
     """For files that ComfyUI drops when it ends."""
     return Path(folder_paths.get_temp_directory())
+
+
+def user() -> Path:
+    """For what ComfyUI and its users set, which no workflow can write."""
+    return Path(folder_paths.get_user_directory())
+
+
+def known() -> list[Path]:
+    """All folders of files for workflows: input, output, temp, models, and those that a yaml file or a pack names."""
+    named = [Path(path) for paths, _ in folder_paths.folder_names_and_paths.values() for path in paths]
+    return [input_folder(), output(), temp(), Path(folder_paths.models_dir), *named]
 
 
 def below_output(name: str) -> Path:

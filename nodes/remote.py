@@ -6,6 +6,7 @@ from comfy_api.latest import io
 
 from ..engine import KEY_VARIABLE, HiggsError, RemoteEngine, ServerConfig
 from . import types, widgets
+from .allowed import check_keys
 from .node_errors import check_interrupt, node_errors
 from .remote_model import ServerModel
 
@@ -76,6 +77,7 @@ class HiggsTTSServer(io.ComfyNode):
     ) -> io.NodeOutput:
         with node_errors(NAME):
             names = model.strip(), voice.strip(), key_variable.strip()
+            check_keys(addresses, key_variable.strip())
             engine = RemoteEngine(ServerConfig(addresses, *names, calls, timeout))
             found = engine.connect(check_interrupt)
         servers = [f"{server.label}: {server.model or 'no model is named'}" for server in found.servers]
@@ -91,7 +93,8 @@ def _advanced_inputs() -> list[io.Input]:
             optional=True,
             advanced=True,
             tooltip="The environment variable that holds the servers' key; never the key itself, since workflows are "
-            "shared. Its name begins with HIGGS_TTS_. For a key of its own write another after an address.",
+            "shared. Its name begins with HIGGS_TTS_. For a key of its own write another after an address. A key goes "
+            "only to servers in user/higgs_tts/servers.txt.",
         ),
         widgets.number(
             ServerConfig,

@@ -5,23 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..engine import HiggsError, decode_text, doubts
-from . import folders
+from .allowed import readable
 
 SUFFIXES = (".srt", ".vtt")
 
 
 def subtitle_text(given: str) -> tuple[str, tuple[str, ...]]:
-    """(the text, or that of the file it names; warnings). Raises HiggsError where there is no such file."""
+    """(the text, or that of the file it names; warnings). Raises HiggsError for a file that is not to be read."""
     path = _path(given)
     if path is None:
         return given, ()
     try:
+        if not path.is_file():
+            raise HiggsError(
+                f"there is no file {given.strip()[:80]!r} in ComfyUI's input folder. Put it there, or paste its text."
+            )
         return decode_text(data := path.read_bytes()), doubts(data, path.name)
     except OSError as error:
-        raise HiggsError(
-            f"{path} cannot be read: {error.strerror or error}. Put the file into ComfyUI's input folder, give its "
-            "whole path, or paste its text."
-        ) from error
+        raise HiggsError(f"{path} cannot be read: {error.strerror or error}. Paste its text instead.") from error
 
 
 def fingerprint(given: str) -> list:
@@ -34,4 +35,4 @@ def _path(given: str) -> Path | None:
     name = given.strip().strip("\"'")
     if "\n" in name or not name.lower().endswith(SUFFIXES):
         return None
-    return folders.input_folder() / name  # which a whole path replaces
+    return readable(name)

@@ -67,8 +67,8 @@ class HiggsTTSSubtitles(io.ComfyNode):
                     "srt",
                     multiline=True,
                     default=SRT,
-                    tooltip="The text of an SRT or VTT file, or the name of one in ComfyUI's input folder, or its "
-                    "path. 'Anna: Hello' in a cue says who speaks.",
+                    tooltip="The text of an SRT or VTT file, or the name of one in ComfyUI's input folder. "
+                    "'Anna: Hello' in a cue says who speaks.",
                 ),
                 voices_input(
                     "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "

@@ -33,6 +33,11 @@ class Address:
         return f"{host}{'' if usual else f':{self.port}'}{self.path}"
 
     @property
+    def line(self) -> str:
+        """As `read_addresses` reads it again."""
+        return f"{'https' if self.secure else 'http'}://{self.label} {self.variable}"
+
+    @property
     def is_hosted(self) -> bool:
         """Whether it is Boson's own."""
         return self.host == HOSTED

@@ -189,6 +189,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     paths.get_temp_directory = lambda: str(base / "temp")
     paths.get_output_directory = lambda: str(base / "output")
     paths.get_input_directory = lambda: str(base / "input")
+    paths.get_user_directory = lambda: str(base / "user")
     paths.folder_names_and_paths = {"higgs_tts": ([str(base / "disk")], set())}  # as a yaml file leaves it
 
     def add(name, path):

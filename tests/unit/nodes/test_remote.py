@@ -162,3 +162,44 @@ def test_an_error_names_node_server_and_remedy(load_module, model, fake):
         HiggsError, match=r"^Higgs Speak: SGLang-Omni at .* refused the key: No\. Put the right one into"
     ):
         load_module("speak").HiggsTTSSpeak.execute(model, SPEECH)
+
+
+class TestKeys:
+    """A workflow from a stranger names any server, and variables are easily guessed."""
+
+    @pytest.fixture
+    def servers(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HIGGS_TTS_API_KEY", "first")
+        monkeypatch.setenv("HIGGS_TTS_OTHER", "second")
+        (tmp_path / "user" / "higgs_tts").mkdir(parents=True)
+        return tmp_path / "user" / "higgs_tts" / "servers.txt"
+
+    def test_one_goes_only_to_servers_that_the_user_has_listed(self, node, fake, servers):
+        with pytest.raises(HiggsError, match=r"^Higgs TTS Server: the key in HIGGS_TTS_API_KEY") as refused:
+            node.execute(fake.address)
+        assert not fake.keys and f"http://{fake.address} HIGGS_TTS_API_KEY into {servers}" in str(refused.value)
+        servers.write_text(f"# mine\nhttps://{fake.address}\nhttp://{fake.address}/path\n", encoding="utf-8")
+        with pytest.raises(HiggsError, match="not confirmed"):
+            node.execute(fake.address)
+        servers.write_text(f"\n http://{fake.address}/v1 \n", encoding="utf-8")
+        node.execute(fake.address)
+        assert fake.keys == {"Bearer first"}
+
+    def test_each_server_gets_the_key_that_it_was_listed_with(self, node, fake, servers):
+        servers.write_text(fake.address, encoding="utf-8")
+        for given in ((f"{fake.address} HIGGS_TTS_OTHER",), (fake.address, "", "", "HIGGS_TTS_OTHER")):
+            with pytest.raises(HiggsError, match="the key in HIGGS_TTS_OTHER goes to no server"):
+                node.execute(*given)
+        servers.write_text(f"{fake.address} HIGGS_TTS_OTHER", encoding="utf-8")
+        node.execute(f"{fake.address} HIGGS_TTS_OTHER")
+        assert fake.keys == {"Bearer second"}
+
+    def test_without_one_nothing_needs_to_be_listed(self, node, fake, servers, monkeypatch):
+        monkeypatch.delenv("HIGGS_TTS_API_KEY")
+        node.execute(fake.address)
+        assert fake.keys == {None}
+
+    def test_a_list_that_cannot_be_read_is_told(self, node, fake, servers):
+        servers.write_text("ftp://box", encoding="utf-8")
+        with pytest.raises(HiggsError, match=r"servers\.txt cannot be read: 'ftp://box' is not the address"):
+            node.execute(fake.address)

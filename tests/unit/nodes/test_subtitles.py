@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -155,7 +156,12 @@ def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
         ({"srt": "Hello."}, "there are no cues"),
         ({"srt": "1\n00:00:01,000 --> 00:00:00,000\nHi."}, r"cue 1 \(line 2\) ends before it begins"),
         ({"srt": "1\n00:00:01,000 --> 00:00:02,000\n[door]"}, "no cue has a word"),
-        ({"srt": "missing.srt"}, r"missing\.srt cannot be read: .*input folder"),
+        ({"srt": "missing.srt"}, r"there is no file 'missing\.srt' in ComfyUI's input folder"),
+        ({"srt": "x\0.srt"}, r"there is no file 'x\\x00\.srt'"),
+        *(
+            ({"srt": name}, r"outside of the folders that workflows may read.*higgs_tts/folders\.txt")
+            for name in ("/etc/film.srt", "../secret.srt", "a/../../secret.srt", "/etc/../proc/film.srt")
+        ),
         ({"film": None}, "the film input is empty"),
         ({"bed": {"waveform": torch.zeros(2, 1, 5), "sample_rate": 5}}, "the bed input has the shape"),
         (
@@ -171,17 +177,41 @@ def test_what_is_wrong_is_told_on_the_node(run, given, told):
         run(**given)
 
 
-def test_files_are_read_from_the_input_folder_or_by_their_path(run, tmp_path, load_module):
+def test_files_are_read_from_comfyui_s_folders(run, tmp_path, load_module):
     folder = tmp_path / "input"
     folder.mkdir()
     (folder / "film.srt").write_bytes(SRT.encode("utf-16"))
-    (tmp_path / "other.VTT").write_text("WEBVTT\n\n00:01.000 --> 00:02.000\n<v Bob>Grüße.\n", encoding="utf-8")
+    (tmp_path / "output").mkdir()
+    other = tmp_path / "output" / "other.VTT"
+    other.write_text("WEBVTT\n\n00:01.000 --> 00:02.000\n<v Bob>Grüße.\n", encoding="utf-8")
     assert run(" film.srt\n")[3] == ("Tom", "Good.")
-    assert run(f'"{tmp_path / "other.VTT"}"') == [("Bob", "Grüße.")]
+    assert run(f'"{other}"') == [("Bob", "Grüße.")]
     before = run.node.fingerprint_inputs("film.srt")
     (folder / "film.srt").write_text(SRT + "\n", encoding="utf-8")
     assert run.node.fingerprint_inputs("film.srt") != before
     assert run.node.fingerprint_inputs(None) == [""]
+
+
+def test_other_folders_are_read_once_the_user_has_listed_them(run, tmp_path):
+    films = tmp_path / "films"
+    films.mkdir()
+    (films / "film.srt").write_text(SRT, encoding="utf-8")
+    with pytest.raises(HiggsError, match=r"write the line .*films into .*folders\.txt"):
+        run(str(films / "film.srt"))
+    (tmp_path / "user" / "higgs_tts").mkdir(parents=True)
+    (tmp_path / "user" / "higgs_tts" / "folders.txt").write_text(f"# mine\n\n {films}/ \n", encoding="utf-8")
+    assert run(str(films / "film.srt"))[3] == ("Tom", "Good.")
+    (tmp_path / "films 2").mkdir()
+    with pytest.raises(HiggsError, match="outside of the folders"):
+        run(str(tmp_path / "films 2" / "film.srt"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
+def test_a_pipe_is_no_file(run, tmp_path):
+    (tmp_path / "input").mkdir()
+    os.mkfifo(tmp_path / "input" / "film.srt")
+    with pytest.raises(HiggsError, match="there is no file"):
+        run("film.srt")
 
 
 def test_words_are_said_as_listed_and_not_shown_so(run):

@@ -1,0 +1,58 @@
+"""What workflows may reach beyond ComfyUI's own folders: lists in its user folder, which no workflow can write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..engine import KEY_VARIABLE, Address, HiggsError, decode_text, read_addresses
+from . import folders
+
+PLACE = "higgs_tts"  # below ComfyUI's user folder
+FOLDERS, SERVERS = "folders.txt", "servers.txt"
+
+
+def readable(name: str) -> Path:
+    """The file that a workflow names, in ComfyUI's input folder or by its whole path.
+
+    Raises HiggsError for a path outside of ComfyUI's folders that the user has not listed.
+    """
+    path = Path(os.path.normpath(folders.input_folder() / name))
+    roots = [*folders.known(), *map(Path, _lines(FOLDERS))]
+    if not any(path.is_relative_to(os.path.normpath(root)) for root in roots):
+        raise HiggsError(
+            f"{str(path)[:200]} is outside of the folders that workflows may read: ComfyUI's input, output, temp and "
+            f"model folders. Put the file into the input folder, or write the line {str(path.parent)[:200]} into "
+            f"{_list(FOLDERS)} if you trust the workflow."
+        )
+    return path
+
+
+def check_keys(addresses: str, variable: str) -> None:
+    """Raises HiggsError where a key would go to a server that the user has not listed."""
+    confirmed = _servers()
+    for address in read_addresses(addresses, variable):
+        if os.environ.get(address.variable) and address not in confirmed:
+            raise HiggsError(
+                f"the key in {address.variable} goes to no server that you have not confirmed. If you trust "
+                f"{address.label} with it, write the line {address.line} into {_list(SERVERS)}, and run again."
+            )
+
+
+def _servers() -> list[Address]:
+    try:
+        return [address for line in _lines(SERVERS) for address in read_addresses(line, KEY_VARIABLE)]
+    except HiggsError as error:
+        raise HiggsError(f"{_list(SERVERS)} cannot be read: {error}") from error
+
+
+def _lines(name: str) -> list[str]:
+    try:
+        lines = map(str.strip, decode_text(_list(name).read_bytes()).splitlines())
+    except OSError:  # there is no such list
+        return []
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _list(name: str) -> Path:
+    return folders.user() / PLACE / name
