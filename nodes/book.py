@@ -33,7 +33,7 @@ from ..engine import (
     script_names,
 )
 from ..engine import said_as as spelled
-from . import folders, progress_text, types, voice_files
+from . import folders, progress_text, types, voice_files, widgets
 from .exit_guard import is_exiting
 from .linked import check_linked
 from .memory import load_engine
@@ -172,8 +172,9 @@ def _book_inputs() -> list[io.Input]:
             "book",
             options=[OWN_TEXT, *folders.files_in_input(BOOK_SUFFIXES)],
             default=OWN_TEXT,
-            tooltip="A .txt, .md or .epub file in ComfyUI's input folder, or the text below. Press R after you "
-            "have put a file there.",
+            extra_dict=widgets.upload_button(BOOK_SUFFIXES),
+            tooltip="A .txt, .md or .epub file in ComfyUI's input folder, or the text below. Upload one, or press R "
+            "after you have put one there.",
         ),
         io.String.Input(
             "text",

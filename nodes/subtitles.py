@@ -33,7 +33,7 @@ from .node_errors import node_errors
 from .remote_model import AnyModel
 from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, told_again, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
-from .subtitle_files import fingerprint, subtitle_text
+from .subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .voice_folders import listed_pronunciations, voice_called
 
 NAME = "Higgs Subtitles"
@@ -67,6 +67,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
                     "srt",
                     multiline=True,
                     default=SRT,
+                    extra_dict=widgets.upload_button(SUFFIXES),
                     tooltip="The text of an SRT or VTT file, or the name of one in ComfyUI's input folder. "
                     "'Anna: Hello' in a cue says who speaks.",
                 ),

@@ -7,9 +7,7 @@ from comfy_api.latest import io
 
 from ..engine import (
     WHISPERS,
-    ClipParams,
     HiggsError,
-    cut_clip,
     download_whisper,
     find_whispers,
     transcribe,
@@ -22,7 +20,7 @@ from .devices import resolve_devices
 from .load import show_download
 from .memory import free_memory
 from .node_errors import check_interrupt, node_errors
-from .voice import part_inputs
+from .voice import part_inputs, part_of
 
 NAME = "Higgs Transcribe"
 FOLDER = "whisper"  # below models/
@@ -65,7 +63,7 @@ class HiggsTTSTranscribe(io.ComfyNode):
     def execute(cls, audio: dict | None, whisper: str, start: float = 0.0, length: float = 0.0) -> io.NodeOutput:
         with node_errors(NAME):
             wav, rate = clips.to_clip(audio)
-            part = cut_clip(wav, rate, ClipParams(start, length))
+            part = part_of(wav, rate, start, length)
             name, roots = str(whisper).removeprefix(DOWNLOAD), folders.registered(FOLDER)
             folder = find_whispers(roots).get(name)
             if folder is None and name not in WHISPERS:

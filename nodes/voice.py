@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from comfy_api.latest import io
 
-from ..engine import ClipParams, Voice, Wave, cut_clip, misfit
+from ..engine import MAX_CLIP_SECONDS, ClipParams, HiggsError, Voice, Wave, cut_clip, misfit
 from . import audio as clips
 from . import types, widgets
 from .linked import check_linked
@@ -60,7 +62,7 @@ class HiggsTTSVoice(io.ComfyNode):
         with node_errors(NAME):
             check_linked(model=model)
             wav, rate = clips.to_clip(audio)
-            made = encode(model, cut_clip(wav, rate, ClipParams(start, length)), rate, transcript)
+            made = encode(model, part_of(wav, rate, start, length), rate, transcript)
         return io.NodeOutput(made, describe(made, "Enter what is said in the clip into transcript."))
 
 
@@ -70,6 +72,17 @@ def part_inputs() -> list[io.Input]:
         widgets.number(ClipParams, "start", tooltip="Where the clip begins in a longer recording, in seconds."),
         widgets.number(ClipParams, "length", tooltip="How long the clip is, in seconds. 0 takes all the rest."),
     ]
+
+
+def part_of(wav: Wave, rate: int, start: float, length: float) -> Wave:
+    """The part of a recording [C, S] that `start` and `length` choose. Raises HiggsError where it is too long."""
+    part = cut_clip(wav, rate, ClipParams(start, length))
+    if (seconds := part.shape[-1] / rate) > MAX_CLIP_SECONDS:
+        raise HiggsError(
+            f"the clip is {math.ceil(seconds * 10) / 10:.1f} s long, and {MAX_CLIP_SECONDS:.0f} s are the most. Set "
+            "start to the second where clear speech begins, and length to 5 to 30 seconds of it."
+        )
+    return part
 
 
 def encode(model: AnyModel, wav: Wave, rate: int, transcript: str, name: str = "") -> Voice:

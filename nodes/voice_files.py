@@ -8,13 +8,14 @@ from pathlib import Path
 
 from comfy_api.latest import io, ui
 
-from ..engine import HiggsError, Voice, read_clip
+from ..engine import MAX_CLIP_SECONDS, HiggsError, Voice, clip_seconds, read_clip
 from . import types, voice
 from .linked import check_linked
 from .node_errors import node_errors
 from .remote_model import AnyModel
 from .transcripts import transcript_of
-from .voice_folders import SAVED, find_voice, fingerprint_of, numbered, voice_target, voices
+from .voice_folders import CLIPS, SAVED, UPLOADED, choices, find_voice, fingerprint_of, numbered, voice_target
+from .widgets import upload_button
 from .written import Written
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
@@ -86,10 +87,11 @@ class HiggsTTSLoadVoice(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "voice",
-                    options=list(voices()),
-                    tooltip="Saved voices (.safetensors) and clips (.wav, .flac, .mp3, .ogg) in models/voices, and the "
-                    "built-in clips. Put the transcript of name.wav into name.txt or name.reference.txt next to it. "
-                    "Clips without one work too, but clone less well.",
+                    options=list(choices()),
+                    extra_dict=upload_button(CLIPS, f"{UPLOADED}/"),
+                    tooltip="Saved voices (.safetensors) and clips (.wav, .flac, .mp3, .ogg) in models/voices, clips "
+                    "in ComfyUI's input folder, and the built-in ones. Put the transcript of name.wav into name.txt or "
+                    "name.reference.txt next to it. Clips without one work too, but clone less well.",
                 ),
                 types.Model.Input(
                     "model", optional=True, tooltip="Needed for clips only: its audio encoder turns them into voices."
@@ -133,6 +135,11 @@ def load(path: Path, model: AnyModel | None) -> Voice:
     if model is None:
         raise HiggsError(f"{path.name} is an audio clip; making a voice of it needs a model. Connect Higgs Load Model.")
     check_linked(model=model)
+    if (seconds := clip_seconds(path)) > MAX_CLIP_SECONDS:
+        raise HiggsError(
+            f"{path.name} is {seconds:.0f} s long, and a voice needs {MAX_CLIP_SECONDS:.0f} s at most. Load it with "
+            "Load Audio and connect that to Higgs Voice, whose start and length choose a part of it."
+        )
     transcript, _ = transcript_of(path)
     return voice.encode(model, *read_clip(path), transcript=transcript, name=path.stem)
 

@@ -15,6 +15,7 @@ PRONUNCIATIONS = "pronunciations.txt"
 SAVED = ".safetensors"  # a saved voice
 CLIPS = (".wav", ".flac", ".mp3", ".ogg")
 BUILT_IN = "built-in"  # what the names of the pack's clips begin with
+UPLOADED = "input"  # what the names of clips in ComfyUI's input folder begin with
 BUILT_IN_CLIPS = Path(__file__).parent / "voices"
 
 folders.register(FOLDER)
@@ -29,6 +30,12 @@ def voices() -> dict[str, Path]:
                 files.setdefault(path.relative_to(root).as_posix(), path)
     built_in = {f"{BUILT_IN}/{path.name}": path for path in built_in_voices()}
     return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **built_in}
+
+
+def choices() -> dict[str, Path]:
+    """As `voices`, and the clips in ComfyUI's input folder, where uploads land. No script names these."""
+    uploaded = folders.files_in_input(CLIPS)
+    return {**voices(), **{f"{UPLOADED}/{name}": path for name, path in uploaded.items()}}
 
 
 def is_voice(path: Path) -> bool:
@@ -59,14 +66,14 @@ def find_voice(name: str) -> Path:
 
     Raises HiggsError if there is none, or several that it could be: it is somebody's voice.
     """
-    known = voices()
-    # A missing voice of the user's must not become one of the pack's.
-    same_origin = [other for other in known if _is_built_in(other) == _is_built_in(name)]
+    known = choices()
+    # A missing voice must not become one of the pack's, or any clip of that name.
+    same_origin = [other for other in known if _origin(other) == _origin(name)]
     matches = closest(same_origin, name)
     if not matches:
         raise HiggsError(
-            f"there is no voice {name!r} in models/{FOLDER} (found: {', '.join(known)}). Put a clip there or save a "
-            "voice with Higgs Save Voice, then press R to refresh the list."
+            f"there is no voice {name[:80]!r} in models/{FOLDER} (found: {', '.join(known)[:800]}). Put a clip there, "
+            "upload one, or save a voice with Higgs Save Voice, then press R to refresh the list."
         )
     if len(matches) > 1:
         raise HiggsError(f"there is no voice {name!r}; it could be {' or '.join(matches)}. Choose one from the list.")
@@ -83,8 +90,10 @@ def voice_called(name: str) -> Path | None:
     return None
 
 
-def _is_built_in(name: str) -> bool:
-    return parts_of(name)[0] == BUILT_IN
+def _origin(name: str) -> str:
+    """Where a name says that its voice is; empty for models/voices."""
+    first = parts_of(name)[0]
+    return first if first in (BUILT_IN, UPLOADED) else ""
 
 
 def listed_pronunciations() -> str:

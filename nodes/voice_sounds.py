@@ -21,7 +21,7 @@ from .audio import wav_bytes
 from .checkpoint_folders import AUTO, checkpoints, find_checkpoint
 from .checkpoint_folders import fingerprint as files_of
 from .transcripts import transcript_of
-from .voice_folders import SAVED, find_voice, fingerprint_of, voices
+from .voice_folders import SAVED, choices, find_voice, fingerprint_of
 
 _SHOWN = 80  # characters of a transcript
 _KEPT = 16  # decoded voices
@@ -34,7 +34,7 @@ def listed(model: str) -> list[dict]:
     Raises HiggsError where there is no such model.
     """
     codec = _codec_for(model)
-    return [_told(name, path, codec) for name, path in voices().items()]
+    return [_told(name, path, codec) for name, path in choices().items()]
 
 
 def _told(name: str, path: Path, codec: str) -> dict:

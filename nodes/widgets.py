@@ -1,10 +1,20 @@
-"""Number widgets of the engine's settings: default, range and step are those of the field. Writes no number itself."""
+"""Number widgets of the engine's settings, whose default, range and step are those of the field; an upload button."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from comfy_api.latest import io
 
 from ..engine import range_of
+
+
+def upload_button(suffixes: Collection[str], prefix: str = "") -> dict:
+    """The `extra_dict` of a widget whose node gets a button that uploads such files (web/js/upload.js).
+
+    prefix: what stands before a name in ComfyUI's input folder, as the widget calls it.
+    """
+    return {"higgs_tts_upload": {"accept": ",".join(suffixes), "prefix": prefix}}
 
 
 def number(settings: type, name: str, fresh: float | None = None, **options: str | bool) -> io.Input:

@@ -1,6 +1,7 @@
 // What the pack's pages use of ComfyUI's frontend, 1.41 to 1.58. Its own types are published for some versions only.
 export interface Widget {
     name: string
+    label?: string
     type: string
     value: any
     serialize?: boolean
@@ -26,10 +27,17 @@ export interface Node {
     computeSize(out?: any): [number, number]
     setSize(size: [number, number]): void
     setDirtyCanvas(foreground: boolean, background?: boolean): void
+    addWidget(type: string, name: string, value: any, callback: () => void, options: object): Widget
     addDOMWidget(name: string, type: string, element: HTMLElement, options: object): Widget
     onRemoved?: () => void
     onExecuted?: (output: any) => void
     onConfigure?: (saved: { widgets_values?: any }) => void
+}
+
+/** What a server tells of a node. */
+export interface NodeData {
+    name: string
+    input?: Record<string, Record<string, any> | undefined>
 }
 
 /** A node's class; what its prototype has counts for all its nodes. */
@@ -57,7 +65,7 @@ export interface Extension {
     name: string
     settings?: Setting[]
     setup?(): void | Promise<void>
-    beforeRegisterNodeDef?(nodeType: NodeType, nodeData: { name: string }): void
+    beforeRegisterNodeDef?(nodeType: NodeType, nodeData: NodeData): void
     afterConfigureGraph?(): void
     nodeCreated?(node: Node): void
     refreshComboInNodes?(): void

@@ -54,6 +54,22 @@ def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
         assert all(f"`{socket.args[0]}`" in page for socket in schema.inputs), schema.node_id
 
 
+@pytest.mark.parametrize(
+    "node, widget, suffixes, prefix",
+    [
+        ("HiggsTTSLoadVoice", "voice", {".wav", ".flac", ".mp3", ".ogg"}, "input/"),
+        ("HiggsTTSBook", "book", {".txt", ".md", ".markdown", ".epub"}, ""),
+        ("HiggsTTSSubtitles", "srt", {".srt", ".vtt"}, ""),
+    ],
+)
+def test_files_can_be_uploaded_where_one_is_chosen(schemas, node, widget, suffixes, prefix):
+    """web/js/upload.js makes the button."""
+    asked = {socket.args[0]: socket.extra_dict for socket in schemas[node].inputs if hasattr(socket, "extra_dict")}
+    assert {*asked} == {widget}
+    told = asked[widget]["higgs_tts_upload"]
+    assert {*told["accept"].split(",")} == suffixes and told["prefix"] == prefix
+
+
 def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
     settings = {
         "HiggsTTSSpeak": SamplingParams,
@@ -213,6 +229,28 @@ class TestVoice:
         assert info.startswith(f"0.2 s, {said!r}\nWarning: The transcript is too long for 0.2 s of speech")
         with pytest.raises(HiggsError, match=r"^Higgs Voice: start is 61 s, but the clip is 60\.0 s long"):
             execute(patcher, audio, start=61.0)
+
+    def test_a_recording_that_is_too_long_names_start_and_length(self, load_module, make_engine):
+        patcher = load_module("patcher").make_patcher(make_engine())
+        audio = {"waveform": torch.zeros(1, 1, 60 * 8000), "sample_rate": 8000}
+        voice, listen = load_module("voice").HiggsTTSVoice, load_module("transcribe").HiggsTTSTranscribe
+        told = r"the clip is 60\.0 s long, and 30 s are the most\. Set start .* and length to 5 to 30 seconds"
+        with pytest.raises(HiggsError, match=f"^Higgs Voice: {told}"):
+            voice.execute(patcher, audio)
+        with pytest.raises(HiggsError, match=f"^Higgs Transcribe: {told}"):
+            listen.execute(audio, "whisper-small")
+        with pytest.raises(HiggsError, match=r"^Higgs Voice: the clip is 30\.1 s long"):
+            voice.execute(patcher, audio, start=29.95)
+        assert patcher.engine.calls == []
+
+    def test_a_file_that_is_too_long_names_the_node_that_cuts(self, load_module, make_engine, tmp_path):
+        soundfile = pytest.importorskip("soundfile")
+        patcher = load_module("patcher").make_patcher(make_engine())
+        (tmp_path / "input").mkdir()
+        soundfile.write(tmp_path / "input" / "me.wav", torch.zeros(8000 * 40).numpy(), 8000)
+        with pytest.raises(HiggsError, match=r"^Higgs Load Voice: me\.wav is 40 s long.*Higgs Voice, whose start and"):
+            load_module("voice_files").HiggsTTSLoadVoice.execute("input/me.wav", patcher)
+        assert patcher.engine.calls == []
 
     def test_a_missing_transcript_is_a_warning(self, load_module, make_engine):
         patcher = load_module("patcher").make_patcher(make_engine())

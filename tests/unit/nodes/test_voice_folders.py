@@ -60,6 +60,21 @@ def test_built_in_voices_have_transcripts_and_stand_in_for_nobody(folders, trans
             folders.find_voice(path.name)  # somebody's own of that name, which is not here
 
 
+def test_clips_that_were_uploaded_can_be_chosen_and_go_by_no_name(folders, library, tmp_path):
+    (tmp_path / "input" / "sub").mkdir(parents=True)
+    for name in ("me.wav", "sub/You.MP3", "b.wav", "film.mp4", "photo.png"):
+        (tmp_path / "input" / name).write_text(name)
+    assert [name for name in folders.choices() if name not in folders.voices()] == [
+        "input/b.wav", "input/me.wav", "input/sub/You.MP3",
+    ]  # fmt: skip
+    assert folders.find_voice("input/me.wav") == tmp_path / "input" / "me.wav"
+    assert folders.find_voice("input\\b.wav") == tmp_path / "input" / "b.wav"
+    assert folders.find_voice("b.wav") == library / "b.wav" and folders.voice_called("me") is None
+    for name in ("me.wav", "input/gone.wav"):
+        with pytest.raises(HiggsError, match=f"there is no voice '{name}'.*upload one"):
+            folders.find_voice(name)
+
+
 def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
     root = tmp_path / "models" / "voices"
     assert folders.voice_target(" anna ") == root / "anna.safetensors"

@@ -1,0 +1,74 @@
+// A button that uploads a file into ComfyUI's input folder and chooses it, on nodes whose schema asks for one.
+import { api, app } from "./comfy.js"
+
+const LABEL = "choose file to upload" // as ComfyUI's own button says
+
+/**
+ * accept: suffixes of files; prefix: what stands before a file's name in the widget. See `upload_button` in
+ * nodes/widgets.py.
+ * @typedef {{widget: string, accept: string, prefix: string}} Upload
+ */
+
+/** @type {Map<string, Upload>} by the node's type */
+const uploads = new Map()
+
+/**
+ * Uploads a file; one of another content that has its name stays. Returns its name on the server.
+ * @param {File} file
+ * @returns {Promise<string>}
+ */
+async function send(file) {
+    const body = new FormData()
+    body.append("image", file) // what ComfyUI calls any file
+    const answer = await api.fetchApi("/upload/image", { method: "POST", body })
+    if (!answer.ok) throw new Error(answer.status === 413 ? "too large" : `${answer.status} ${answer.statusText}`)
+    return (await answer.json()).name
+}
+
+/**
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {Upload} upload
+ */
+function addButton(node, { widget: name, accept, prefix }) {
+    const choose = () => {
+        const input = document.createElement("input")
+        Object.assign(input, { type: "file", accept })
+        input.addEventListener("change", () => input.files?.length && take(input.files[0]))
+        input.click()
+    }
+    const button = node.addWidget("button", "upload", "", choose, { serialize: false })
+    button.serialize = false
+    button.label = LABEL
+    /** @param {File} file */
+    const take = async (file) => {
+        button.label = `uploading ${file.name}...`
+        node.setDirtyCanvas(true)
+        try {
+            const value = prefix + (await send(file))
+            await app.refreshComboInNodes() // a value that no list has would be refused
+            const widget = node.widgets?.find((one) => one.name === name)
+            if (widget) widget.value = value
+            widget?.callback?.(value)
+            button.label = LABEL
+        } catch (error) {
+            button.label = `not uploaded: ${error instanceof Error ? error.message : error}`
+        }
+        node.setDirtyCanvas(true)
+    }
+}
+
+app.registerExtension({
+    name: "HiggsTTS.Upload",
+    beforeRegisterNodeDef(nodeType, nodeData) {
+        for (const inputs of Object.values(nodeData.input ?? {})) {
+            for (const [widget, spec] of Object.entries(inputs ?? {})) {
+                const upload = Array.isArray(spec) && spec[1]?.higgs_tts_upload
+                if (upload) uploads.set(nodeData.name, { widget, ...upload })
+            }
+        }
+    },
+    nodeCreated(node) {
+        const upload = uploads.get(node.comfyClass ?? node.type)
+        if (upload) addButton(node, upload)
+    },
+})
