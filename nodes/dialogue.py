@@ -42,7 +42,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                     multiline=True,
                     default=SCRIPT,
                     tooltip="Lines such as 'Anna: Hello' or '[Anna] Hello' begin a turn. [pause 1.5] is silence, # a "
-                    "comment; ? tells the rest.",
+                    "comment; the node's help (i) tells the rest.",
                 ),
                 voices_input(
                     "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "

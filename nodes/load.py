@@ -39,7 +39,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
                     "model",
                     options=choices(),
                     default=AUTO,
-                    tooltip="The checkpoint to use, from models/higgs_tts or the other folders listed under ?. auto "
+                    tooltip="The checkpoint to use, from models/higgs_tts or the folders that the help (i) lists. auto "
                     "takes Higgs TTS 3 if it is there, else Higgs Audio v2, else the small embedded one. A "
                     f"'{DOWNLOAD}' entry is downloaded into models/higgs_tts when it runs. {LICENCE}",
                 ),

@@ -57,7 +57,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                     multiline=True,
                     default=SENTENCE,
                     tooltip="The text to speak. [pause 1.5] is 1.5 seconds of silence. Control tags such as "
-                    "<|emotion:elation|> work here; ? lists them.",
+                    "<|emotion:elation|> work here; the node's help (i) lists them.",
                 ),
                 types.Voice.Input(
                     "voice",
