@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import comfy.utils
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 
 from ..engine import (
     BOOK_FORMATS,
@@ -34,6 +34,7 @@ from ..engine import (
 )
 from ..engine import said_as as spelled
 from . import folders, progress_text, types, voice_files, widgets
+from .chapter_list import chapters_of
 from .exit_guard import is_exiting
 from .linked import check_linked
 from .memory import load_engine
@@ -146,9 +147,8 @@ class HiggsTTSBook(io.ComfyNode):
             if key := _asked.get(cls.hidden.unique_id):
                 made = any(file.made for file in report.files)
                 _written.leave(key, functools.partial(_look, place), changed=made)
-        told = _describe(report, found, model)
-        progress_text.show("done", cls.hidden.unique_id)
-        return io.NodeOutput(told, str(place), ui=ui.PreviewText(told))
+            shown = {"text": (_describe(report, found, model),), "higgs_tts_chapters": chapters_of(report)}
+        return io.NodeOutput(*shown["text"], str(place), ui=shown)
 
 
 class _Lazy:

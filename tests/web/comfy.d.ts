@@ -27,6 +27,7 @@ export interface Node {
     computeSize(out?: any): [number, number]
     setSize(size: [number, number]): void
     setDirtyCanvas(foreground: boolean, background?: boolean): void
+    removeWidget(widget: Widget): void
     addWidget(type: string, name: string, value: any, callback: () => void, options: object): Widget
     addDOMWidget(name: string, type: string, element: HTMLElement, options: object): Widget
     onRemoved?: () => void

@@ -25,7 +25,8 @@ def run(load_module, make_engine, comfy, tmp_path):
         before = len(patcher.engine.calls)
         output = node.execute(patcher, **given)
         run.report, folder = output.args
-        assert output.ui.args == (run.report,) and folder == str(run.folder)
+        assert output.ui["text"] == (run.report,) and folder.startswith(str(run.folder.parent))
+        run.listed = output.ui["higgs_tts_chapters"]
         run.calls = [call for call in patcher.engine.calls[before:] if isinstance(call, tuple) and len(call) == 5]
         return [turn.text for turns, *_ in run.calls for turn in turns]
 
@@ -47,11 +48,19 @@ def test_a_text_becomes_a_folder(run):
     assert told[0].startswith("2 chapters, 3.0 s of speech in ") and str(run.folder) in told[0]
     for line in ("Warning: the loader's", "01 One.flac: 1.5 s, made", "Model: higgs"):
         assert line in told
-    assert run.bars[-1] == (500, 1000) and [told for told, *_ in run.server.told] == [
-        "chapter 1 of 2, 0 s left",
-        "done",
-    ]
+    assert run.bars[-1] == (500, 1000) and [told for told, *_ in run.server.told] == ["chapter 1 of 2, 0 s left"]
     assert {told[1:] for told in run.server.told} == {("7", "me")}
+
+
+def test_the_page_is_told_every_file(run):
+    run(text=TEXT, voices={"voice_1": VOICE}, folder="novels/one")
+    first = run.listed
+    assert [(one["filename"], one["subfolder"]) for one in first] == [
+        ("01 One.flac", "novels/one"), ("02 Two.flac", "novels/one"),
+    ]  # fmt: skip
+    assert all(one["seconds"] > 0.9 for one in first)
+    run(text=TEXT.replace("And", "But"), voices={"voice_1": VOICE}, folder="novels/one")
+    assert run.listed[0] == first[0] and run.listed[1]["version"] != first[1]["version"]
 
 
 def test_an_epub_is_no_script(run):

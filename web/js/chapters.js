@@ -1,0 +1,108 @@
+// The files of Higgs Book as a list: each chapter can be heard, opened in a tab of its own, and saved.
+import { Clip } from "./clip.js"
+import { app } from "./comfy.js"
+import { addStyle, make } from "./elements.js"
+import { addElement } from "./graph.js"
+import { openPopover } from "./popover.js"
+import { outputAddress } from "./server.js"
+
+/**
+ * A file of a book; see `chapters_of` in nodes/chapter_list.py.
+ * @typedef {{filename: string, subfolder: string, version: string, seconds: number}} Chapter
+ */
+
+const HEIGHT = 28 // CSS pixels
+const PROGRESS = "$$node-text-preview" // ComfyUI's widget that said how far the book was
+
+addStyle(`
+.higgs-book { box-sizing: border-box; height: ${HEIGHT - 4}px; min-height: ${HEIGHT - 4}px;
+    max-height: ${HEIGHT - 4}px; width: 100%; border: 1px solid var(--border-color, #444); border-radius: 6px;
+    background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd); font: 11px/16px sans-serif;
+    cursor: pointer; }
+.higgs-book:hover { background: var(--border-color, #444); }
+.higgs-chapters { position: fixed; z-index: 10000; width: 420px; max-height: 320px; overflow: auto; padding: 4px;
+    border: 1px solid var(--border-color, #444); border-radius: 6px; background: var(--comfy-menu-bg, #222);
+    color: var(--input-text, #ddd); font: 12px/20px sans-serif; box-shadow: 0 4px 12px rgb(0 0 0 / 40%); }
+.higgs-chapters > div { display: flex; align-items: center; gap: 8px; padding: 2px 4px; border-radius: 4px; }
+.higgs-chapters > div:hover { background: color-mix(in srgb, var(--border-color, #444) 50%, transparent); }
+.higgs-chapters .higgs-name { flex: 1; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.higgs-chapters button { flex: none; width: 26px; border: 0; background: transparent; color: inherit; font: inherit;
+    cursor: pointer; }
+.higgs-chapters a { color: inherit; }
+`)
+
+/** @param {number} seconds */
+function clock(seconds) {
+    return `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`
+}
+
+/**
+ * @param {Chapter} chapter
+ * @param {Clip} clip
+ */
+function makeRow(chapter, clip) {
+    const row = make("div", "higgs-chapter")
+    const hear = make("button", "higgs-hear")
+    const name = make("a", "higgs-name")
+    const save = make("a", "higgs-save")
+    const refresh = () => {
+        hear.textContent = clip.isPlaying ? "❚❚" : "▶"
+        hear.title = clip.isPlaying ? "Stop" : "Hear it"
+    }
+    clip.addEventListener("change", refresh)
+    clip.addEventListener("error", () => (hear.title = "This browser cannot play it: open or save it."))
+    refresh()
+    hear.addEventListener("click", () => clip.toggle())
+    name.textContent = `${chapter.filename} · ${clock(chapter.seconds)}`
+    Object.assign(name, { href: clip.address, target: "_blank", title: "Open it in a tab" })
+    save.textContent = "save"
+    Object.assign(save, { href: clip.address, download: chapter.filename })
+    row.append(hear, name, save)
+    return row
+}
+
+/** @type {WeakMap<import("../../tests/web/comfy").Node, HTMLButtonElement>} */
+const buttons = new WeakMap()
+
+/**
+ * @param {import("../../tests/web/comfy").Node} node
+ * @param {Chapter[]} chapters
+ */
+function show(node, chapters) {
+    let button = buttons.get(node)
+    if (!button) {
+        button = make("button", "higgs-book")
+        button.setAttribute("aria-haspopup", "dialog")
+        for (const type of ["pointerdown", "mousedown"]) {
+            button.addEventListener(type, (event) => event.stopPropagation()) // else the node is dragged
+        }
+        buttons.set(node, button)
+        addElement(node, "chapters", button, HEIGHT, 2)
+    }
+    const opener = button
+    opener.textContent = `☰ Hear ${chapters.length} ${chapters.length === 1 ? "file" : "files"}`
+    opener.onclick = () => {
+        const clips = chapters.map((chapter) => new Clip(outputAddress(chapter)))
+        const list = make("div", "higgs-chapters")
+        list.setAttribute("role", "dialog")
+        list.setAttribute("aria-label", "Files of the book")
+        list.append(...chapters.map((chapter, number) => makeRow(chapter, clips[number])))
+        openPopover(list, opener, () => clips.forEach((clip) => clip.stop()))
+        list.querySelector("button")?.focus()
+    }
+}
+
+app.registerExtension({
+    name: "HiggsTTS.Chapters",
+    nodeCreated(node) {
+        if ((node.comfyClass ?? node.type) !== "HiggsTTSBook") return
+        const onExecuted = node.onExecuted
+        node.onExecuted = function (output) {
+            onExecuted?.apply(this, [output])
+            const progress = node.widgets?.find((widget) => widget.name === PROGRESS)
+            if (progress) node.removeWidget(progress) // the report says more
+            const chapters = output?.higgs_tts_chapters
+            if (chapters?.length) show(node, chapters)
+        }
+    },
+})
