@@ -5,7 +5,7 @@ export interface Widget {
     type: string
     value: any
     serialize?: boolean
-    options: { serialize?: boolean; values?: any }
+    options: { serialize?: boolean; values?: any; getMinHeight?: () => number; getMaxHeight?: () => number }
     element?: HTMLElement
     inputEl?: HTMLElement
     callback?: (value: any) => void
