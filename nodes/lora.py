@@ -15,6 +15,7 @@ from .remote_model import AnyModel, ServerModel
 from .sharing import share_patchers
 
 NAME = "Higgs Load LoRA"
+NONE = "(put one into models/loras)"  # what the list has where there are none: an empty one cannot be queued
 
 
 class HiggsTTSLoadLoRA(io.ComfyNode):
@@ -31,7 +32,7 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                 types.Model.Input("model", tooltip="From Higgs Load Model, or from another Higgs Load LoRA."),
                 io.Combo.Input(
                     "name",
-                    options=list(loras()),
+                    options=list(loras()) or [NONE],
                     tooltip="A .safetensors file in models/loras, or a folder there as PEFT saves it, with its "
                     "adapter_config.json. A single file anna.safetensors has these settings in anna.json next to it. "
                     "LoRAs for image models are listed too, and do not fit.",

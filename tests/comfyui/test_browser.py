@@ -12,6 +12,7 @@ from higgs_tts.tests.templates import TITLES
 from . import chromium
 from .server import TODAY, interpreter, read_workflow
 
+VOICES = pathlib.Path(__file__).resolve().parents[2] / "nodes" / "voices"
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NODES = [
     "HiggsTTSLoadModel",
@@ -183,7 +184,10 @@ def test_no_script_asks_for_what_comfyui_keeps_to_itself(fresh_browser):
     assert [told for told in fresh_browser.warnings if "internal module" in told] == []
 
 
-@pytest.mark.parametrize("name", [name for name in TITLES if name not in ("book", "server")])  # see test_remote.py
+OTHERS = ("book", "clone_voice", "lora", "server")  # which need a file, a server, or have a test of their own
+
+
+@pytest.mark.parametrize("name", [name for name in TITLES if name not in OTHERS])
 def test_three_clicks_to_speech(fresh_browser, name):
     """In the opened template browser: our pack, a template, Run."""
     browser = fresh_browser
@@ -192,10 +196,74 @@ def test_three_clicks_to_speech(fresh_browser, name):
     browser.shoot(f"first-{name}")
     _, status, kind, sound = browser.player()
     assert status == 200 and kind.startswith("audio/") and len(sound) > 50_000
-    info = browser.page.evaluate(SHOWN, "PreviewAny")
+    info = browser.page.evaluate(SHOWN, "HiggsTTSLines" if name == "lines" else "PreviewAny")
     assert "Complete." in info or "on time as spoken" in info, info
     assert "Model: embedded" in info and "Warning" not in info, info
     assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
+
+
+def test_a_clip_of_one_s_own_is_spoken_within_five_clicks(fresh_browser):
+    """Templates, our pack, the template, choose file to upload, Run."""
+    browser, page = fresh_browser, fresh_browser.page
+    page.evaluate("""() => {
+        window.clicks = 0
+        addEventListener("click", event => { window.clicks += event.isTrusted ? 1 : 0 }, true)
+    }""")
+    browser.open_template("clone_voice")
+    with page.expect_file_chooser() as chooser:
+        browser.click("LoadAudio", widget="upload")
+    chooser.value.set_files(str(VOICES / "oliver.flac"))
+    page.wait_for_function(
+        "() => app.graph._nodes.find(node => node.type === 'LoadAudio').widgets[0].value === 'oliver.flac'"
+    )
+    browser.run()
+    browser.shoot("own-clip")
+    info = page.evaluate(SHOWN, "PreviewAny")
+    assert "Complete." in info and "Model: embedded" in info, info
+    assert page.evaluate("() => clicks") <= 5 and browser.faults == []
+
+
+@pytest.mark.parametrize(
+    "name, node, widget, file, value",
+    [
+        ("dialogue", "HiggsTTSLoadVoice", "voice", "mine.flac", "input/mine.flac"),
+        ("book", "HiggsTTSBook", "book", "tale.md", "tale.md"),
+        ("subtitles", "HiggsTTSSubtitles", "srt", "film.srt", "film.srt"),
+    ],
+)
+def test_files_are_uploaded_by_a_button(fresh_browser, tmp_path, name, node, widget, file, value):
+    browser, path = fresh_browser, tmp_path / file
+    path.write_bytes((VOICES / "oliver.flac").read_bytes() if file.endswith("flac") else f"# {file}".encode())
+    browser.open_template(name)
+    before = browser.page.evaluate("() => app.graph.serialize().nodes.map(node => node.widgets_values?.length)")
+    with browser.page.expect_file_chooser() as chooser:
+        browser.click(node, widget="upload")
+    chooser.value.set_files(str(path))
+    chosen = "([n, w, v]) => app.graph._nodes.find(o => o.type === n).widgets.find(o => o.name === w).value === v"
+    browser.page.wait_for_function(chosen, arg=[node, widget, value])
+    assert (browser.comfy.base / "input" / file).read_bytes() == path.read_bytes()
+    after = browser.page.evaluate("() => app.graph.serialize().nodes.map(node => node.widgets_values?.length)")
+    assert before == after, "the button is not saved"
+    assert browser.faults == []
+
+
+def test_the_main_text_is_the_largest_box(fresh_browser):
+    """And scene and pronunciations are a line each, which grows."""
+    page = fresh_browser.page
+    page.evaluate("""() => {
+        app.graph.clear()
+        app.graph.add(LiteGraph.createNode("HiggsTTSSpeak"))
+        app.canvas.ds.reset()
+    }""")
+    heights = """name => app.graph._nodes[0].widgets.find(widget => widget.name === name).computedHeight"""
+    page.wait_for_function(f"() => ({heights})('pronunciations') < 60")
+    text, scene, before = (page.evaluate(heights, name) for name in ("text", "scene", "pronunciations"))
+    assert scene == before < text / 2
+    assert [label.inner_text() for label in page.locator(".higgs-line span").all()] == ["scene", "pronunciations"]
+    page.evaluate(SET, ["HiggsTTSSpeak", "pronunciations", "Nguyen = Win\nSiobhan = Shivawn\nHiggs = Higgz"])
+    page.evaluate("() => app.canvas.setDirty(true, true)")
+    page.wait_for_function(f"least => ({heights})('pronunciations') > least", arg=before + 15)
+    assert page.evaluate(FAULTS) == [] and fresh_browser.faults == []
 
 
 def test_templates_are_found_by_what_people_search_for(fresh_browser):
@@ -221,6 +289,12 @@ def test_templates_are_found_by_what_people_search_for(fresh_browser):
 def test_save_voice_shows_where_and_load_voice_lists_it(fresh_browser):
     browser, file = fresh_browser, "seen in the browser.safetensors"
     browser.open_template("long_narration")
+    browser.page.evaluate("""() => {
+        const save = LiteGraph.createNode("HiggsTTSSaveVoice")
+        save.pos = [0, -300]
+        app.graph.add(save)
+        app.graph._nodes.find(node => node.type === "HiggsTTSLoadVoice").connect(0, save, 0)
+    }""")
     browser.page.evaluate(SET, ["HiggsTTSSpeak", "text", "A short text."])
     browser.page.evaluate(SET, ["HiggsTTSSaveVoice", "name", file.removesuffix(".safetensors")])
     browser.run()
@@ -278,13 +352,18 @@ def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser, node):
     assert fresh_browser.faults == []
 
 
-def test_a_book_shows_its_report(fresh_browser):
+def test_a_book_shows_its_report_and_its_files(fresh_browser):
     fresh_browser.open_template("book")
     fresh_browser.run()
     fresh_browser.shoot("first-book")
-    for node in ("HiggsTTSBook", "PreviewAny"):
-        report = fresh_browser.page.evaluate(SHOWN, node)
-        assert "2 chapters, " in report and "02 The Lamp.flac: " in report and "Warning" not in report, report
+    report = fresh_browser.page.evaluate(SHOWN, "HiggsTTSBook")
+    assert "2 chapters, " in report and "02 The Lamp.flac: " in report and "Warning" not in report, report
+    fresh_browser.page.locator(".higgs-book").click()
+    saved = fresh_browser.page.locator(".higgs-chapters .higgs-save")
+    assert saved.count() == 2
+    address = saved.last.evaluate("link => link.href")
+    assert fresh_browser.page.request.get(address).body().startswith(b"fLaC")
+    fresh_browser.page.keyboard.press("Escape")
     assert fresh_browser.page.evaluate(FAULTS) == [] and fresh_browser.faults == []
 
 
@@ -343,7 +422,7 @@ def test_speak_unload_and_speak_again(browser):
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_help_pages_open_behind_the_question_mark(browser, node):
+def test_help_pages_open_behind_the_i(browser, node):
     browser.page.evaluate(
         """type => {
             app.graph.clear()
@@ -361,6 +440,5 @@ def test_help_pages_open_behind_the_question_mark(browser, node):
     page.wait_for()
     browser.shoot(f"help-{node}")
     name = browser.comfy.get(f"/object_info/{node}")[node]["display_name"]
-    assert page.locator("h1").inner_text() == name and page.locator("table").count() >= 1
-    assert "| ---" not in page.inner_text(), "a table is not drawn as one"
+    assert page.locator("h1").inner_text() == name and page.locator("li").count() >= 2
     assert page.evaluate(TOO_WIDE) == [], "it is wider than the panel"

@@ -29,9 +29,9 @@ WIDGETS = {"Combo", "Int", "Float", "String", "Boolean"}
 CORE = {
     "LoadAudio": (["audio"], ["audio"], ["AUDIO"]),
     "PreviewAudio": (["audio"], [], []),
-    "SaveAudio": (["audio", "filename_prefix"], ["filename_prefix"], []),
     "PreviewAny": (["source"], [], ["STRING"]),
 }
+DEPRECATED = {"SaveAudio": (["audio", "filename_prefix"], ["filename_prefix"], [])}  # since ComfyUI 0.25
 
 
 def names_of(socket):
@@ -43,7 +43,7 @@ def names_of(socket):
 @pytest.fixture
 def sockets(schemas):
     """{node id: (inputs in order, widgets in order, output types)}; ComfyUI lists optional inputs last."""
-    found = dict(CORE)
+    found = {**CORE, **DEPRECATED}
     for node_id, schema in schemas.items():
         inputs = sorted(schema.inputs, key=lambda socket: getattr(socket, "optional", False))
         names = [name for socket in inputs for name in names_of(socket)]
@@ -70,7 +70,7 @@ def test_the_voices_that_templates_name_are_there():
     voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
     inputs = [node["inputs"] for name in EVERY for node in api(name).values() if "Load" in node["class_type"]]
     named = [given["voice"] for given in inputs if "voice" in given]
-    assert len(named) == 9 and {name.removeprefix("built-in/") for name in named} <= voices
+    assert len(named) == 8 and {name.removeprefix("built-in/") for name in named} <= voices
     assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
 
 
@@ -132,6 +132,37 @@ def test_values_are_the_engine_s_defaults(name):
                 assert value == "auto"
             elif node["class_type"] == "HiggsTTSLoadModel":
                 assert value == getattr(EngineConfig, "runner" if key == "graphs" else key), key
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_node_is_deprecated(name):
+    kinds = {node["class_type"] for node in api(name).values()}
+    assert {kind for kind in kinds if not kind.startswith("HiggsTTS")} <= CORE.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nodes_are_apart_and_the_note_names_help_that_is_there(name):
+    nodes = graph(name)["nodes"]
+    boxes = [(*node["pos"], *map(sum, zip(node["pos"], node["size"], strict=True))) for node in nodes]
+    for place, (left, top, right, bottom) in enumerate(boxes):
+        for other in boxes[:place]:
+            beside = right + 30 <= other[0] or other[2] + 30 <= left
+            assert beside or bottom + 40 <= other[1] or other[3] + 40 <= top, (nodes[place]["type"], other)
+    width = max(box[2] for box in boxes) - min(box[0] for box in boxes)
+    assert width <= 1800, "it is shown as small as fits a page"
+    (note,) = [node["widgets_values"][0] for node in nodes if node["type"] == "MarkdownNote"]
+    assert note.startswith("# ") and "question mark" not in note and "?" not in note
+    assert "`" not in note, "code has its theme's own colour on the note's"
+
+
+def test_a_clip_of_one_s_own_is_an_upload_away():
+    """Load Audio comes first, and Higgs Transcribe is one link from the transcript."""
+    prompt = api("clone_voice")
+    kinds = {node["class_type"]: number for number, node in prompt.items()}
+    voice = prompt[kinds["HiggsTTSVoice"]]["inputs"]
+    assert kinds["LoadAudio"] == "1" and voice["audio"] == ["1", 0] and voice["transcript"] == ""
+    assert prompt[kinds["HiggsTTSTranscribe"]]["inputs"]["audio"] == ["1", 0]
+    assert prompt[kinds["HiggsTTSSpeak"]]["inputs"]["voice"] == [kinds["HiggsTTSVoice"], 0]
 
 
 @pytest.mark.parametrize("name", EVERY)
