@@ -108,7 +108,7 @@ class HiggsTTSBook(io.ComfyNode):
         """A linked name (None) is known later. ComfyUI gives a socket that grows to every validation."""
         if book in (None, OWN_TEXT) or book in folders.files_in_input(BOOK_SUFFIXES):
             return True
-        return f"{NAME}: there is no book {book!r} in ComfyUI's input folder. Put it there and press R."
+        return f"{NAME}: there is no book {str(book)[:80]!r} in ComfyUI's input folder. Put it there and press R."
 
     @classmethod
     def fingerprint_inputs(cls, book: str | None, text: str | None = TEXT, **others: object) -> list:
@@ -218,7 +218,9 @@ def _read(book: str, text: str, is_script: bool, sockets: Mapping[str, Voice]) -
     if book != OWN_TEXT:
         path = folders.files_in_input(BOOK_SUFFIXES).get(book)
         if path is None:
-            raise HiggsError(f"there is no book {book!r} in ComfyUI's input folder. Put it there and press R.")
+            raise HiggsError(
+                f"there is no book {str(book)[:80]!r} in ComfyUI's input folder. Put it there and press R."
+            )
         if not is_script or path.suffix.lower() == ".epub":
             return read_book(path, is_script), sockets
         text, title, warnings = _script_in(path)

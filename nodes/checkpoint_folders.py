@@ -59,7 +59,7 @@ def find_checkpoint(name: str) -> Found:
     matches = closest(found, name)
     if not matches:
         raise HiggsError(
-            f"there is no checkpoint {name!r} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
+            f"there is no checkpoint {name[:80]!r} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
             f"'{AUTO}', which takes the best one that is there, or '{EMBEDDED_NAME}', which always is. Or put its "
             f"folder into models/{FOLDER}, or choose a '{DOWNLOAD}' entry; press R to refresh the list."
         )

@@ -54,7 +54,8 @@ def resolve_devices(name: object) -> tuple[list[str], str]:
     if name == ALL:
         warning = f"There is no GPU on this machine that can be used, so {auto} is."
     else:
-        warning = f"The device {name} is not on this machine, so {auto} is used. Choose another in Higgs Load Model."
+        absent = f"The device {str(name)[:80]} is not on this machine, so {auto} is used."
+        warning = f"{absent} Choose another in Higgs Load Model."
     log.warning("Higgs TTS: %s", warning)
     return [auto], warning
 

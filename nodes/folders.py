@@ -62,8 +62,8 @@ def below_output(name: str) -> Path:
     parts = portable_parts(name.strip().rstrip("/\\"))
     if not parts:
         raise HiggsError(
-            f"folder is {name!r}, which is not a folder below ComfyUI's output. Use letters and digits, with / for a "
-            "folder in a folder."
+            f"folder is {name[:80]!r}, which is not a folder below ComfyUI's output. Use letters and digits, with / "
+            "for a folder in a folder."
         )
     return output().joinpath(*parts)
 
@@ -82,5 +82,5 @@ def files_below(root: Path) -> Iterator[Path]:
 def files_in_input(suffixes: Collection[str]) -> dict[str, Path]:
     """Name -> file of those in ComfyUI's input folder, and in the folders there, that end so."""
     root = input_folder()
-    found = [path for path in files_below(root) if path.suffix.lower() in suffixes]
+    found = [path for path in files_below(root) if path.suffix.lower() in suffixes and path.is_file()]
     return {path.relative_to(root).as_posix(): path for path in sorted(found)}

@@ -17,8 +17,8 @@ def file_name(row: LinesRow, take: int, takes: int) -> str:
     parts = portable_parts(row.id)
     if not parts:
         raise HiggsError(
-            f"row {row.number}: the id {row.id!r} cannot be the name of a file. Use letters and digits, with / for a "
-            "folder."
+            f"row {row.number}: the id {row.id[:80]!r} cannot be the name of a file. Use letters and digits, with / "
+            "for a folder."
         )
     return "/".join(parts) + (f"_{take}.wav" if takes > 1 else ".wav")
 

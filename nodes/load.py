@@ -55,9 +55,9 @@ class HiggsTTSLoadModel(io.ComfyNode):
         if model is None:
             return True
         if not isinstance(model, str):
-            return f"{NAME}: model is {model!r}. Choose a name from the list."
+            return f"{NAME}: model is {str(model)[:80]!r}. Choose a name from the list."
         if model.startswith(DOWNLOAD):
-            return True if model in choices() else f"{NAME}: {model!r} is not in the list of downloads."
+            return True if model in choices() else f"{NAME}: {model[:80]!r} is not in the list of downloads."
         try:
             find_checkpoint(model)
         except HiggsError as error:

@@ -22,7 +22,8 @@ def subtitle_text(given: str) -> tuple[str, tuple[str, ...]]:
             )
         return decode_text(data := path.read_bytes()), doubts(data, path.name)
     except OSError as error:
-        raise HiggsError(f"{path} cannot be read: {error.strerror or error}. Paste its text instead.") from error
+        reason = error.strerror or error
+        raise HiggsError(f"{given.strip()[:80]!r} cannot be read: {reason}. Paste its text instead.") from error
 
 
 def fingerprint(given: str) -> list:

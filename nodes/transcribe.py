@@ -79,7 +79,7 @@ class HiggsTTSTranscribe(io.ComfyNode):
 
 
 def _missing(whisper: str) -> str:
-    return f"there is no {whisper!r} in models/{FOLDER}. Put it there, or choose a download, and press R."
+    return f"there is no {str(whisper)[:80]!r} in models/{FOLDER}. Put it there, or choose a download, and press R."
 
 
 def choices() -> list[str]:

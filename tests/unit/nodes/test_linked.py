@@ -118,6 +118,25 @@ def test_a_choice_that_is_none_of_the_list(run, node, name, literal):
         run(node, **inputs, **{name: literal})
 
 
+@pytest.mark.parametrize(
+    "node, name",
+    [
+        ("load.HiggsTTSLoadModel", "model"),
+        ("voice_files.HiggsTTSLoadVoice", "voice"),
+        ("voice_files.HiggsTTSSaveVoice", "name"),
+        ("lora.HiggsTTSLoadLoRA", "name"),
+        ("book.HiggsTTSBook", "book"),
+        ("lines.HiggsTTSLines", "folder"),
+        ("subtitles.HiggsTTSSubtitles", "srt"),
+    ],
+)
+def test_a_name_of_a_million_letters_is_not_repeated(run, node, name):
+    given = {"HiggsTTSSaveVoice": {"voice": VOICE}, "HiggsTTSLines": {"lines": "Hi."}}.get(node.partition(".")[2], {})
+    with pytest.raises(HiggsError) as refused:
+        run(node, **given, **{name: "x" * 1_000_000 + ".srt"})
+    assert len(str(refused.value)) < 1500
+
+
 @pytest.mark.parametrize("device", [0, None, 1.5, {}])
 def test_a_device_that_is_no_name_is_told_and_replaced(load_module, device):
     (used,), warning = load_module("devices").resolve_devices(device)
