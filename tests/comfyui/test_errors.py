@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -116,3 +118,32 @@ def test_a_cancel_followed_by_another_model_leaves_nothing_behind(make_comfy, wo
     told = comfy.log.read_text(errors="replace")
     assert "probe: a cancel is kept" in told, "debug messages are not told here"
     assert "still referenced" not in told and "Higgs TTS:" not in told, told[-3000:]
+
+
+@pytest.mark.parametrize("path", ["text", "lines", "listen"])
+@pytest.mark.parametrize(
+    "body, headers",
+    [
+        (b"[" * 20_000, {}),
+        (b'{"kind": "text", "text": "x"}', {"Content-Encoding": "gzip"}),
+        (b'{"kind": "text", "settings": {"takes": Infinity}}', {}),
+        (b'{"kind": "text", "settings": {"turn_gap": ' + b"9" * 400 + b"}}", {}),
+        (b"x" * (5 << 20), {}),
+        (b"\xff\xfe", {"Content-Type": "application/json; charset=hex"}),
+    ],
+)
+def test_the_routes_answer_anything_with_a_sentence(comfy, path, body, headers):
+    address = f"http://127.0.0.1:{comfy.port}/higgs_tts/{path}"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=60)
+    assert refused.value.code == 400 and json.loads(refused.value.read())["error"].endswith(".")
+
+
+def test_an_unknown_charset_is_utf_8(comfy):
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{comfy.port}/higgs_tts/text",
+        '{"kind": "text", "text": "Grüße."}'.encode(),
+        {"Content-Type": "application/json; charset=foo"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert json.loads(answer.read())["seconds"] > 0
