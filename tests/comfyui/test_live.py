@@ -216,6 +216,41 @@ def test_a_dialogue_is_whole_in_the_end(classic):
     assert_same(classic)
 
 
+WIDTHS = """() => {
+    const node = app.graph._nodes.find((node) => node.type === "HiggsTTSSpeak")
+    const { width } = document.querySelector(".higgs-player").getBoundingClientRect()
+    return [node.size[0], width / app.canvas.ds.scale]
+}"""
+WIDEN = """() => {
+    const node = app.graph._nodes.find((node) => node.type === "HiggsTTSSpeak")
+    node.setSize([node.size[0] + 100, node.size[1]])
+    app.canvas.setDirty(true, true)
+}"""
+
+
+def test_the_player_is_as_wide_as_its_node_after_the_panel_of_properties_was_open(listener):
+    listener.open(text="A short text.")
+    page = listener.page
+    listener.start()
+    listener.until_done()
+    listener.until("ended")
+    node, player = page.evaluate(WIDTHS)
+    page.evaluate("() => app.canvas.selectItems(app.graph._nodes.filter(({ type }) => type === 'HiggsTTSSpeak'))")
+    toggle, panel = page.get_by_role("button", name="Toggle properties panel"), page.get_by_test_id("properties-panel")
+    toggle.click()
+    panel.get_by_text("temperature").first.wait_for()
+    listener.browser.shoot("panel")
+    version = [int(part) for part in page.evaluate("window.__COMFYUI_FRONTEND_VERSION__").split(".")]
+    assert panel.get_by_text("player").count() == 0 or version < [1, 49], "an empty row"
+    toggle.click()
+    panel.wait_for(state="detached")
+    page.evaluate(WIDEN)
+    page.wait_for_timeout(300)  # until it is drawn
+    listener.browser.shoot("player-after-the-panel")
+    assert page.evaluate(WIDTHS) == pytest.approx([node + 100, player + 100], abs=1)
+    assert listener.browser.faults == []
+
+
 def test_two_runs_are_heard_one_after_the_other(classic):
     classic.open(text="The first one.")
     classic.start()

@@ -75,7 +75,8 @@ export function modelOf(node) {
 }
 
 /**
- * Adds an element below a node's widgets, neither saved nor sent, and makes room for it.
+ * Adds an element below a node's widgets, neither saved nor sent, and makes room for it. It is as wide as the node, and
+ * has no row in the panel of properties.
  * @param {import("../../tests/web/comfy").Node} node
  * @param {string} name
  * @param {HTMLElement} element
@@ -86,11 +87,14 @@ export function addElement(node, name, element, height, margin = 10) {
     const widget = node.addDOMWidget(name, `higgs_tts_${name}`, element, {
         serialize: false,
         hideOnZoom: false,
+        hideInPanel: true,
         margin,
         getValue: () => "",
         setValue() {},
     })
     widget.serialize = false
+    // A panel that draws it all the same would leave its own width here, for the canvas to take.
+    Object.defineProperty(widget, "width", { get: () => undefined, set() {} })
     widget.computeLayoutSize = undefined // by which a widget shares a node's free room
     widget.computeSize = () => [0, height]
     const [width, least] = node.computeSize()
