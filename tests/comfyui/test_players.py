@@ -25,8 +25,7 @@ from .test_live import (  # noqa: F401 - fixtures
 
 OPEN = "([saved, name]) => app.loadGraphData(saved, true, true, name)"
 # As ComfyUI does to undo a change: all nodes are made anew.
-REMAKE = """() => app.loadGraphData(app.graph.serialize(), false, false,
-    app.extensionManager.workflow.activeWorkflow)"""
+UNDO = "saved => app.loadGraphData(saved, false, false, app.extensionManager.workflow.activeWorkflow)"
 IS_OPEN = "id => window.app?.graph?.id === id && app.graph._nodes.length > 0"
 PLAYERS = "() => [...document.querySelectorAll('.higgs-player')].map((player) => player.dataset.mode)"
 SHOWS = "mode => document.querySelector('.higgs-player')?.dataset.mode === mode"
@@ -138,13 +137,13 @@ def test_sound_ends_with_its_node_and_goes_on_where_a_change_is_undone(classic):
     page.evaluate(SET, ["HiggsTTSSpeak", "text", LONG])
     classic.start()
     classic.until("playing")
-    page.evaluate(REMAKE)
+    page.evaluate(UNDO, page.evaluate("() => app.graph.serialize()"))
     page.wait_for_timeout(500)
     assert page.evaluate(PLAYERS) == ["playing"] and not is_silent(classic)
     saved = page.evaluate("() => app.graph.serialize()")
     page.evaluate("() => app.graph.remove(app.graph._nodes.find((node) => node.type === 'HiggsTTSSpeak'))")
     assert is_silent(classic)
-    page.evaluate("saved => app.loadGraphData(saved, false, false)", saved)
+    page.evaluate(UNDO, saved)
     page.wait_for_function(SHOWS, arg="paused")
     until_idle(classic)
     page.locator(".higgs-play").click()

@@ -65,11 +65,17 @@ export interface Setting {
 export interface Extension {
     name: string
     settings?: Setting[]
+    init?(): void
     setup?(): void | Promise<void>
     beforeRegisterNodeDef?(nodeType: NodeType, nodeData: NodeData): void
     afterConfigureGraph?(): void
     nodeCreated?(node: Node): void
     refreshComboInNodes?(): void
+}
+
+export interface Workflow {
+    path: string
+    activeState?: { id?: string } | null
 }
 
 export interface App {
@@ -79,7 +85,18 @@ export interface App {
     widgets: Record<string, (node: Node, name: string, input: [string, object], app: App) => { widget: Widget }>
     registerExtension(extension: Extension): void
     refreshComboInNodes(): Promise<void>
-    extensionManager: { setting: { get(id: string): any; set(id: string, value: any): Promise<void> } }
+    loadGraphData(
+        saved: any,
+        clean?: boolean,
+        view?: boolean,
+        workflow?: Workflow | string | null,
+        options?: object,
+        ...rest: any[]
+    ): Promise<void>
+    extensionManager: {
+        setting: { get(id: string): any; set(id: string, value: any): Promise<void> }
+        workflow: { openWorkflows: Workflow[] }
+    }
 }
 
 export interface Api extends EventTarget {
@@ -87,4 +104,8 @@ export interface Api extends EventTarget {
     apiURL(route: string): string
     fetchApi(route: string, options?: RequestInit): Promise<Response>
     addEventListener(type: string, listener: (event: CustomEvent) => void): void
+}
+
+declare global {
+    const LiteGraph: { uuidv4(): string }
 }

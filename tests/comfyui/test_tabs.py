@@ -1,0 +1,49 @@
+"""What of players and takes stays with a workflow: in tabs of ComfyUI, and in tabs of the browser."""
+
+from __future__ import annotations
+
+from .test_browser import SET, open_browser  # noqa: F401 - a fixture
+from .test_live import LOAD, LONG, SEEDS, WATCH, classic, open_listener  # noqa: F401 - fixtures
+from .test_players import PLAYERS, SHOWS, until_idle
+
+
+def run(listener, text):
+    """Speaks it to its end."""
+    listener.page.evaluate(SET, ["HiggsTTSSpeak", "text", text])
+    listener.page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
+    listener.start()
+    listener.until_done()
+    listener.until("ended")
+
+
+def takes(page):
+    """How the texts of the takes begin, the newest first."""
+    page.locator(".higgs-open-takes").click()
+    said = page.locator(".higgs-take .higgs-said").all_inner_texts()
+    page.keyboard.press("Escape")
+    return said
+
+
+def open_tab(page, number):
+    """Opens one of the workflows that are open."""
+    page.locator(".workflow-tab").nth(number).click()
+    page.wait_for_timeout(500)
+
+
+def test_a_template_that_is_opened_again_has_no_takes_of_another_tab(classic):  # noqa: F811
+    page = classic.page
+    classic.browser.open_template("speak")
+    mine = page.locator(".workflow-tab").count() - 1
+    run(classic, "In the first tab.")
+    classic.browser.open_template("speak")
+    assert page.evaluate(PLAYERS) == [], "takes of the other tab"
+    run(classic, "In the second tab.")
+    assert takes(page) == ["In the second tab."]
+    page.evaluate(LOAD, page.evaluate("() => app.graph.serialize()"))  # as the list of jobs opens it
+    assert page.evaluate(PLAYERS) == [], "takes of a job's tab"
+    open_tab(page, mine)
+    page.wait_for_function(SHOWS, arg="ended")
+    assert takes(page) == ["In the first tab."]
+    open_tab(page, mine + 1)
+    page.wait_for_function(SHOWS, arg="ended")
+    assert takes(page) == ["In the second tab."] and classic.browser.faults == []
