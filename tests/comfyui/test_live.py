@@ -285,6 +285,7 @@ def test_takes_are_compared_by_ear_and_one_is_kept(listener):
     assert len(listener.heard()) > 0 and rows.nth(1).get_attribute("class") == "higgs-take higgs-shown"
     rows.nth(1).get_by_text("Keep").click()
     assert rows.nth(1).get_by_role("button", name="Kept").is_disabled()
+    assert rows.nth(0).get_by_role("button", name="Keep").is_enabled()
     value = listener.browser.value
     assert value("HiggsTTSSpeak", "seed") == first and value("HiggsTTSSpeak", "control_after_generate") == "fixed"
     page.keyboard.press("Escape")
@@ -293,6 +294,28 @@ def test_takes_are_compared_by_ear_and_one_is_kept(listener):
     listener.until_done()
     sent = page.evaluate("async () => Object.values((await app.graphToPrompt()).output)")
     assert [node["inputs"]["seed"] for node in sent if node["class_type"] == "HiggsTTSSpeak"] == [first]
+
+
+def test_nothing_is_kept_of_a_take_that_the_node_says_again_anyway(classic):
+    """A new node's seed is fixed: nobody has kept its take."""
+    classic.open(text="Said with the seed that the node has.", control_after_generate="fixed")
+    page = classic.page
+    classic.start()
+    classic.until_done()
+    classic.until("ended")
+    page.locator(".higgs-open-takes").click()
+    keep = page.locator(".higgs-take").first.locator(".higgs-keep")
+    assert not keep.is_visible(), keep.inner_text()
+    page.keyboard.press("Escape")
+    seed = classic.browser.value("HiggsTTSSpeak", "seed")
+    page.evaluate(SET, ["HiggsTTSSpeak", "seed", seed + 500])
+    page.locator(".higgs-open-takes").click()
+    keep.click()
+    assert keep.inner_text() == "Kept" and classic.browser.value("HiggsTTSSpeak", "seed") == seed
+    page.keyboard.press("Escape")
+    page.locator(".higgs-open-takes").click()
+    assert keep.inner_text() == "Kept"
+    page.keyboard.press("Escape")
 
 
 def test_takes_of_a_row_are_heard_and_one_is_kept(listener):

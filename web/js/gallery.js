@@ -81,7 +81,8 @@ class Gallery {
             said: take.text,
             isPlaying: () => clip.isPlaying,
             isShown: () => clip.isPlaying,
-            isKept: () => seed !== null && this.#kept.get(take.id) === seed,
+            isOwn: () => seed !== null && this.#kept.get(take.id) === seed,
+            wasKept: () => true, // a sheet has no seed that nobody wrote there
             problem: this.#problem || take.problem || (seed === null ? "Its seed is too large for this page." : ""),
             play: () => clip.toggle(),
             keep: async () => {

@@ -12,8 +12,8 @@ const SETTING = "HiggsTTS.PlayWhileSpeaking"
 const KEPT = 32 // players, as many as the server keeps sounds
 
 /**
- * graph: its node's, or where that was found; over: once no more is spoken.
- * @typedef {{player: Player, graph: string | undefined, over: Promise<void>}} Entry
+ * graph: its node's, or where that was found; over: once no more is spoken; wasKept: by its seed.
+ * @typedef {{player: Player, graph: string | undefined, over: Promise<void>, wasKept: boolean}} Entry
  */
 
 /** @type {Entry[]} the oldest first */
@@ -36,7 +36,7 @@ async function tellServer() {
  */
 function add(run) {
     const player = new Player(new Sound(run))
-    const entry = { player, graph: graphOf(run.workflow), over: player.sound.follow() }
+    const entry = { player, graph: graphOf(run.workflow), over: player.sound.follow(), wasKept: false }
     players.push(entry)
     if (players.length > KEPT) players.shift()
     return entry
@@ -101,17 +101,18 @@ function showTakes(node) {
     const view = views.get(node)
     if (!view) return
     const mine = players.filter((entry) => nodeOf(entry) === node)
-    const takes = mine.map(({ player }) => takeOf(player, node, view)).reverse()
+    const takes = mine.map((entry) => takeOf(entry, node, view)).reverse()
     openTakeList(view.element, "Takes of this node", takes)
 }
 
 /**
- * @param {Player} player
+ * @param {Entry} entry
  * @param {import("../../tests/web/comfy").Node} node
  * @param {PlayerView} view
  * @returns {import("./take_list.js").Take}
  */
-function takeOf(player, node, view) {
+function takeOf(entry, node, view) {
+    const { player } = entry
     const { sound } = player
     const { seed, said } = sound.run
     return {
@@ -119,7 +120,8 @@ function takeOf(player, node, view) {
         said,
         isPlaying: () => player.isActive,
         isShown: () => view.player === player,
-        isKept: () => seed !== null && hasSeed(node, seed),
+        isOwn: () => seed !== null && hasSeed(node, seed),
+        wasKept: () => entry.wasKept,
         problem: seed === null ? "Its seed alone does not give it again." : problemOfSeed(node),
         play() {
             view.show(player)
@@ -127,7 +129,9 @@ function takeOf(player, node, view) {
             else player.play()
         },
         keep() {
-            if (seed !== null) keepSeed(node, seed)
+            if (seed === null) return
+            keepSeed(node, seed)
+            entry.wasKept = true
         },
         changes: [player],
     }

@@ -22,10 +22,11 @@ addStyle(`
 `)
 
 /**
- * name: what it is called; said: what is spoken in it; isKept: whether the node says it again; problem: why it cannot be
- * kept, empty where it can.
- * @typedef {{name: () => string, said: string, isPlaying: () => boolean, isShown: () => boolean, isKept: () => boolean,
- *     problem: string, play: () => void, keep: () => void | Promise<void>, changes: EventTarget[]}} Take
+ * name: its title; said: its text; isOwn: whether the next run says it again; wasKept: whether it was kept for that;
+ * problem: why it cannot be kept, empty if it can.
+ * @typedef {{name: () => string, said: string, isPlaying: () => boolean, isShown: () => boolean, isOwn: () => boolean,
+ *     wasKept: () => boolean, problem: string, play: () => void, keep: () => void | Promise<void>,
+ *     changes: EventTarget[]}} Take
  */
 
 /**
@@ -75,8 +76,10 @@ function makeRow(take) {
         name.textContent = take.name()
         hear.textContent = take.isPlaying() ? "❚❚" : "▶"
         hear.title = take.isPlaying() ? "Pause" : "Hear it"
-        keep.textContent = take.isKept() ? "Kept" : "Keep"
-        keep.disabled = Boolean(take.problem) || take.isKept()
+        const isOwn = take.isOwn()
+        keep.hidden = isOwn && !take.wasKept()
+        keep.textContent = isOwn ? "Kept" : "Keep"
+        keep.disabled = Boolean(take.problem) || isOwn
         row.classList.toggle("higgs-shown", take.isShown())
     }
     return { row, refresh }
