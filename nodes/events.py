@@ -27,7 +27,7 @@ _runs: dict[str, Run] = {}  # by id, the oldest first
 class Run:
     """One run of a node that somebody listens to."""
 
-    client: str
+    client: str  # whose page plays it
     node: str  # as the client's graph knows it
     prompt: str
     workflow: str | None = None  # as the page that queued it calls it; None where it did not say
@@ -37,6 +37,7 @@ class Run:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.queued_by = self.client  # another page takes over where this one is closed
         self.sound = LiveSound(folders.temp() / f"higgs_tts_{self.id}.pcm", self._on_change)
 
     def _on_change(self):
@@ -73,8 +74,12 @@ def run_of(run_id: str) -> Run | None:
     return _runs.get(run_id)
 
 
-def runs_of(client: str) -> list[Run]:
-    """The runs that a client can play, the oldest first."""
+def runs_of(client: str, workflow: str | None = None) -> list[Run]:
+    """Runs that a page can play, the oldest first: its own, and those of its open workflow whose page was closed."""
+    sockets = PromptServer.instance.sockets
+    for run in list(_runs.values()):
+        if run.workflow is not None and run.workflow == workflow and run.client not in sockets:
+            run.client = client
     return [run for run in list(_runs.values()) if run.client == client]
 
 
@@ -86,6 +91,8 @@ def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]
     """
     server = getattr(PromptServer, "instance", None)  # scripts run nodes without one
     client, node = getattr(server, "client_id", None), getattr(server, "last_node_id", None)
+    if server is not None and client not in server.sockets:  # its page was closed: another may have taken over
+        client = next((run.client for run in reversed(list(_runs.values())) if run.queued_by == client), client)
     if server is None or node is None or client not in _listeners:
         yield None
         return

@@ -41,8 +41,9 @@ async def listen(asked: dict) -> web.Response:
 
 
 async def runs(request: web.Request) -> web.Response:
-    """The runs that a page can play."""
-    return web.json_response([run.about() for run in events.runs_of(request.query.get("client", ""))])
+    """The runs that a page can play, with the workflow that it has opened."""
+    told = events.runs_of(request.query.get("client", ""), request.query.get("workflow"))
+    return web.json_response([run.about() for run in told])
 
 
 async def news(request: web.Request) -> web.Response:

@@ -88,13 +88,23 @@ class Browser:
     """ComfyUI's page and what a user does on it."""
 
     def __init__(self, page, comfy, shots, host):
-        self.page, self.comfy, self._shots, self.faults, self.warnings = page, comfy, shots, [], []
-        page.route(lambda url: f"//{host}" not in url, lambda route: route.abort())
+        self.comfy, self._shots, self._host, self.faults, self.warnings = comfy, shots, host, [], []
+        self._open(page)
+
+    def _open(self, page):
+        self.page = page
+        page.route(lambda url: f"//{self._host}" not in url, lambda route: route.abort())
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", lambda message: message.type == "warning" and self.warnings.append(message.text))
-        page.goto(f"http://{host}:{comfy.port}/")
+        page.goto(f"http://{self._host}:{self.comfy.port}/")
         page.wait_for_function("window.app?.graph && app.canvas?.canvas")
         page.get_by_test_id("side-toolbar").wait_for()
+
+    def reopen(self):
+        """Closes the browser's tab and opens ComfyUI in another."""
+        self.page.wait_for_timeout(1000)  # until the page has noted which workflows are open
+        self.page.close()
+        self._open(self.page.context.new_page())
 
     def shoot(self, name):
         self.page.screenshot(path=str(self._shots / f"{name}.png"))
@@ -164,10 +174,10 @@ def open_browser(tmp_path_factory):
             # No dialog of its own accord.
             settings = {name.replace("_", "."): value for name, value in settings.items()}
             comfy.post("/settings", {"Comfy.TutorialCompleted": True, **settings})
-            page = chrome.new_page(viewport={"width": 1600, "height": 1000})
+            context = chrome.new_context(viewport={"width": 1600, "height": 1000})
             if script:
-                page.add_init_script(script)
-            return Browser(page, comfy, tmp_path_factory.mktemp("screenshots"), host)
+                context.add_init_script(script)
+            return Browser(context.new_page(), comfy, tmp_path_factory.mktemp("screenshots"), host)
 
         yield show
         chrome.close()

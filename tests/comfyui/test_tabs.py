@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .test_browser import SET, open_browser  # noqa: F401 - a fixture
 from .test_live import LOAD, LONG, SEEDS, WATCH, classic, open_listener  # noqa: F401 - fixtures
-from .test_players import PLAYERS, SHOWS, until_idle
+from .test_players import PLAYERS, SHOWS
 
 
 def run(listener, text):
@@ -47,3 +47,24 @@ def test_a_template_that_is_opened_again_has_no_takes_of_another_tab(classic):  
     open_tab(page, mine + 1)
     page.wait_for_function(SHOWS, arg="ended")
     assert takes(page) == ["In the second tab."] and classic.browser.faults == []
+
+
+def test_a_player_and_its_stop_button_are_there_in_a_new_tab_of_the_browser(open_listener):  # noqa: F811
+    """Also that of a run that was queued in the tab that was closed."""
+    listener = open_listener(Comfy_VueNodes_Enabled=False)
+    listener.open(text=LONG)
+    listener.start()
+    listener.until("playing")
+    listener.page.evaluate(SET, ["HiggsTTSSpeak", "text", "It was queued before the tab was closed."])
+    listener.page.get_by_test_id("queue-button").click()
+    listener.page.wait_for_timeout(500)
+    listener.browser.reopen()
+    page = listener.page = listener.browser.page
+    listener.until("paused")
+    assert page.locator(".higgs-player").get_attribute("data-state") == "speaking"
+    page.evaluate(WATCH)
+    page.locator(".higgs-stop").click()
+    page.wait_for_function("() => runs.length === 1", timeout=240_000)
+    listener.until("ended")
+    assert takes(page)[0] == "It was queued before the tab was closed." and len(takes(page)) == 2
+    page.close()

@@ -12,7 +12,7 @@ export function graphId() {
 
 /**
  * The id of the graph that a workflow was sent from; undefined where it had none.
- * @param {string | null} workflow
+ * @param {string | null | undefined} workflow
  */
 export function graphOf(workflow) {
     return workflow && workflow !== NO_ID ? workflow : undefined

@@ -22,6 +22,8 @@ const players = []
 const views = new WeakMap()
 let isOn = true // the setting
 let told = "" // what the server knows of this page
+/** @type {Set<string | undefined>} graphs whose runs the server was asked for */
+const asked = new Set()
 
 async function tellServer() {
     const client = api.clientId
@@ -35,6 +37,8 @@ async function tellServer() {
  * @returns {Entry}
  */
 function add(run) {
+    const known = players.find(({ player }) => player.sound.run.id === run.id)
+    if (known) return known
     const player = new Player(new Sound(run))
     const entry = { player, graph: graphOf(run.workflow), over: player.sound.follow(), wasKept: false }
     players.push(entry)
@@ -156,10 +160,20 @@ function onStop(event) {
 
 async function onConnect() {
     await tellServer()
-    if (!api.clientId) return
-    for (const run of await runs(api.clientId)) {
-        if (!players.some(({ player }) => player.sound.run.id === run.id)) add(run)
-    }
+    asked.clear()
+    await onGraph()
+}
+
+/** Another graph may have been opened: its nodes get the players that this page has, and those that it can take over. */
+async function onGraph() {
+    attach()
+    const graph = graphOf(graphId())
+    if (!api.clientId || asked.has(graph)) return
+    const told = await runs(api.clientId, graph)
+    asked.add(graph)
+    told.forEach(add)
+    const ids = told.map(({ id }) => id)
+    players.sort((one, other) => ids.indexOf(one.player.sound.run.id) - ids.indexOf(other.player.sound.run.id))
     attach()
 }
 
@@ -190,5 +204,7 @@ app.registerExtension({
         if (api.clientId) await onConnect()
         else api.addEventListener("status", () => told || onConnect())
     },
-    afterConfigureGraph: attach,
+    afterConfigureGraph() {
+        onGraph().catch(console.warn) // nobody waits for it
+    },
 })

@@ -40,12 +40,13 @@ export async function listen(client, on) {
 }
 
 /**
- * The runs of this page, the oldest first.
+ * The runs of this page, the oldest first; with them those of an open workflow whose own page was closed.
  * @param {string} client
+ * @param {string} [workflow]
  * @returns {Promise<Run[]>}
  */
-export async function runs(client) {
-    const answer = await ask(`runs?client=${encodeURIComponent(client)}`)
+export async function runs(client, workflow = "") {
+    const answer = await ask(`runs?${new URLSearchParams({ client, workflow })}`)
     return answer ? answer.json() : []
 }
 

@@ -163,6 +163,26 @@ def test_who_closed_the_page_is_forgotten(server, ask, speak):
     assert server.sent == []
 
 
+def test_an_open_page_takes_over_the_runs_of_its_workflow_once_their_own_page_is_closed(server, ask, speak):
+    instance = server.PromptServer.instance
+    server.queued[:] = [(0, "a prompt", {}, {"extra_pnginfo": {"workflow": {"id": "a workflow"}}}, [], {})]
+    listen(ask, "me")
+    speak()
+    assert ask("runs", client="you", workflow="a workflow").data == [], "its own page is there"
+    del instance.sockets["me"]
+    listen(ask, "you")
+    assert ask("runs", client="you", workflow="another").data == ask("runs", client="you").data == []
+    taken = ask("runs", client="you", workflow="a workflow").data
+    assert [run["workflow"] for run in taken] == ["a workflow"] and ask("runs", client="me").data == []
+    speak("What was queued by the page that is closed.")
+    (_, run, client) = server.sent[-1]
+    assert client == "you" and ask("runs", client="you").data == [*taken, run]
+    instance.sockets["me"] = object()
+    listen(ask, "me")
+    speak("It is there again.")
+    assert server.sent[-1][2] == "me"
+
+
 @pytest.mark.parametrize(
     "body",
     [
