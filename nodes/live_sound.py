@@ -49,6 +49,7 @@ class LiveSound:
         self.restarts: list[str] = []  # why the first chunk was spoken again, each time
         self._clear()
         self._began, self._latest, self._steps, self._done, self._expected = 0.0, 0.0, -1, 0, 0
+        self._heard = 0  # steps when something was heard last
         self._ticked = 0.0  # when readers were last told how far it is
         _writer()
 
@@ -60,6 +61,7 @@ class LiveSound:
 
     def hear(self, wav: torch.Tensor) -> None:
         """What follows, [n] float32 on the host."""
+        self._heard = self._steps
         _jobs.put(functools.partial(self._write, self._append, wav.numpy()))
 
     def begin_anew(self, why: str) -> None:
@@ -114,8 +116,9 @@ class LiveSound:
         """How it stands, as JSON takes it, without the first `outline` numbers of the outline where these still count.
 
         The outline: the peak of each frame, 0 to 255. piece: how many of the samples came at once and last. pace:
-        seconds of each sequence that are spoken in a second. done: seconds spoken so far, of all sequences. left:
-        seconds until all is spoken, at the speed so far.
+        seconds of each sequence that are spoken in a second. waited: seconds of each sequence that were spoken since
+        something could be heard. done: seconds spoken so far, of all sequences. left: seconds until all is spoken, at
+        the speed so far.
         """
         seconds = self._latest - self._began
         with self._lock:
@@ -132,6 +135,7 @@ class LiveSound:
                 "done": self._done / FRAME_RATE,
                 "left": round(seconds * max(0, self._expected - self._done) / self._done, 1) if self._done else 0.0,
                 "pace": round(self._steps / FRAME_RATE / seconds, 3) if seconds else 0.0,
+                "waited": max(0, self._steps - self._heard) / FRAME_RATE,
                 "first": first,
                 "outline": bytes(self._outline[first:]).hex(),
             }

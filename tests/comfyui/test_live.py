@@ -426,3 +426,20 @@ def test_voices_are_told_heard_and_chosen(open_listener, vue):
     assert page.evaluate(FAULTS) == []
     for name in ("lora", "other"):
         (voices / f"{name}.safetensors").unlink()
+
+
+def test_the_player_says_what_it_waits_for_after_the_first_chunk(classic):
+    """Chunks after the first are heard once they are whole."""
+    classic.open(text=LONG * 4, chunk_seconds=8)
+    page = classic.page
+    page.evaluate("""() => {
+        window.waits = []
+        const says = () => waits.push(document.querySelector(".higgs-says")?.textContent)
+        new MutationObserver(says).observe(document.body, { childList: true, subtree: true, characterData: true })
+    }""")
+    classic.start()
+    page.wait_for_function("() => waits.some((said) => said?.startsWith('Waiting for the next part: '))", timeout=240_000)
+    classic.browser.shoot("waiting")
+    page.locator(".higgs-stop").click()
+    classic.until_done()
+    assert classic.browser.faults == []

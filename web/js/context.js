@@ -1,5 +1,5 @@
 // The page's one audio context, at the speech's own rate, and its volume.
-import { RATE } from "./sound.js"
+import { RATE } from "./times.js"
 
 const VOLUME = "HiggsTTS.volume" // in the browser's storage
 

@@ -5,6 +5,7 @@ import { addStyle, make } from "./elements.js"
 import { addElement, isLinked } from "./graph.js"
 import { outputAddress, withSeed } from "./server.js"
 import { openTakeList } from "./take_list.js"
+import { inWords } from "./times.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
@@ -77,7 +78,7 @@ class Gallery {
     #take(take, clip) {
         const { seed } = take
         return {
-            name: () => `${take.file} · ${take.seconds.toFixed(1)} s`,
+            name: () => `${take.file} · ${inWords(take.seconds, 1)}`,
             said: take.text,
             isPlaying: () => clip.isPlaying,
             isShown: () => clip.isPlaying,

@@ -6,7 +6,8 @@ import { HEIGHT, PlayerView } from "./player_view.js"
 import { listen, runs } from "./server.js"
 import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
 import { Sound } from "./sound.js"
-import { inSeconds, openTakeList } from "./take_list.js"
+import { openTakeList } from "./take_list.js"
+import { inWords, RATE } from "./times.js"
 
 const SETTING = "HiggsTTS.PlayWhileSpeaking"
 const KEPT = 32 // players, as many as the server keeps sounds
@@ -120,7 +121,7 @@ function takeOf(entry, node, view) {
     const { sound } = player
     const { seed, said } = sound.run
     return {
-        name: () => (seed === null ? inSeconds(sound.samples) : `seed ${seed} · ${inSeconds(sound.samples)}`),
+        name: () => `${seed === null ? "" : `seed ${seed} · `}${inWords(sound.samples / RATE, 1)}`,
         said,
         isPlaying: () => player.isActive,
         isShown: () => view.player === player,

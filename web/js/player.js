@@ -2,7 +2,7 @@
 import { isAllowed } from "./context.js"
 import { makeOutput } from "./output.js"
 import { interrupt } from "./server.js"
-import { RATE } from "./sound.js"
+import { RATE } from "./times.js"
 import { begin, end, forget, isHeard, isSilent, leave, wait } from "./turns.js"
 
 const AHEAD = 10 * RATE // samples that are fetched before they are heard

@@ -1,7 +1,8 @@
 // What a player looks like: buttons, waveform, time, volume, and a line that says what it waits for.
 import { setVolume, volume } from "./context.js"
-import { RATE } from "./sound.js"
 import { addStyle, make, update } from "./elements.js"
+import { whatItSays } from "./player_words.js"
+import { clock } from "./times.js"
 import { drawWaveform } from "./waveform.js"
 
 export const HEIGHT = 76 // CSS pixels
@@ -24,12 +25,6 @@ addStyle(`
 .higgs-player .higgs-ends { display: flex; align-items: center; justify-content: flex-end; }
 .higgs-player input { width: 52px; height: 12px; accent-color: #4a9eff; }
 `)
-
-/** @param {number} samples */
-function clock(samples) {
-    const seconds = Math.max(0, samples / RATE)
-    return `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`
-}
 
 export class PlayerView {
     /** @type {import("./player.js").Player | undefined} */
@@ -121,24 +116,4 @@ export class PlayerView {
         update(this.says, { textContent: said, title: said })
         Object.assign(this.element.dataset, { mode: player.mode, state: sound.state })
     }
-}
-
-/** @param {import("./player.js").Player} player */
-function whatItSays(player) {
-    const { sound, mode } = player
-    const said = []
-    if (player.isBlocked) said.push("Press play: the browser keeps sound off until you click.")
-    else if (mode === "waiting") said.push("Plays next.")
-    else if (sound.state === "speaking" && mode === "buffering" && sound.samples) {
-        const isSlow = sound.pace > 0 && sound.pace < 1
-        said.push(isSlow ? "Slower than real time: buffering." : player.isSlow ? "Buffering." : "")
-    } else if (sound.state === "speaking") {
-        const left = sound.left >= 1 ? `, ${Math.round(sound.left)} s to go` : ""
-        const done = Math.max(sound.done, sound.samples / RATE) * RATE
-        said.push(done ? `${clock(done)} of about ${clock(sound.length)} spoken${left}.` : "Starting...")
-    } else if (sound.state === "gone") said.push("Not kept any more: run the node again.")
-    else if (sound.state === "stopped") said.push(sound.problem || "Stopped.")
-    else if (sound.run.seed !== null) said.push(`Seed ${sound.run.seed}.`)
-    if (sound.restarts.length) said.push(`Spoken again: ${sound.restarts.join(", then ")}.`)
-    return said.filter(Boolean).join(" ")
 }

@@ -1,6 +1,6 @@
 // Plays samples as buffers that follow each other on the context's clock: where a page has no AudioWorklet.
 import { speaker } from "./context.js"
-import { RATE } from "./sound.js"
+import { RATE } from "./times.js"
 
 const LEAD = 0.05 // seconds from `go` to the first sample
 const TICK = 50 // ms between looks at the clock

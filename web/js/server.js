@@ -11,7 +11,7 @@ import { api } from "./comfy.js"
  * How the sound of a run stands; see LiveSound.told in nodes/live_sound.py.
  * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", problem: string,
  *     restarts: string[], samples: number, piece: number, expected: number, done: number, left: number, pace: number,
- *     first: number, outline: string}} News
+ *     waited: number, first: number, outline: string}} News
  */
 
 /**

@@ -1,7 +1,7 @@
 // The sound of one run as this page knows it: how it stands and its outline. The samples stay on the server.
 import { news, samples } from "./server.js"
+import { RATE } from "./times.js"
 
-export const RATE = 24000 // Hz
 export const FRAME = 960 // samples that one number of the outline stands for
 const PATIENCE = 1000 // ms before the server is asked again when it does not answer
 
@@ -20,6 +20,7 @@ export class Sound extends EventTarget {
         this.left = 0 // seconds until all is spoken
         this.pace = 0 // seconds of each sequence that are spoken in a second
         this.problem = "" // why it stopped before its end, where the disk is full
+        this.waited = 0 // and those that were spoken since anything new could be heard
         /** @type {string[]} why its beginning was spoken again */
         this.restarts = []
         this.outline = new Uint8Array(1024)
@@ -61,6 +62,7 @@ export class Sound extends EventTarget {
         this.done = told.done
         this.left = told.left
         this.pace = told.pace
+        this.waited = told.waited
         this.restarts = told.restarts
         this.version = told.version
         this.revision = told.revision

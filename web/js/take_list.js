@@ -1,7 +1,6 @@
 // The latest runs of a node as a list over the page: each can be heard, and one be kept.
 import { addStyle, make } from "./elements.js"
 import { openPopover } from "./popover.js"
-import { RATE } from "./sound.js"
 
 addStyle(`
 .higgs-takes { position: fixed; z-index: 10000; width: 420px; max-height: 320px; overflow: auto; padding: 4px;
@@ -83,9 +82,4 @@ function makeRow(take) {
         row.classList.toggle("higgs-shown", take.isShown())
     }
     return { row, refresh }
-}
-
-/** @param {number} samples */
-export function inSeconds(samples) {
-    return `${(samples / RATE).toFixed(1)} s`
 }

@@ -129,6 +129,18 @@ def test_the_pace_is_that_of_the_steps(sound, live, monkeypatch):
     assert told["done"] == 3 / 25 and told["left"] == pytest.approx(0.06 * 97 / 3, abs=0.05)
 
 
+def test_it_tells_how_long_nothing_new_could_be_heard(sound):
+    """Chunks after the first are heard once they are whole: the player says that it waits for one."""
+    for done in range(26):
+        sound.step(done, 1000)
+    assert sound.told(0, 0)["waited"] == 1
+    sound.hear(wave(960))
+    assert sound.told(0, 0)["waited"] == 0
+    for done in range(150):
+        sound.step(26 + 8 * done, 1000)
+    assert sound.told(0, 0)["waited"] == 6
+
+
 def test_readers_are_told_once_a_second_how_far_it_is(live, tmp_path, monkeypatch):
     changes, clock = [], iter([10.0, 10.5, 11.1, 11.2, 12.05, 12.2])
     monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))

@@ -1,0 +1,44 @@
+// What a player says of its run, and how times are written. Run by tests/unit/test_page_scripts.py.
+import assert from "node:assert/strict"
+import test from "node:test"
+import { whatItSays } from "../../web/js/player_words.js"
+import { clock, inWords, RATE } from "../../web/js/times.js"
+
+/** A player of a long text after its first five seconds, and what is different. */
+function says({ sound = {}, ...player }) {
+    const run = { seed: 7 }
+    const whole = { run, state: "speaking", samples: 5 * RATE, length: 1330 * RATE, restarts: [], ...sound }
+    return whatItSays({ mode: "playing", sound: { done: 48.2, left: 452.4, pace: 2, waited: 0, ...whole }, ...player })
+}
+
+test("times over 90 seconds are written in minutes", () => {
+    assert.deepEqual(
+        [0, 45.4, 89.4, 90, 452, 3725].map((seconds) => inWords(seconds)),
+        ["0 s", "45 s", "89 s", "1:30", "7:32", "62:05"],
+    )
+    assert.deepEqual(
+        [6.24, 89.94, 119.6].map((seconds) => inWords(seconds, 1)),
+        ["6.2 s", "89.9 s", "2:00"],
+    )
+    assert.equal(clock(65.32 * RATE), "1:05.3")
+})
+
+test("it says how far speech is and how long that takes", () => {
+    assert.equal(says({}), "0:48 of about 22:10 spoken, 7:32 to go.")
+    assert.equal(says({ sound: { left: 12 } }), "0:48 of about 22:10 spoken, 12 s to go.")
+    assert.equal(says({ sound: { done: 0, samples: 0, length: 0 }, mode: "buffering" }), "Starting...")
+    assert.equal(says({ sound: { state: "complete" }, mode: "ended" }), "Seed 7.")
+})
+
+test("it says what it waits for where nothing is left to hear", () => {
+    const waits = says({ mode: "buffering", isSlow: true, sound: { waited: 6 } })
+    assert.equal(
+        waits,
+        "Waiting for the next part: 0:48 of about 22:10 spoken, 7:32 to go. " +
+            "A part is heard once it is whole and has been checked.",
+    )
+    const slow = says({ mode: "buffering", sound: { waited: 1, pace: 0.5 } })
+    assert.equal(slow, "Slower than real time: buffering. 0:48 of about 22:10 spoken, 7:32 to go.")
+    const late = says({ mode: "buffering", isSlow: true, sound: { waited: 1 } })
+    assert.equal(late, "Buffering. 0:48 of about 22:10 spoken, 7:32 to go.")
+})
