@@ -251,6 +251,28 @@ def test_the_player_is_as_wide_as_its_node_after_the_panel_of_properties_was_ope
     assert listener.browser.faults == []
 
 
+def test_samples_that_are_replaced_while_they_are_asked_for_are_no_error(classic):
+    """A browser writes every answer from 400 on into its console."""
+    page, refused = classic.page, []
+    classic.open("dialogue", "HiggsTTSDialogue")
+    page.on("response", lambda answer: answer.status >= 400 and "/higgs_tts/" in answer.url and refused.append(answer))
+    page.evaluate("""() => {
+        const ask = app.api.fetchApi
+        const ended = new Promise((resolve) => app.api.addEventListener("execution_success", resolve, { once: true }))
+        app.api.fetchApi = async function (route, options) {
+            if (route.includes("/samples")) await ended
+            return ask.call(this, route, options)
+        }
+        window.hurry = () => { app.api.fetchApi = ask }
+    }""")
+    classic.start()
+    classic.until_done()
+    classic.until("ended")
+    page.evaluate("hurry()")
+    assert refused == [] and classic.browser.faults == []
+    assert_same(classic)
+
+
 def test_two_runs_are_heard_one_after_the_other(classic):
     classic.open(text="The first one.")
     classic.start()
@@ -438,7 +460,9 @@ def test_the_player_says_what_it_waits_for_after_the_first_chunk(classic):
         new MutationObserver(says).observe(document.body, { childList: true, subtree: true, characterData: true })
     }""")
     classic.start()
-    page.wait_for_function("() => waits.some((said) => said?.startsWith('Waiting for the next part: '))", timeout=240_000)
+    page.wait_for_function(
+        "() => waits.some((said) => said?.startsWith('Waiting for the next part: '))", timeout=240_000
+    )
     classic.browser.shoot("waiting")
     page.locator(".higgs-stop").click()
     classic.until_done()

@@ -126,12 +126,14 @@ export class Player extends EventTarget {
         if (this.#isFetching || !this.isActive) return
         if (this.#fed < Math.min(this.sound.samples, this.position + AHEAD)) {
             const round = this.#round
+            const { revision } = this.sound
             this.#isFetching = true
             const wav = await this.sound.read(this.#fed, MOST).catch(() => {
                 setTimeout(() => this.#feed(), PATIENCE) // the server is away; it may come back
             })
             if (round !== this.#round) return
             this.#isFetching = false
+            if (revision !== this.sound.revision) return this.#feed() // what was asked for has been replaced
             if (wav) {
                 this.#fed += wav.length
                 output?.push(wav)

@@ -17,12 +17,12 @@ import { api } from "./comfy.js"
 /**
  * @param {string} route
  * @param {RequestInit} [options]
- * @returns {Promise<Response | null>} null where the server does not have it any more
+ * @returns {Promise<Response | null>} null if the server does not have it any more
  */
 async function ask(route, options) {
     const answer = await api.fetchApi(`/higgs_tts/${route}`, options)
+    if (answer.status === 404 || answer.status === 204) return null
     if (answer.ok) return answer
-    if (answer.status === 404 || answer.status === 409) return null
     throw new Error(`Higgs TTS: ${(await answer.json()).error}`)
 }
 

@@ -219,7 +219,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
     web = types.SimpleNamespace(
         Request=object,
         RequestPayloadError=type("RequestPayloadError", (Exception,), {}),
-        Response=lambda body, content_type: types.SimpleNamespace(status=200, data=body),
+        Response=lambda body=None, content_type="", status=200: types.SimpleNamespace(status=status, data=body),
         json_response=lambda data, status=200: types.SimpleNamespace(status=status, data=data),
     )
     aiohttp = types.ModuleType("aiohttp")
