@@ -51,12 +51,14 @@ from .file_list import FileList, write_file
 from .plain_text import decode_text, doubts
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
+from .prompt.dialogue import Dialogue, read_dialogue, script_names
 from .prompt.hints import Hint, TextCheck
 from .prompt.lengths import misfit
 from .prompt.lines import LinesRow, read_lines, with_seed
+from .prompt.names import speaker_key
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
-from .prompt.script import Dialogue, Turn, read_dialogue, script_names, speaker_key
+from .prompt.script import Turn
 from .remote.address import Address, read_addresses
 from .remote.engine import RemoteEngine
 from .resample import check_rate, resample

@@ -26,6 +26,15 @@ MAX_WRITTEN = 200_000  # characters of a text that a page has checked while it i
 MAX_SHEET = 1_000_000  # characters of a sheet of lines that a page has a seed written into
 MAX_PAGE_BODY = 4 << 20  # bytes of a request of a page
 
+# The most of what is typed, so that no text takes the machine's memory or its time.
+MAX_PAUSE = 60.0  # seconds of one [pause]
+MAX_PAUSE_SECONDS_IN_ALL = 600.0  # of a request; more only where it is spoken for longer, see prompt/plan.py
+MAX_NESTING = 32  # commands inside commands of a text
+MAX_HINTS = 200  # places of a text that are marked while it is written
+MAX_NAMES = 1000  # speakers that a script is searched for
+MAX_PRONUNCIATIONS = 10_000  # entries of a list
+MAX_PRONOUNCED = 80  # characters of a word in it
+
 
 _Number = TypeVar("_Number", int, float)
 

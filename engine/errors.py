@@ -1,6 +1,7 @@
 """The one exception the pack raises on purpose, and how values stand in its text, which is read by users."""
 
 import reprlib
+from collections.abc import Iterable
 
 _LINE = 80  # characters of a file or a text that a message quotes
 
@@ -26,3 +27,9 @@ def shown(value: object) -> str:
 def shown_name(name: str) -> str:
     """A name for a message: as it is, or as `shown` where it is long or cannot be printed on one line."""
     return name if len(name) <= _LINE and name.isprintable() else shown(name)
+
+
+def few(sentences: Iterable[str], most: int = 20) -> tuple[str, ...]:
+    """Each sentence once; of many the first ones, and how many more there are."""
+    found = list(dict.fromkeys(sentences))
+    return tuple(found if len(found) <= most else [*found[:most], f"And {len(found) - most:,} more of this kind."])

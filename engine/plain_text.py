@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import html
+import re
 
 # Python's name of a declared encoding -> the wider one that writers mean by it, as browsers read it.
 _WIDER = {
@@ -13,6 +15,14 @@ _WIDER = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
 }
+
+
+_LONG_REFERENCE = re.compile(r"&#(?:[0-9]{12,}|[xX][0-9a-fA-F]{12,});?")  # html.unescape raises ValueError for some
+
+
+def unescape(text: str) -> str:
+    """Text with its character references, such as &amp; and &#65;, as characters."""
+    return html.unescape(_LONG_REFERENCE.sub("\ufffd", text))
 
 
 def decode_text(data: bytes, declared: str = "") -> str:

@@ -121,10 +121,11 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
     path = Path(args.srt_in)
     film, bed = (read_film(given) if given else None for given in (args.film, args.bed))
-    sheet, said = cues_in(path, anyone=film is not None), pronunciations_in(args.pronunciations)
+    engine = Engine(_engine_config(args))
+    sheet, said = cues_in(path, film is not None, engine.knows_tag), pronunciations_in(args.pronunciations)
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     outputs = Outputs(args, rate, 1 if below is None else len(below))
-    with Engine(_engine_config(args)) as engine:
+    with engine:
         voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
         voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
         if film:
@@ -148,8 +149,10 @@ def narrate(args: argparse.Namespace) -> int:
         raise HiggsError("--voice is for one narrator. A script names its voices at its head, as in: Alice = alice.wav")
     if args.transcript and not args.voice:
         raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
-    book = said_as(read_book(args.book, args.script), pronunciations_in(args.pronunciations))
-    with _narrator(args) as engine:
+    engine = _narrator(args)
+    book = read_book(args.book, args.script, knows_tag=engine.knows_tag)
+    book = said_as(book, pronunciations_in(args.pronunciations))
+    with engine:
         voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
         if args.voice:
             voices[""] = _voice(engine, args.voice, args.transcript)
@@ -281,7 +284,7 @@ def _dialogue(
     engine: Engine, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
 ) -> Callable[..., SpeechResult]:
     """What speaks a script, with the voices that its head names: files, looked for beside the script."""
-    dialogue = dialogue_in(path, said)
+    dialogue = dialogue_in(path, said, engine.knows_tag)
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     voices = {name: _voice(engine, str(path.parent / file), None) for name, file in dialogue.head.items()}

@@ -41,7 +41,7 @@ from .memory import load_engine
 from .node_errors import check_interrupt, node_errors
 from .remote_model import AnyModel
 from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs
-from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 from .written import Written
 
@@ -138,8 +138,9 @@ class HiggsTTSBook(io.ComfyNode):
         with node_errors(NAME):
             check_linked(model=model)
             params, place = sampling(settings), folders.below_output(folder)
-            found, sockets = _read(book, text, script, by_name(voices))
+            found, sockets = _read(book, text, script, by_name(voices), model)
             given = voices_of(found.speakers, sockets, model, found.head)
+            found = replace(found, warnings=(*found.warnings, *voice_doubts(sockets, given)))
             found = spelled(found, said_as(pronunciations))
             how = {"scene": scene.strip() or None, "kind": format, "even": even_loudness}
             on_progress = _teller(cls.hidden.unique_id)
@@ -212,7 +213,9 @@ def _file_inputs() -> list[io.Input]:
     ]
 
 
-def _read(book: str, text: str, is_script: bool, sockets: Mapping[str, Voice]) -> tuple[Book, Mapping[str, Voice]]:
+def _read(
+    book: str, text: str, is_script: bool, sockets: Mapping[str, Voice], model: AnyModel
+) -> tuple[Book, Mapping[str, Voice]]:
     """The book, and the voices that its speakers go by."""
     title, warnings = TITLE, ()
     if book != OWN_TEXT:
@@ -228,9 +231,9 @@ def _read(book: str, text: str, is_script: bool, sockets: Mapping[str, Voice]) -
         return read_book_text(text, title), sockets
     head, names = script_names(text)
     if known := known_names(names, sockets, head):
-        found = read_book_text(text, title, True, known)
+        found = read_book_text(text, title, True, known, model.engine.knows_tag)
         return replace(found, warnings=(*found.warnings, *warnings)), sockets
-    found = read_book_text(text, title, True)
+    found = read_book_text(text, title, True, knows_tag=model.engine.knows_tag)
     return replace(found, warnings=(*found.warnings, *warnings)), in_turn(found.speakers, sockets)
 
 

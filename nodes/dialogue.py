@@ -15,7 +15,7 @@ from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, srt_output, with_player
-from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
 from .voice_folders import listed_pronunciations, voice_called
 
 NAME = "Higgs Dialogue"
@@ -94,7 +94,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         with node_errors(NAME):
             check_linked(model=model)
             params = sampling(settings)
-            dialogue, sockets = _read(script, by_name(voices))
+            dialogue, sockets = _read(script, by_name(voices), model)
             if not dialogue.turns:
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
             given = voices_of(dialogue.speakers, sockets, model, dialogue.head)
@@ -104,7 +104,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             speak = functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness)
             speech = with_player(speak, params.seed, script)
         speakers = dialogue.speakers
-        warnings = (*model.model.warnings, *dialogue.warnings)
+        warnings = (*model.model.warnings, *dialogue.warnings, *voice_doubts(sockets, given))
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
         return io.NodeOutput(audio.from_speech(speech), audio.by_speaker(speech, speakers), info, to_srt(speech))
 
@@ -123,15 +123,15 @@ def _switches() -> list[io.Input]:
     ]
 
 
-def _read(script: str, sockets: Mapping[str, Voice]) -> tuple[Dialogue, Mapping[str, Voice]]:
+def _read(script: str, sockets: Mapping[str, Voice], model: AnyModel) -> tuple[Dialogue, Mapping[str, Voice]]:
     """The script, and the voices that its speakers go by.
 
     Where the script knows no voice by name, its speakers get the connected ones in turn, as far as they go.
     """
     head, names = script_names(script)
     if known := known_names(names, sockets, head):
-        return read_dialogue(script, known), sockets
-    dialogue = read_dialogue(script)
+        return read_dialogue(script, known, model.engine.knows_tag), sockets
+    dialogue = read_dialogue(script, knows_tag=model.engine.knows_tag)
     return dialogue, in_turn(dialogue.speakers, sockets)
 
 

@@ -62,6 +62,20 @@ def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, 
     return {**sockets, **dict(zip(map(speaker_key, filter(None, speakers)), connected, strict=False))}
 
 
+def voice_doubts(sockets: Mapping[str, Voice], given: Mapping[str, Voice]) -> tuple[str, ...]:
+    """What may be meant otherwise of connected voices, a sentence each. given: speaker -> voice, of all who speak."""
+    used = set(map(id, given.values()))
+    unused = [
+        f"{number} ({voice.name})" if voice.name else number
+        for number, voice in sockets.items()
+        if number.isdecimal() and id(voice) not in used
+    ]
+    doubts = [f"Nobody speaks with voice {' or '.join(unused)}, which is connected."] if unused else []
+    same = next((name for name, voice in given.items() if name and voice is given.get("")), "")
+    doubts += [f"What stands before the first name is spoken with the voice of {same}."] if same else []
+    return tuple(doubts)
+
+
 def voices_of(
     speakers: list[str],
     sockets: Mapping[str, Voice],

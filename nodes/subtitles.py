@@ -32,7 +32,7 @@ from .memory import load_engine
 from .node_errors import node_errors
 from .remote_model import AnyModel
 from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, told_again, with_bar
-from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
+from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
 from .subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .voice_folders import listed_pronunciations, voice_called
 
@@ -47,7 +47,11 @@ Tom: I did. There is somebody at the door.
 
 3
 00:00:06,000 --> 00:00:08,000
-Anna: Then open it, and let us see who it is."""
+Anna: Then open it, and let us see who it is.
+
+4
+00:00:08,500 --> 00:00:10,000
+Tom: You first."""
 FIT = ("faster", "stretch", "shift", "run_on", "lower_bed")
 
 
@@ -114,10 +118,11 @@ class HiggsTTSSubtitles(io.ComfyNode):
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
             params = sampling(settings)
             text, doubts = subtitle_text(srt)
-            sheet, sockets = _read(text, by_name(voices), "film" in clips)
+            sheet, sockets = _read(text, by_name(voices), "film" in clips, model)
             sheet = replace(sheet, warnings=(*sheet.warnings, *doubts))
             lent = _Film(model, sheet, clips.get("film"), translated)
             given = voices_of(sheet.speakers, sockets, model, sheet.head, lent.voices)
+            sheet = replace(sheet, warnings=(*sheet.warnings, *voice_doubts(sockets, given)))
             cues = sheet.said_as(said_as(pronunciations)).cues
             what = load_engine(model), cues, given, params, fit, scene.strip() or None
             bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
@@ -161,12 +166,14 @@ class _Film:
         return found
 
 
-def _read(text: str, sockets: Mapping[str, Voice], anyone: bool) -> tuple[CueSheet, Mapping[str, Voice]]:
+def _read(
+    text: str, sockets: Mapping[str, Voice], anyone: bool, model: AnyModel
+) -> tuple[CueSheet, Mapping[str, Voice]]:
     """The cues, and the voices that their speakers go by, as in a dialogue. anyone: also those without a voice."""
     head, names = cue_names(text)
     if known := known_names(names, sockets, head):
-        return read_cues(text, known, anyone), sockets
-    sheet = read_cues(text)
+        return read_cues(text, known, anyone, model.engine.knows_tag), sockets
+    sheet = read_cues(text, knows_tag=model.engine.knows_tag)
     return sheet, in_turn(sheet.speakers, sockets)
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ..errors import HiggsError
 from ..plain_text import decode_text, doubts
+from ..prompt.dialogue import every_tag, read_dialogue
 from ..prompt.pronunciations import Pronunciations
-from ..prompt.script import Turn, read_dialogue, read_pauses
+from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import is_spoken
 from .book import BREAK, Book, Chapter, title_of
 from .epub import read_epub
@@ -23,8 +24,10 @@ _HASH = re.compile(r"^ {0,3}#{1,6}[^\S\n]+\S", re.MULTILINE)
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 
 
-def read_book(path: Path, is_script: bool = False, known: Iterable[str] = ()) -> Book:
-    """The book in a .txt, .md or .epub file, or the script in a text file; known: see `read_dialogue`.
+def read_book(
+    path: Path, is_script: bool = False, known: Iterable[str] = (), knows_tag: Callable[[str], bool] = every_tag
+) -> Book:
+    """The book in a .txt, .md or .epub file, or the script in a text file; known, knows_tag: see `read_dialogue`.
 
     Raises HiggsError that names the file where it cannot be read or has nothing to say.
     """
@@ -39,14 +42,20 @@ def read_book(path: Path, is_script: bool = False, known: Iterable[str] = ()) ->
         data = path.read_bytes()
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
-    read = _script_reader(known) if is_script else read_markdown if suffix in _MARKDOWN else read_text
+    read = _script_reader(known, knows_tag) if is_script else read_markdown if suffix in _MARKDOWN else read_text
     book = read(decode_text(data), path.stem)
     return _checked(replace(book, warnings=(*book.warnings, *doubts(data, path.name))), str(path))
 
 
-def read_book_text(text: str, title: str, is_script: bool = False, known: Iterable[str] = ()) -> Book:
-    """As `read_book`, of a text: Markdown where it has # headings, else plain."""
-    read = _script_reader(known) if is_script else read_markdown if _HASH.search(text) else read_text
+def read_book_text(
+    text: str,
+    title: str,
+    is_script: bool = False,
+    known: Iterable[str] = (),
+    knows_tag: Callable[[str], bool] = every_tag,
+) -> Book:
+    """As `read_book`, of a text: Markdown where it has # headings, else plain. knows_tag: see `read_dialogue`."""
+    read = _script_reader(known, knows_tag) if is_script else read_markdown if _HASH.search(text) else read_text
     return _checked(read(text, title), "The text")
 
 
@@ -65,11 +74,11 @@ def _checked(book: Book, source: str) -> Book:
     return book
 
 
-def _script_reader(known: Iterable[str]) -> Callable[[str, str], Book]:
+def _script_reader(known: Iterable[str], knows_tag: Callable[[str], bool]) -> Callable[[str, str], Book]:
     """A script for several speakers; a heading such as CHAPTER II on a line of its own begins a chapter."""
 
     def read(text: str, title: str) -> Book:
-        dialogue = read_dialogue(text, known)
+        dialogue = read_dialogue(text, known, knows_tag)
         chapters: list[tuple[str, list[Turn]]] = [(title, [])]
         narrator = "" if "" in dialogue.speakers else next(iter(dialogue.speakers), "")
         for turn in dialogue.turns:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from ..errors import HiggsError
+from ..errors import few, shown_name
+from ..plain_text import unescape
+from .cue_blocks import read_blocks
+from .dialogue import DialogueReader, every_tag, heads_unused, read_head
+from .names import speaker_key, starts_of
 from .pronunciations import Pronunciations
-from .script import DialogueReader, Turn, read_pauses, speaker_key
+from .script import Turn, read_pauses
 from .tags import is_spoken, stage_directions
 
 
@@ -61,15 +64,25 @@ class CueSheet:
         return replace(self, cues=tuple(replace(cue, turns=tuple(map(said, cue.turns))) for cue in self.cues))
 
 
-def read_cues(text: str, known: Iterable[str] = (), anyone: bool = False) -> CueSheet:
+def read_cues(
+    text: str, known: Iterable[str] = (), anyone: bool = False, knows_tag: Callable[[str], bool] = every_tag
+) -> CueSheet:
     """SRT or WebVTT, with names as in a script (`read_dialogue`); a cue without one goes on with whoever spoke last.
 
     Names in capitals before a colon, and those of WebVTT's <v Name>, need not recur. What describes sound, such as
-    [door slams] or (SIGHS), and marks for music are left out. known: names that have a voice; anyone: others may speak
-    as well. Raises HiggsError that names the cue where a time cannot be read or ends before it begins, and for a name
-    without a voice where others have one, unless anyone may speak.
+    [door slams] or (SIGHS), and marks for music are left out. The warnings name cues whose times are wrong: these are
+    left out.
+
+    Args:
+        text: The file's.
+        known: Names that have a voice.
+        anyone: Whether others may speak as well.
+        knows_tag: As for `read_dialogue`.
+
+    Raises:
+        HiggsError: No cue can be read; or a name without a voice recurs where others have one, unless anyone may speak.
     """
-    return _CueReader(text).read(known, anyone)
+    return _CueReader(text).read(known, anyone, knows_tag)
 
 
 def cue_names(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -93,81 +106,72 @@ def srt_time(seconds: float) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02},{rest % 1000:03}"
 
 
-_TIME = r"(?:(\d{1,9})\s*:\s*)?(\d{1,3})\s*:\s*(\d{1,2})(?:\s*[.,:]\s*(\d{1,9}))?"
-_TIMES = re.compile(rf"\s*{_TIME}\s*--+>\s*{_TIME}(?:\s.*)?")
-_ARROW = re.compile(r"--+>")
 _STYLE = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|span|c|ruby|rt|lang|v|br)\b[^<>]*>|<\d+:[\d:.]+>|\{\\[^{}]*\}|\{[yYcCfFsS]:[^{}]*\}",
     re.IGNORECASE,
 )
-_SAYS = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>]+)>")  # WebVTT's way to name who speaks
+_SAYS = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")  # WebVTT's way to name who speaks
 _BREAK = re.compile(r"\\[Nn]|<br\s*/?>")  # of a line, where a file was made of another kind
 _MUSIC = re.compile(r"[\u2669-\u266c]|^\s*#+(?=\s|$)|(?<=\s)#+\s*$")
 _LEAD = re.compile(r"^\s*(?:[-\u2010-\u2015\u2212]+\s*(?=[^\s\d])|>>+\s*)")  # somebody else speaks
 _BRACKETS = re.compile(r"\[[^\[\]]*\]|\([^()]*\)")
 
 
-@dataclass
-class _Block:
-    """A cue as it stands in the file."""
-
-    number: int
-    start: float
-    stop: float
-    lines: list[str]
-    said: list[str] = field(default_factory=list)  # without styles
-
-
 class _CueReader:
     """Reads one file. `head` and `found` are there before anything is judged."""
 
     def __init__(self, text: str):
-        lines = text.lstrip("\ufeff").replace("\0", "").splitlines()
-        self._blocks = _blocks(lines)
+        self._file = read_blocks(text)
         self._tagged: list[str] = []  # names in <v Name>
-        for block in self._blocks:
+        for block in self._file.blocks:
             block.said = [said for line in block.lines for said in self._plain(line)]
-        first = next((at for at, line in enumerate(lines) if _ARROW.search(line)), 0)
-        is_vtt = lines[0].startswith("WEBVTT")
-        self._preamble = [line for line in lines[:first] if "=" in line and not is_vtt]
-        reader = self._reader()
-        self.head, self.found = reader.head, tuple(dict.fromkeys([*reader.found, *self._tagged]))
-        self._named = [*self._tagged, *filter(self._is_called, self.found)]
+        self.head, _ = read_head(line for line in self._file.preamble if "=" in line)
+        found = self._reader().found_names
+        self.found = tuple(dict.fromkeys([*found, *self._tagged]))
+        # Subtitles for the deaf name in capitals who speaks.
+        said = (line for block in self._file.blocks for line in block.said)
+        before_colon = {line.partition(":")[0].partition("(")[0].strip() for line in said if ":" in line}
+        self._named = [*self._tagged, *(name for name in found if name.isupper() and name in before_colon)]
 
-    def _reader(self, known: Iterable[str] = (), named: Iterable[str] = (), anyone: bool = False) -> DialogueReader:
-        # The full stop ends the head, for a first cue may say "E = m c squared".
-        said = [line for block in self._blocks for line in block.said if not _describes(line)]
-        return DialogueReader([*self._preamble, ".", *said], known, named, anyone)
+    def _reader(
+        self,
+        known: Iterable[str] = (),
+        named: Iterable[str] = (),
+        anyone: bool = False,
+        knows_tag: Callable[[str], bool] = every_tag,
+    ) -> DialogueReader:
+        parts = [[line for line in block.said if not _describes(line)] for block in self._file.blocks]
+        return DialogueReader(parts, [*known, *self.head], named, anyone, are_cues=True, knows_tag=knows_tag)
 
     def _plain(self, line: str) -> Iterator[str]:
         """A line as it is said, as several where names are marked inside."""
-        self._tagged += [name.strip() for name in _SAYS.findall(line)]
-        line = _BREAK.sub("\n", _SAYS.sub(r"\n[\1] ", line)).replace("\\h", " ")
-        line = html.unescape(_STYLE.sub("", line))
+
+        def name(match: re.Match) -> str:
+            self._tagged += filter(None, [match[1].strip()])
+            return f"\n[{match[1].strip()}] "
+
+        line = _BREAK.sub("\n", _SAYS.sub(name, line)).replace("\\h", " ")
+        line = unescape(_STYLE.sub("", line))
         for one in line.splitlines():
             yield _LEAD.sub("", _MUSIC.sub(" ", one)).strip()
 
-    def _is_called(self, name: str) -> bool:
-        """Whether it stands in capitals before a colon, as subtitles for the deaf name who speaks."""
-        return name.isupper() and any(line.startswith(f"{name}:") for block in self._blocks for line in block.said)
-
-    def read(self, known: Iterable[str], anyone: bool) -> CueSheet:
-        reader = self._reader(known, self._named, anyone)
-        keys = set(map(speaker_key, reader.names))
+    def read(self, known: Iterable[str], anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
+        reader = self._reader(known, self._named, anyone, knows_tag)
         cues, left_out, speaker = [], Counter(), ""
-        for block in sorted(self._blocks, key=lambda block: block.start):
-            lines = [_without_descriptions(line, keys, left_out) for line in block.said]
+        for block in sorted(self._file.blocks, key=lambda block: block.start):
+            lines = [_without_descriptions(line, reader.keys, left_out) for line in block.said]
             turns = reader.turns(lines, speaker)
             turns = (replace(turn, text=" ".join(turn.text.split())) for turn in turns)
             turns = tuple(turn for turn in turns if is_spoken(read_pauses(turn.text).text))
             speaker = turns[-1].speaker if turns else speaker
             raw = "\n".join(line for line in block.lines if line.strip())
             cues.append(CueTurns(block.number, block.start, block.stop, raw, turns))
-        warnings = list(dict.fromkeys(reader.warnings))
+        said = [turn for cue in cues for turn in cue.turns]
+        warnings = [*self._file.warnings, *few(reader.warnings), *reader.doubts(said), *heads_unused(self.head, said)]
         if left_out:
-            shown = ", ".join([*(text for text, _ in left_out.most_common(3)), *(["..."] if len(left_out) > 3 else [])])
-            warnings.append(f"Not spoken, for it describes what is heard: {shown}.")
-        return CueSheet(tuple(cues), reader.head, tuple(warnings))
+            shown = [shown_name(text) for text, _ in left_out.most_common(3)] + ["..."] * (len(left_out) > 3)
+            warnings.append(f"Not spoken, for it describes what is heard: {', '.join(shown)}.")
+        return CueSheet(tuple(cues), self.head, tuple(warnings))
 
 
 def _describes(line: str) -> bool:
@@ -178,11 +182,15 @@ def _describes(line: str) -> bool:
     )
 
 
-def _without_descriptions(line: str, names: set[str], left_out: Counter) -> str:
+def _without_descriptions(line: str, names: frozenset[str], left_out: Counter) -> str:
     """A line without what describes a sound. names: keys of those who speak."""
+    (start,) = starts_of([line])
+    is_named = start is not None and bool(start.manner) and start.key in names and line.endswith(start.text)
+    name, line = (line[: -len(start.text)], start.text) if start and is_named and start.text else ("", line)
+    begin = len(line) - len(line.lstrip())
 
     def judge(match: re.Match) -> str:
-        bracketed, inside, leads = match[0], match[0][1:-1].strip(), not line[: match.start()].strip()
+        bracketed, inside, leads = match[0], match[0][1:-1].strip(), match.start() <= begin
         if bracketed[0] == "[":
             is_name = leads and speaker_key(inside.partition("|")[0]) in names
             if is_name or read_pauses(bracketed).text != bracketed:
@@ -192,56 +200,4 @@ def _without_descriptions(line: str, names: set[str], left_out: Counter) -> str:
         left_out[bracketed] += 1
         return " "
 
-    return _BRACKETS.sub(judge, line)
-
-
-def _blocks(lines: Sequence[str]) -> list[_Block]:
-    places = [place for place, line in enumerate(lines) if _ARROW.search(line)]
-    if not places:
-        raise HiggsError(
-            "there are no cues: no line such as 00:00:01,000 --> 00:00:03,500 was found. Give the text of an SRT or "
-            "VTT file, or the path of one."
-        )
-    above: list[int | None] = []  # the lines with the cues' numbers
-    numbers: list[int] = []
-    for floor, place in zip([-1, *places], places, strict=False):
-        expected = numbers[-1] + 1 if numbers else 1
-        above.append(_number_above(lines, place, floor, expected))
-        numbers.append(expected if above[-1] is None else int(lines[above[-1]]))
-    ends = [place if at is None else at for at, place in zip(above[1:], places[1:], strict=True)]
-    found = []
-    for number, place, end in zip(numbers, places, [*ends, len(lines)], strict=True):
-        said = list(lines[place + 1 : end])
-        if lines[0].startswith("WEBVTT"):  # a blank line ends a cue, and then come notes or the next one's name
-            said = said[: next((at for at, line in enumerate(said) if not line.strip()), len(said))]
-        start, stop = _times(lines[place], f"cue {number} (line {place + 1})")
-        found.append(_Block(number, start, stop, said))
-    return found
-
-
-def _number_above(lines: Sequence[str], place: int, floor: int, expected: int) -> int | None:
-    """The line with a cue's number, above its times at `place`: after a blank line, or the number that is expected.
-
-    floor: the times of the cue before.
-    """
-    at = place - 1
-    while at > floor and not lines[at].strip():
-        at -= 1
-    if at <= floor or not re.fullmatch(r"\s*[0-9]{1,9}\s*", lines[at]):
-        return None
-    return at if at == 0 or not lines[at - 1].strip() or int(lines[at]) == expected else None
-
-
-def _times(line: str, cue: str) -> tuple[float, float]:
-    match = _TIMES.fullmatch(line)
-    if match is None:
-        raise HiggsError(
-            f'{cue}: "{line.strip()}" cannot be read as its times. Write for example 00:01:02,500 --> 00:01:05,000.'
-        )
-    start, stop = (
-        int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{rest or 0}")
-        for hours, minutes, seconds, rest in (match.groups()[:4], match.groups()[4:])
-    )
-    if stop < start:
-        raise HiggsError(f'{cue} ends before it begins: "{line.strip()}". Correct its times.')
-    return start, stop
+    return name + _BRACKETS.sub(judge, line)

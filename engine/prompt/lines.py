@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from ..config import SamplingParams, range_of
 from ..errors import HiggsError
-from .script import read_pauses, speaker_key
+from .names import speaker_key
+from .script import read_pauses
 from .tags import is_spoken
 
 FIELDS = ("id", "speaker", "text", "seed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import HiggsError
 from .chunking import is_syllabic
-from .script import speaker_key
+from .names import speaker_key
 from .tags import TAG_LIKE
 
 _COMMENT = re.compile(r"(?:^|\s)#")  # C# is a word

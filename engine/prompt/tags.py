@@ -84,6 +84,32 @@ _WRITTEN = {
     "shout|yell": ("<|style:shouting|>", ""),
     "sings?\\b|singing": ("<|style:singing|>", ""),
 }
+# Ways of speaking in a speaker's parentheses, beside those: the beginnings of words.
+_MANNERS = {
+    "angr|anger|furious": "<|emotion:anger|>",
+    "sad": "<|emotion:sadness|>",
+    "happ(?:y|i)|joy|cheer|delight|elat": "<|emotion:elation|>",
+    "excit|enthus": "<|emotion:enthusiasm|>",
+    "afraid|fear|scared|frighten|terrif": "<|emotion:fear|>",
+    "surpris|astonish": "<|emotion:surprise|>",
+    "amus": "<|emotion:amusement|>",
+    "proud|pride": "<|emotion:pride|>",
+    "reliev|relief": "<|emotion:relief|>",
+    "confus|puzzl": "<|emotion:confusion|>",
+    "disgust": "<|emotion:disgust|>",
+    "bitter": "<|emotion:bitterness|>",
+    "asham": "<|emotion:shame|>",
+    "very slow": "<|prosody:speed_very_slow|>",
+    "slow": "<|prosody:speed_slow|>",
+    "very (?:fast|quick)": "<|prosody:speed_very_fast|>",
+    "fast|quick|hurr": "<|prosody:speed_fast|>",
+}
+_MANNER = [
+    (re.compile(words, re.IGNORECASE), tag)
+    for words, tag in [*((words, tag) for words, (tag, _) in _WRITTEN.items()), *_MANNERS.items()]
+]
+# What screenplays and transcripts have in the same place: off screen, continued, a time.
+_NO_MANNER = re.compile(r"[vo]\.? ?[osc]\.?|cont(?:['’]?d|inued|inuing)?\.?|off(?:[- ]?screen)?|[\d:.]+", re.IGNORECASE)
 _DIRECTION = re.compile(
     rf"[\[(<*]\s*(?:{'|'.join(f'({words})' for words in _WRITTEN)})[\w ,]{{0,24}}[\])>*]", re.IGNORECASE
 )
@@ -106,6 +132,16 @@ def find_directions(text: str) -> Iterator[tuple[int, int, str]]:
     for match in _DIRECTION.finditer(text):
         tag, sound = meant[(match.lastindex or 1) - 1]
         yield *match.span(), f'"{match[0]}" is read aloud. Write {tag}{sound} instead.'
+
+
+def manner_tags(manner: str) -> dict[str, str]:
+    """How something is said, in a few words, as part -> control tag; empty where there is no tag for a part."""
+    parts = [part.strip() for part in re.split(r"[,;/+]|\band\b", manner)]
+    meant = {part: part.lower().replace(" ", "_") for part in parts if part and not _NO_MANNER.fullmatch(part)}
+    return {
+        part: _BY_VALUE.get(value) or next((tag for words, tag in _MANNER if words.match(part)), "")
+        for part, value in meant.items()
+    }
 
 
 # A word, with its signs, that ends no sentence and is followed by another one.

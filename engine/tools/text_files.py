@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from ..errors import HiggsError
 from ..plain_text import decode_text, doubts
 from ..prompt.cues import CueSheet, read_cues
+from ..prompt.dialogue import Dialogue, read_dialogue
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
-from ..prompt.script import Dialogue, read_dialogue
 
 
-def dialogue_in(path: Path, said: Pronunciations) -> Dialogue:
-    """The script in a file, its words as they are to be said. Raises HiggsError for one that cannot be read."""
-    dialogue = read_dialogue(_read(path))
+def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], bool]) -> Dialogue:
+    """The script in a file, its words as they are to be said; knows_tag: see `read_dialogue`.
+
+    Raises HiggsError for a file that cannot be read.
+    """
+    dialogue = read_dialogue(_read(path), knows_tag=knows_tag)
     return replace(dialogue, turns=tuple(replace(t, text=said.apply(t.text, t.speaker)) for t in dialogue.turns))
 
 
-def cues_in(path: Path, anyone: bool) -> CueSheet:
+def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
     """The subtitles in a file; see `read_cues`. Raises HiggsError for a file that cannot be read."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error}). Give an SRT or VTT file.") from error
     try:
-        sheet = read_cues(decode_text(data), anyone=anyone)
+        sheet = read_cues(decode_text(data), anyone=anyone, knows_tag=knows_tag)
     except HiggsError as error:
         raise HiggsError(f"{path}: {error}") from error
     return replace(sheet, warnings=(*sheet.warnings, *doubts(data, path.name)))

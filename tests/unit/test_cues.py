@@ -107,6 +107,22 @@ def test_names_are_those_of_a_script_and_go_on():
     ]
 
 
+def test_a_name_that_comes_once_counts_where_every_cue_has_one():
+    text = cues_of("Anna: Did you hear that?", "Tom: I did,\nand so did Bob.", "Anna: Then open it.")
+    sheet = read_cues(text)
+    assert said_in(text) == [
+        [("Anna", "Did you hear that?")],
+        [("Tom", "I did, and so did Bob.")],
+        [("Anna", "Then open it.")],
+    ]
+    assert sheet.warnings == ("Tom has only one line. If that is a mistake, correct the script.",)
+    assert said_in(cues_of("Anna (whispering): Hi.", "TOM [laughs]: Hello.", "Anna: (sighs) Oh.")) == [
+        [("Anna", "<|style:whispering|>Hi.")],
+        [("TOM", "<|sfx:laughter|>Hello.")],
+        [("Anna", "Oh.")],
+    ]
+
+
 def test_who_has_a_voice():
     text = cues_of("Ann: One.", "Bob: Two.", "Bob: Three.", "[Ann] Four.")
     with pytest.raises(HiggsError, match=r"Bob has no voice. Names with one: Ann."):
@@ -144,29 +160,49 @@ Good &lt;day&gt;.
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("times", "why"),
     [
-        ("", "there are no cues"),
-        ("Hello.\nGood bye.", "there are no cues: no line such as 00:00:01,000 --> "),
-        (f"7\n{TIMES}\nOne.\n\n8\n00:00:O3,000 --> 00:00:04,000\nTwo.", r'cue 8 \(line 6\): "00:00:O3,000'),
-        ("1\n00:00:05,000 --> 00:00:04,000\nOne.", r"cue 1 \(line 2\) ends before it begins"),
-        (f"{TIMES}\nOne.\n\n00:00:04,000 -->\nTwo.", r'cue 2 \(line 4\): "00:00:04,000 -->" cannot be read'),
+        ("00:00:O3,000 --> 00:00:04,000", "cannot be read as its times"),
+        ("00:00:03,000 -->", "cannot be read as its times"),
+        ("00:00:05,000 --> 00:00:04,000", "ends before it begins"),
+        ("00:00:03,000 -> 00:00:04,000", "cannot be read as its times"),
+        ("00:00:03,000 \u2192 00:00:04,000", "cannot be read as its times"),
+        ("00:00:03,000 => 00:00:04,000", "cannot be read as its times"),
+        ("00:00:03,000 \u2013> 00:00:04,000", "cannot be read as its times"),
+        ("00:00:03,000 00:00:04,000", "cannot be read as its times"),
+        (f"{'9' * 5000}:00:03,000 --> 00:00:04,000", "cannot be read as its times"),
     ],
 )
-def test_what_is_wrong_is_told_by_the_cue(text, told):
-    with pytest.raises(HiggsError, match=told):
+def test_a_cue_that_is_wrong_is_left_out_and_named(times, why):
+    text = f"7\n{TIMES}\nOne.\n\n8\n{times}\nTwo.\n\n9\n00:00:05,000 --> 00:00:06,000\nThree."
+    sheet = read_cues(text)
+    assert [(cue.number, cue.turns[0].text) for cue in sheet.cues] == [(7, "One."), (9, "Three.")]
+    (told,) = sheet.warnings
+    assert told.startswith("Cue 8 (line 6) was left out: ") and why in told and len(told) < 200
+    with pytest.raises(HiggsError, match=rf"no cue is left\. Cue 8 \(line 2\) was left out: .*{why}\. Write times as"):
+        read_cues(f"8\n{times}\nTwo.")
+
+
+def test_times_that_are_said_are_text():
+    (cue,) = read_cues(f"1\n{TIMES}\nFrom\n9:30 - 10:00 it is closed.").cues
+    assert cue.turns[0].text == "From 9:30 - 10:00 it is closed."
+
+
+@pytest.mark.parametrize("text", ["", "Hello.\nGood bye."])
+def test_a_text_without_cues_is_refused(text):
+    with pytest.raises(HiggsError, match="there are no cues: no line such as 00:00:01,000 --> "):
         read_cues(text)
+
+
+def test_long_references_to_characters_are_no_number():
+    """Python reads no number of more than 4,300 digits."""
+    assert said_in(cues_of(f"One &#{'9' * 5000}; two &#65;.")) == [[("", "One \ufffd two A.")]]
 
 
 def test_a_long_number_is_text():
     """Python reads none of more than 4,300 digits."""
     (one, two) = read_cues(f"1\n{TIMES}\nOne.\n{'9' * 5000}\n00:00:04,000 --> 00:00:05,000\nTwo.").cues
     assert (one.number, two.number) == (1, 2) and "999" in one.text
-
-
-def test_more_hours_than_can_be_read():
-    with pytest.raises(HiggsError, match="cannot be read as its times"):
-        read_cues(f"1\n{'9' * 5000}:00:01,000 --> 00:00:02,000\nOne.")
 
 
 def test_what_is_written_is_read_again():

@@ -24,7 +24,6 @@ PARAMS = SamplingParams(seed=3, max_frames=100)
         ("[PAUSE : 2 sec]", 2.0),
         ("[pause:500ms]", 0.5),
         ("[pause=3]", 3.0),
-        ("[pause:1500]", 1.5),  # milliseconds, as other packs mean it
         ("[pause 0]", 0.0),
     ],
 )
@@ -44,6 +43,21 @@ def test_a_marker_that_makes_no_sense_is_left_out_and_named(marker, part):
     (warning,) = script.warnings
     assert marker in warning and part in warning and marker not in script.text
     assert [pause.seconds for pause in script.pauses] == ([MAX_PAUSE] if "90" in marker else [])
+
+
+@pytest.mark.parametrize(("marker", "seconds"), [("[pause:1500]", 1.5), ("[pause 90]", 0.09)])
+def test_a_large_number_is_milliseconds_as_other_packs_mean_it_and_is_told(marker, seconds):
+    script = read_pauses(f"One {marker} two.")
+    assert [pause.seconds for pause in script.pauses] == [seconds]
+    (warning,) = script.warnings
+    assert warning.startswith(f'"{marker}" became {seconds:g} seconds: ') and "milliseconds" in warning
+
+
+@pytest.mark.parametrize("inside", [" 1" + " " * 500_000 + "x", ":" * 500_000, " " + "9" * 500_000, " ,1" * 200_000])
+def test_no_marker_takes_long_or_is_quoted_whole(inside):
+    """Spaces were tried in all ways to divide them: hours."""
+    (warning,) = read_pauses(f"One [pause{inside}] two.").warnings or ("",)
+    assert len(warning) < 200
 
 
 @pytest.mark.parametrize("text", ["[pauses] and [paused]", "pause 2", "[unpause]", "(pause)", "<|prosody:pause|> Hm."])

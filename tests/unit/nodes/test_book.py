@@ -113,6 +113,14 @@ def test_it_runs_again_when_a_file_has_changed(run):
     assert stamp() != second
 
 
+def test_a_script_s_names_are_found_as_in_a_dialogue(run):
+    voices = {"voice_1": VOICE, "voice_2": OTHER, "voice_3": OTHER}
+    run(text="It was dark.\n**Ben:** One.\n**Ada:** Two.", script=True, voices={**voices, "voice_2": replace(OTHER)})
+    for told in ("Ben and Ada have only one line each", "before the first name is spoken with the voice of Ben"):
+        assert f"Warning: {told}" in run.report or f"Warning: What stands {told}" in run.report
+    assert "Warning: Nobody speaks with voice 3, which is connected." in run.report
+
+
 def test_a_script_finds_its_voices(run, library):
     script = "Ben: One.\nAda: Two.\nBen: Three.\nAda: Four."
     run(text=script, script=True, voices={"voice_1": VOICE, "voice_2": OTHER})

@@ -416,6 +416,31 @@ class TestDialogue:
         (_, given, *_), *_ = run(f"{script}\n[1] Five.", voices=voices)
         assert [given[name].name for name in ("Ruth", "Tom", "1")] == ["ruth", "file", "mine"]
 
+    def test_names_as_people_write_them_have_the_connected_voices(self, run):
+        voices = {"voice_1": VOICE, "voice_2": OTHER}
+        for script in (
+            "**Anna:** One.\n**Tom:** Two.",
+            "ANNA\nOne.\n\nTOM\nTwo.",
+            "It is dark.\n- Anna: A.\n- Tom: B.",
+        ):
+            (_, given, *_), *_, info = run(script, voices=voices)
+            assert {name.casefold(): voice for name, voice in given.items() if name} == {"anna": VOICE, "tom": OTHER}
+            assert "Warning: A" in info and "only one line each" in info
+        assert "Warning: What stands before the first name is spoken with the voice of Anna." in info
+
+    def test_a_manner_becomes_a_tag_that_the_model_has(self, run):
+        (turns, *_), *_, info = run("Anna (slowly, whispering): One.\nTom: Two.")
+        assert [turn.text for turn in turns] == ["<|prosody:speed_slow|>One.", "Two."]
+        assert 'Warning: "(whispering)" of Anna was left out: the model has not learned <|style:whispering|>.' in info
+
+    def test_what_may_be_meant_otherwise_is_told(self, run):
+        voices = {"voice_1": VOICE, "voice_2": replace(OTHER, name="oliver")}
+        *_, info = run("Anna, softly: One.\nTom, loudly: Two.", voices=voices)
+        assert "Warning: This looks like a script, but no speaker was found" in info
+        assert "Warning: Nobody speaks with voice 2 (oliver), which is connected." in info
+        *_, info = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.", voices=voices)
+        assert "Warning" not in info
+
     def test_a_clip_that_somebody_has_is_lent_to_nobody_else(self, run):
         run.engine.card = types.SimpleNamespace(one_voice=True)
         voices = {"voice_1": replace(VOICE, name="amber"), "voice_2": replace(OTHER, name="Oliver")}

@@ -105,6 +105,21 @@ def test_voices_are_found_as_in_a_dialogue(run, library):
         run(voices={"voice_1": replace(VOICE, name="Anna")})
 
 
+def test_the_node_as_it_is_added_speaks_with_both_voices(run, load_module):
+    default = load_module("subtitles").SRT
+    run(default, voices={"voice_1": VOICE, "voice_2": OTHER})
+    assert run.voices == {"Anna": VOICE, "Tom": OTHER}
+    assert run.info.count("Warning") == 1, run.info  # the model's
+    run(default, voices={"voice_1": VOICE, "voice_2": OTHER, "voice_3": replace(OTHER, name="ruth")})
+    assert "Warning: Nobody speaks with voice 3 (ruth), which is connected." in run.info
+
+
+def test_a_cue_that_is_wrong_is_left_out_and_named(run):
+    said = run(SRT.replace("00:00:08,500 -->", "00:00:08,500 ->"))
+    assert [speaker for speaker, _ in said] == ["Anna", "Tom", "Tom"] and "the cat" not in str(said)
+    assert 'Warning: Cue 4 (line 14) was left out: "00:00:08,500 -> 00:00:10,000" cannot be read' in run.info
+
+
 def test_a_film_lends_its_voices_to_who_has_none(run):
     run(film=film())
     encoded = [call for call in run.engine.calls if isinstance(call, tuple) and len(call) == 4]
@@ -154,7 +169,10 @@ def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
     ("given", "told"),
     [
         ({"srt": "Hello."}, "there are no cues"),
-        ({"srt": "1\n00:00:01,000 --> 00:00:00,000\nHi."}, r"cue 1 \(line 2\) ends before it begins"),
+        (
+            {"srt": "1\n00:00:01,000 --> 00:00:00,000\nHi."},
+            r"no cue is left.*Cue 1 \(line 2\) was left out: .* ends before it begins",
+        ),
         ({"srt": "1\n00:00:01,000 --> 00:00:02,000\n[door]"}, "no cue has a word"),
         ({"srt": "missing.srt"}, r"there is no file 'missing\.srt' in ComfyUI's input folder"),
         ({"srt": "x\0.srt"}, r"there is no file 'x\\x00\.srt'"),

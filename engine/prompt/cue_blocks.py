@@ -1,0 +1,107 @@
+"""The cues of SRT and WebVTT files as they stand there: numbers, times and lines. What they say, cues.py reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..errors import HiggsError, few, shown_name
+
+_LOOK = 200  # characters of a line that may hold times
+_TIME = r"(?:(\d{1,9})\s*:\s*)?(\d{1,3})\s*:\s*(\d{1,2})(?:\s*[.,:]\s*(\d{1,9}))?"
+_TIMES = re.compile(rf"{_TIME}\s*--+>\s*{_TIME}(?=\s|$)")
+_ROUGHLY = r"\d{1,9}\s?:\s?\d{1,2}(?:\s?:\s?\d{1,2})?(?:\s?[.,]\s?\d{1,9})?"
+_LIKE_TIMES = re.compile(rf"{_ROUGHLY}\s*(?:[^\w\s]{{1,4}}\s*|\s){_ROUGHLY}")  # 00:01 -> 00:02
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_WRITE = "Write times as 00:01:02,500 --> 00:01:05,000."
+
+
+@dataclass
+class Block:
+    """A cue as it stands in the file."""
+
+    number: int  # as the file has it, else counted from 1
+    start: float
+    stop: float
+    lines: list[str]
+    said: list[str] = field(default_factory=list)  # without styles
+
+
+@dataclass(frozen=True)
+class CueFile:
+    """Cues in the file's order; preamble: lines before the first; warnings: cues that were left out."""
+
+    blocks: list[Block]
+    preamble: list[str]
+    warnings: tuple[str, ...]
+
+
+def read_blocks(text: str) -> CueFile:
+    """An SRT or WebVTT file. A cue whose times cannot be read, or end before they begin, is left out and named.
+
+    Raises HiggsError where no cue is left.
+    """
+    lines = text.lstrip("\ufeff").replace("\0", "").splitlines()
+    places = [place for place in range(len(lines)) if _are_times(lines, place)]
+    if not places:
+        raise HiggsError(
+            "there are no cues: no line such as 00:00:01,000 --> 00:00:03,500 was found. Give the text of an SRT or "
+            "VTT file, or the path of one."
+        )
+    above: list[int | None] = []  # the lines with the cues' numbers
+    numbers: list[int] = []
+    for floor, place in zip([-1, *places], places, strict=False):
+        expected = numbers[-1] + 1 if numbers else 1
+        above.append(_number_above(lines, place, floor, expected))
+        numbers.append(expected if above[-1] is None else int(lines[above[-1]]))
+    ends = [place if at is None else at for at, place in zip(above[1:], places[1:], strict=True)]
+    is_vtt = lines[0].startswith("WEBVTT")
+    blocks, wrong = [], []
+    for number, place, end in zip(numbers, places, [*ends, len(lines)], strict=True):
+        said = lines[place + 1 : end]
+        if is_vtt:  # a blank line ends a cue, and then come notes or the next one's name
+            said = said[: next((at for at, line in enumerate(said) if not line.strip()), len(said))]
+        times, why = _times(lines[place])
+        if why:
+            wrong.append(f'Cue {number} (line {place + 1}) was left out: "{shown_name(lines[place].strip())}" {why}.')
+        else:
+            blocks.append(Block(number, *times, said))
+    if not blocks:
+        raise HiggsError(f"no cue is left. {wrong[0]} {_WRITE}")
+    return CueFile(blocks, [] if is_vtt else lines[: places[0]], few(wrong, most=5))
+
+
+def _are_times(lines: Sequence[str], place: int) -> bool:
+    """Whether a line has a cue's times, be it that they are broken or have a wrong arrow between them."""
+    if "-->" in lines[place]:
+        return True
+    before = lines[place - 1].strip() if place else ""
+    return (not before or _NUMBER.fullmatch(before) is not None) and (
+        _LIKE_TIMES.match(lines[place].strip()[:_LOOK]) is not None
+    )
+
+
+def _number_above(lines: Sequence[str], place: int, floor: int, expected: int) -> int | None:
+    """The line with a cue's number, above its times at `place`: after a blank line, or the number that is expected.
+
+    floor: the times of the cue before.
+    """
+    at = place - 1
+    while at > floor and not lines[at].strip():
+        at -= 1
+    if at <= floor or not _NUMBER.fullmatch(lines[at].strip()):
+        return None
+    return at if at == 0 or not lines[at - 1].strip() or int(lines[at]) == expected else None
+
+
+def _times(line: str) -> tuple[tuple[float, float], str]:
+    """((start, stop), what is wrong with them)."""
+    match = _TIMES.match(line.strip()[:_LOOK])
+    if match is None:
+        return (0.0, 0.0), "cannot be read as its times"
+    start, stop = (
+        int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{rest or 0}")
+        for hours, minutes, seconds, rest in (match.groups()[:4], match.groups()[4:])
+    )
+    return (start, stop), "ends before it begins" if stop < start else ""

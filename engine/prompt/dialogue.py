@@ -1,0 +1,299 @@
+"""Scripts for several speakers, as dialogues and books have them, and subtitles too: who says what. Knows no model."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..config import MAX_NAMES
+from ..errors import HiggsError, few, shown, shown_name
+from .names import NAME, Form, Start, is_loud, is_neutral, speaker_key, starts_of
+from .script import Turn, is_comment
+from .tags import stage_directions
+from .turn_settings import TurnSettings, manner_leads, settings_of
+
+Parsed = list[tuple[str, Start | None]]  # lines, each with what it begins with
+_NAMED = re.compile(NAME)
+_LISTED = 8  # names that a message has
+_ASIDE = re.compile(r"\(([^()]{1,60})\)")  # (softly), on the line below a name
+# What hardly begins a line of prose: few words, then a sign that ends no sentence.
+_LIKE_NAME = re.compile(r"[\W\d_]{0,14}[^\W\d_][\w.,'’ -]{0,30}(?:\t|[\])}>|:;=~](?:[\])}>]|\s))")
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A script's turns, and the voices that its head names: speaker -> what follows the =."""
+
+    turns: tuple[Turn, ...]
+    head: dict[str, str]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def speakers(self) -> list[str]:
+        """In order of appearance."""
+        return list(dict.fromkeys(turn.speaker for turn in self.turns))
+
+
+def every_tag(tag: str) -> bool:
+    """What a reader takes for `knows_tag` where the model is not known."""
+    return True
+
+
+def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[str], bool] = every_tag) -> Dialogue:
+    """A script for several speakers.
+
+    `Name: text`, `[Name] text` or `[Name]` on a line of its own begin a turn, and so do other ways to write a name
+    (names.py). `[Name|seed:24|speed:fast|volume:-6dB]` has settings of its own, `Name (whispering): text` a manner.
+    Where any voice is declared, only names with one begin turns; else names that recur, or several where every line or
+    paragraph, the first one aside, begins with one. `Name = voice` lines at the head declare voices, a line that begins
+    with # is a comment, and \\# is a #. Speaker 1, [S1], [Speaker_1] and [1] are the same name. The warnings tell what
+    may be meant otherwise than it was read.
+
+    Args:
+        script: The whole text.
+        known: Names that have a voice besides those that the head declares.
+        knows_tag: Whether the model follows a control tag: a manner becomes one only then.
+
+    Raises:
+        HiggsError: A name without a voice recurs where others have one.
+    """
+    head, lines = read_head(script.splitlines())
+    reader = DialogueReader([lines], [*known, *head], knows_tag=knows_tag)
+    turns = reader.turns(lines)
+    told = [*few(reader.warnings), *reader.doubts(turns), *heads_unused(head, turns)]
+    headings = [line.strip("# ") for line in script.splitlines() if line.lstrip().startswith("##")]
+    if sum(len(line) <= 80 and _NAMED.fullmatch(line) is not None for line in headings) > 1:
+        told.append(f"Lines that begin with # are comments, so nobody is called {shown(headings[0])}.")
+    return Dialogue(tuple(turns), head, tuple(told))
+
+
+def script_names(script: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """(voices that the head of a script names, names that stand where a turn could begin). Judges nothing."""
+    head, lines = read_head(script.splitlines())
+    return head, DialogueReader([lines]).found_names
+
+
+def read_head(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """The voices that the first lines declare, and the other lines; comments are left out."""
+    lines, head = [line for line in lines if not is_comment(line)], {}
+    for at, line in enumerate(lines):
+        name, _, voice = (part.strip() for part in line.partition("="))
+        if voice and len(name) <= 80 and _NAMED.fullmatch(name):
+            head[name] = voice
+        elif line.strip():
+            return head, lines[at:]
+    return head, []
+
+
+def heads_unused(head: Iterable[str], turns: Iterable[Turn]) -> list[str]:
+    """A warning where a head names voices of which nobody speaks with one."""
+    speaking = {speaker_key(turn.speaker) for turn in turns}
+    unused = [name for name in head if speaker_key(name) not in speaking]
+    return [f"{listed(unused)} {_has(unused)} a voice at the head and no line."] if unused else []
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "Anna, Tom and 3 more"."""
+    some = _some(names)
+    return " and ".join(filter(None, (", ".join(some[:-1]), some[-1])))
+
+
+class DialogueReader:
+    """Reads one script. `found` and `names` are there before anything is judged.
+
+    parts: its lines, comments and head left out, all together; or those of each cue, and then every cue counts as a
+    line. known: names with a voice; named: others that begin a turn. anyone: and so do others by the rule for scripts
+    where nobody has a voice.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Sequence[str]],
+        known: Iterable[str] = (),
+        named: Iterable[str] = (),
+        anyone: bool = False,
+        are_cues: bool = False,
+        knows_tag: Callable[[str], bool] = every_tag,
+    ):
+        self.warnings: list[str] = []
+        self._knows_tag = knows_tag
+        self._names = {speaker_key(name): name for name in known if name}
+        self._voices = bool(self._names) and not anyone
+        self._known = frozenset(self._names)
+        parsed: list[Parsed] = [list(zip(part, starts_of(part), strict=True)) for part in parts]
+        self._lines = [one for part in parsed for one in part if not is_neutral(one[0])]
+        self._units = [parsed] if are_cues else [[[one] for part in parsed for one in part], _paragraphs(parsed)]
+        self._forms = {Form.COLON, Form.BRACKET} | self._weak_forms(are_cues)
+        self.found = [start for _, start in self._lines if start and self._is_candidate(start)]
+        self._counts = Counter(start.key for start in self.found)
+        self._unknown: dict[str, str] = {}  # names that were read as text, by key
+        self._unnamed: list[tuple[str, str]] = []  # paragraphs of a screenplay, and who speaks them
+        for name in named:
+            self._names.setdefault(speaker_key(name), name)
+        if not self._voices:
+            # What stands in brackets in a cue may be a sound.
+            forms = self._forms - ({Form.BRACKET} if are_cues else set())
+            is_all = any(_are_named(units, forms) for units in self._units)
+            at_top = self._at_top(forms)
+            for start in self.found:
+                is_name = (is_all and start.form in forms) or start.key in at_top or self._counts[start.key] > 1
+                (self._names if is_name else self._unknown).setdefault(start.key, start.name)
+            self._unknown = {key: name for key, name in self._unknown.items() if key not in self._names}
+
+    @property
+    def found_names(self) -> tuple[str, ...]:
+        """Names that stand where a turn could begin."""
+        return tuple(dict.fromkeys(start.name for start in self.found))[:MAX_NAMES]
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of the names that begin a turn."""
+        return frozenset(self._names)
+
+    def turns(self, lines: Sequence[str], speaker: str = "") -> list[Turn]:
+        """Those of some lines; speaker: who says what stands before the first name. Raises as `read_dialogue`."""
+        turns, settings, said, name = [], TurnSettings(), [], None
+
+        def end():
+            if text := "\n".join(said).replace("\\#", "#").strip():
+                turns.append(Turn(speaker, "".join(settings.leads) + text, settings.seed, settings.volume))
+
+        for line, start in zip(lines, starts_of(lines), strict=True):
+            is_after_gap = len(said) > 1 and not said[-1].strip()
+            if start is not None and self._is_candidate(start) and self._begins_turn(start):
+                end()
+                speaker, name, said = self._names[start.key], start, [start.text]
+                settings = settings_of(start, self._knows_tag, self.warnings)
+            elif name and name.form is Form.ALONE and said == [""] and (aside := _ASIDE.fullmatch(line.strip())):
+                settings.leads += manner_leads(aside[1], name.name, self._knows_tag, self.warnings)
+                said = []
+            else:
+                if name and name.form is Form.ALONE and is_after_gap and not is_neutral(line):
+                    self._unnamed.append((line.strip(), name.name))
+                said.append(line)
+        end()
+        return turns
+
+    def doubts(self, turns: Iterable[Turn]) -> list[str]:
+        """What may be meant otherwise than it was read, a sentence each."""
+        speakers = {speaker_key(turn.speaker): turn.speaker for turn in turns if turn.speaker}
+        if not speakers:
+            return [_NO_SPEAKER] if self._looks_like_script() else []
+        doubts = []
+        unknown = [] if self._voices else [name for name in self._unknown.values() if not name[0].islower()]
+        if unknown:
+            why = "since only one line begins so. If that is a name, begin every line with one."
+            doubts.append(f"{listed(unknown)} {_was(unknown)} read as text, {why}")
+        once = [name for key, name in speakers.items() if self._counts[key] == 1 and key not in self._known]
+        if once:
+            each = " each" if len(once) > 1 else ""
+            doubts.append(f"{listed(once)} {_has(once)} only one line{each}. If that is a mistake, correct the script.")
+        if alike := [line for line, start in self._lines if start is None and self._is_like_name(line)]:
+            doubts.append(
+                f"{shown(alike[0].strip())} was read as text, since it does not begin with a name and a colon."
+            )
+        if self._unnamed:
+            line, speaker = self._unnamed[0]
+            doubts.append(f"{shown(line)} stands below no name, so {speaker}, who spoke last, speaks it.")
+        return doubts
+
+    def _weak_forms(self, are_cues: bool) -> set[Form]:
+        """The forms that prose has too, as far as more than the form tells that names are meant."""
+        if are_cues:
+            return {form for form in (Form.DASH, Form.ALONE) if _are_named(self._units[0], {Form.COLON, form})}
+        starts = [start for _, start in self._lines if start]
+        alone = Counter(start.key for start in starts if self._may_be_alone(start))
+        dashes = sum(start.form is Form.DASH for start in starts)
+        beside = sum(start.form is not Form.ALONE for start in starts)
+        is_top = any(start and is_loud(start) and not start.is_bold for _, start in self._lines[:2])
+        forms = {Form.DASH} if dashes > 1 and 2 * beside >= len(self._lines) else set()
+        return forms | ({Form.ALONE} if max(alone.values(), default=0) > 1 or (is_top and len(alone) > 1) else set())
+
+    def _may_be_alone(self, start: Start) -> bool:
+        return start.form is Form.ALONE and (is_loud(start) or start.key in self._known)
+
+    def _at_top(self, forms: set[Form]) -> set[str]:
+        """Names on lines of their own, where there are several and the script begins with one."""
+        own = [
+            start if start and self._is_candidate(start) and not start.text and start.form in forms else None
+            for _, start in self._lines
+        ]
+        keys = {start.key for start in own if start}
+        return keys if any(own[:2]) and len(keys) > 1 else set()
+
+    def _is_candidate(self, start: Start) -> bool:
+        """Whether a turn may begin so in this script. Of [this|that] it does not, unless this is a name."""
+        if start.form not in self._forms or (start.form is Form.ALONE and not self._may_be_alone(start)):
+            return False
+        return start.key in self._names or all(":" in setting for setting in start.settings)
+
+    def _begins_turn(self, start: Start) -> bool:
+        if start.key in self._names or not self._voices:
+            return start.key in self._names
+        if start.key in self._unknown:
+            return False
+        known = list(self._names.values())
+        near = difflib.get_close_matches(start.key, list(self._names)[:MAX_NAMES], n=1, cutoff=0.7)
+        meant = f"Names with one: {', '.join(_some(known))}.{f' Did you mean {self._names[near[0]]}?' if near else ''}"
+        if self._counts[start.key] > 1 and (start.name[0].isupper() or start.key.isdigit()):
+            raise HiggsError(f"{start.name} has no voice. {meant}")
+        self._unknown[start.key] = start.name
+        self.warnings.append(f'"{start.name}" was read as text, for it has no voice. {meant}')
+        return False
+
+    def _is_like_name(self, line: str) -> bool:
+        """Whether the name of somebody who speaks begins a line, and a colon follows: "Anna, softly: Hello"."""
+        before, colon, _ = line[:60].partition(":")
+        words = re.findall(r"[\w'’&/-]+", before) if colon else []
+        return len(words) < 5 and any(speaker_key(" ".join(words[:most])) in self._names for most in (1, 2, 3, 4))
+
+    def _looks_like_script(self) -> bool:
+        """Whether names may stand where half of the lines begin, as far as their form tells."""
+        begins = [(start, line.strip()[:60]) for line, start in self._lines]
+        alike = sum(bool(start or (_LIKE_NAME.match(line) and not stage_directions(line))) for start, line in begins)
+        is_sure = bool(self.found) or any(start and is_loud(start) for _, start in self._lines)
+        return 2 * alike >= len(self._lines) and (alike > 1 or is_sure)
+
+
+_NO_SPEAKER = (
+    "This looks like a script, but no speaker was found in it, so all of it is read aloud. Begin each line with a name "
+    'and a colon, as in "Anna: Hello".'
+)
+
+
+def _are_named(units: Iterable[Parsed], forms: set[Form]) -> bool:
+    """Whether each unit, the first one aside, begins with a name, and there are several."""
+    said = [[start for line, start in unit if not is_neutral(line)] for unit in units]
+    firsts = [starts[0] if starts[0] and starts[0].form in forms else None for starts in said if starts]
+    names = [start for start in firsts if start]
+    is_all = None not in firsts[1:] and len({start.key for start in names}) > 1
+    return is_all and not any(start.name[0].islower() for start in names)
+
+
+def _paragraphs(parts: Iterable[Parsed]) -> list[Parsed]:
+    """What blank lines part."""
+    found: list[Parsed] = [[]]
+    for part in parts:
+        for line, start in part:
+            if line.strip():
+                found[-1].append((line, start))
+            elif found[-1]:
+                found.append([])
+    return found
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    """Names for a message: of many the first, and how many more."""
+    more = [f"{len(names) - _LISTED:,} more"] if len(names) > _LISTED else []
+    return [*map(shown_name, names[:_LISTED]), *more]
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _was(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"

@@ -1,0 +1,147 @@
+"""How a line of a script names its speaker, in the ways people write it. Judges one line, by its beginning alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from .script import is_pause, read_pauses
+from .tags import TAG_VALUES, is_spoken, stage_directions
+
+
+class Form(Enum):
+    """What sets a name off from what is said."""
+
+    COLON = 1  # or angle brackets
+    BRACKET = 2  # [Anna]
+    DASH = 3
+    ALONE = 4  # it stands on the line above, as in screenplays
+
+
+@dataclass(frozen=True)
+class Start:
+    """What might begin a turn. settings: of its brackets, as they stand; manner: what stands in parentheses."""
+
+    name: str
+    text: str  # what is said on the same line
+    form: Form = Form.COLON
+    settings: tuple[str, ...] = ()
+    manner: str = ""
+    is_bold: bool = False
+
+    @property
+    def key(self) -> str:
+        return speaker_key(self.name)
+
+
+def speaker_key(name: str) -> str:
+    """By which a speaker's name is known, however it is written."""
+    key = " ".join(name.replace("_", " ").split()).casefold()
+    numbered = re.fullmatch(r"(?:speaker|s)?\s*(\d+)", key)
+    return numbered[1] if numbered else key
+
+
+_LOOK = 240  # characters of a line that may name a speaker; expressions see no more
+_LONGEST_NAME = 40
+NAME = r"[^\W_][\w.'’&/-]*(?: [\w&][\w.'’&/-]*){0,3}"
+_NAME = rf"(?P<name>{NAME})"
+_MANNER = r"(?:\s*[(\[](?P<manner>[^()\[\]|]{1,60})[)\]])?"
+_BRACKET = re.compile(rf"\[\s*{_NAME}{_MANNER}\s*(?P<settings>(?:\|[^\[\]|]*)*)\]\s*:?\s*")
+_ANGLE = re.compile(rf"<\s*{_NAME}{_MANNER}\s*>\s*:?\s*")
+_COLON = re.compile(rf"{_NAME}{_MANNER}(?:\s*(?::(?=\s|$)|：)|(?P<tight>:(?=[^\W\d_]|[\"“‘'«„¿¡])))\s*")
+_DASH = re.compile(rf"{_NAME}{_MANNER}(?:\s+--?|\s*[–—])\s+(?=\S)")
+_ALONE = re.compile(_NAME + _MANNER)
+_LIST = re.compile(r"(?:[-*+•·–—]|>{1,2}|\d{1,3}[.)])\s+(?=\S)")  # and quoted mail
+# Bold and italics: **Anna:**, or **Anna** (softly):
+_MARKED = re.compile(
+    r"(\*{1,3}|_{1,3})(?=[^\s*_])(.{1,90}?)(?:([:：])\s*\1(?![*_])|(?<!\s)\1(?![*_])(?=\s*(?:[:：(\[–—-]|$)))"
+)
+_QUOTED = re.compile(rf"[\"“„'‘«]{_NAME}[\"”“'’»](?=\s*[:：])")
+_HEADING = re.compile(
+    r"(?:(?:chapter|part|act|scene|book|canto|kapitel|teil|szene|akt|chapitre|capítulo|capitolo)\s+(?:\d+|[ivxlc]+|one|"
+    r"two|three|four|five|six|seven|eight|nine|ten)\b|(?:int|ext)\.|fade (?:in|out)\b|cut to\b|the end\b)",
+    re.IGNORECASE,
+)
+_ROMAN = re.compile(r"X{0,3}(?:IX|IV|V?I{0,3})")  # numbers of chapters
+_SMALL = frozenset("and da de del der di la le of the van von y".split())  # words inside names
+_MARKUP = frozenset("B I U S P BR HR EM STRONG SPAN DIV SPEAK BREAK VOICE".split())
+_RESERVED = frozenset(
+    speaker_key(word) for category, values in TAG_VALUES.items() for word in (category, *values, "pause", "speed")
+)
+
+
+def starts_of(lines: Sequence[str]) -> list[Start | None]:
+    """What each line begins with, where that may name a speaker: whether it does, the whole script decides.
+
+    A name alone on a line may, if the next line goes on with something else.
+    """
+    found = [_start_of(line) for line in lines]
+    following = [*zip(lines[1:], found[1:], strict=True), ("", None)]
+    return [
+        start
+        if start is None or start.form is not Form.ALONE or (after.strip() and not (other and is_loud(other)))
+        else None
+        for start, (after, other) in zip(found, following, strict=False)
+    ]
+
+
+def is_loud(start: Start) -> bool:
+    """Whether it is alone on its line, and bold or in capitals, as screenplays have names."""
+    return start.form is Form.ALONE and (start.is_bold or start.name.isupper())
+
+
+def is_neutral(line: str) -> bool:
+    """Whether nobody need be named for a line: it has no word, or is a heading."""
+    return not is_spoken(read_pauses(line).text) or _HEADING.match(line.strip()[:_LOOK]) is not None
+
+
+def _start_of(line: str) -> Start | None:
+    line = line.strip()
+    head, rest = line[:_LOOK], line[_LOOK:]
+    if is_pause(head) or _HEADING.match(head):
+        return None
+    match, form, is_bold = _BRACKET.match(head), Form.BRACKET, False
+    if match is None and (match := _ANGLE.match(head)):
+        is_markup = match["name"][0].islower() or match["name"] in _MARKUP or f"</{match['name']}>" in line
+        match, form = None if is_markup else match, Form.COLON
+    elif match is None:
+        if listed := _LIST.match(head):
+            head = head[listed.end() :]
+        if marked := _MARKED.match(head):
+            head, is_bold = f"{marked[2]}{marked[3] + ' ' if marked[3] else ''}{head[marked.end() :]}", True
+        elif quoted := _QUOTED.match(head):
+            head = quoted["name"] + head[quoted.end() :]
+        match, form = _COLON.match(head), Form.COLON
+        if match is None and (match := _DASH.match(head)):
+            form, match = Form.DASH, match if _is_titled(match["name"], 3) else None
+        elif match is None and not (listed or rest) and (match := _ALONE.fullmatch(head)):
+            form, match = (
+                Form.ALONE,
+                match if _is_titled(match["name"], 4) and _may_stand_alone(match["name"]) else None,
+            )
+    if match is None or not _is_name(match):
+        return None
+    given = match.groupdict()
+    settings = tuple((given.get("settings") or "").split("|")[1:])
+    return Start(given["name"], head[match.end() :] + rest, form, settings, (given["manner"] or "").strip(), is_bold)
+
+
+def _is_name(match: re.Match) -> bool:
+    given, name = match.groupdict(), match["name"]
+    if len(name) > _LONGEST_NAME or speaker_key(name) in _RESERVED:
+        return False
+    if given.get("tight") and name[0].islower():  # std::string, http
+        return False
+    return not (name[0].islower() and stage_directions(f"[{name}]"))  # [laughs] Oh.
+
+
+def _is_titled(name: str, most: int) -> bool:
+    """Whether it has few words, and begins them with capitals as names do."""
+    words = name.split()
+    return len(words) <= most and all(not word[0].islower() or word in _SMALL for word in words)
+
+
+def _may_stand_alone(name: str) -> bool:
+    return name[0].isalpha() and name[-1].isalnum() and len(name) > 1 and not _ROMAN.fullmatch(name)

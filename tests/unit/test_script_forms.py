@@ -1,0 +1,79 @@
+"""The ways people write scripts: understood, or warned of. Prose is neither."""
+
+import json
+import pathlib
+
+import pytest
+from higgs_tts.engine import read_book_text, read_cues, read_dialogue
+
+FORMS = json.loads((pathlib.Path(__file__).parent / "data" / "script_forms.json").read_text(encoding="utf-8"))
+ONCE = " If that is a mistake, correct the script."
+
+
+def table(kind):
+    return pytest.mark.parametrize("row", FORMS[kind], ids=[row["form"] for row in FORMS[kind]])
+
+
+def script_of(row):
+    return "\n".join(row["script"])
+
+
+def turns_of(turns):
+    return [[turn.speaker, turn.text] for turn in turns]
+
+
+def test_a_manner_becomes_a_tag_where_the_model_has_one():
+    script = "Anna (whispering, scared): Hi.\nTom (slowly): Hello."
+    dialogue = read_dialogue(script, knows_tag=lambda tag: "speed" in tag)
+    assert turns_of(dialogue.turns) == [["Anna", "Hi."], ["Tom", "<|prosody:speed_slow|>Hello."]]
+    assert dialogue.warnings[:2] == (
+        '"(whispering)" of Anna was left out: the model has not learned <|style:whispering|>.',
+        '"(scared)" of Anna was left out: the model has not learned <|emotion:fear|>.',
+    )
+
+
+def test_the_table_is_long_enough():
+    assert len(FORMS["understood"]) + len(FORMS["warned"]) >= 80
+
+
+@table("understood")
+def test_a_form_is_understood(row):
+    dialogue = read_dialogue(script_of(row))
+    assert turns_of(dialogue.turns) == row["turns"]
+    assert all(warning.endswith(ONCE) for warning in dialogue.warnings), dialogue.warnings
+
+
+@table("warned")
+def test_a_form_is_warned_of(row):
+    dialogue = read_dialogue(script_of(row))
+    assert turns_of(dialogue.turns) == row["turns"]
+    (told,) = [warning for warning in dialogue.warnings if not warning.endswith(ONCE) or row["warned"] in warning]
+    assert row["warned"] in told
+
+
+@table("prose")
+def test_prose_is_no_script(row):
+    dialogue = read_dialogue(script_of(row))
+    assert dialogue.speakers == [""] and not dialogue.warnings, dialogue.warnings
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in FORMS["understood"] if not set(row["script"]) & {"", "[pause 1]"}],
+    ids=lambda row: row["form"],
+)
+def test_a_book_has_the_same_speakers(row):
+    (chapter,) = read_book_text(script_of(row), "Title", is_script=True).chapters
+    assert turns_of(chapter.turns) == row["turns"]
+
+
+def is_for_cues(row):
+    """Each line becomes a cue; in brackets a cue may have sounds, and behind a hyphen somebody else."""
+    return len(row["turns"]) == len(row["script"]) and not any(line[0] in "[-" for line in row["script"])
+
+
+@pytest.mark.parametrize("row", filter(is_for_cues, FORMS["understood"]), ids=lambda row: row["form"])
+def test_subtitles_have_the_same_speakers(row):
+    times = (f"00:00:{at:02},000 --> 00:00:{at + 1:02},000" for at in range(len(row["script"])))
+    cues = read_cues("\n\n".join(f"{time}\n{line}" for time, line in zip(times, row["script"], strict=True))).cues
+    assert [turn for cue in cues for turn in turns_of(cue.turns)] == row["turns"]
