@@ -33,7 +33,7 @@ MAX_NESTING = 32  # commands inside commands of a text
 MAX_HINTS = 200  # places of a text that are marked while it is written
 MAX_NAMES = 1000  # speakers that a script is searched for
 MAX_PRONUNCIATIONS = 10_000  # entries of a list
-MAX_PRONOUNCED = 80  # characters of a word in it
+MAX_PRONOUNCED = 100  # characters of a word in it, and of its spelling
 
 
 _Number = TypeVar("_Number", int, float)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import HiggsError
+from ..config import MAX_PRONOUNCED, MAX_PRONUNCIATIONS
+from ..errors import HiggsError, shown
 from .chunking import is_syllabic
 from .names import speaker_key
 from .tags import TAG_LIKE
@@ -27,16 +30,64 @@ class Pronunciations:
         A word listed in small letters is meant in any case, another as it is written. Of two that begin alike the
         longer is meant, and what has been put in is not looked at again.
         """
-        spelled: dict[str, str] = {}
-        for of, word, spelling in sorted(self.entries, key=lambda entry: not entry[0]):
-            if of in ("", speaker_key(speaker)):
-                spelled.setdefault(word, spelling)
-        if not spelled:
-            return text
-        words = sorted(spelled, key=len, reverse=True)
-        said = [None, *(spelled[word] for word in words)]  # by the group that matched
-        pattern = re.compile("|".join(f"({part})" for part in (_MARKUP, *map(_whole, words))))
-        return pattern.sub(lambda found: said[(found.lastindex or 1) - 1] or found[0], text)
+        words = _words_of(self.entries, speaker_key(speaker))
+        return words.replaced(text) if words else text
+
+
+class _Words:
+    """What is listed for one speaker, by first letter and length: a text's length alone says how long it takes."""
+
+    def __init__(self, spelled: Mapping[str, str]):
+        # By (length, word); in any case, by (length, word in small letters). Of two that are alike the first counts.
+        self._exact: dict[tuple[int, str], tuple[int, str]] = {}
+        self._any_case: dict[tuple[int, str], tuple[int, str]] = {}
+        lengths: dict[str, set[int]] = {}
+        for order, (word, spelling) in enumerate(spelled.items()):
+            if word == word.lower():
+                self._any_case.setdefault((len(word), word.casefold()), (order, spelling))
+            else:
+                self._exact[len(word), word] = (order, spelling)
+            lengths.setdefault(word[0].casefold(), set()).add(len(word))
+        self._lengths = {first: sorted(found, reverse=True) for first, found in lengths.items()}
+        firsts = "".join(map(re.escape, {word[0] for word in spelled}))
+        self._next = re.compile(f"(?P<markup>{_MARKUP})|(?i:[{firsts}])")
+
+    def replaced(self, text: str) -> str:
+        parts, done, at = [], 0, 0
+        while found := self._next.search(text, at):
+            start, at = found.start(), found.end()
+            if found["markup"] is None and (entry := self._at(text, start)):
+                length, spelling = entry
+                parts += [text[done:start], spelling]
+                done = at = start + length
+        return "".join([*parts, text[done:]])
+
+    def _at(self, text: str, start: int) -> tuple[int, str] | None:
+        """(length, spelling) of the longest listed word that stands alone at a place of a text."""
+        if start and _is_joined(text[start], text[start - 1]):
+            return None
+        for length in self._lengths.get(text[start].casefold(), ()):
+            word, stop = text[start : start + length], start + length
+            if len(word) < length or (stop < len(text) and _is_joined(word[-1], text[stop])):
+                continue
+            found = self._exact.get((length, word)), self._any_case.get((length, word.casefold()))
+            if entry := min(filter(None, found), default=None):
+                return length, entry[1]
+        return None
+
+
+@functools.lru_cache(64)
+def _words_of(entries: tuple[tuple[str, str, str], ...], speaker: str) -> _Words | None:
+    spelled: dict[str, str] = {}
+    for of, word, spelling in sorted(entries, key=lambda entry: not entry[0]):
+        if of in ("", speaker):
+            spelled.setdefault(word, spelling)
+    return _Words(spelled) if spelled else None
+
+
+def _is_joined(own: str, other: str) -> bool:
+    """Whether a word that begins or ends with `own` goes on with `other`; in scripts without spaces it never does."""
+    return not is_syllabic(own) and (other.isalnum() or other == "_")
 
 
 def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciations:
@@ -53,15 +104,14 @@ def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciat
             word, equals, spelling = (part.strip() for part in plain.partition("="))
             if not (word and equals and spelling):
                 raise HiggsError(
-                    f"{source}, line {number}: '{plain}' is not an entry. Write for example: Nguyen = Win."
+                    f"{source}, line {number}: {shown(plain)} is not an entry. Write for example: Nguyen = Win."
+                )
+            if max(len(word), len(spelling)) > MAX_PRONOUNCED:
+                raise HiggsError(
+                    f"{source}, line {number}: {shown(plain)} is too long. Word and spelling have at most "
+                    f"{MAX_PRONOUNCED} characters each."
                 )
             entries.append((speaker, word, spelling))
+    if len(entries) > MAX_PRONUNCIATIONS:
+        raise HiggsError(f"{source} has {len(entries):,} entries. Shorten it to {MAX_PRONUNCIATIONS:,} at most.")
     return Pronunciations(tuple(entries))
-
-
-def _whole(word: str) -> str:
-    """A pattern for the word alone. In scripts without spaces a word has letters on both sides."""
-    before = "" if is_syllabic(word[0]) else r"(?<!\w)"
-    after = "" if is_syllabic(word[-1]) else r"(?!\w)"
-    written = re.escape(word)
-    return f"{before}{f'(?i:{written})' if word == word.lower() else written}{after}"
