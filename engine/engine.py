@@ -55,7 +55,7 @@ class Engine(SpeechInterface):
         self.dtype = compute_dtype(config.dtype, self.device)
         self.card = read_card(self.checkpoint.folder)
         self.context = min(config.context, self.checkpoint.config.max_context)
-        self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config)
+        self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config, self.card.tags)
         self._lock = threading.RLock()
         self._closing = self._speaking = self._drop_after = False
         self._loaded: LoadedModel | None = None

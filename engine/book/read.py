@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ..errors import HiggsError
 from ..plain_text import decode_text, doubts
-from ..prompt.dialogue import every_tag, read_dialogue
+from ..prompt.dialogue import read_dialogue
 from ..prompt.pronunciations import Pronunciations
 from ..prompt.script import Turn, read_pauses
-from ..prompt.tags import is_spoken
+from ..prompt.tags import every_tag, is_spoken
 from .book import BREAK, Book, Chapter, title_of
 from .epub import read_epub
 from .markdown import read_markdown

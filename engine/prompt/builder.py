@@ -9,7 +9,8 @@ v2  a chat (system with scene, user, assistant, ...) that ends in an opened audi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from ..talker.config import ModelConfig
 from ..voice.voice import Voice
 from .chunking import estimate_frames
 from .lengths import bounds_of
-from .tags import after_first_word, stage_directions
+from .tags import after_first_word, find_markup, stage_directions
 from .tokenizer import REF_TEXT, Vocabulary
 
 SYSTEM_TEXT = "Generate audio following instruction."
@@ -47,10 +48,13 @@ SCENE_MARKS = ("<|scene_desc_start|>", "<|scene_desc_end|>")
 
 
 class PromptBuilder:
-    """Builds prompts for one checkpoint. Raises HiggsError when its tokenizer.json is unfit."""
+    """Builds prompts for one checkpoint. Raises HiggsError when its tokenizer.json is unfit.
 
-    def __init__(self, tokenizer_path: str | Path, config: ModelConfig):
-        self.config = config
+    learned: the control tags that it follows; None: all that its tokenizer has.
+    """
+
+    def __init__(self, tokenizer_path: str | Path, config: ModelConfig, learned: Collection[str] | None = None):
+        self.config, self._learned = config, learned
         self._vocabulary = vocabulary = Vocabulary(Path(tokenizer_path), config)
         self._family = vocabulary.family
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
@@ -62,6 +66,9 @@ class PromptBuilder:
     def knows(self, tag: str) -> bool:
         """Whether the tokenizer has a control tag."""
         return self._vocabulary.guard.is_tag(tag)
+
+    def _follows(self, tag: str) -> bool:
+        return self.knows(tag) and (self._learned is None or tag in self._learned)
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
         """Whether `build` finds anything to say in a text; warn is told what it leaves out."""
@@ -101,7 +108,9 @@ class PromptBuilder:
     def _content(self, writer: _Writer, text: str) -> str:
         """What of `text` is spoken."""
         content = writer.clean(text)
-        for warning in () if self._family.is_chat else stage_directions(content):
+        for warning in () if self._family.is_chat else stage_directions(content, self._follows):
+            writer.warn(warning)
+        for *_, warning in itertools.islice(find_markup(content), 1):
             writer.warn(warning)
         if not self._vocabulary.guard.speakable(content):
             if self._vocabulary.guard.has_text(content):

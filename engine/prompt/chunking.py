@@ -28,11 +28,12 @@ _OPENERS = "(\\[{“‘«‹「『（【《〈［｛¿¡"
 _TAG, _PAUSE = "\ue000", "\ue001"
 _NOT_OURS = str.maketrans(_TAG + _PAUSE, "\ue002\ue002")
 
-# Ends of sentences. A stop of the Latin kind needs white space after it, which keeps 3.14 and example.org whole.
+# Ends of sentences. A stop of the Latin kind needs white space after it, which keeps 3.14 and example.org whole. Signs
+# are counted up to a bound, since thousands in a row would be tried from each of them; the last ones decide anyway.
 _STOPS = "。！？｡؟।॥۔።፧։။។‼⁇⁈⁉"
 _SENTENCE = re.compile(
-    rf"(?:(?P<stop>[.!?…]+)[{_CLOSERS}]*(?=[\s{_TAG}{_PAUSE}]|$)"
-    rf"|(?:[{_STOPS}]|．(?!\d))[.!?…{_STOPS}{_CLOSERS}]*(?![.!?…{_STOPS}{_CLOSERS},;:、，；：]))"
+    rf"(?:(?P<stop>[.!?…]{{1,200}})[{_CLOSERS}]{{0,200}}(?=[\s{_TAG}{_PAUSE}]|$)"
+    rf"|(?:[{_STOPS}]|．(?!\d))[.!?…{_STOPS}{_CLOSERS}]{{0,200}}(?![.!?…{_STOPS}{_CLOSERS},;:、，；：]))"
     rf"(?:\s*{_PAUSE}+)*\s*|\n\s*"
 )
 # A text is cut at the first of these whose pieces are short enough.
@@ -52,7 +53,6 @@ _ABBREVIATIONS = frozenset(
 # Nor after these, before a number: "No. 5", "Fig. 2", "Jan. 7".
 _NUMBERED = frozenset("no nos nr vol ch fig figs eq p pp ca jan feb mar apr jun jul aug sep sept oct nov dec".split())
 _WORD_BEFORE = re.compile(r"[^\W_]+(?:\.[^\W_]+)*$")
-_NEXT = re.compile(r"\s*(.?)", re.DOTALL)
 _NEXT_SAID = re.compile(rf"[\s{_TAG}{_PAUSE}{_OPENERS}]*(.?)", re.DOTALL)
 _LEADING_TAG = re.compile(rf"\s*({TAG_LIKE.pattern})")
 
@@ -131,6 +131,14 @@ def _character_seconds(character: str) -> float:
     return LETTER_SECONDS
 
 
+def _gap_starts(masked: str) -> list[int]:
+    """For each position, where the white space before it begins."""
+    starts = [0]
+    for at, character in enumerate(masked, 1):
+        starts.append(starts[-1] if character.isspace() else at)
+    return starts
+
+
 class Cutter:
     """One text's cuts. Positions are indices into the text; a cut at p begins a chunk with text[p]."""
 
@@ -139,6 +147,8 @@ class Cutter:
         self._masked = masked = _mask(text)
         self._time = [0.0, *accumulate(_seconds_each(text, masked))]  # seconds before each position
         self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
+        self._gap_starts = _gap_starts(masked)
+        self._gap_stops = [len(text) - at for at in reversed(_gap_starts(masked[::-1]))]
         self._silences = self._breaks(script) if script else {}  # where pauses cut the text, and both its ends
         words = {self._spoken[cut] for cut in self._silences}
         cuts = [cut for cut in self._cuts(_SENTENCE, 0, len(text)) if self._spoken[cut] not in words]
@@ -202,13 +212,7 @@ class Cutter:
         return found
 
     def _opens_paragraph(self, position: int) -> bool:
-        return self._text.count("\n", self._end_before(position), position) > 1
-
-    def _end_before(self, position: int) -> int:
-        # where the white space before `position` begins
-        while position and self._masked[position - 1].isspace():
-            position -= 1
-        return position
+        return self._text.count("\n", self._gap_starts[position], position) > 1
 
     def _refine(self, start: int, end: int, level: int) -> list[tuple[int, int]]:
         if self._time[end] - self._time[start] <= self._limit or level == len(_LEVELS):
@@ -232,23 +236,18 @@ class Cutter:
 
     def _may_cut(self, cut: int) -> bool:
         # A tag stays with what follows it, a pause with what comes before. This also keeps cuts out of tags.
-        before = self._masked[max(0, self._end_before(cut) - 1)]
-        after = self._character(_NEXT, cut)
-        if before == _TAG or after == _PAUSE:
+        before = self._masked[max(0, self._gap_starts[cut] - 1)]
+        if before == _TAG or self._masked.startswith(_PAUSE, self._gap_stops[cut]):
             return False
         # A mark belongs to its letter, and joiners (emoji, Indic scripts) hold both sides.
         return unicodedata.category(self._masked[cut])[0] != "M" and "\u200d" not in self._masked[cut - 1 : cut + 1]
-
-    def _character(self, pattern: re.Pattern, position: int) -> str:
-        # the one that `pattern` finds from `position` on; none at the end of the text
-        match = pattern.match(self._masked, position)
-        return match[1] if match else ""
 
     def _goes_on(self, stop: re.Match) -> bool:
         # Whether the sentence goes on after its stop: before a small letter, after an abbreviation or a short number.
         if "\n" in stop[0]:
             return False
-        after = self._character(_NEXT_SAID, stop.end())
+        found = _NEXT_SAID.match(self._masked, stop.end())
+        after = found[1] if found else ""
         if after.islower():
             return True
         word = _WORD_BEFORE.search(self._masked, max(0, stop.start() - 40), stop.start())

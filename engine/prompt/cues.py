@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from ..errors import few, shown_name
 from ..plain_text import unescape
 from .cue_blocks import read_blocks
-from .dialogue import DialogueReader, every_tag, heads_unused, read_head
+from .dialogue import DialogueReader, heads_unused, read_head
 from .names import speaker_key, starts_of
 from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
-from .tags import is_spoken, stage_directions
+from .tags import every_tag, is_spoken, stage_directions
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ..config import MAX_NAMES
 from ..errors import HiggsError, few, shown, shown_name
 from .names import NAME, Form, Start, is_loud, is_neutral, speaker_key, starts_of
 from .script import Turn, is_comment
-from .tags import stage_directions
+from .tags import every_tag, stage_directions
 from .turn_settings import TurnSettings, manner_leads, settings_of
 
 Parsed = list[tuple[str, Start | None]]  # lines, each with what it begins with
@@ -35,11 +35,6 @@ class Dialogue:
     def speakers(self) -> list[str]:
         """In order of appearance."""
         return list(dict.fromkeys(turn.speaker for turn in self.turns))
-
-
-def every_tag(tag: str) -> bool:
-    """What a reader takes for `knows_tag` where the model is not known."""
-    return True
 
 
 def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[str], bool] = every_tag) -> Dialogue:

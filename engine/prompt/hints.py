@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..config import MAX_HINTS
 from .card import Card
 from .script import pause_faults, without_comments
-from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions
+from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions, find_markup
 
 PAUSES = ("[pause]", "[pause 1.5]")  # of our own: every model has them
 _BEFORE, _THERE = "before the text it affects", "where it happens"
@@ -55,18 +59,27 @@ class TextCheck:
         return [TagGroup(name, place, tuple((tag, self._lacks(tag)) for tag in tags)) for name, place, tags in found]
 
     def hints(self, text: str, is_script: bool = False, directions: bool = True) -> list[Hint]:
-        """What would be left out of it, or come out otherwise than it stands there, in the text's order.
+        """What would be left out of it, or come out otherwise than it stands there: the first of it, in order.
 
-        is_script: it may have comments. directions: sounds written as words are read aloud.
+        is_script: it may have comments. directions: sounds written as words, and markup, are read aloud.
         """
         text = without_comments(text) if is_script else text
-        found = [*self._guard.complaints(text), *pause_faults(text)]
-        if self._has_tags and directions:
-            found += find_directions(text)
+        kinds = [self._guard.complaints(text), pause_faults(text), self._faults(text)]
+        kinds += [find_markup(text)] if directions else []
+        kinds += [find_directions(text, self._follows)] if self._has_tags and directions else []
+        found = [one for kind in kinds for one in itertools.islice(kind, MAX_HINTS)]
+        return [Hint(*one) for one in sorted(found)[:MAX_HINTS]]
+
+    def _faults(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """(start, stop, why) of each known tag that does nothing here."""
+        lacks = functools.cache(self._lacks)
         for match in TAG_LIKE.finditer(text):
-            if self._guard.is_tag(canonical_tag(match[0]) or "") and (lacks := self._lacks(match[0])):
-                found.append((*match.span(), lacks))
-        return [Hint(*one) for one in sorted(found)]
+            tag = canonical_tag(match[0]) or ""
+            if self._guard.is_tag(tag) and (why := lacks(tag)):
+                yield *match.span(), why
+
+    def _follows(self, tag: str) -> bool:
+        return self._guard.is_tag(tag) and (self._card.tags is None or tag in self._card.tags)
 
     def notes(self, text: str) -> tuple[str, ...]:
         """What is wrong with the text as a whole: languages that the checkpoint does not speak."""

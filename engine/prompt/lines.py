@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..config import SamplingParams, range_of
-from ..errors import HiggsError
+from ..errors import HiggsError, shown
 from .names import speaker_key
 from .script import read_pauses
 from .tags import is_spoken
@@ -65,7 +65,7 @@ def read_lines(*texts: str) -> list[LinesRow]:
         key = row.id.casefold()  # as file systems that know no case take it
         if key in taken:
             raise HiggsError(
-                f"row {number}: the id {row.id!r} is row {taken[key]}'s too. Give each row one of its own."
+                f"row {number}: the id {shown(row.id)} is row {taken[key]}'s too. Give each row one of its own."
             )
         taken[key] = number
         rows.append(row)
@@ -80,7 +80,7 @@ def with_seed(text: str, row_id: str, seed: int) -> str:
     rows = read_lines(text)
     number = next((row.number for row in rows if row.id == row_id), 0)
     if not number:
-        raise HiggsError(f"there is no row {row_id[:80]!r} any more. Run the node again.")
+        raise HiggsError(f"there is no row {shown(row_id)} any more. Run the node again.")
     _seed(number, str(seed))
     text = text.lstrip("\ufeff")
     if _JSON.match(text):
@@ -124,7 +124,11 @@ def _plain(number: int, name: str, value: object) -> str:
         return ""
     if isinstance(value, (str, int)) and not isinstance(value, bool):
         return str(value).encode(errors="replace").decode().strip()  # JSON can spell halves of characters
-    raise HiggsError(f"row {number}: {name} is {json.dumps(value)[:80]}. Write it as a string.")
+    try:
+        spelled = json.dumps(value)[:80]
+    except RecursionError:  # lists in lists
+        spelled = shown(value)
+    raise HiggsError(f"row {number}: {name} is {spelled}. Write it as a string.")
 
 
 def _seed(number: int, seed: str) -> int | None:
@@ -133,7 +137,7 @@ def _seed(number: int, seed: str) -> int | None:
     low, high, _ = range_of(SamplingParams, "seed")
     if not (seed.isdecimal() and len(seed) <= len(str(high)) and low <= int(seed) <= high):
         raise HiggsError(
-            f"row {number}: seed is {seed[:80]!r}. Write a whole number from {low} to {high}, or leave it empty."
+            f"row {number}: seed is {shown(seed)}. Write a whole number from {low} to {high}, or leave it empty."
         )
     return int(seed)
 
@@ -143,7 +147,7 @@ def _named(row: str, names: list[str]) -> list[str]:
     found = [name.strip().casefold() for name in names]
     for name in found:
         if name not in FIELDS:
-            raise HiggsError(f"{row}: there is a column {name[:80]!r}. {_KNOWN} Rename it or take it out.")
+            raise HiggsError(f"{row}: there is a column {shown(name)}. {_KNOWN} Rename it or take it out.")
         if found.count(name) > 1:
             raise HiggsError(f"{row}: the column {name} is there twice. Take one of them out.")
     return found

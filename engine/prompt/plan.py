@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..config import FRAME_RATE, SamplingParams
-from .chunking import estimate_frames, split_script
+from ..config import FRAME_RATE, MAX_PAUSE_SECONDS_IN_ALL, SamplingParams
+from ..errors import HiggsError
+from .chunking import estimate_frames, estimate_seconds, split_script
 from .script import Script, Turn, read_pauses
 from .tags import is_spoken
+
+_MOST_SILENT = 4.0  # times as long as the speech that pauses may be in long texts
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,17 @@ def plan(
     """The chunks of all turns; of a dialogue's turn without a word only its pauses count.
 
     chunk_seconds: how long a speaker's chunks of a text may get, and the first of them. is_spoken: whether a text has
-    anything to say.
+    anything to say. Raises HiggsError where the pauses written in all turns take too long.
     """
+    scripts = [read_pauses(turn.text, params.paragraph_gap) for turn in turns]
+    check_pauses(scripts)
     chunks: list[Chunk] = []
     warnings: list[str] = []
     asked, said = 0.0, Counter()  # silence written at the end of the turn before; how often what was said
-    for number, turn in enumerate(turns):
-        script = read_pauses(turn.text, params.paragraph_gap)
+    for number, (turn, script) in enumerate(zip(turns, scripts, strict=True)):
         warnings += script.warnings
         if is_dialogue and not is_spoken(script.text):
-            asked += sum(pause.seconds for pause in script.pauses if pause.asked)
+            asked += script.silence
             continue
         texts, silences = split_script(script, *chunk_seconds(script, turn.speaker))
         asked, before = silences[-1], asked + silences[0]
@@ -66,6 +70,23 @@ def plan(
             counts[turn.speaker, text] += 1
             chunks.append(Chunk(number, turn.speaker, text, own, index, silence))
     return Plan(chunks, asked, warnings)
+
+
+def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None:
+    """Raises HiggsError where pauses take longer than MAX_PAUSE_SECONDS_IN_ALL, or `share` times the speech if longer.
+
+    They are held in memory with it. A share of 0 allows them no more for long texts.
+    """
+    scripts = list(scripts)
+    silence = sum(script.silence for script in scripts)
+    if silence <= MAX_PAUSE_SECONDS_IN_ALL:
+        return
+    most = max(MAX_PAUSE_SECONDS_IN_ALL, share * sum(estimate_seconds(script.text) for script in scripts))
+    if silence > most:
+        raise HiggsError(
+            f"The pauses in the text take {silence:,.0f} s together, and {most:,.0f} s are possible at once. Shorten "
+            "them, or speak the text in parts."
+        )
 
 
 def planned_seconds(turns: Sequence[Turn], params: SamplingParams, is_dialogue: bool) -> float:

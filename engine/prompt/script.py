@@ -33,6 +33,11 @@ class Script:
     pauses: tuple[Pause, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def silence(self) -> float:
+        """Seconds of all pauses that are written in the text."""
+        return sum(pause.seconds for pause in self.pauses if pause.asked)
+
 
 def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
     """Takes pause markers out of `text`: [pause], [pause 1.5], [pause:2s], [pause: 500 ms].

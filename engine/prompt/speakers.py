@@ -41,11 +41,13 @@ class Speakers:
 
         That is its first one; where a pause or its turn's end makes that short, also the next.
         """
-        places = []
-        for speaker in dict.fromkeys(chunk.speaker for chunk in chunks):
+        places: list[int] = []
+        places_of: dict[str, list[int]] = {}
+        for place, chunk in enumerate(chunks):
+            places_of.setdefault(chunk.speaker, []).append(place)
+        for speaker, own in places_of.items():
             if speaker in self.given:
                 continue
-            own = [place for place, chunk in enumerate(chunks) if chunk.speaker == speaker]
             said = [sequence for place in own if (sequence := spoken[place]) is not None]
             if len(said) == len(own) or len(own) == 1:
                 continue

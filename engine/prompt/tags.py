@@ -9,6 +9,9 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from ..config import MAX_NESTING
+from ..errors import HiggsError, few, shown, shown_name
+
 # Every tag the model was trained on. Others are read aloud or spoil the speech.
 # fmt: off
 TAG_VALUES = {
@@ -110,6 +113,8 @@ _MANNER = [
 ]
 # What screenplays and transcripts have in the same place: off screen, continued, a time.
 _NO_MANNER = re.compile(r"[vo]\.? ?[osc]\.?|cont(?:['’]?d|inued|inuing)?\.?|off(?:[- ]?screen)?|[\d:.]+", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[A-Za-z][A-Za-z0-9-]{0,19}(?:\s[^<>]{0,200})?/?>")
+_TOLD = 20  # commands of a text that are named as left out
 _DIRECTION = re.compile(
     rf"[\[(<*]\s*(?:{'|'.join(f'({words})' for words in _WRITTEN)})[\w ,]{{0,24}}[\])>*]", re.IGNORECASE
 )
@@ -121,17 +126,38 @@ def is_spoken(text: str) -> bool:
     return effects or any(map(str.isalnum, TAG_LIKE.sub(" ", text)))
 
 
-def stage_directions(text: str) -> list[str]:
-    """A warning for each sound or way of speaking that is written as words, such as [laughs]: they are read aloud."""
-    return list(dict.fromkeys(warning for _, _, warning in find_directions(text)))
+def every_tag(tag: str) -> bool:
+    """What stands for `knows_tag` where the model is not known."""
+    return True
 
 
-def find_directions(text: str) -> Iterator[tuple[int, int, str]]:
+def stage_directions(text: str, knows_tag: Callable[[str], bool] = every_tag) -> list[str]:
+    """A warning for each sound or way of speaking that is written as words, such as [laughs]: they are read aloud.
+
+    knows_tag: whether the model follows a control tag; others are not advised.
+    """
+    return list(few(warning for _, _, warning in find_directions(text, knows_tag)))
+
+
+def find_directions(text: str, knows_tag: Callable[[str], bool] = every_tag) -> Iterator[tuple[int, int, str]]:
     """(start, stop, the warning of `stage_directions`) of each of them."""
     meant = list(_WRITTEN.values())
     for match in _DIRECTION.finditer(text):
         tag, sound = meant[(match.lastindex or 1) - 1]
-        yield *match.span(), f'"{match[0]}" is read aloud. Write {tag}{sound} instead.'
+        remedy = (
+            f"Write {tag}{sound} instead" if knows_tag(tag) else f"Write {sound} instead" if sound else "Take it out"
+        )
+        yield *match.span(), f'"{match[0]}" is read aloud. {remedy}.'
+
+
+def find_markup(text: str) -> Iterator[tuple[int, int, str]]:
+    """(start, stop, a warning) of each tag of SSML or HTML."""
+    for match in _MARKUP.finditer(text):
+        if not _DIRECTION.fullmatch(match[0]):
+            yield (
+                *match.span(),
+                f"{shown(match[0])} is read aloud: tags of SSML and HTML are not followed. Take it out.",
+            )
 
 
 def manner_tags(manner: str) -> dict[str, str]:
@@ -144,8 +170,10 @@ def manner_tags(manner: str) -> dict[str, str]:
     }
 
 
-# A word, with its signs, that ends no sentence and is followed by another one.
-_FIRST_WORD = re.compile(r"([^\s<]*\w[^\s<.!?\u2026\u3002\uff01\uff1f]*)\s+(?=[^\s<])")
+_SPACES = re.compile(r"\s*")
+# A word, with its signs, that is followed by another one; and the end of a sentence inside it.
+_FIRST_WORD = re.compile(r"([^\s<]+)\s+(?=[^\s<])")
+_STOP = re.compile("[.!?\u2026\u3002\uff01\uff1f]")
 
 
 def after_first_word(cleaned: str) -> str:
@@ -159,10 +187,9 @@ def after_first_word(cleaned: str) -> str:
             emotions += match[0]
         else:
             leading += match[0]
-        at = match.end()
-        at += len(cleaned[at:]) - len(cleaned[at:].lstrip())
-    word = _FIRST_WORD.match(cleaned, at)
-    if not emotions or word is None:
+        at = _SPACES.match(cleaned, match.end()).end()
+    word = _FIRST_WORD.match(cleaned, at) if emotions else None
+    if word is None or not any(character.isalnum() or character == "_" for character in _STOP.split(word[1])[-1]):
         return cleaned
     return f"{leading}{word[1]} {emotions}{cleaned[word.end() :]}"
 
@@ -189,19 +216,31 @@ class TextGuard:
     def clean(self, text: str, warn: Callable[[str], None]) -> str:
         """Text with known tags in their full spelling and nothing else that the model takes for a command; stripped."""
 
+        left_out: dict[str, None] = {}  # ordered, each once
+
         def judge(match: re.Match) -> str:
             spelled, blank = match[1], match[2]
             if (tag := canonical_tag(spelled)) in self._tags:
                 return tag + blank
-            warn(self._complaint(spelled))
-            before = match.string[: match.start()][-1:]
+            left_out[spelled] = None
+            before = match.string[max(0, match.start() - 1) : match.start()]
             return "" if not before or before.isspace() else blank
 
         # Half of a surrogate pair cannot be encoded; it comes from text cut in the middle of an emoji.
         text = text.encode("utf-8", "ignore").decode("utf-8")
         # Leaving one out may join the ends of another, hence again until nothing changes.
-        while (cleaned := self._suspect.sub(judge, text)) != text:
-            text = cleaned
+        for _ in range(MAX_NESTING):
+            before, text = text, self._suspect.sub(judge, text)
+            if text == before:
+                break
+        else:
+            raise HiggsError(
+                f"The text has commands inside commands, as in {shown(next(iter(left_out)))}. Take them out."
+            )
+        for spelled in list(left_out)[:_TOLD]:
+            warn(self._complaint(spelled))
+        if len(left_out) > _TOLD:
+            warn(f"{len(left_out) - _TOLD:,} more commands and unknown tags were left out.")
         return text.strip()
 
     def complaints(self, text: str) -> Iterator[tuple[int, int, str]]:
@@ -234,7 +273,7 @@ class TextGuard:
         if canonical_tag(spelled) is None:
             if spelled in self._reserved:
                 return left_out(spelled)
-            return f"Unknown tag {spelled} was left out.{'' if self._without_tags else suggest(spelled)}"
+            return f"Unknown tag {shown_name(spelled)} was left out.{'' if self._without_tags else suggest(spelled)}"
         if self._without_tags:
             return f"{spelled} was left out: Higgs Audio v2 has no control tags, only Higgs TTS 3 does."
         return f"{spelled} was left out: {self._source} does not have this tag."

@@ -127,7 +127,7 @@ class RemoteEngine(SpeechInterface):
             theirs = named_voice(self.config.voice)
             voices = {turn.speaker: theirs for turn in turns} | dict(voices)
         without = [server.label for server in self.found.servers if server.kind is not Kind.OURS]
-        prompts, size = RemotePrompts(" and ".join(without)), (CONTEXT, FRAME_SAMPLES)
+        prompts, size = RemotePrompts(" and ".join(without), self.knows_tag), (CONTEXT, FRAME_SAMPLES)
         return SpeechRequest(
             prompts, size, waveform, turns, voices, params or SamplingParams(), scene, listener, dialogue
         )

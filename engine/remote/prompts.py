@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from ..config import FRAME_SAMPLES, SamplingParams
 from ..errors import HiggsError
 from ..prompt.chunking import estimate_frames
 from ..prompt.lengths import bounds_of
-from ..prompt.tags import TAGS, TextGuard, after_first_word, stage_directions
+from ..prompt.tags import TAGS, TextGuard, after_first_word, every_tag, find_markup, stage_directions
 from ..sequence import Sequence
 from ..voice.voice import Voice
 
@@ -37,11 +38,12 @@ def named_voice(name: str) -> Voice:
 class RemotePrompts:
     """Makes them as PromptBuilder does, and cleans the text as it does for a model with all control tags.
 
-    without_scene: those of the servers, in words, that take no scene; then it is left out for all.
+    without_scene: those of the servers, in words, that take no scene; then it is left out for all. knows_tag: whether
+    their model follows a control tag.
     """
 
-    def __init__(self, without_scene: str = ""):
-        self._guard = TextGuard(TAGS, False, "the server's model")
+    def __init__(self, without_scene: str = "", knows_tag: Callable[[str], bool] = every_tag):
+        self._guard, self._knows_tag = TextGuard(TAGS, False, "the server's model"), knows_tag
         self._without_scene = without_scene
 
     def build(
@@ -87,7 +89,9 @@ class RemotePrompts:
 
     def _content(self, text: str, warn: Callable[[str], None]) -> str:
         content = self._guard.clean(text, warn)
-        for warning in stage_directions(content):
+        for warning in stage_directions(content, self._knows_tag):
+            warn(warning)
+        for *_, warning in itertools.islice(find_markup(content), 1):
             warn(warning)
         if not self._guard.speakable(content):
             raise HiggsError("There is nothing to say: the text has no letter or digit. Enter some text.")

@@ -121,6 +121,11 @@ def test_plain_text_is_not_taken_for_a_sheet(text):
         ('[{"text": "One", "seed": 1.5}]', "row 1: seed is 1.5"),
         ('[{"text": ["One"]}]', r'row 1: text is \["One"\]. Write it as a string'),
         ('[{"text": true}]', "row 1: text is true"),
+        ('[{"text": ' + '{"a": ' * 500 + "1" + "}" * 500 + "}]", "row 1: text is .{,80}. Write it as a string"),
+        (
+            '[{"id": "' + "x" * 10_000 + '", "text": "a"}, {"id": "' + "x" * 10_000 + '", "text": "b"}]',
+            r"xx\.\.\.xx+' is",
+        ),
         ('["One", 2]', "row 2 is not an object. Write for example"),
         ('[{"text": "One"},]', "begin like JSON and cannot be read as such .*line 1 column"),
         ('{"a":' * 100_000, "begin like JSON and cannot be read"),

@@ -46,7 +46,7 @@ def test_of_two_names_the_longer_is_meant():
 def test_what_is_left_after_leaving_out_is_read_again():
     cleaned, warnings = clean("Hi <|aud<|eoc|>io|>you <th<think>ink>")
     assert cleaned == "Hi you"
-    assert [told.split()[0] for told in warnings] == ["<|eoc|>", "<think>", "<|audio|>", "<think>"]
+    assert [told.split()[0] for told in warnings] == ["<|eoc|>", "<think>", "<|audio|>"]
 
 
 @pytest.mark.parametrize(
