@@ -35,6 +35,15 @@ MAX_NAMES = 1000  # speakers that a script is searched for
 MAX_PRONUNCIATIONS = 10_000  # entries of a list
 MAX_PRONOUNCED = 100  # characters of a word in it, and of its spelling
 
+# The most that is read of files, so that none takes the memory or the time of the machine.
+MOST_JSON_BYTES = 32 << 20  # of a JSON file; the largest tokenizer.json of a Higgs checkpoint has 17 MB
+MOST_HEADER_BYTES = 16 << 20  # of a safetensors file; a talker's has 0.1 MB
+MOST_TENSORS = 16_384  # of a checkpoint or a LoRA; a talker with its codec has some 1,100
+MOST_NAME = 200  # characters of a tensor's name
+MOST_DIMENSIONS = 8
+MOST_GGUF_BYTES = 64 << 20  # of all text in a GGUF header, which may hold a tokenizer.json
+MOST_GGUF_ITEMS = 1 << 20  # settings, tensors, entries of arrays; a vocabulary has 0.3 million entries
+
 
 _Number = TypeVar("_Number", int, float)
 

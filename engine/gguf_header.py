@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from .errors import HiggsError
+from .config import MOST_DIMENSIONS, MOST_GGUF_BYTES, MOST_GGUF_ITEMS, MOST_JSON_BYTES, MOST_NAME
+from .errors import HiggsError, shown_name
 
 SUFFIX = ".gguf"
 _ALIGNMENT = "general.alignment"
 _STRING, _ARRAY = 8, 9
 # Type of a value -> struct's letter.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_WHOLE = "BbHhIiQq"
 _REMEDY = "Download it again."
 
 
@@ -43,11 +45,19 @@ class GgufHeader:
     tensors: dict[str, GgufTensor] = field(default_factory=dict)
 
     def array(self, name: str) -> list[int]:
-        """The numbers of an array; empty where there is none of that name."""
+        """The whole numbers of an array, none negative; empty where there is none of that name."""
         if name not in self.arrays:
             return []
         offset, count, letter = self.arrays[name]
-        return list(struct.unpack(f"<{count}{letter}", self._bytes(offset, count * struct.calcsize(letter))))
+        if letter not in _WHOLE or count > MOST_GGUF_ITEMS:
+            raise self.damaged(name)
+        numbers = list(struct.unpack(f"<{count}{letter}", self._bytes(offset, count * struct.calcsize(letter))))
+        if min(numbers, default=0) < 0:
+            raise self.damaged(name)
+        return numbers
+
+    def damaged(self, name: str) -> HiggsError:
+        return HiggsError(f"{self.path}: what it says of {shown_name(name)} is damaged. {_REMEDY}")
 
     def embedded(self, name: str) -> bytes | None:
         """A file that audio.cpp has put into this one; None where it has not."""
@@ -59,9 +69,12 @@ class GgufHeader:
         if isinstance(contents, list) and index < len(contents):
             return contents[index].encode()
         offsets, data = self.array("audiocpp.embedded_files.offsets"), self.arrays.get("audiocpp.embedded_files.data")
-        if data is None or len(offsets) != len(names) + 1 or not 0 <= offsets[index] <= offsets[index + 1] <= data[1]:
-            raise HiggsError(f"{self.path}: the place of {name} in it is damaged. {_REMEDY}")
-        return self._bytes(data[0] + offsets[index], offsets[index + 1] - offsets[index])
+        if data is None or data[2] not in "bB" or len(offsets) != len(names) + 1:
+            raise self.damaged(name)
+        start, size = offsets[index], offsets[index + 1] - offsets[index]
+        if not 0 <= size <= min(data[1] - start, MOST_JSON_BYTES):
+            raise self.damaged(name)
+        return self._bytes(data[0] + start, size)
 
     def _bytes(self, offset: int, size: int) -> bytes:
         with self.path.open("rb") as file:
@@ -92,14 +105,14 @@ def _read(path: Path, size: int, _time: int) -> GgufHeader:
         version = reader.number("I")
         if version not in (2, 3):
             raise HiggsError(f"{path} is GGUF version {version}; 2 and 3 are supported.")
-        count, settings = reader.number("Q"), reader.number("Q")
+        count, settings = reader.count(), reader.count()
         header = GgufHeader(path)
         for _ in range(settings):
             reader.setting(header)
         placed = [reader.tensor() for _ in range(count)]
         alignment = header.values.get(_ALIGNMENT, 32)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise reader.damaged()
+        if not isinstance(alignment, int) or not 1 <= alignment <= size:
+            raise header.damaged(_ALIGNMENT)
         start = -(-file.tell() // alignment) * alignment
     _name(header, placed, start)
     return header
@@ -113,14 +126,14 @@ def _name(header: GgufHeader, placed: list[tuple[str, tuple[int, ...], int, int]
     at = 0
     for index, (name, (_, shape, type, offset)) in enumerate(zip(names, placed, strict=True)):
         if len(ranks) == len(placed):
-            rank = ranks[index]
+            rank = min(ranks[index], MOST_DIMENSIONS)
             own = tuple(sizes[at : at + rank]) if sizes else (1,) * (rank - len(shape)) + shape
             at += rank
             if math.prod(own) != math.prod(shape):
-                raise HiggsError(f"{header.path}: the shape of {name} is damaged. {_REMEDY}")
+                raise header.damaged(name)
             shape = own
-        if name in header.tensors:
-            raise HiggsError(f"{header.path} holds {name} twice. {_REMEDY}")
+        if name in header.tensors or len(name) > MOST_NAME or not name.isprintable():
+            raise header.damaged(name)
         header.tensors[name] = GgufTensor(shape, type, start + offset)
 
 
@@ -129,15 +142,25 @@ class _Reader:
 
     def __init__(self, file: BinaryIO, path: Path, size: int):
         self._file, self._path, self._size = file, path, size
+        self._bytes, self._items = MOST_GGUF_BYTES, MOST_GGUF_ITEMS  # that may still come
 
     def damaged(self) -> HiggsError:
         return HiggsError(f"The header of {self._path} is damaged or cut short. {_REMEDY}")
 
     def _take(self, size: int) -> bytes:
-        data = self._file.read(size) if 0 <= size <= self._size else b""
+        self._bytes -= size
+        data = self._file.read(size) if 0 <= size <= self._size and self._bytes >= 0 else b""
         if len(data) != size:
             raise self.damaged()
         return data
+
+    def count(self) -> int:
+        """How many entries follow."""
+        count = self.number("Q")
+        self._items -= count
+        if self._items < 0:
+            raise self.damaged()
+        return count
 
     def number(self, letter: str) -> int:
         (value,) = struct.unpack(f"<{letter}", self._take(struct.calcsize(letter)))
@@ -156,11 +179,11 @@ class _Reader:
         elif kind in _SCALARS:
             header.values[name] = self.number(_SCALARS[kind])
         elif kind == _ARRAY:
-            item, count = self.number("I"), self.number("Q")
-            if item == _STRING and count <= self._size:
-                header.values[name] = [self.string() for _ in range(count)]
+            item = self.number("I")
+            if item == _STRING:
+                header.values[name] = [self.string() for _ in range(self.count())]
             elif item in _SCALARS:
-                letter = _SCALARS[item]
+                letter, count = _SCALARS[item], self.number("Q")
                 header.arrays[name] = self._file.tell(), count, letter
                 end = self._file.tell() + count * struct.calcsize(letter)
                 if end > self._size:
@@ -174,7 +197,7 @@ class _Reader:
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         """(name, shape as torch has it, type, offset from the end of the header)."""
         name, rank = self.string(), self.number("I")
-        if rank > 8:
+        if rank > MOST_DIMENSIONS:
             raise self.damaged()
         shape = tuple(self.number("Q") for _ in range(rank))[::-1]
         return name, shape, self.number("I"), self.number("Q")

@@ -1,12 +1,14 @@
-"""Text and JSON of a checkpoint as downloads and editors leave them. Knows no settings and no tensors."""
+"""Text, JSON and numbers of a checkpoint as downloads, editors and strangers leave them. Knows no tensors."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from .errors import HiggsError
+from .config import MOST_JSON_BYTES
+from .errors import HiggsError, shown
 from .gguf_header import is_gguf, read_gguf
+from .whole_file import read_whole
 
 FETCH = "git lfs pull"
 _POINTER = b"version https://git-lfs.github.com/spec/"  # what git writes in place of a file that Git LFS keeps
@@ -25,11 +27,11 @@ def read_text(path: Path) -> str:
     """The text in `path`, without the byte order mark that Windows editors put in front of it.
 
     A file inside a GGUF file is read by that file's path as if it were a folder. Raises HiggsError where the file is
-    missing, is a Git LFS pointer, or is not UTF-8.
+    missing or too large, is a Git LFS pointer, or is not UTF-8.
     """
     try:
         inside = read_gguf(path.parent).embedded(path.name) if is_gguf(path.parent) else None
-        data = path.read_bytes() if inside is None else inside
+        data = read_whole(path, MOST_JSON_BYTES) if inside is None else inside
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror}). Download the whole model folder.") from error
     refuse_pointer(path, data)
@@ -39,17 +41,32 @@ def read_text(path: Path) -> str:
         raise HiggsError(f"{path} is not UTF-8 text ({error.reason}). Download it again.") from error
 
 
-def parse_object(path: Path, text: str) -> dict:
-    """The JSON object that `text`, read from `path`, spells. Raises HiggsError where it is not one."""
+def parse_object(source: Path | str, text: str | bytes) -> dict:
+    """The JSON object that `text`, read from `source`, spells. Raises HiggsError where it is not one."""
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise HiggsError(f"{path} is not valid JSON ({error}). Download it again.") from error
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 2,000 deep
+        raise HiggsError(f"{source} is not valid JSON ({error}). Download it again.") from error
     if not isinstance(value, dict):
-        raise HiggsError(f"{path} does not hold a JSON object. Download it again.")
+        raise HiggsError(f"{source} does not hold a JSON object. Download it again.")
     return value
 
 
 def read_json(path: Path) -> dict:
     """The object in `path`. Raises HiggsError where the file is missing or does not hold a JSON object."""
     return parse_object(path, read_text(path))
+
+
+def number(value: object, what: str, low: float, high: float) -> float:
+    """A number that a file holds. Raises HiggsError, which names it as `what`, outside low..high and for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise HiggsError(f"{what} is {shown(value)}, not a number from {low:g} to {high:g}. Download the file again.")
+    return float(value)
+
+
+def whole(value: object, what: str, low: int, high: int) -> int:
+    """As `number`, of a whole one, which may be spelled 8.0."""
+    found = number(value, what, low, high)
+    if not found.is_integer():
+        raise HiggsError(f"{what} is {shown(value)}, not a whole number. Download the file again.")
+    return int(found)

@@ -1,10 +1,11 @@
-"""Files that are written whole or not at all, and a lock on the folder they are in."""
+"""Files that are written whole or not at all, and read whole up to a limit; a lock on the folder they are in."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Iterator
@@ -17,6 +18,20 @@ else:
 
 UNFINISHED = f".{'?' * 32}.part"  # files that killed runs leave, as a glob
 _HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # what a lock that another run holds raises
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """The bytes of a file. Raises OSError for one of more than `most` bytes, and for a pipe, a device and a folder."""
+    try:
+        state = path.stat()
+    except ValueError as error:  # a zero byte in its name
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "it is not a file")
+    if state.st_size > most:
+        raise OSError(errno.EFBIG, f"it has {state.st_size / 1e6:,.0f} MB; {most / 1e6:,.0f} MB are read at most")
+    with path.open("rb") as file:
+        return file.read(most)
 
 
 def write_whole(path: Path, data: bytes) -> None:

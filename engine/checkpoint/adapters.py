@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from ..config import Adapter
-from ..errors import HiggsError
-from ..json_file import read_json
+from ..errors import HiggsError, shown
+from ..json_file import number, read_json
 from .talker_layout import Plan, Source, beginnings, table_name, untied
 from .tensor_file import TensorFile, open_tensors
 
@@ -22,6 +22,7 @@ _PREFIX = "base_model.model."  # what PEFT puts in front of all names
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _FEW = 6  # names that a message lists
 _ALPHA = 8  # PEFT's default
+_MOST_ALPHA = 1e6
 _ROWS_AT_ONCE = 4 << 20  # weights whose fp32 copies are there at a time
 
 # "module.lora_A.weight", and with the adapter's name in it where a state was saved as it was: "module.lora_A.x.weight".
@@ -172,23 +173,40 @@ class _Opened:
             raise HiggsError(f"{weights} is missing. Give a LoRA's .safetensors file, or the folder that PEFT saved.")
         self.file = open_tensors([weights])
         self.config: dict = {}
+        self._alphas: dict[str, tuple[int, object]] = {}  # end of a module's name -> (place in the settings, alpha)
         if path.is_dir() or config.is_file():
             self.config = read_json(config)
             self._refuse_unsupported(config)
+            self._alphas = self._alphas_by_name()
         else:
             self.warnings.append(
                 f"The LoRA {path} comes without its settings, so its alpha is taken to be its rank. If it is too "
                 f"strong or too weak, copy the {SETTINGS} that belongs to it to {config}."
             )
 
+    def _alphas_by_name(self) -> dict[str, tuple[int, object]]:
+        """Those of alpha_pattern. To PEFT its keys are expressions, and strangers write some that never end, so only
+        names are taken.
+        """
+        pattern = self.config.get("alpha_pattern") or {}
+        names = pattern if isinstance(pattern, dict) else {}
+        plain = {name.removeprefix("^").removesuffix("$").replace("\\.", "."): name for name in names}
+        odd = [name for end, name in plain.items() if not re.fullmatch(r"[\w.-]+", end)]
+        if odd or names is not pattern:
+            raise HiggsError(
+                f"The LoRA {self.path}: alpha_pattern holds {shown(odd[0] if odd else pattern)}, which is not the name "
+                "of a module. Write out the names."
+            )
+        return {end: (at, names[name]) for at, (end, name) in enumerate(plain.items())}
+
     def _refuse_unsupported(self, path: Path) -> None:
         kind = self.config.get("peft_type")
         if kind != "LORA":
-            raise HiggsError(f"{path}: peft_type is {kind!r}. Only LORA is supported.")
-        init = str(self.config.get("init_lora_weights")).lower()
-        if init.startswith(_CHANGE_THE_BASE):
+            raise HiggsError(f"{path}: peft_type is {shown(kind)}. Only LORA is supported.")
+        init = self.config.get("init_lora_weights")
+        if isinstance(init, str) and init.lower().startswith(_CHANGE_THE_BASE):
             raise HiggsError(
-                f"{path}: init_lora_weights is {init!r}, which trains beside a changed base model. Convert it to a "
+                f"{path}: init_lora_weights is {shown(init)}, which trains beside a changed base model. Convert it to a "
                 "plain LoRA: save it with PEFT's path_initial_model_for_weight_conversion."
             )
         for name in _REFUSED:
@@ -240,18 +258,14 @@ class _Opened:
         first = keys.get("A") or keys.get("embedding_A")
         if first is None or not self.config:
             return 1.0
-        rank = max(1, self.file.shapes[first][0])
-        alpha = self.config.get("lora_alpha", _ALPHA)
-        for pattern, own in (self.config.get("alpha_pattern") or {}).items():
-            try:
-                fits = re.fullmatch(rf"(.*\.)?({pattern})", module)
-            except re.error as error:
-                raise HiggsError(f"The LoRA {self.path}: alpha_pattern holds {pattern!r} ({error}).") from error
-            if fits:
-                alpha = own
-                break
-        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-            raise HiggsError(f"The LoRA {self.path}: its alpha is {alpha!r}, not a number. Download it again.")
+        rank = max(1, *self.file.shapes[first][:1])
+        words = module.split(".")
+        ends = (".".join(words[start:]) for start in range(len(words)))
+        _, alpha = min(
+            (self._alphas[end] for end in ends if end in self._alphas), default=(0, None), key=lambda o: o[0]
+        )
+        alpha = self.config.get("lora_alpha", _ALPHA) if alpha is None else alpha
+        alpha = number(alpha, f"The LoRA {self.path}: its alpha", -_MOST_ALPHA, _MOST_ALPHA)
         return alpha / math.sqrt(rank) if self.config.get("use_rslora") else alpha / rank
 
 

@@ -5,6 +5,7 @@ The names transformers uses are canonical. The old `model.pth` of the v2 tokeniz
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -86,6 +87,7 @@ _TELLS = {
 _UPSAMPLING = tuple(f"acoustic_decoder.block.{i}.conv_t1.weight" for i in range(RATIOS))
 _HEARING = tuple(f"semantic_model.feature_extractor.conv_layers.{i}.conv.weight" for i in range(len(STRIDES)))
 _LAYERS = "semantic_model.encoder.layers."
+_WIDEST, _MOST_LAYERS = 1 << 16, 96  # of HuBERT; the published one has 12, of 3072 at most
 
 
 def looks_like_codec(names: Iterable[str]) -> bool:
@@ -162,6 +164,9 @@ def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
         conv_dims=tuple(size(name, 0) for name in _HEARING),
         conv_kernels=tuple(size(name, 2) for name in _HEARING),
     )
+    told = (config.pos_groups, *config.ratios, *config.conv_dims, *config.conv_kernels, *widths.values())
+    if min(told) < 1 or max(told) > _WIDEST or config.semantic_layers > _MOST_LAYERS:
+        raise ValueError(f"its tensors are {min(told)} to {max(told)} wide, in {config.semantic_layers} layers")
     if math.prod(config.ratios) != FRAME_SAMPLES:
         raise ValueError(f"upsampling by {config.ratios} does not make {FRAME_SAMPLES} samples a frame")
     if config.codebook_size != CODEBOOK_SIZE:
@@ -194,6 +199,7 @@ class CodecWeights:
                 f"{where} does not contain a codec: it has no acoustic_decoder. Choose the folder of the codec."
             )
         self._old = any(name.startswith("decoder_2.") for name in tensors.shapes)
+        self._sorted = sorted(tensors.shapes)
         self._sources: dict[str, dict[str, str]] = {}  # canonical name -> half -> name in the file
         self._doubles: list[str] = []
         for name in tensors.shapes:
@@ -259,7 +265,7 @@ class CodecWeights:
         if set(held) not in ({""}, {DIRECTION, LENGTH}):
             names = " and ".join(held.values())
             return [f"{self._tensors.file_of(next(iter(held.values())))}: {names} do not make up one weight."]
-        needed = {half: (shape[0],) + (1,) * (len(shape) - 1) if half == LENGTH else shape for half in held}
+        needed = {half: shape[:1] + (1,) * (len(shape) - 1) if half == LENGTH else shape for half in held}
         return [
             f"{self._tensors.file_of(n)}: {n} has the shape {list(self._tensors.shapes[n])}, not {list(needed[half])}."
             for half, n in held.items()
@@ -270,7 +276,8 @@ class CodecWeights:
         module, dot, leaf = name.rpartition(".")
         named = (HF_TO_OLD.get(module, module) if self._old else module) + dot + leaf
         # In a sharded codec, the file that holds its nearest neighbours is the one to look at.
-        near = max(self._tensors.shapes, key=lambda other: _shared(named, other))
+        at = bisect.bisect(self._sorted, named)
+        near = max(self._sorted[max(0, at - 1) : at + 1], key=lambda other: _shared(named, other))
         return f"{self._tensors.file_of(near)}: {named} is missing."
 
     def _untold(self, error: KeyError | ValueError) -> str:

@@ -13,7 +13,7 @@ from ..gguf_header import SUFFIX, GgufTensor, is_gguf, read_gguf
 from ..optional import import_optional
 from ..talker.quantize import pack_q8_0
 from .quantised_file import QuantisedFile
-from .tensor_file import Place, TensorFile, weight_files
+from .tensor_file import Place, TensorFile, refuse_shared, weight_files
 
 _PLAIN = {0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 26: torch.int32, 30: torch.bfloat16}
 
@@ -152,6 +152,7 @@ def open_gguf(path: Path) -> TensorFile:
         if place.offset + place.nbytes > size:
             raise HiggsError(f"{path} is cut short: {name} lies beyond its end. Download it again.")
         places[name] = place
+    refuse_shared(path, places, size)
     raw = TensorFile(places)
     packed = {name: Blocks(raw, name, tensor.shape, _BLOCKS[tensor.type]) for name, tensor in blocks.items()}
     return QuantisedFile(raw, packed, {}) if packed else raw

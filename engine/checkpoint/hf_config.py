@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import HiggsError
+from ..errors import HiggsError, shown
+from ..json_file import number, whole
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig, RopeConfig
 from .talker_layout import family_of_layout
@@ -17,6 +17,28 @@ _TRAINED_CONTEXT = 8192  # positions; configs say other numbers, the weights wer
 # and then they speak noise; a model that was trained with it is possible.
 _LIBRARY_THETA = 10_000.0
 _CODEBOOKS = 8
+
+# What a talker can be. The published ones have 36 layers of 2560 and 28 of 3072, and rms_norm_eps 1e-6 and 1e-5.
+_MOST = {
+    "num_hidden_layers": 256,
+    "hidden_size": 1 << 15,
+    "intermediate_size": 1 << 17,
+    "num_attention_heads": 512,
+    "num_key_value_heads": 512,
+    "head_dim": 1024,
+    "vocab_size": 1 << 20,
+    "num_codebooks": 64,
+    "audio_num_codebooks": 64,
+    "max_position_embeddings": 1 << 24,
+    "original_max_position_embeddings": 1 << 24,
+}
+_BETWEEN = {
+    "rms_norm_eps": (0.0, 0.1),
+    "rope_theta": (1.0, 1e12),
+    "factor": (1e-3, 1e4),
+    "low_freq_factor": (1e-3, 1e4),
+    "high_freq_factor": (1e-3, 1e4),
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +64,7 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
     family = family_of_layout(layout)
     if family_of(config) != family.name:
         raise HiggsError(
-            f"{path} describes another model (model_type {config.get('model_type')!r}) than the weights beside it, "
+            f"{path} describes another model (model_type {shown(config.get('model_type'))}) than the weights beside it, "
             f"which are Higgs {family.name}. Download the folder again."
         )
     for section, allowed in family.supported.items():
@@ -50,10 +72,10 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
     nested = isinstance(config.get("text_config"), dict)
     text = _section(config, "text_config") if nested else config
     model = _model_config(config, text, path, layout)
-    expert_layers = config.get("audio_dual_ffn_layers")
-    if isinstance(expert_layers, list) and set(expert_layers) != set(range(model.layers)):
+    experts, every = config.get("audio_dual_ffn_layers"), range(model.layers)
+    if isinstance(experts, list) and not (all(one in every for one in experts) and len(set(experts)) == len(every)):
         raise HiggsError(
-            f"{path}: audio_dual_ffn_layers names {len(expert_layers)} of {model.layers} layers. "
+            f"{path}: audio_dual_ffn_layers names {len(experts)} of {model.layers} layers. "
             "Only models with an audio expert in every layer are supported."
         )
     notes = []
@@ -91,6 +113,8 @@ def _model_config(config: dict, text: dict, path: Path, layout: str) -> ModelCon
         codebooks=_count(codebooks, named, path) if named else _CODEBOOKS,
         max_context=min(context, _TRAINED_CONTEXT) if family.config_tells_context else _TRAINED_CONTEXT,
     )
+    if model.head_dim % 2:
+        raise HiggsError(f"{path}: head_dim is {model.head_dim}, not an even number. Download the file again.")
     if heads % kv_heads:
         raise HiggsError(f"{path}: {heads} attention heads cannot share {kv_heads} key-value heads. Download it again.")
     return model
@@ -101,10 +125,8 @@ def _rope(published: RopeConfig, sections: tuple[dict, ...], path: Path) -> Rope
     for section in sections:
         for key in ("rope_parameters", "rope_scaling"):
             spec = spec or _section(section, key)
-    theta = _number(spec, "rope_theta", path, 0.0)
-    for section in sections:
-        theta = theta or _number(section, "rope_theta", path, 0.0)
-    theta = theta or published.theta
+    told = (section for section in (spec, *sections) if section.get("rope_theta") is not None)
+    theta = _number(next(told, {}), "rope_theta", path, published.theta)
     kind = spec.get("rope_type") or spec.get("type")
     if kind == "default":
         return RopeConfig(theta)
@@ -117,21 +139,19 @@ def _rope(published: RopeConfig, sections: tuple[dict, ...], path: Path) -> Rope
             published.original_context,
         )
     if kind != "llama3":
-        raise HiggsError(f"{path}: rope type {kind!r} is not supported. Use the published config.json.")
-    return RopeConfig(
-        theta,
-        _number(spec, "factor", path),
-        _number(spec, "low_freq_factor", path),
-        _number(spec, "high_freq_factor", path),
-        _count(spec, "original_max_position_embeddings", path),
-    )
+        raise HiggsError(f"{path}: rope type {shown(kind)} is not supported. Use the published config.json.")
+    low, high = (_number(spec, f"{end}_freq_factor", path) for end in ("low", "high"))
+    if low >= high:
+        raise HiggsError(f"{path}: low_freq_factor is {low:g}, not below high_freq_factor. Download the file again.")
+    factor, context = _number(spec, "factor", path), _count(spec, "original_max_position_embeddings", path)
+    return RopeConfig(theta, factor, low, high, context)
 
 
 def _refuse_unsupported(section: dict, allowed: dict[str, tuple], path: Path) -> None:
     for name, values in allowed.items():
         if section.get(name) is not None and section[name] not in values:
             raise HiggsError(
-                f"{path}: {name} is {section[name]!r}; only {' or '.join(map(repr, values))} is supported. "
+                f"{path}: {name} is {shown(section[name])}; only {' or '.join(map(repr, values))} is supported. "
                 "Use a published Higgs TTS checkpoint."
             )
 
@@ -143,14 +163,9 @@ def _section(config: dict, name: str) -> dict:
 
 def _number(section: dict, name: str, path: Path, default: float | None = None) -> float:
     value = section.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise HiggsError(f"{path}: {name} is {value!r}, not a number. Download the file again.")
-    return float(value)
+    return number(default if value is None else value, f"{path}: {name}", *_BETWEEN[name])
 
 
 def _count(section: dict, name: str, path: Path, default: int | None = None) -> int:
-    value = _number(section, name, path, default)
-    if value < 1 or value != int(value):
-        raise HiggsError(f"{path}: {name} is {value!r}, not a whole number above 0. Download the file again.")
-    return int(value)
+    value = section.get(name)
+    return whole(default if value is None else value, f"{path}: {name}", 1, _MOST[name])

@@ -7,7 +7,6 @@ all are fp8 with a `scale_weight`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,9 @@ from typing import Protocol
 
 import torch
 
+from ..config import MOST_NAME
+from ..errors import HiggsError, shown_name
+from ..json_file import parse_object
 from ..talker.quantize import BLOCK, INT4_BLOCK, dequantize_int4, pack_int8
 from ..talker.weight import FORMATS
 from .tensor_file import TensorFile
@@ -24,6 +26,7 @@ MARKER, METADATA, LEGACY = "comfy_quant", "_quantization_metadata", "scaled_fp8"
 LAYOUTS = {"int8": "int8_tensorwise", "int4": "higgs_tts_int4"}  # what we write
 _FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 _SCALES, _UNUSED = ("weight_scale", "scale_weight"), ("input_scale", "scale_input")
+_MOST_MARKER = 1 << 16  # bytes; ours has 30
 _HARMLESS = {"format", "full_precision_matrix_mult"}  # settings of a layer that say nothing of its weights
 
 
@@ -182,28 +185,29 @@ def quantised(raw: TensorFile) -> TensorFile:
 def _marked(raw: TensorFile) -> dict[str, object]:
     """Module -> what is said of its weight."""
     marked: dict[str, object] = {}
-    layers = _json(raw.metadata.get(METADATA, ""))
-    layers = layers.get("layers") if isinstance(layers, dict) else None
+    layers = _settings(raw.metadata.get(METADATA, "")).get("layers")
     for name in raw.shapes:
         module, _, last = name.rpartition(".")
         if last == MARKER:
-            marked[module] = _json(bytes(raw.get(name).flatten().tolist()))
+            is_text = raw.dtypes[name] == torch.uint8 and math.prod(raw.shapes[name]) <= _MOST_MARKER
+            marked[module] = _settings(raw.get(name).numpy().tobytes()) if is_text else {}
         elif last == "scale_weight" and LEGACY in raw.shapes:
             marked[module] = {"format": str(raw.dtypes.get(f"{module}.weight")).removeprefix("torch.")}
     for name, settings in layers.items() if isinstance(layers, dict) else ():
         # A wrapper's prefix has been taken from the tensors' names, not from these.
-        words = name.split(".")
+        words = name[:MOST_NAME].split(".")
         tails = (".".join(words[start:]) for start in range(len(words)))
         module = next((tail for tail in tails if f"{tail}.weight" in raw.shapes), name)
         marked.setdefault(module, settings)
     return marked
 
 
-def _json(text: str | bytes) -> object:
+def _settings(text: str | bytes) -> dict:
+    """What JSON in the file says; nothing, where it is damaged."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return None
+        return parse_object(METADATA, text)
+    except HiggsError:
+        return {}
 
 
 def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
@@ -214,7 +218,7 @@ def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
         return "its format is not named"
     odd = [key for key, value in settings.items() if value and key not in _HARMLESS]
     if odd:
-        return f"{format} with {odd[0]} is not supported"
+        return f"{shown_name(format)} with {shown_name(odd[0])} is not supported"
     names = {
         kind: f"{module}.{kind}" for kind in (MARKER, "weight_scale", "scale_weight", "input_scale", "scale_input")
     }
@@ -225,8 +229,8 @@ def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
         return OurInt4(raw, name, beside) if is_whole else f"its shape is not {format}'s"
     wanted = {**_FP8, LAYOUTS["int8"]: torch.int8}.get(format)
     if wanted is None:
-        return f"{format} is not supported"
-    if len(shape) != 2 or dtype != wanted:
+        return f"{shown_name(format)} is not supported"
+    if len(shape) != 2 or 0 in shape or dtype != wanted:
         return f"it is not the matrix that {format} needs"
     scale = next((key for key in (f"{module}.{kind}" for kind in _SCALES) if key in raw.shapes), "")
     if not scale:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeGuard
 
 import numpy as np
 import torch
 
-from ..errors import HiggsError
-from ..json_file import read_json, refuse_pointer
+from ..config import MOST_DIMENSIONS, MOST_HEADER_BYTES, MOST_NAME, MOST_TENSORS
+from ..errors import HiggsError, shown, shown_name
+from ..json_file import parse_object, read_json, refuse_pointer
 
 INDEX = "model.safetensors.index.json"
 _DTYPES = {
@@ -35,7 +37,10 @@ _DTYPES = {
 }
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 # What PyTorch's reader raises for bytes that are not a checkpoint.
-_UNREADABLE = (OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError)
+_UNREADABLE = (
+    OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError,
+    pickle.UnpicklingError, zipfile.BadZipFile,
+)  # fmt: skip
 _HALF = "The download is incomplete: start it again, and it resumes where it stopped."
 
 
@@ -207,9 +212,14 @@ def index_map(folder: Path) -> dict[str, str]:
     """Tensor name -> file name, as the index of `folder` says. Raises HiggsError where it cannot be read."""
     path = folder / INDEX
     claims = read_json(path).get("weight_map")
-    if not isinstance(claims, dict) or not all(isinstance(name, str) for name in claims.values()):
+    if not isinstance(claims, dict) or not all(is_name(name) for pair in claims.items() for name in pair):
         raise HiggsError(f"{path}: weight_map does not name a file for every tensor. Download it again.")
     return claims
+
+
+def is_name(name: object) -> bool:
+    """Whether a tensor, or a file of tensors, may be called so."""
+    return isinstance(name, str) and len(name) <= MOST_NAME and name.isprintable()
 
 
 def _safetensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
@@ -221,34 +231,71 @@ def _safetensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
             if not 2 <= length <= size - 8:
                 refuse_pointer(path, length.to_bytes(8, "little") + file.read(64))
                 raise HiggsError(f"{path} is not a safetensors file, or its beginning is damaged. Download it again.")
-            header = json.loads(file.read(length))
-        metadata = dict(header.pop("__metadata__", None) or {})
-        places = {name: _place(path, name, entry, 8 + length) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HiggsError(f"The safetensors header of {path} cannot be read ({error}). Download it again.") from error
+            if length > MOST_HEADER_BYTES:
+                raise HiggsError(f"{path} has a header of {length:,} bytes. At most {MOST_HEADER_BYTES:,} are read.")
+            header = parse_object(f"The header of {path}", file.read(length))
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Download it again.") from error
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise HiggsError(f"The header of {path} holds metadata that are not text. Download it again.")
+    if len(header) > MOST_TENSORS:
+        raise HiggsError(f"{path} holds {len(header):,} tensors. At most {MOST_TENSORS:,} are read from one file.")
+    places = {name: _place(path, name, entry, 8 + length) for name, entry in header.items()}
     end = max((place.offset + place.nbytes for place in places.values()), default=0)
     if end > size:
         raise HiggsError(f"{path} is cut short: {size:,} bytes of {end:,}. {_HALF}")
+    refuse_shared(path, places, size)
     return places, metadata
 
 
-def _place(path: Path, name: str, entry: dict, start: int) -> Place:
-    if entry["dtype"] not in _DTYPES:
-        raise HiggsError(f"{path}: {name} is stored as {entry['dtype']}, which is not supported. Use the bf16 files.")
-    begin, end = entry["data_offsets"]
-    place = Place(path, tuple(entry["shape"]), _DTYPES[entry["dtype"]], start + begin)
+def refuse_shared(path: Path, places: Mapping[str, Place], size: int) -> None:
+    """Raises HiggsError where tensors share bytes of a file: it would take many times its size in memory."""
+    if sum(place.nbytes for place in places.values()) > size:
+        raise HiggsError(f"The header of {path} is damaged: its tensors are larger than the file. Download it again.")
+
+
+def _place(path: Path, name: str, entry: object, start: int) -> Place:
+    told = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = (told.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not is_name(name) or not is_shape(shape) or not is_shape(offsets) or len(offsets) != 2:
+        raise HiggsError(f"The header of {path} is damaged at the tensor {shown_name(name)}. Download the file again.")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise HiggsError(f"{path}: {name} is stored as {shown(dtype)}, which is not supported. Use the bf16 files.")
+    begin, end = offsets
+    place = Place(path, tuple(shape), _DTYPES[dtype], start + begin)
     if end - begin != place.nbytes:
         raise HiggsError(f"{path}: the header gives {name} the wrong size. Download the file again.")
     return place
+
+
+def is_shape(sizes: object) -> TypeGuard[Sequence[int]]:
+    """Whether these are sizes of a tensor, or offsets in a file: a few whole numbers, none negative or beyond 2**63."""
+    return (
+        isinstance(sizes, (list, tuple))
+        and len(sizes) <= MOST_DIMENSIONS
+        and all(type(size) is int and 0 <= size < 1 << 63 for size in sizes)
+    )
 
 
 def _pickled(path: Path) -> dict[str, Place]:
     try:
         with path.open("rb") as file:
             refuse_pointer(path, file.read(64))
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except (*_UNREADABLE, pickle.UnpicklingError) as error:
+        if is_zip := zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if any(entry.compress_type for entry in archive.infolist()):
+                    raise ValueError("PyTorch compresses nothing")
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
+    except _UNREADABLE as error:
         raise HiggsError(f"{path} is damaged, cut short, or not a file of plain weights. Download it again.") from error
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    is_table = isinstance(state, dict) and len(state) <= MOST_TENSORS
+    if not is_table or not all(is_name(name) and isinstance(value, torch.Tensor) for name, value in state.items()):
         raise HiggsError(f"{path} is not a plain table of tensors. Use the file from the model's own repository.")
-    return {name: Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}
+    for name, value in state.items():
+        is_plain = value.device.type == "cpu" and value.layout == torch.strided and not value.is_quantized
+        if not is_plain or value.nbytes > value.untyped_storage().nbytes():
+            raise HiggsError(f"{path}: {name} is not a plain tensor. Use the file from the model's own repository.")
+    places = {name: Place(path, tuple(value.shape), value.dtype, 0, value) for name, value in state.items()}
+    refuse_shared(path, places, path.stat().st_size)
+    return places

@@ -14,8 +14,9 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
     {"buffers", "codes", "cuda", "errors", "interrupt", "plain_text", "threads", "torch_names", "whole_file"},
-    {"file_list", "gguf_header", "memory"},
-    {"config", "device", "json_file", "optional"},
+    {"config", "file_list", "memory"},
+    {"gguf_header"},
+    {"device", "json_file", "optional"},
     {"pcm", "resample"},
     {"audio", "codec", "sequence", "talker", "voice"},
     {"relay", "result"},
