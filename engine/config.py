@@ -42,6 +42,10 @@ MOST_TENSORS = 16_384  # of a checkpoint or a LoRA; a talker with its codec has 
 MOST_NAME = 200  # characters of a tensor's name
 MOST_DIMENSIONS = 8
 MOST_GGUF_BYTES = 64 << 20  # of all text in a GGUF header, which may hold a tokenizer.json
+MOST_CHANNELS = 16  # of a sound file
+MOST_SOUND_RATE = 384_000  # Hz
+MOST_FILM_SECONDS = 4 * 3600.0  # of a film's sound, and of the speech of its subtitles, which memory holds
+MOST_VOICE_FRAMES = 1 << 15  # of a voice file: what the largest context holds
 MOST_GGUF_ITEMS = 1 << 20  # settings, tensors, entries of arrays; a vocabulary has 0.3 million entries
 
 

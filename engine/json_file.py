@@ -58,7 +58,7 @@ def read_json(path: Path) -> dict:
 
 
 def number(value: object, what: str, low: float, high: float) -> float:
-    """A number that a file holds. Raises HiggsError, which names it as `what`, outside low..high and for anything else."""
+    """A number that a file holds. Raises HiggsError, which calls it `what`, outside low..high and for all else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise HiggsError(f"{what} is {shown(value)}, not a number from {low:g} to {high:g}. Download the file again.")
     return float(value)

@@ -12,7 +12,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from .config import SAMPLE_RATE
+from .config import MOST_SOUND_RATE, SAMPLE_RATE
 from .errors import HiggsError
 
 ZERO_CROSSINGS = 6  # of the sinc on each side
@@ -28,7 +28,7 @@ def check_rate(rate: int, what: str) -> None:
 
 
 def _is_usual(rate: int, to: int) -> bool:
-    return min(rate, to) > 0 and rate * to // math.gcd(rate, to) ** 2 <= _MAX_TAPS
+    return 0 < rate <= MOST_SOUND_RATE and to > 0 and rate * to // math.gcd(rate, to) ** 2 <= _MAX_TAPS
 
 
 def resample(wav: torch.Tensor, rate: int, to: int) -> torch.Tensor:

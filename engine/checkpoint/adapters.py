@@ -173,7 +173,7 @@ class _Opened:
             raise HiggsError(f"{weights} is missing. Give a LoRA's .safetensors file, or the folder that PEFT saved.")
         self.file = open_tensors([weights])
         self.config: dict = {}
-        self._alphas: dict[str, tuple[int, object]] = {}  # end of a module's name -> (place in the settings, alpha)
+        self._alphas: dict[str, tuple[int, object]] = {}  # end of a module's name -> (place in its list, alpha)
         if path.is_dir() or config.is_file():
             self.config = read_json(config)
             self._refuse_unsupported(config)
@@ -206,8 +206,8 @@ class _Opened:
         init = self.config.get("init_lora_weights")
         if isinstance(init, str) and init.lower().startswith(_CHANGE_THE_BASE):
             raise HiggsError(
-                f"{path}: init_lora_weights is {shown(init)}, which trains beside a changed base model. Convert it to a "
-                "plain LoRA: save it with PEFT's path_initial_model_for_weight_conversion."
+                f"{path}: init_lora_weights is {shown(init)}, which trains beside a changed base model. Convert it to "
+                "a plain LoRA: save it with PEFT's path_initial_model_for_weight_conversion."
             )
         for name in _REFUSED:
             if self.config.get(name):
@@ -261,10 +261,8 @@ class _Opened:
         rank = max(1, *self.file.shapes[first][:1])
         words = module.split(".")
         ends = (".".join(words[start:]) for start in range(len(words)))
-        _, alpha = min(
-            (self._alphas[end] for end in ends if end in self._alphas), default=(0, None), key=lambda o: o[0]
-        )
-        alpha = self.config.get("lora_alpha", _ALPHA) if alpha is None else alpha
+        own = [self._alphas[end] for end in ends if end in self._alphas]
+        alpha = min(own, key=lambda one: one[0])[1] if own else self.config.get("lora_alpha", _ALPHA)
         alpha = number(alpha, f"The LoRA {self.path}: its alpha", -_MOST_ALPHA, _MOST_ALPHA)
         return alpha / math.sqrt(rank) if self.config.get("use_rslora") else alpha / rank
 

@@ -12,8 +12,9 @@ from ..errors import HiggsError
 from ..gguf_header import SUFFIX, GgufTensor, is_gguf, read_gguf
 from ..optional import import_optional
 from ..talker.quantize import pack_q8_0
+from .places import Place, refuse_shared
 from .quantised_file import QuantisedFile
-from .tensor_file import Place, TensorFile, refuse_shared, weight_files
+from .tensor_file import TensorFile, weight_files
 
 _PLAIN = {0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 26: torch.int32, 30: torch.bfloat16}
 

@@ -64,8 +64,8 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
     family = family_of_layout(layout)
     if family_of(config) != family.name:
         raise HiggsError(
-            f"{path} describes another model (model_type {shown(config.get('model_type'))}) than the weights beside it, "
-            f"which are Higgs {family.name}. Download the folder again."
+            f"{path} describes another model (model_type {shown(config.get('model_type'))}) than the weights beside "
+            f"it, which are Higgs {family.name}. Download the folder again."
         )
     for section, allowed in family.supported.items():
         _refuse_unsupported(_section(config, section), allowed, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..config import SAMPLE_RATE
+from ..config import MOST_FILM_SECONDS, SAMPLE_RATE
 from ..dubbing.references import cut_references
 from ..engine import Engine
 from ..errors import HiggsError
@@ -32,6 +32,7 @@ def read_film(path: str) -> tuple[np.ndarray, int]:
             rate, channels = file.samplerate, file.channels
             while len(block := file.read(rate, dtype="float32")):
                 samples += block.tobytes()
+                _check_length(path, samples, rate * channels)
     except (RuntimeError, TypeError):  # soundfile's own
         samples.clear()
         rate, channels = _decode(path, samples)
@@ -39,6 +40,12 @@ def read_film(path: str) -> tuple[np.ndarray, int]:
         raise HiggsError(f"{path} holds no sound. Give a film or a sound file.")
     check_rate(rate, path)
     return np.frombuffer(samples, np.float32).reshape(-1, channels).T, rate
+
+
+def _check_length(path: str, samples: bytearray, a_second: int) -> None:
+    if len(samples) > 4 * a_second * MOST_FILM_SECONDS:
+        hours = MOST_FILM_SECONDS / 3600
+        raise HiggsError(f"{path} holds more than {hours:g} hours of sound. Cut it into shorter films.")
 
 
 def _decode(path: str, samples: bytearray) -> tuple[int, int]:
@@ -51,6 +58,7 @@ def _decode(path: str, samples: bytearray) -> tuple[int, int]:
                 rate, channels = frame.sample_rate, frame.layout.nb_channels
                 for part in packed.resample(frame):
                     samples += part.to_ndarray().tobytes()
+                    _check_length(path, samples, rate * channels)
     except (import_optional("av", "FFmpegError"), ValueError) as error:  # ValueError: channels or rate change
         raise HiggsError(f"{path} cannot be read as sound ({error}). Give a film or a sound file.") from error
     return rate, channels

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
-from ..config import SAMPLE_RATE, ClipParams
+from ..config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
 from ..errors import HiggsError
 from ..optional import import_optional
 from ..resample import check_rate, resample
@@ -36,23 +39,54 @@ def _mono(wav: Wave) -> torch.Tensor:
     return wav.mean(dim=0) if wav.ndim == 2 and wav.shape[0] else wav.reshape(-1)
 
 
-def read_clip(path: str | os.PathLike) -> tuple[np.ndarray, int]:
-    """(wav [C, S] float32, Hz) of a sound file. Raises HiggsError when there is none, or it cannot be read or used."""
-    read = import_optional("soundfile", "read")  # here, so that without it the rest of the pack works
+def read_clip(path: str | os.PathLike, most: float = MAX_CLIP_SECONDS) -> tuple[np.ndarray, int]:
+    """(wav [C, S] float32, Hz) of a sound file.
+
+    Raises HiggsError when there is none, when it cannot be read or used, and when its head tells of more than `most`
+    seconds.
+    """
+    with _file_at(path) as file:
+        return _samples(file, str(path), most), file.samplerate
+
+
+def decode_clip(
+    data: bytes, most: float = MAX_CLIP_SECONDS, what: str = "The reference clip"
+) -> tuple[torch.Tensor, int]:
+    """As `read_clip`, of a sound file's bytes -> (wav [C, S] float32, Hz). Raises RuntimeError for what is none."""
+    with _opened(io.BytesIO(data)) as file:
+        return torch.from_numpy(_samples(file, what, most)), file.samplerate
+
+
+def _opened(file: str | os.PathLike | BinaryIO) -> Any:
+    return import_optional("soundfile", "SoundFile")(file)  # here, so that without it the rest of the pack works
+
+
+@contextmanager
+def _file_at(path: str | os.PathLike) -> Iterator[Any]:
+    """An open sound file. Raises HiggsError for what is none, also while it is read."""
     if not Path(path).is_file():
         raise HiggsError(f"There is no audio file at {path}.")
     try:
-        samples, rate = read(path, dtype="float32", always_2d=True)  # [S, C]
+        with _opened(path) as file:
+            yield file
     except (OSError, RuntimeError) as error:
         raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
-    check_rate(rate, str(path))
-    return samples.T, rate
 
 
-def decode_clip(data: bytes) -> tuple[torch.Tensor, int]:
-    """A sound file's bytes -> (wav [C, S] float32, Hz). Raises RuntimeError for what is none."""
-    samples, rate = import_optional("soundfile", "read")(io.BytesIO(data), dtype="float32", always_2d=True)
-    return torch.from_numpy(samples.T), rate
+def _samples(file: Any, what: str, most: float) -> np.ndarray:
+    """All of an open sound file, [C, S]; what its head says of it is checked before anything is read."""
+    check_rate(file.samplerate, what)
+    if file.channels > MOST_CHANNELS:
+        raise HiggsError(f"{what} has {file.channels} channels. Save it with one or two.")
+    if (seconds := file.frames / file.samplerate) > most:
+        raise _too_long(what, seconds, most)
+    return file.read(dtype="float32", always_2d=True).T
+
+
+def _too_long(what: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> HiggsError:
+    why = "makes cloning unstable. Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
+    why = why if most == MAX_CLIP_SECONDS else "is not read. Cut it into parts."
+    return HiggsError(f"{what} is {math.ceil(seconds * 10) / 10:.1f} s long; more than {most:.0f} s {why}")
 
 
 def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
@@ -70,11 +104,8 @@ def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
 
 def clip_seconds(path: str | os.PathLike) -> float:
     """Length of a sound file, by its head. Raises HiggsError when it cannot be read."""
-    info = import_optional("soundfile", "info")
-    try:
-        return info(path).duration
-    except (OSError, RuntimeError) as error:
-        raise HiggsError(f"{path} cannot be read as audio ({error}). Save it as .wav or .flac.") from error
+    with _file_at(path) as file:
+        return file.frames / max(1, file.samplerate)
 
 
 def check_clip(wav: Wave, sample_rate: int) -> None:
@@ -100,10 +131,7 @@ def check_clip(wav: Wave, sample_rate: int) -> None:
             "Give 5 to 30 seconds of clear speech."
         )
     if seconds > MAX_CLIP_SECONDS:
-        raise HiggsError(
-            f"The reference clip is {math.ceil(seconds * 10) / 10:.1f} s long; more than {MAX_CLIP_SECONDS:.0f} s "
-            "makes cloning unstable. Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
-        )
+        raise _too_long("The reference clip", seconds)
     peak = float(mono.abs().max())
     if peak < SILENCE_PEAK:
         raise HiggsError("The reference clip is silent. Give a clip with audible speech.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,8 +15,8 @@ from safetensors.torch import save as safetensors_bytes
 
 from .. import pcm
 from ..codes import CODEBOOK_SIZE
-from ..config import FRAME_RATE, SAMPLE_RATE
-from ..errors import HiggsError
+from ..config import FRAME_RATE, FRAME_SAMPLES, MOST_VOICE_FRAMES, SAMPLE_RATE
+from ..errors import HiggsError, shown, shown_name
 from ..file_list import write_file
 
 FORMAT = "higgs-tts-voice"
@@ -95,18 +97,8 @@ class Voice:
     def load(cls, path: str | os.PathLike) -> Voice:
         """Reads what `save` wrote. Raises HiggsError that names the file when it is missing or not a voice."""
         path = Path(path)
-        if not path.is_file():
-            raise HiggsError(f"There is no voice file at {path}. Save a voice there first, or choose another file.")
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata, names = file.metadata() or {}, list(file.keys())
-                _check_metadata(path, metadata, names)
-                codes = file.get_tensor("codes")
-        except (SafetensorError, OSError) as error:
-            raise HiggsError(
-                f"{path} is not a voice file: it cannot be read as safetensors ({error}). "
-                "Choose a file that was saved as a Higgs voice; an audio clip has to be turned into a voice first."
-            ) from error
+        with _opened(path) as (file, metadata, _):
+            codes = file.get_tensor("codes")
         try:
             return cls(codes, metadata.get("transcript"), metadata.get("name", ""), metadata.get("codec", ""))
         except HiggsError as error:
@@ -135,15 +127,31 @@ class VoiceHead(NamedTuple):
 
 def read_voice_head(path: str | os.PathLike) -> VoiceHead:
     """Of a file that `Voice.save` wrote, without its codes. Raises HiggsError where it is another kind of file."""
-    path = Path(path)
+    with _opened(Path(path)) as (_, metadata, frames):
+        return VoiceHead(frames / FRAME_RATE, metadata.get("transcript"), metadata.get("codec", ""))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], int]]:
+    """(file, metadata, frames) of a voice file, whose head is known to be one. Raises HiggsError for another file."""
+    if not path.is_file():
+        raise HiggsError(f"There is no voice file at {path}. Save a voice there first, or choose another file.")
     try:
         with safe_open(path, framework="pt") as file:
             metadata, names = file.metadata() or {}, list(file.keys())
             _check_metadata(path, metadata, names)
-            frames = file.get_slice("codes").get_shape()[0]
+            shape = file.get_slice("codes").get_shape()
+            if len(shape) != 2 or not 0 < shape[0] <= MOST_VOICE_FRAMES or shape[1] > FRAME_SAMPLES:
+                raise HiggsError(
+                    f"{path}: voice codes must have the shape [frames, codebooks], {MOST_VOICE_FRAMES} frames at most, "
+                    f"not {shape}. Create the voice again from its clip."
+                )
+            yield file, metadata, shape[0]
     except (SafetensorError, OSError) as error:
-        raise HiggsError(f"{path} is not a voice file: it cannot be read as safetensors ({error}).") from error
-    return VoiceHead(frames / FRAME_RATE, metadata.get("transcript"), metadata.get("codec", ""))
+        raise HiggsError(
+            f"{path} is not a voice file: it cannot be read as safetensors ({error}). "
+            "Choose a file that was saved as a Higgs voice; an audio clip has to be turned into a voice first."
+        ) from error
 
 
 def _check_metadata(path: Path, metadata: dict[str, str], names: list[str]) -> None:
@@ -155,12 +163,12 @@ def _check_metadata(path: Path, metadata: dict[str, str], names: list[str]) -> N
     version = metadata.get("format_version", "")
     if version != str(FORMAT_VERSION):
         raise HiggsError(
-            f"{path} is a voice of format version {version!r}; this pack reads version {FORMAT_VERSION}. "
+            f"{path} is a voice of format version {shown(version)}; this pack reads version {FORMAT_VERSION}. "
             "Update the pack, or create the voice again from its clip."
         )
     for key, value in (("sample_rate", SAMPLE_RATE), ("frame_rate", FRAME_RATE)):
         if metadata.get(key) != str(value):
             raise HiggsError(
-                f"{path} was made for {key} {metadata.get(key)}, but Higgs works at {value}. "
+                f"{path} was made for {key} {shown_name(str(metadata.get(key)))}, but Higgs works at {value}. "
                 "Create the voice again from its clip."
             )

@@ -9,8 +9,9 @@ from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Samplin
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.checkpoint.gguf_file import Blocks, BlockType, open_gguf, q4_k, q8_0
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
+from higgs_tts.engine.checkpoint.places import Place
 from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
-from higgs_tts.engine.checkpoint.tensor_file import Place, TensorFile, open_folder
+from higgs_tts.engine.checkpoint.tensor_file import TensorFile, open_folder
 from higgs_tts.engine.gguf_header import read_gguf
 from higgs_tts.engine.talker.weight import FORMATS, SCRATCH, Weight
 from higgs_tts.engine.tools.doctor import examine

@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from higgs_tts.engine.checkpoint import tensor_file
+from higgs_tts.engine.checkpoint import places
 from higgs_tts.engine.checkpoint.tensor_file import INDEX, open_folder, open_tensors, weight_files
 from higgs_tts.engine.errors import HiggsError
 from safetensors.torch import save_file
@@ -62,7 +62,7 @@ def test_every_kind_of_file_gives_the_same_tensors(tmp_path, held):
 def test_no_data_is_read_before_get(tmp_path, held, monkeypatch):
     save_file(held, tmp_path / "model.safetensors")
     reads = []
-    monkeypatch.setattr(tensor_file.np, "memmap", lambda *args, **kwargs: reads.append(args) or 1 / 0)
+    monkeypatch.setattr(places.np, "memmap", lambda *args, **kwargs: reads.append(args) or 1 / 0)
     file = open_folder(tmp_path)
     assert file.shapes["a.matrix"] == (3, 5) and not reads
     with pytest.raises(ZeroDivisionError):

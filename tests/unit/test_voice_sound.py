@@ -44,7 +44,7 @@ def test_a_head_tells_what_loading_tells(tmp_path):
     assert read_voice_head(Voice(codes(25)).save(tmp_path / "b.safetensors")) == (1.0, None, "")
     save_file({"lora_down": torch.zeros(2)}, tmp_path / "lora.safetensors")
     (tmp_path / "text.safetensors").write_text("text")
-    for name, told in (("lora", "not a Higgs voice"), ("text", "cannot be read"), ("none", "cannot be read")):
+    for name, told in (("lora", "not a Higgs voice"), ("text", "cannot be read"), ("none", "no voice file")):
         with pytest.raises(HiggsError, match=told):
             read_voice_head(tmp_path / f"{name}.safetensors")
 
@@ -54,6 +54,6 @@ def test_the_length_of_a_clip_is_in_its_head(tmp_path):
     soundfile.write(tmp_path / "a.flac", torch.zeros(12_000).numpy(), 8000)
     assert clip_seconds(tmp_path / "a.flac") == 1.5
     (tmp_path / "b.wav").write_text("text")
-    for name in ("b.wav", "c.wav"):
-        with pytest.raises(HiggsError, match="cannot be read as audio"):
+    for name, told in (("b.wav", "cannot be read as audio"), ("c.wav", "no audio file")):
+        with pytest.raises(HiggsError, match=told):
             clip_seconds(tmp_path / name)
