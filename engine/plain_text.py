@@ -15,6 +15,14 @@ _WIDER = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
 }
+# Encodings of Python's that are none of text files: some make half letters, one takes hours.
+_NO_TEXT = ("charmap", "idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
+_LONG_REFERENCE = re.compile(r"&#(?:[0-9]{12,}|[xX][0-9a-fA-F]{12,});?")  # html.unescape raises ValueError for some
+
+
+def unescape(text: str) -> str:
+    """Text with its character references, such as &amp; and &#65;, as characters."""
+    return html.unescape(_LONG_REFERENCE.sub("\ufffd", text))
 
 
 _LONG_REFERENCE = re.compile(r"&#(?:[0-9]{12,}|[xX][0-9a-fA-F]{12,});?")  # html.unescape raises ValueError for some
@@ -47,7 +55,7 @@ def _decoded(data: bytes, declared: str) -> tuple[str, bool]:
         pass
     try:
         encoding = codecs.lookup(declared).name
-        if not encoding.startswith("utf"):  # which it is not
+        if not encoding.startswith("utf") and encoding.replace("_", "-") not in _NO_TEXT:  # it is no UTF
             return data.decode(_WIDER.get(encoding, encoding), errors="replace"), False
     except (LookupError, UnicodeError):  # nobody knows it, or it is not an encoding of text
         pass

@@ -80,13 +80,14 @@ def make_chapters(title: str, parts: Iterable[tuple[str, Sequence[Paragraph]]]) 
 
 def narrated(paragraphs: Iterable[Paragraph]) -> list[Turn]:
     """Paragraphs as the narrator's turns."""
-    texts: list[str] = []
+    said: list[list[str]] = []  # of each turn the words, and the pauses behind them
     for paragraph in paragraphs:
         text = _NOTE_MARK.sub("", paragraph.text).strip()
-        if is_spoken(read_pauses(text).text):
-            texts.append(f"{text} {BREAK}" if paragraph.is_heading else text)
-        elif texts and read_pauses(text).pauses:
-            texts[-1] += f" {text}"
-        elif texts and not text and not texts[-1].endswith(BREAK):
-            texts[-1] += f" {BREAK}"
-    return [Turn("", text) for text in texts]
+        script = read_pauses(text)
+        if is_spoken(script.text):
+            said.append([text, BREAK] if paragraph.is_heading else [text])
+        elif said and script.pauses:
+            said[-1].append(text)
+        elif said and not text and not said[-1][-1].endswith(BREAK):
+            said[-1].append(BREAK)
+    return [Turn("", " ".join(parts)) for parts in said]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -12,14 +13,14 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from ..errors import HiggsError
+from ..config import MOST_BOOK_BYTES, MOST_BOOK_LINES, MOST_BOOK_TAGS
+from ..errors import HiggsError, shown_name
 from ..plain_text import decode_text, doubts
 from .book import Book, Paragraph, make_chapters
 from .xhtml import Document, links_in, read_document
 
 _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)  # by XML or HTML
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
-_MOST_BYTES = 64 << 20  # of one file inside
 _LEFT_OUT = {  # documents that nobody wants to hear, by what they say they are
     "toc": "the table of contents",
     "landmarks": "the table of contents",
@@ -54,13 +55,17 @@ def read_epub(path: Path) -> Book:
             return _Reader(path, archive).read()
     except (
         OSError,
+        EOFError,
+        OverflowError,
+        ValueError,  # also from what is no text
+        NotImplementedError,
+        struct.error,
         zipfile.BadZipFile,
         zlib.error,
-        NotImplementedError,
         ElementTree.ParseError,
-        UnicodeError,
     ) as error:
-        raise HiggsError(f"{path} cannot be read as an EPUB ({error}). Download or export it again.") from error
+        why = shown_name(str(error))
+        raise HiggsError(f"{path} cannot be read as an EPUB ({why}). Download or export it again.") from error
 
 
 class _Reader:
@@ -69,17 +74,27 @@ class _Reader:
     def __init__(self, path: Path, archive: zipfile.ZipFile):
         self._path, self._archive, self._left_out, self._warnings = path, archive, [], []
         self._names = {name.casefold(): name for name in archive.namelist()}
+        self._bytes, self._tags = MOST_BOOK_BYTES, MOST_BOOK_TAGS  # that may still be read
 
     def read(self) -> Book:
         package = self._package()
-        locked = {name for name in self._encrypted() if name in package.spine}
-        if locked:
+        if not {*package.spine}.isdisjoint(self._encrypted()):
             raise HiggsError(f"{self._path} is protected (DRM), so it cannot be read. Use a copy without protection.")
-        documents = [(name, read_document(self._text(name))) for name in package.spine if self._find(name)]
-        kept = [(name, document) for name, document in documents if self._is_read(name, document, package)]
+        kept = list(self._documents(package))
         chapters = make_chapters(package.title, self._parts(kept, self._contents(package)))
         left_out, warnings = tuple(dict.fromkeys(self._left_out)), tuple(self._warnings[:1])  # one stands for all
         return Book(package.title, chapters, package.author, left_out, warnings=warnings)
+
+    def _documents(self, package: _Package) -> Iterator[tuple[str, Document]]:
+        """(name, document) of each file of the spine that is read aloud."""
+        lines = 0
+        for name in filter(self._find, package.spine):
+            document = read_document(self._text(name))
+            lines += len(document.paragraphs)
+            if lines > MOST_BOOK_LINES:
+                raise HiggsError(f"{self._path} holds more than {MOST_BOOK_LINES:,} paragraphs. Split the book.")
+            if self._is_read(name, document, package):
+                yield name, document
 
     def _is_read(self, name: str, document: Document, package: _Package) -> bool:
         why = next((_LEFT_OUT[kind] for kind in document.kinds if kind in _LEFT_OUT), "")
@@ -123,14 +138,11 @@ class _Reader:
         return found
 
     def _ncx_entries(self, place: str) -> Iterator[tuple[int, str, str]]:
-        def walk(points: list[ElementTree.Element], depth: int) -> Iterator[tuple[int, str, str]]:
-            for point in points:
+        for top in self._xml(place).iterfind("{*}navMap/{*}navPoint"):
+            for point in (top, *top.iterfind(".//{*}navPoint")):
                 content, label = point.find("{*}content"), point.find("{*}navLabel/{*}text")
                 if content is not None and label is not None:
-                    yield depth, content.get("src", ""), " ".join((label.text or "").split())
-                yield from walk(point.findall("{*}navPoint"), depth + 1)
-
-        yield from walk(self._xml(place).findall("{*}navMap/{*}navPoint"), 1)
+                    yield 1 if point is top else 2, content.get("src", ""), " ".join((label.text or "").split())
 
     def _package(self) -> _Package:
         container = "META-INF/container.xml"
@@ -154,7 +166,7 @@ class _Reader:
         return _Package(
             title or self._path.stem,
             author,
-            tuple(file_of(items[ref.get("idref")]) for ref in refs if ref.get("idref") in items),
+            tuple(dict.fromkeys(file_of(items[ref.get("idref")]) for ref in refs if ref.get("idref") in items)),
             file_of(navigation),
             file_of(items.get(spine.get("toc"))) if spine is not None else "",
         )
@@ -178,10 +190,14 @@ class _Reader:
         spelled = self._find(name)
         if not spelled:
             raise HiggsError(f"{self._path} is not a whole EPUB: {name} is missing in it. Download or export it again.")
-        if self._archive.getinfo(spelled).file_size > _MOST_BYTES:
-            raise HiggsError(f"{self._path}: {name} is larger than {_MOST_BYTES >> 20} MB. Split the book.")
-        if self._archive.getinfo(spelled).flag_bits & 1:
+        about = self._archive.getinfo(spelled)
+        self._bytes -= about.file_size
+        if self._bytes < 0:
+            raise HiggsError(f"{self._path} holds more than {MOST_BOOK_BYTES >> 20} MB of text. Split the book.")
+        if about.flag_bits & 1:
             raise HiggsError(f"{self._path} has a password, so it cannot be read. Use a copy without one.")
+        if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise HiggsError(f"{self._path} is compressed as no EPUB may be. Download or export it again.")
         return self._archive.read(spelled)
 
     def _text(self, name: str) -> str:
@@ -189,7 +205,14 @@ class _Reader:
         found = _DECLARED.search(data[:1024])
         declared = found[1].decode() if found else ""
         self._warnings += doubts(data, f"{self._path.name}: {name}", declared)
-        return decode_text(data, declared)
+        text = decode_text(data, declared)
+        self._tags -= text.count("<")
+        if self._tags < 0:
+            raise HiggsError(f"{self._path} holds more than {MOST_BOOK_TAGS:,} tags. Split the book.")
+        return text
 
     def _xml(self, name: str) -> ElementTree.Element:
-        return ElementTree.fromstring(_DECLARATION.sub("", self._text(name)))
+        text = _DECLARATION.sub("", self._text(name))
+        if "<!ENTITY" in text:  # which may stand for gigabytes
+            raise HiggsError(f"{self._path}: {name} defines entities, as no EPUB may. Download or export it again.")
+        return ElementTree.fromstring(text)

@@ -7,28 +7,27 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .book import Book, Paragraph, make_chapters
+from .signs import without_low_lines, without_stars
 
 _FRONT = re.compile(r"---[^\S\n]*\n(.*?)\n(?:---|\.\.\.)[^\S\n]*(?:\n|$)", re.DOTALL)
 _FIELD = re.compile(r"^(title|author):[^\S\n]*(.+)$", re.MULTILINE | re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[^\S\n]+(.*?))?(?:[^\S\n]+#+)?[^\S\n]*")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[^\S\n]*")
-_RULE = re.compile(r" {0,3}(?:(?:\*[^\S\n]*){3,}|(?:-[^\S\n]*){3,}|(?:_[^\S\n]*){3,})")
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
-_QUOTE = re.compile(r"(?: {0,3}> ?)+")
+_QUOTE = re.compile(r"(?: {0,3}> ?){1,9}")
 _ITEM = re.compile(r"\s*[-*+][^\S\n]+")
 _NUMBERED = re.compile(r"\s*\d+[.)][^\S\n]+")
 _DEFINITION = re.compile(r" {0,3}\[[^\]\n]+\]:[^\S\n]*\S")  # of a link or a footnote
-_INLINE = [
-    (re.compile(r"!\[[^\]\n]*\](?:\([^)\n]*\)|\[[^\]\n]*\])"), ""),  # a picture
-    (re.compile(r"\[\^[^\]\n]+\]"), ""),  # a footnote's mark
-    (re.compile(r"\[([^\]\n]+)\](?:\([^)\n]*\)|\[[^\]\n]*\])"), r"\1"),  # a link
+# Nothing here looks beyond the next bracket of its kind, so that a line of a million of them is read once.
+_TARGET = r"(?:\([^()\n]*(?:\([^()\n]*\)[^()\n]*){0,4}\)|\[[^\[\]\n]*\])"
+_LINKS = [
+    (re.compile(rf"!\[[^\[\]\n]*\]{_TARGET}"), ""),  # a picture
+    (re.compile(r"\[\^[^\[\]\n]+\]"), ""),  # a footnote's mark
+    (re.compile(rf"\[([^\[\]\n]*)\]{_TARGET}"), r"\1"),  # a link
     (re.compile(r"<(https?://[^\s<>]+)>"), r"\1"),
     (re.compile(r"</?[A-Za-z][^<>|]*>"), ""),  # HTML; <|...|> is a control tag
-    (re.compile(r"(?<!\\)(\*{1,3}|~~|`+)(?=\S)(.+?)(?<=\S)(?<!\\)\1"), r"\2"),
-    (re.compile(r"(?<![\w\\])(_{1,3})(?=\S)(.+?)(?<=\S)\1(?!\w)"), r"\2"),
-    (re.compile(r"\\([!-/:-@\[-`{-~])"), r"\1"),
 ]
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
 def read_markdown(text: str, title: str) -> Book:
@@ -40,7 +39,8 @@ def read_markdown(text: str, title: str) -> Book:
         told = {name.lower(): value.strip().strip("\"'") for name, value in _FIELD.findall(front[1])}
         title, author = told.get("title", title), told.get("author", "")
         text = text[front.end() :]
-    blocks = list(_blocks(_COMMENT.sub("", text)))
+    closed, end, rest = text.rpartition("-->")  # behind the last one no comment ends
+    blocks = list(_blocks(_COMMENT.sub("", closed + end) + rest))
     counts = Counter(level for level, _ in blocks if level)
     level = min((level for level, count in counts.items() if count > 1), default=min(counts, default=0))
     first = next(((at, plain) for at, plain in blocks if at or plain), (0, ""))
@@ -71,14 +71,14 @@ def _blocks(text: str) -> Iterator[tuple[int, str]]:
             yield from end()
         elif fenced:
             said.append(line.strip())
-        elif heading := _HEADING.fullmatch(line):
+        elif level := _level(line):
             yield from end()
-            yield len(heading[1]), _plain(heading[2] or "")
+            yield level, _plain(_title(line))
         elif said and (under := _UNDERLINE.fullmatch(line)):
             plain = _plain(" ".join(said))
             said.clear()
             yield 1 if under[1][0] == "=" else 2, plain
-        elif _RULE.fullmatch(line):
+        elif _is_rule(line):
             yield from end()
             yield 0, ""
         elif not line.strip() or _DEFINITION.match(line):
@@ -91,7 +91,29 @@ def _blocks(text: str) -> Iterator[tuple[int, str]]:
     yield from end()
 
 
+def _level(line: str) -> int:
+    """Of a heading, by its #; 0 for another line."""
+    rest = line.lstrip(" ")
+    level = len(rest) - len(rest.lstrip("#"))
+    is_heading = len(line) - len(rest) < 4 and level < 7 and (rest[level : level + 1].isspace() or len(rest) == level)
+    return level if is_heading else 0
+
+
+def _title(line: str) -> str:
+    """What a heading says, without the # before it and behind it."""
+    title = line.strip(" ").lstrip("#").strip()
+    bare = title.rstrip("#")
+    return bare if bare[-1:].isspace() else title
+
+
+def _is_rule(line: str) -> bool:
+    """Whether a line is three or more of one sign, with blanks between them as one likes."""
+    signs = "".join(line.split())
+    begins = line[:4].lstrip(" ")[:1]  # at most three blanks before it
+    return len(signs) > 2 and signs[0] in "*-_" and signs[0] == begins and not signs.strip(begins)
+
+
 def _plain(text: str) -> str:
-    for pattern, instead in _INLINE:
+    for pattern, instead in _LINKS:
         text = pattern.sub(instead, text)
-    return " ".join(text.split())
+    return " ".join(_ESCAPED.sub(r"\1", without_low_lines(without_stars(text))).split())

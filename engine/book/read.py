@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from ..config import MOST_BOOK_BYTES, MOST_BOOK_CHARACTERS, MOST_BOOK_LINES
 from ..errors import HiggsError
 from ..plain_text import decode_text, doubts
 from ..prompt.dialogue import read_dialogue
 from ..prompt.pronunciations import Pronunciations
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import every_tag, is_spoken
+from ..whole_file import read_whole
 from .book import BREAK, Book, Chapter, title_of
 from .epub import read_epub
 from .markdown import read_markdown
@@ -34,16 +36,18 @@ def read_book(
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise HiggsError(f"{path} is not a book that can be read. Give a file that ends in {', '.join(SUFFIXES)}.")
+    if not path.is_file():  # a pipe would never end
+        raise HiggsError(f"{path} cannot be read: there is no such file. Give another one.")
     if suffix == ".epub":
         if is_script:
             raise HiggsError(f"{path} is an EPUB. Give a script as a text file.")
         return _checked(read_epub(path), str(path))
     try:
-        data = path.read_bytes()
+        data = read_whole(path, MOST_BOOK_BYTES)
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
     read = _script_reader(known, knows_tag) if is_script else read_markdown if suffix in _MARKDOWN else read_text
-    book = read(decode_text(data), path.stem)
+    book = read(_bounded(decode_text(data), str(path)), path.stem)
     return _checked(replace(book, warnings=(*book.warnings, *doubts(data, path.name))), str(path))
 
 
@@ -56,7 +60,7 @@ def read_book_text(
 ) -> Book:
     """As `read_book`, of a text: Markdown where it has # headings, else plain. knows_tag: see `read_dialogue`."""
     read = _script_reader(known, knows_tag) if is_script else read_markdown if _HASH.search(text) else read_text
-    return _checked(read(text, title), "The text")
+    return _checked(read(_bounded(text, "The text"), title), "The text")
 
 
 def said_as(book: Book, said: Pronunciations) -> Book:
@@ -66,6 +70,15 @@ def said_as(book: Book, said: Pronunciations) -> Book:
         return replace(turn, text=said.apply(turn.text, turn.speaker))
 
     return replace(book, chapters=tuple(replace(one, turns=tuple(map(spelled, one.turns))) for one in book.chapters))
+
+
+def _bounded(text: str, source: str) -> str:
+    if len(text) > MOST_BOOK_CHARACTERS or text.count("\n") > MOST_BOOK_LINES:
+        raise HiggsError(
+            f"{source} has {len(text):,} characters in {text.count(chr(10)) + 1:,} lines. At most "
+            f"{MOST_BOOK_CHARACTERS:,} in {MOST_BOOK_LINES:,} are read: split it."
+        )
+    return text
 
 
 def _checked(book: Book, source: str) -> Book:
@@ -79,20 +92,24 @@ def _script_reader(known: Iterable[str], knows_tag: Callable[[str], bool]) -> Ca
 
     def read(text: str, title: str) -> Book:
         dialogue = read_dialogue(text, known, knows_tag)
-        chapters: list[tuple[str, list[Turn]]] = [(title, [])]
+        chapters: list[tuple[str, list[tuple[Turn, list[str]]]]] = [(title, [])]  # turns, each with its paragraphs
         narrator = "" if "" in dialogue.speakers else next(iter(dialogue.speakers), "")
         for turn in dialogue.turns:
             for part in _PARAGRAPHS.split(turn.text):
                 heading, _, rest = part.partition("\n")
                 if is_heading(heading):
-                    chapters.append((title_of(heading), [Turn(narrator, f"{heading} {BREAK}")]))
+                    chapters.append((title_of(heading), [(Turn(narrator, ""), [heading, BREAK])]))
                     part = rest
-                if is_spoken(read_pauses(part).text):
-                    chapters[-1][1].append(replace(turn, text=part.strip()))
-                elif chapters[-1][1] and read_pauses(part).pauses:
-                    last = chapters[-1][1].pop()
-                    chapters[-1][1].append(replace(last, text=f"{last.text} {part.strip()}"))
-        made = tuple(Chapter(name, tuple(turns)) for name, turns in chapters if turns)
+                pauses = read_pauses(part)
+                if is_spoken(pauses.text):
+                    chapters[-1][1].append((turn, [part.strip()]))
+                elif chapters[-1][1] and pauses.pauses:
+                    chapters[-1][1][-1][1].append(part.strip())
+        made = tuple(
+            Chapter(name, tuple(replace(turn, text=" ".join(parts)) for turn, parts in turns))
+            for name, turns in chapters
+            if turns
+        )
         return Book(title, made, head=dialogue.head, warnings=dialogue.warnings)
 
     return read

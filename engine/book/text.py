@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from .book import Book, Paragraph, make_chapters
+from .signs import without_low_lines
 
 _WORDS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 _WORDS += " eighteen nineteen twenty thirty forty fifty sixty the"
@@ -21,10 +22,9 @@ _MOST_LINES, _MOST_CHARACTERS = 3, 150
 _CONTENTS = re.compile(r"(?:table of )?contents[.:]?|inhalt(?:sverzeichnis)?|table des matières|índice", re.IGNORECASE)
 _SCENE = re.compile(r"[\s*#~\-–—_=.•·⁂]+")
 _BLANK = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
-_EMPHASIS = re.compile(r"(?<!\w)_(?=\S)(.+?)(?<=\S)_(?!\w)", re.DOTALL)
 _PICTURE = re.compile(r"\[illustration[^\[\]]*\]", re.IGNORECASE)
 # Project Gutenberg's texts say of themselves where the book begins and ends.
-_START = re.compile(r"\*{3} ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK[^\n]*\*{3}[^\S\n]*\n")
+_START = re.compile(r"\*{3} ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK[^\n*]*\*{3}[^\S\n]*\n")
 _END = re.compile(r"\n[^\S\n]*\*{3} ?END OF (?:THE|THIS) PROJECT GUTENBERG EBOOK")
 _FIELD = {name: re.compile(rf"^{name}:[^\S\n]*(\S[^\n]*)", re.MULTILINE) for name in ("Title", "Author")}
 
@@ -55,10 +55,10 @@ def read_text(text: str, title: str) -> Book:
 
 def is_heading(block: str) -> bool:
     """Whether a paragraph, or a line, is the heading of a chapter."""
-    block = _EMPHASIS.sub(r"\1", block.strip())
-    if len(block) > _MOST_CHARACTERS or block.count("\n") >= _MOST_LINES:
+    block = block.strip()
+    if len(block) > 2 * _MOST_CHARACTERS or len(block := without_low_lines(block)) > _MOST_CHARACTERS:
         return False
-    found = _HEADING.match(block)
+    found = _HEADING.match(block) if block.count("\n") < _MOST_LINES else None
     if found is None:
         return False
     title = found["title"]
@@ -83,4 +83,4 @@ def _is_contents(block: str) -> bool:
 def _joined(block: str) -> str:
     """On one line, without the signs that stand for italics."""
     text = " ".join(line.strip() for line in _PICTURE.sub(" ", block).split("\n"))
-    return " ".join(_EMPHASIS.sub(r"\1", text).split())
+    return " ".join(without_low_lines(text).split())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 
 from .book import Paragraph
+from .markup import read_markup
 
 _HEADINGS = {f"h{level}" for level in range(1, 7)}
 _BLOCKS = _HEADINGS | set(
@@ -33,8 +34,7 @@ class Document:
 def read_document(text: str) -> Document:
     """The document in a file of XHTML or HTML, however broken."""
     reader = _Paragraphs()
-    reader.feed(text)
-    reader.close()
+    reader.read(text)
     reader.end_paragraph()
     return reader.document
 
@@ -42,25 +42,41 @@ def read_document(text: str) -> Document:
 def links_in(text: str) -> list[tuple[int, str, str]]:
     """(depth from 1, href, label) of each entry in the table of contents of an EPUB 3 navigation document."""
     reader = _Links()
-    reader.feed(text)
-    reader.close()
+    reader.read(text)
     return reader.links
 
 
-def _kinds_of(attributes: Mapping[str, str | None]) -> list[str]:
-    return (f"{attributes.get('epub:type') or ''} {attributes.get('role') or ''}").lower().split()
+def _kinds_of(attributes: Mapping[str, str]) -> list[str]:
+    return (f"{attributes.get('epub:type', '')} {attributes.get('role', '')}").lower().split()
 
 
-class _Paragraphs(HTMLParser):
+class _Reader:
+    def read(self, text: str):
+        for one in read_markup(text):
+            if isinstance(one, str):
+                self._say(one)
+                continue
+            if one.starts:
+                self._start(one.name, one.attributes)
+            if one.ends:
+                self._end(one.name)
+
+    def _say(self, text: str): ...
+
+    def _start(self, tag: str, attributes: Mapping[str, str]): ...
+
+    def _end(self, tag: str): ...
+
+
+class _Paragraphs(_Reader):
     def __init__(self):
-        super().__init__(convert_charrefs=True)
         self.document = Document()
         self._said: list[str] = []
         self._heading = ""  # the tag of the heading that is open
         self._silent: list[str] = []  # open elements from the first one that is not read aloud
+        self._open = Counter()  # how many of them have each name
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
+    def _start(self, tag: str, attributes: Mapping[str, str]):
         if (name := attributes.get("id")) and not self._silent:
             if tag in _BLOCKS:
                 self.end_paragraph()
@@ -70,10 +86,9 @@ class _Paragraphs(HTMLParser):
             self.document.kinds += kinds
         if tag in _VOID:
             self._void(tag)
-        elif self._silent:
+        elif self._silent or tag in _SILENT or (tag not in ("html", "body", "section") and _SILENT_KINDS & {*kinds}):
             self._silent.append(tag)
-        elif tag in _SILENT or (tag not in ("html", "body", "section") and _SILENT_KINDS & {*kinds}):
-            self._silent = [tag]
+            self._open[tag] += 1
         elif tag in _BLOCKS:
             self.end_paragraph()
             self._heading = tag if tag in _HEADINGS else self._heading
@@ -87,23 +102,20 @@ class _Paragraphs(HTMLParser):
             self.end_paragraph()
             self.document.paragraphs.append(Paragraph(""))
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in _VOID:
-            self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
+    def _end(self, tag: str):
         if self._silent:
-            if tag in self._silent:  # and what was not closed inside it
-                at = len(self._silent) - 1 - self._silent[::-1].index(tag)
-                del self._silent[at:]
+            while self._open[tag]:  # and what was not closed inside it
+                last = self._silent.pop()
+                self._open[last] -= 1
+                if last == tag:
+                    break
         elif tag in _BLOCKS:
             self.end_paragraph()
             self._heading = "" if tag == self._heading else self._heading
 
-    def handle_data(self, data: str) -> None:
+    def _say(self, text: str):
         if not self._silent:
-            self._said.append(" ".join(data.split("\n")))
+            self._said.append(" ".join(text.split("\n")))
 
     def end_paragraph(self) -> None:
         """What was said so far is a paragraph."""
@@ -113,11 +125,10 @@ class _Paragraphs(HTMLParser):
             self.document.paragraphs.append(Paragraph(text, is_heading=bool(self._heading)))
 
 
-class _Links(HTMLParser):
+class _Links(_Reader):
     """The links in <nav epub:type="toc">, or in the first <nav> where none says so."""
 
     def __init__(self):
-        super().__init__(convert_charrefs=True)
         self._navs: dict[int, list[tuple[int, str, str]]] = {}
         self._chosen, self._open, self._depth = 0, 0, 0
         self._href: str | None = None
@@ -127,8 +138,7 @@ class _Links(HTMLParser):
     def links(self) -> list[tuple[int, str, str]]:
         return self._navs.get(self._chosen or 1, [])
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
+    def _start(self, tag: str, attributes: Mapping[str, str]):
         if tag == "nav":
             self._open, self._depth = len(self._navs) + 1, 0
             self._navs[self._open] = []
@@ -139,7 +149,7 @@ class _Links(HTMLParser):
         elif self._open and tag == "a":
             self._href, self._label = attributes.get("href"), []
 
-    def handle_endtag(self, tag: str) -> None:
+    def _end(self, tag: str):
         if tag == "nav":
             self._open = 0
         elif self._open and tag in ("ol", "ul"):
@@ -148,6 +158,6 @@ class _Links(HTMLParser):
             self._navs[self._open].append((self._depth, self._href, " ".join("".join(self._label).split())))
             self._href = None
 
-    def handle_data(self, data: str) -> None:
+    def _say(self, text: str):
         if self._href:
-            self._label.append(data)
+            self._label.append(text)

@@ -1,0 +1,83 @@
+"""HTML and XHTML as tags and the text between them, in one pass over whatever a file holds. Needs nothing but Python.
+
+Python's own parser begins again at each mark that is not closed, which takes hours for some small files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..plain_text import unescape
+
+_NAME = re.compile(r"(?:/\s*)?([A-Za-z][^\s/>]*)")
+_END = re.compile(r""">|=\s*(["'])""")  # of a tag, or where a quoted value begins
+_WANTED = re.compile(
+    r"""(?<![^\s"'/])(id|epub:type|role|href)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']\S*))|=\s*(?:"[^"]*"|'[^']*')""",
+    re.IGNORECASE,
+)
+# What holds no tags -> where it ends. An element's text, where the second is empty, ends with its own end tag.
+_COMMENT, _CDATA = ("<!--", "-->"), ("<![CDATA[", "]]>")
+_RAW = {name: re.compile(rf"</{name}", re.IGNORECASE) for name in ("script", "style")}
+
+
+class Tag(NamedTuple):
+    """A start tag `<a>`, an end tag `</a>`, or both, `<a/>`. attributes: those that books are read by."""
+
+    name: str
+    attributes: dict[str, str]
+    starts: bool
+    ends: bool
+
+
+def read_markup(text: str) -> Iterator[Tag | str]:
+    """Tags in order, with names in small letters, and the text between them. Comments and declarations are left out."""
+    at, quotes = 0, True  # quotes: whether a > may stand in a quoted value; no longer after one that is never closed
+    last = {opening: text.rfind(closing) for opening, closing in (_COMMENT, _CDATA)}
+    while (mark := text.find("<", at)) >= 0:
+        if mark > at:
+            yield unescape(text[at:mark])
+        name = _NAME.match(text, mark + 1)
+        if name is None and text[mark + 1 : mark + 2] not in ("!", "?", "/"):  # no tag: 1 < 2
+            yield "<"
+            at = mark + 1
+            continue
+        if name is None:
+            opening, closing = next((pair for pair in (_COMMENT, _CDATA) if text.startswith(pair[0], mark)), ("", ">"))
+            closing = closing if mark < last.get(opening, len(text)) else ">"
+            end = text.find(closing, mark + 2)
+            if opening == _CDATA[0] and closing == _CDATA[1]:
+                yield text[mark + len(opening) : end]
+            at = end + len(closing) if end >= 0 else len(text)
+            continue
+        end = _end_of_tag(text, name.end()) if quotes else -1
+        if end < 0:
+            quotes, end = False, text.find(">", name.end())
+        if end < 0:
+            break
+        tag = _tag(name, text[name.end() : end])
+        yield tag
+        at = end + 1
+        if tag.name in _RAW and not tag.ends:
+            closed = _RAW[tag.name].search(text, at)
+            at = closed.start() if closed else len(text)
+    yield unescape(text[at:])
+
+
+def _end_of_tag(text: str, at: int) -> int:
+    """Where the > of a tag is; -1 where it is not closed."""
+    while found := _END.search(text, at):
+        if found[1] is None:
+            return found.start()
+        at = text.find(found[1], found.end()) + 1
+        if not at:
+            break
+    return -1
+
+
+def _tag(name: re.Match, body: str) -> Tag:
+    is_end = name[0].startswith("/")
+    wanted = _WANTED.finditer(body) if "=" in body else ()
+    attributes = {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in wanted if one[1]}
+    return Tag(name[1].lower(), attributes, not is_end, is_end or body.endswith("/"))
