@@ -10,11 +10,11 @@ from types import MappingProxyType
 import torch
 
 from ..audio.tempo import check_tempo, with_tempo
-from ..config import SAMPLE_RATE, CueParams, SamplingParams
+from ..config import MOST_FILM_SECONDS, SAMPLE_RATE, CueParams, SamplingParams
 from ..errors import HiggsError
 from ..interface import SpeechInterface
 from ..prompt.chunking import estimate_frames
-from ..prompt.cues import Cue, CueTurns, write_srt
+from ..prompt.cues import Cue, CueTurns, srt_time, write_srt
 from ..prompt.script import Turn
 from ..prompt.tags import TAG_LIKE, delivery_slot
 from ..result import SpeechResult
@@ -81,7 +81,7 @@ def speak_cues(
 ) -> CueSpeech:
     """Says cues in the order of their starts, each at its time; the rest is as for `Engine.speak_turns`.
 
-    Raises HiggsError where no cue has a word.
+    Raises HiggsError where no cue has a word, and for a cue beyond MOST_FILM_SECONDS, before anything is spoken.
     """
     run = _CueRun(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), on_frame)
     return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
@@ -106,6 +106,12 @@ class _CueRun:
         with_words = [cue for cue in cues if cue.turns]
         if not with_words:
             raise HiggsError("no cue has a word to say.")
+        last = max(cues, key=lambda cue: cue.stop)
+        if last.stop > MOST_FILM_SECONDS:
+            raise HiggsError(
+                f"cue {last.number} ends at {srt_time(last.stop)}, and subtitles are spoken up to "
+                f"{srt_time(MOST_FILM_SECONDS)}. Correct its times, or split the file."
+            )
         warnings = self._check()
         timeline, spoken, sounds = Timeline(with_words, self._fit), [], []
         self._ahead = sum(_frames(cue) for cue in with_words)

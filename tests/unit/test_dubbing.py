@@ -236,6 +236,13 @@ def test_two_thousand_cues_are_spoken_in_parts_with_the_same_voices():
     assert max(wav.untyped_storage().nbytes() for _, wav in speech.sounds) < 4 * SAMPLE_RATE
 
 
+def test_a_cue_that_ends_after_hours_is_refused_before_anything_is_spoken():
+    """Its mix would take 34 GB."""
+    late = read_cues("1\n00:00:01,000 --> 00:00:02,000\nOne.\n\n2\n99:59:58,000 --> 99:59:59,000\nTwo.").cues
+    with pytest.raises(HiggsError, match=r"cue 2 ends at 99:59:59,000.*up to 04:00:00,000\. Correct its times"):
+        speak_cues(None, late)
+
+
 def test_without_a_word_there_is_nothing_to_say():
     with pytest.raises(HiggsError, match="no cue has a word"):
         speak_cues(Spoken(), [CueTurns(1, 0, 1, "[door]", ())])
