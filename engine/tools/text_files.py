@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from ..config import MOST_TEXT_BYTES
 from ..errors import HiggsError
 from ..plain_text import decode_text, doubts
 from ..prompt.cues import CueSheet, read_cues
 from ..prompt.dialogue import Dialogue, read_dialogue
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
+from ..whole_file import read_whole
 
 
 def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], bool]) -> Dialogue:
@@ -27,7 +29,7 @@ def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], boo
 def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
     """The subtitles in a file; see `read_cues`. Raises HiggsError for a file that cannot be read."""
     try:
-        data = path.read_bytes()
+        data = read_whole(path, MOST_TEXT_BYTES)
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error}). Give an SRT or VTT file.") from error
     try:
@@ -44,7 +46,8 @@ def pronunciations_in(path: Path | None) -> Pronunciations:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")  # Windows begins files with a mark
+        text = read_whole(path, MOST_TEXT_BYTES).decode("utf-8-sig")  # Windows begins files with a mark
+        return text.replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise HiggsError(f"{path} cannot be read ({error}). Give a text file in UTF-8.") from error
 

@@ -1,0 +1,28 @@
+"""Subtitles and lists of pronunciations from files: what is no file, or too large, is refused by name."""
+
+import os
+
+import pytest
+from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.tools.text_files import pronunciations_in
+
+
+@pytest.mark.parametrize("option", [["--srt-in"], ["Hello.", "--pronunciations"]])
+def test_what_is_no_text_file_is_refused(tmp_path, option, capsys):
+    os.mkfifo(tmp_path / "pipe.txt")  # reading it would never end
+    with (tmp_path / "large.txt").open("wb") as file:
+        file.truncate((8 << 20) + 1)
+    for name, told in (
+        ("pipe.txt", "it is not a file"),
+        ("zero\0byte.txt", "No such file"),
+        ("large.txt", "8 MB are read at most"),
+        ("", "it is not a file"),
+    ):
+        assert main(["say", "--out", str(tmp_path / "a.wav"), *option, str(tmp_path / name)]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith(f"error: {tmp_path / name} cannot be read") and told in error
+
+
+def test_lines_end_as_windows_ends_them(tmp_path):
+    (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbfNguyen = Win\r\nLeicester = Lester\r\n")
+    assert pronunciations_in(tmp_path / "list.txt").apply("Nguyen in Leicester") == "Win in Lester"
