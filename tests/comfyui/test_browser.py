@@ -10,7 +10,7 @@ import pytest
 from higgs_tts.tests.templates import TITLES
 
 from . import chromium
-from .server import TODAY, interpreter, read_workflow
+from .server import TODAY, WAIT, interpreter, read_workflow
 
 VOICES = pathlib.Path(__file__).resolve().parents[2] / "nodes" / "voices"
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
@@ -93,6 +93,7 @@ class Browser:
 
     def _open(self, page):
         self.page = page
+        page.set_default_timeout(1000 * WAIT)
         page.route(lambda url: f"//{self._host}" not in url, lambda route: route.abort())
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", lambda message: message.type == "warning" and self.warnings.append(message.text))
