@@ -25,14 +25,6 @@ def unescape(text: str) -> str:
     return html.unescape(_LONG_REFERENCE.sub("\ufffd", text))
 
 
-_LONG_REFERENCE = re.compile(r"&#(?:[0-9]{12,}|[xX][0-9a-fA-F]{12,});?")  # html.unescape raises ValueError for some
-
-
-def unescape(text: str) -> str:
-    """Text with its character references, such as &amp; and &#65;, as characters."""
-    return html.unescape(_LONG_REFERENCE.sub("\ufffd", text))
-
-
 def decode_text(data: bytes, declared: str = "") -> str:
     """UTF-8, UTF-16 as Windows writes it, what the file declares, or else Windows' old Western code page."""
     return _decoded(data, declared)[0]
