@@ -29,7 +29,7 @@ MAX_PAGE_BODY = 4 << 20  # bytes of a request of a page
 # The most of what is typed, so that no text takes the machine's memory or its time.
 MAX_PAUSE = 60.0  # seconds of one [pause]
 MAX_PAUSE_SECONDS_IN_ALL = 600.0  # of a request; more in a long one, see check_pauses
-MAX_NESTING = 32  # commands inside commands of a text
+MAX_NESTING = 8  # commands inside commands of a text
 MAX_HINTS = 200  # places of a text that are marked while it is written
 MAX_NAMES = 1000  # speakers that a script is searched for
 MAX_PRONUNCIATIONS = 10_000  # entries of a list

@@ -32,8 +32,8 @@ _NOT_OURS = str.maketrans(_TAG + _PAUSE, "\ue002\ue002")
 # are counted up to a bound, since thousands in a row would be tried from each of them; the last ones decide anyway.
 _STOPS = "。！？｡؟।॥۔።፧։။។‼⁇⁈⁉"
 _SENTENCE = re.compile(
-    rf"(?:(?P<stop>[.!?…]{{1,200}})[{_CLOSERS}]{{0,200}}(?=[\s{_TAG}{_PAUSE}]|$)"
-    rf"|(?:[{_STOPS}]|．(?!\d))[.!?…{_STOPS}{_CLOSERS}]{{0,200}}(?![.!?…{_STOPS}{_CLOSERS},;:、，；：]))"
+    rf"(?:(?P<stop>[.!?…]{{1,100}})[{_CLOSERS}]{{0,100}}(?=[\s{_TAG}{_PAUSE}]|$)"
+    rf"|(?:[{_STOPS}]|．(?!\d))[.!?…{_STOPS}{_CLOSERS}]{{0,100}}(?![.!?…{_STOPS}{_CLOSERS},;:、，；：]))"
     rf"(?:\s*{_PAUSE}+)*\s*|\n\s*"
 )
 # A text is cut at the first of these whose pieces are short enough.

@@ -76,6 +76,8 @@ def _are_times(lines: Sequence[str], place: int) -> bool:
     """Whether a line has a cue's times, be it that they are broken or have a wrong arrow between them."""
     if "-->" in lines[place]:
         return True
+    if not lines[place].lstrip()[:1].isdigit():
+        return False
     before = lines[place - 1].strip() if place else ""
     return (not before or _NUMBER.fullmatch(before) is not None) and (
         _LIKE_TIMES.match(lines[place].strip()[:_LOOK]) is not None

@@ -11,7 +11,7 @@ from ..errors import few, shown_name
 from ..plain_text import unescape
 from .cue_blocks import read_blocks
 from .dialogue import DialogueReader, heads_unused, read_head
-from .names import speaker_key, starts_of
+from .names import parse, speaker_key
 from .pronunciations import Pronunciations
 from .script import Turn, read_pauses
 from .tags import every_tag, is_spoken, stage_directions
@@ -125,6 +125,7 @@ class _CueReader:
         self._tagged: list[str] = []  # names in <v Name>
         for block in self._file.blocks:
             block.said = [said for line in block.lines for said in self._plain(line)]
+        self._parsed = [parse(line for line in block.said if not _describes(line)) for block in self._file.blocks]
         self.head, _ = read_head(line for line in self._file.preamble if "=" in line)
         found = self._reader().found_names
         self.found = tuple(dict.fromkeys([*found, *self._tagged]))
@@ -140,8 +141,7 @@ class _CueReader:
         anyone: bool = False,
         knows_tag: Callable[[str], bool] = every_tag,
     ) -> DialogueReader:
-        parts = [[line for line in block.said if not _describes(line)] for block in self._file.blocks]
-        return DialogueReader(parts, [*known, *self.head], named, anyone, are_cues=True, knows_tag=knows_tag)
+        return DialogueReader(self._parsed, [*known, *self.head], named, anyone, are_cues=True, knows_tag=knows_tag)
 
     def _plain(self, line: str) -> Iterator[str]:
         """A line as it is said, as several where names are marked inside."""
@@ -160,7 +160,7 @@ class _CueReader:
         cues, left_out, speaker = [], Counter(), ""
         for block in sorted(self._file.blocks, key=lambda block: block.start):
             lines = [_without_descriptions(line, reader.keys, left_out) for line in block.said]
-            turns = reader.turns(lines, speaker)
+            turns = reader.turns(parse(lines), speaker)
             turns = (replace(turn, text=" ".join(turn.text.split())) for turn in turns)
             turns = tuple(turn for turn in turns if is_spoken(read_pauses(turn.text).text))
             speaker = turns[-1].speaker if turns else speaker
@@ -184,7 +184,9 @@ def _describes(line: str) -> bool:
 
 def _without_descriptions(line: str, names: frozenset[str], left_out: Counter) -> str:
     """A line without what describes a sound. names: keys of those who speak."""
-    (start,) = starts_of([line])
+    if "(" not in line and "[" not in line:
+        return line
+    ((_, start, _),) = parse([line])
     is_named = start is not None and bool(start.manner) and start.key in names and line.endswith(start.text)
     name, line = (line[: -len(start.text)], start.text) if start and is_named and start.text else ("", line)
     begin = len(line) - len(line.lstrip())

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from ..config import MAX_NAMES
 from ..errors import HiggsError, few, shown, shown_name
-from .names import NAME, Form, Start, is_loud, is_neutral, speaker_key, starts_of
+from .names import NAME, Form, ParsedLine, Start, is_loud, parse, speaker_key
 from .script import Turn, is_comment
 from .tags import every_tag, stage_directions
 from .turn_settings import TurnSettings, manner_leads, settings_of
 
-Parsed = list[tuple[str, Start | None]]  # lines, each with what it begins with
 _NAMED = re.compile(NAME)
 _LISTED = 8  # names that a message has
 _ASIDE = re.compile(r"\(([^()]{1,60})\)")  # (softly), on the line below a name
@@ -56,8 +55,9 @@ def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[s
         HiggsError: A name without a voice recurs where others have one.
     """
     head, lines = read_head(script.splitlines())
-    reader = DialogueReader([lines], [*known, *head], knows_tag=knows_tag)
-    turns = reader.turns(lines)
+    parsed = parse(lines)
+    reader = DialogueReader([parsed], [*known, *head], knows_tag=knows_tag)
+    turns = reader.turns(parsed)
     told = [*few(reader.warnings), *reader.doubts(turns), *heads_unused(head, turns)]
     headings = [line.strip("# ") for line in script.splitlines() if line.lstrip().startswith("##")]
     if sum(len(line) <= 80 and _NAMED.fullmatch(line) is not None for line in headings) > 1:
@@ -68,7 +68,7 @@ def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[s
 def script_names(script: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """(voices that the head of a script names, names that stand where a turn could begin). Judges nothing."""
     head, lines = read_head(script.splitlines())
-    return head, DialogueReader([lines]).found_names
+    return head, DialogueReader([parse(lines)]).found_names
 
 
 def read_head(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
@@ -99,14 +99,14 @@ def listed(names: Sequence[str]) -> str:
 class DialogueReader:
     """Reads one script. `found` and `names` are there before anything is judged.
 
-    parts: its lines, comments and head left out, all together; or those of each cue, and then every cue counts as a
-    line. known: names with a voice; named: others that begin a turn. anyone: and so do others by the rule for scripts
-    where nobody has a voice.
+    parts: its lines, parsed, comments and head left out, all together; or those of each cue, and then every cue counts
+    as a line. known: names with a voice; named: others that begin a turn. anyone: and so do others by the rule for
+    scripts where nobody has a voice.
     """
 
     def __init__(
         self,
-        parts: Sequence[Sequence[str]],
+        parts: Sequence[Sequence[ParsedLine]],
         known: Iterable[str] = (),
         named: Iterable[str] = (),
         anyone: bool = False,
@@ -118,11 +118,10 @@ class DialogueReader:
         self._names = {speaker_key(name): name for name in known if name}
         self._voices = bool(self._names) and not anyone
         self._known = frozenset(self._names)
-        parsed: list[Parsed] = [list(zip(part, starts_of(part), strict=True)) for part in parts]
-        self._lines = [one for part in parsed for one in part if not is_neutral(one[0])]
-        self._units = [parsed] if are_cues else [[[one] for part in parsed for one in part], _paragraphs(parsed)]
+        self._lines = [line for part in parts for line in part if not line.is_neutral]
+        self._units = [parts] if are_cues else [[[line] for line in self._lines], _paragraphs(parts)]
         self._forms = {Form.COLON, Form.BRACKET} | self._weak_forms(are_cues)
-        self.found = [start for _, start in self._lines if start and self._is_candidate(start)]
+        self.found = [start for _, start, _ in self._lines if start and self._is_candidate(start)]
         self._counts = Counter(start.key for start in self.found)
         self._unknown: dict[str, str] = {}  # names that were read as text, by key
         self._unnamed: list[tuple[str, str]] = []  # paragraphs of a screenplay, and who speaks them
@@ -148,7 +147,7 @@ class DialogueReader:
         """Of the names that begin a turn."""
         return frozenset(self._names)
 
-    def turns(self, lines: Sequence[str], speaker: str = "") -> list[Turn]:
+    def turns(self, lines: Iterable[ParsedLine], speaker: str = "") -> list[Turn]:
         """Those of some lines; speaker: who says what stands before the first name. Raises as `read_dialogue`."""
         turns, settings, said, name = [], TurnSettings(), [], None
 
@@ -156,7 +155,7 @@ class DialogueReader:
             if text := "\n".join(said).replace("\\#", "#").strip():
                 turns.append(Turn(speaker, "".join(settings.leads) + text, settings.seed, settings.volume))
 
-        for line, start in zip(lines, starts_of(lines), strict=True):
+        for line, start, is_neutral in lines:
             is_after_gap = len(said) > 1 and not said[-1].strip()
             if start is not None and self._is_candidate(start) and self._begins_turn(start):
                 end()
@@ -166,7 +165,7 @@ class DialogueReader:
                 settings.leads += manner_leads(aside[1], name.name, self._knows_tag, self.warnings)
                 said = []
             else:
-                if name and name.form is Form.ALONE and is_after_gap and not is_neutral(line):
+                if name and name.form is Form.ALONE and is_after_gap and not is_neutral:
                     self._unnamed.append((line.strip(), name.name))
                 said.append(line)
         end()
@@ -186,7 +185,7 @@ class DialogueReader:
         if once:
             each = " each" if len(once) > 1 else ""
             doubts.append(f"{listed(once)} {_has(once)} only one line{each}. If that is a mistake, correct the script.")
-        if alike := [line for line, start in self._lines if start is None and self._is_like_name(line)]:
+        if alike := [line for line, start, _ in self._lines if start is None and self._is_like_name(line)]:
             doubts.append(
                 f"{shown(alike[0].strip())} was read as text, since it does not begin with a name and a colon."
             )
@@ -199,11 +198,11 @@ class DialogueReader:
         """The forms that prose has too, as far as more than the form tells that names are meant."""
         if are_cues:
             return {form for form in (Form.DASH, Form.ALONE) if _are_named(self._units[0], {Form.COLON, form})}
-        starts = [start for _, start in self._lines if start]
+        starts = [line.start for line in self._lines if line.start]
         alone = Counter(start.key for start in starts if self._may_be_alone(start))
         dashes = sum(start.form is Form.DASH for start in starts)
         beside = sum(start.form is not Form.ALONE for start in starts)
-        is_top = any(start and is_loud(start) and not start.is_bold for _, start in self._lines[:2])
+        is_top = any(start and is_loud(start) and not start.is_bold for _, start, _ in self._lines[:2])
         forms = {Form.DASH} if dashes > 1 and 2 * beside >= len(self._lines) else set()
         return forms | ({Form.ALONE} if max(alone.values(), default=0) > 1 or (is_top and len(alone) > 1) else set())
 
@@ -214,7 +213,7 @@ class DialogueReader:
         """Names on lines of their own, where there are several and the script begins with one."""
         own = [
             start if start and self._is_candidate(start) and not start.text and start.form in forms else None
-            for _, start in self._lines
+            for _, start, _ in self._lines
         ]
         keys = {start.key for start in own if start}
         return keys if any(own[:2]) and len(keys) > 1 else set()
@@ -231,7 +230,8 @@ class DialogueReader:
         if start.key in self._unknown:
             return False
         known = list(self._names.values())
-        near = difflib.get_close_matches(start.key, list(self._names)[:MAX_NAMES], n=1, cutoff=0.7)
+        keys = list(self._names)[: MAX_NAMES if len(self._unknown) < _LISTED else 0]  # to compare takes long
+        near = difflib.get_close_matches(start.key, keys, n=1, cutoff=0.7)
         meant = f"Names with one: {', '.join(_some(known))}.{f' Did you mean {self._names[near[0]]}?' if near else ''}"
         if self._counts[start.key] > 1 and (start.name[0].isupper() or start.key.isdigit()):
             raise HiggsError(f"{start.name} has no voice. {meant}")
@@ -247,9 +247,9 @@ class DialogueReader:
 
     def _looks_like_script(self) -> bool:
         """Whether names may stand where half of the lines begin, as far as their form tells."""
-        begins = [(start, line.strip()[:60]) for line, start in self._lines]
+        begins = [(start, line.strip()[:60]) for line, start, _ in self._lines]
         alike = sum(bool(start or (_LIKE_NAME.match(line) and not stage_directions(line))) for start, line in begins)
-        is_sure = bool(self.found) or any(start and is_loud(start) for _, start in self._lines)
+        is_sure = bool(self.found) or any(start and is_loud(start) for _, start, _ in self._lines)
         return 2 * alike >= len(self._lines) and (alike > 1 or is_sure)
 
 
@@ -259,22 +259,22 @@ _NO_SPEAKER = (
 )
 
 
-def _are_named(units: Iterable[Parsed], forms: set[Form]) -> bool:
+def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
     """Whether each unit, the first one aside, begins with a name, and there are several."""
-    said = [[start for line, start in unit if not is_neutral(line)] for unit in units]
+    said = [[line.start for line in unit if not line.is_neutral] for unit in units]
     firsts = [starts[0] if starts[0] and starts[0].form in forms else None for starts in said if starts]
     names = [start for start in firsts if start]
     is_all = None not in firsts[1:] and len({start.key for start in names}) > 1
     return is_all and not any(start.name[0].islower() for start in names)
 
 
-def _paragraphs(parts: Iterable[Parsed]) -> list[Parsed]:
+def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]:
     """What blank lines part."""
-    found: list[Parsed] = [[]]
+    found: list[list[ParsedLine]] = [[]]
     for part in parts:
-        for line, start in part:
-            if line.strip():
-                found[-1].append((line, start))
+        for line in part:
+            if line.text.strip():
+                found[-1].append(line)
             elif found[-1]:
                 found.append([])
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from .script import is_pause, read_pauses
 from .tags import TAG_VALUES, is_spoken, stage_directions
@@ -34,6 +35,14 @@ class Start:
     @property
     def key(self) -> str:
         return speaker_key(self.name)
+
+
+class ParsedLine(NamedTuple):
+    """A line of a script, and what it begins with. is_neutral: nobody need be named for it: no word, or a heading."""
+
+    text: str
+    start: Start | None
+    is_neutral: bool
 
 
 def speaker_key(name: str) -> str:
@@ -72,19 +81,19 @@ _RESERVED = frozenset(
 )
 
 
-def starts_of(lines: Sequence[str]) -> list[Start | None]:
-    """What each line begins with, where that may name a speaker: whether it does, the whole script decides.
+def parse(lines: Iterable[str]) -> list[ParsedLine]:
+    """Lines with what each begins with, if that may name a speaker: whether it does, the whole script decides.
 
     A name alone on a line may, if the next line goes on with something else.
     """
-    found = [_start_of(line) for line in lines]
-    following = [*zip(lines[1:], found[1:], strict=True), ("", None)]
-    return [
-        start
-        if start is None or start.form is not Form.ALONE or (after.strip() and not (other and is_loud(other)))
-        else None
-        for start, (after, other) in zip(found, following, strict=False)
-    ]
+    lines = list(lines)
+    starts = [_start_of(line) for line in lines]
+    found = []
+    for line, start, after, other in zip(lines, starts, [*lines[1:], ""], [*starts[1:], None], strict=False):
+        if start and start.form is Form.ALONE and (not after.strip() or (other and is_loud(other))):
+            start = None
+        found.append(ParsedLine(line, start, start is None and _is_neutral(line)))
+    return found
 
 
 def is_loud(start: Start) -> bool:
@@ -92,8 +101,7 @@ def is_loud(start: Start) -> bool:
     return start.form is Form.ALONE and (start.is_bold or start.name.isupper())
 
 
-def is_neutral(line: str) -> bool:
-    """Whether nobody need be named for a line: it has no word, or is a heading."""
+def _is_neutral(line: str) -> bool:
     return not is_spoken(read_pauses(line).text) or _HEADING.match(line.strip()[:_LOOK]) is not None
 
 

@@ -170,7 +170,6 @@ def manner_tags(manner: str) -> dict[str, str]:
     }
 
 
-_SPACES = re.compile(r"\s*")
 # A word, with its signs, that is followed by another one; and the end of a sentence inside it.
 _FIRST_WORD = re.compile(r"([^\s<]+)\s+(?=[^\s<])")
 _STOP = re.compile("[.!?\u2026\u3002\uff01\uff1f]")
@@ -187,7 +186,9 @@ def after_first_word(cleaned: str) -> str:
             emotions += match[0]
         else:
             leading += match[0]
-        at = _SPACES.match(cleaned, match.end()).end()
+        at = match.end()
+        while at < len(cleaned) and cleaned[at].isspace():
+            at += 1
     word = _FIRST_WORD.match(cleaned, at) if emotions else None
     if word is None or not any(character.isalnum() or character == "_" for character in _STOP.split(word[1])[-1]):
         return cleaned
