@@ -83,6 +83,22 @@ def test_v3_zero_shot(v3):
     assert prompt.audio == () and prompt.warnings == () and len(prompt) == len(prompt.ids)
 
 
+def test_only_tags_that_the_model_has_learned_are_advised(v3, tmp_path):
+    (told,) = v3[0].build("Oh [laughs] no.").warnings
+    assert told == '"[laughs]" is read aloud. Write <|sfx:laughter|>Haha instead.'
+    write_tokenizer(tmp_path / "tokenizer.json", [*V3_STRUCTURE, *TAGS])
+    builder = PromptBuilder(tmp_path / "tokenizer.json", config("v3"), learned=["<|prosody:pause|>"])
+    assert builder.build("Oh [laughs] no.").warnings == ('"[laughs]" is read aloud. Write Haha instead.',)
+    assert builder.build("Oh (whispering) no.").warnings == ('"(whispering)" is read aloud. Take it out.',)
+
+
+@pytest.mark.parametrize("markup", ["<speak>", '<break time="1s"/>', "<b>", "</p>", "<Anna>"])
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_markup_is_told(v3, v2, family, markup):
+    (told,) = {"v3": v3, "v2": v2}[family][0].build(f"Hello {markup} there.").warnings
+    assert repr(markup) in told and "SSML and HTML are not followed" in told
+
+
 def test_v3_clone_without_transcript(v3):
     builder, tokenizer = v3
     prompt = builder.build("Hi", Voice(CODES))
