@@ -128,6 +128,8 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     with engine:
         voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
         voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
+        if args.voice and "" not in sheet.speakers:
+            print("warning: nobody speaks with the voice of --voice, since every cue has a name.", file=sys.stderr)
         if film:
             without = [speaker for speaker in sheet.speakers if speaker not in voices]
             voices |= film_voices(engine, sheet, film, without, args.translated)

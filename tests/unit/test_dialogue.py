@@ -299,6 +299,23 @@ def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):
     assert "gone.safetensors" in capsys.readouterr().err
 
 
+def test_the_terminal_tells_what_may_be_meant_otherwise(tmp_path, capsys, voices):
+    script, srt, ann = tmp_path / "scene.txt", tmp_path / "scene.srt", tmp_path / "ann.safetensors"
+    voices["Ann"].save(ann)
+    how = ["--out", str(tmp_path / "scene.wav"), "--device", "cpu", "--max-frames", "10", "--retries", "0"]
+    script.write_text("**Ann:** One apple.\n**Bob (whispering):** Two.\n", encoding="utf-8")
+    assert main(["say", "--script", str(script), *how]) == 0
+    told = capsys.readouterr().err
+    assert "warning: Ann and Bob have only one line each." in told
+    assert 'warning: "(whispering)" of Bob was left out: the model has not learned <|style:whispering|>.' in told
+    srt.write_text("1\n0:01 --> 0:02\nAnn: One.\n\n2\n0:02 -> 0:03\nBob: Two.\n\n3\n0:03 --> 0:04\nBob: Three.\n")
+    assert main(["say", "--srt-in", str(srt), "--voice", str(ann), *how]) == 0
+    told = capsys.readouterr().err
+    assert (
+        "warning: Cue 2 (line 6) was left out: " in told and "warning: nobody speaks with the voice of --voice" in told
+    )
+
+
 def test_only_what_has_changed_is_spoken_again(written, voices):
     edited = [*SCENE[:2], Turn("Ann", "Three and a half."), *SCENE[3:]]
     with opened(written["v3"]) as engine:
