@@ -152,8 +152,7 @@ def narrate(args: argparse.Namespace) -> int:
     if args.transcript and not args.voice:
         raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
     engine = _narrator(args)
-    book = read_book(args.book, args.script, knows_tag=engine.knows_tag)
-    book = said_as(book, pronunciations_in(args.pronunciations))
+    book = said_as(read_book(args.book, args.script, (), engine.knows_tag), pronunciations_in(args.pronunciations))
     with engine:
         voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
         if args.voice:
