@@ -147,7 +147,7 @@ def find_directions(text: str, knows_tag: Callable[[str], bool] = every_tag) -> 
         remedy = (
             f"Write {tag}{sound} instead" if knows_tag(tag) else f"Write {sound} instead" if sound else "Take it out"
         )
-        yield *match.span(), f'"{match[0]}" is read aloud. {remedy}.'
+        yield *match.span(), f'"{shown_name(match[0])}" is read aloud. {remedy}.'
 
 
 def find_markup(text: str) -> Iterator[tuple[int, int, str]]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..errors import shown_name
 from .names import Start
 from .tags import manner_tags
 
@@ -39,8 +40,8 @@ def settings_of(start: Start, knows_tag: Callable[[str], bool], warnings: list[s
             given.volume = min(_LOUDEST, times)
         else:
             warnings.append(
-                f'"{setting.strip()}" of {start.name} was left out. Settings are seed:24, volume:0.5 or volume:-6dB, '
-                f"and speed: {', '.join(_SPEEDS)}."
+                f'"{shown_name(setting.strip())}" of {start.name} was left out. Settings are seed:24, volume:0.5 or '
+                f"volume:-6dB, and speed: {', '.join(_SPEEDS)}."
             )
     return given
 

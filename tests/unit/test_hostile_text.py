@@ -129,6 +129,7 @@ def test_of_many_unknown_tags_the_first_are_named():
         ("[pause " + "x" * 5000 + "] Hi.", "names no length"),
         ("<|" + "x" * 5000 + "|> Hi.", "Unknown tag"),
         ("<b " + "x" * 190 + "> Hi.", "is read aloud"),
+        ("(" + " " * 5000 + "laughs) Hi.", "is read aloud"),
     ],
 )
 def test_a_warning_quotes_a_line_at_most(text, told):
