@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import HiggsError
+from ..errors import HiggsError, shown_name
 from ..json_file import read_json
 from .language import foreign, name_of
 from .tags import TAG_LIKE, TAGS, canonical_tag
@@ -94,7 +94,7 @@ def _is_are(names: list[str]) -> str:
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:
     """ "a", "a and b", "a, b and c"; of many the first, and how many more."""
-    names = list(names)
+    names = list(map(shown_name, names))
     if len(names) > _SHOWN:
         names = [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""

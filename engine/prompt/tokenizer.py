@@ -9,7 +9,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Tokenizer
 
-from ..errors import HiggsError
+from ..errors import HiggsError, shown_name
 from ..json_file import parse_object, read_text
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig
@@ -28,8 +28,7 @@ class Vocabulary:
         data = parse_object(path, source)
         if not isinstance(data.get("model"), dict):
             raise HiggsError(f"{path} is not a tokenizer. {REMEDY}")
-        with contextlib.ExitStack() as stack:
-            stack.push(self._tell)
+        with self._told("read"):
             self._tokenizer = Tokenizer.from_str(source)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -38,13 +37,16 @@ class Vocabulary:
         self._commands = {token: name for name, token in self.added.items() if name.strip()}
         self.guard = TextGuard(self._commands.values(), not self.family.has_tags, str(path))
 
-    def _tell(self, kind, error, traceback):
-        """`tokenizers` raises bare Exception: that type is translated, and all others propagate."""
-        if kind is Exception:
-            raise HiggsError(
-                f"{self.path} cannot be read by tokenizers {tokenizers.__version__} ({error}). "
-                f"Update tokenizers. {REMEDY}"
-            ) from error
+    @contextlib.contextmanager
+    def _told(self, done: str) -> Iterator[None]:
+        """`tokenizers` raises bare Exception, or panics, which is none: these are translated, others propagate."""
+        try:
+            yield
+        except BaseException as error:
+            if type(error) is Exception or type(error).__module__ == "pyo3_runtime":
+                why = f"tokenizers {tokenizers.__version__} ({shown_name(str(error))})"
+                raise HiggsError(f"{self.path} cannot be {done} by {why}. Update tokenizers. {REMEDY}") from error
+            raise
 
     def require(self, names: Sequence[str]) -> None:
         for name in names:
@@ -72,7 +74,9 @@ class Vocabulary:
             if self.guard.is_tag(piece):
                 ids.append(self.added[piece])
                 continue
-            for token in self._tokenizer.encode(piece, add_special_tokens=False).ids:
+            with self._told("used"):
+                tokens = self._tokenizer.encode(piece, add_special_tokens=False).ids
+            for token in tokens:
                 # The spelling is clean, but a tokenizer that normalises may still read a command in look-alikes.
                 if token in self._commands:
                     warn(left_out(self._commands[token]))
