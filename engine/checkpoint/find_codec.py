@@ -11,6 +11,7 @@ from ..json_file import read_json
 from .catalog import CODEC_V2, Repo
 from .codec_layout import CodecWeights, looks_like_codec
 from .discover import CODEC_SUBFOLDER, cached_snapshots
+from .places import is_name
 from .talker_layout import V3_CODEC, unwrapped
 from .tensor_file import TensorFile, open_folder, open_tensors
 
@@ -115,7 +116,7 @@ def _named_codec(folder: Path) -> str | None:
     entry = read_json(path).get("audio_tokenizer") if path.is_file() else None
     if isinstance(entry, dict):
         entry = entry.get("audio_tokenizer_name_or_path")
-    return entry if isinstance(entry, str) and entry else None
+    return entry if is_name(entry) and entry else None
 
 
 def _folders_in(folder: Path) -> list[Path]:

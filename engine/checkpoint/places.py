@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..config import MOST_DIMENSIONS, MOST_HEADER_BYTES, MOST_NAME, MOST_TENSORS
-from ..errors import HiggsError, shown, shown_name
+from ..errors import HiggsError, shown
 from ..json_file import parse_object, refuse_pointer
 
 DTYPES = {
@@ -64,7 +64,7 @@ class Place:
         return torch.from_numpy(data).view(self.dtype).view(self.shape)
 
 
-def is_name(name: object) -> bool:
+def is_name(name: object) -> TypeGuard[str]:
     """Whether a tensor, or a file of tensors, may be called so."""
     return isinstance(name, str) and len(name) <= MOST_NAME and name.isprintable()
 
@@ -98,7 +98,7 @@ def places_in_safetensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]
 
 def refuse_shared(path: Path, places: Mapping[str, Place], size: int) -> None:
     """Raises HiggsError where tensors share bytes of a file: it would take many times its size in memory."""
-    if sum(place.nbytes for place in places.values()) > size:
+    if sum(place.nbytes for place in places.values()) > size - min((one.offset for one in places.values()), default=0):
         raise HiggsError(f"The header of {path} is damaged: its tensors are larger than the file. Download it again.")
 
 
@@ -106,7 +106,8 @@ def _place(path: Path, name: str, entry: object, start: int) -> Place:
     told = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (told.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not is_name(name) or not is_shape(shape) or not is_shape(offsets) or len(offsets) != 2:
-        raise HiggsError(f"The header of {path} is damaged at the tensor {shown_name(name)}. Download the file again.")
+        called = name if is_name(name) else shown(name)
+        raise HiggsError(f"The header of {path} is damaged at the tensor {called}. Download the file again.")
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise HiggsError(f"{path}: {name} is stored as {shown(dtype)}, which is not supported. Use the bf16 files.")
     begin, end = offsets

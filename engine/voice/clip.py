@@ -80,7 +80,7 @@ def _samples(file: Any, what: str, most: float) -> np.ndarray:
         raise HiggsError(f"{what} has {file.channels} channels. Save it with one or two.")
     if (seconds := file.frames / file.samplerate) > most:
         raise _too_long(what, seconds, most)
-    return file.read(dtype="float32", always_2d=True).T
+    return file.read(file.frames, dtype="float32", always_2d=True).T
 
 
 def _too_long(what: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> HiggsError:

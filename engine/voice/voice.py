@@ -149,7 +149,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], int]]:
             yield file, metadata, shape[0]
     except (SafetensorError, OSError) as error:
         raise HiggsError(
-            f"{path} is not a voice file: it cannot be read as safetensors ({error}). "
+            f"{path} is not a voice file: it cannot be read as safetensors ({shown_name(str(error))}). "
             "Choose a file that was saved as a Higgs voice; an audio clip has to be turned into a voice first."
         ) from error
 
