@@ -1,0 +1,288 @@
+"""What reads files, texts and requests of strangers, with a sample of each kind and the ways to spoil it.
+
+The pack is imported as `higgs_tts`, as the tests do, for their writers of GGUF files, EPUBs and LoRAs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import io
+import json
+import pathlib
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import mutations
+import torch
+from samples import (
+    CUES,
+    LINES,
+    LIST,
+    MARKDOWN,
+    MARKS,
+    NAMES,
+    PAUSES,
+    SAID,
+    SCRIPT,
+    SHEET,
+    SHEETS,
+    SRT,
+    TAGS,
+    TEXT,
+    VTT,
+    WORDS,
+)
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def _import_pack():
+    where = {"submodule_search_locations": [str(ROOT)]}
+    spec = importlib.util.spec_from_file_location("higgs_tts", ROOT / "__init__.py", **where)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["higgs_tts"] = module
+    spec.loader.exec_module(module)
+
+
+_import_pack()
+torch.set_num_threads(1)
+
+from higgs_tts.engine import (  # noqa: E402
+    Adapter,
+    Engine,
+    EngineConfig,
+    HiggsError,
+    SamplingParams,
+    Turn,
+    Voice,
+    clip_seconds,
+    cue_names,
+    planned_seconds,
+    read_book,
+    read_book_text,
+    read_clip,
+    read_cues,
+    read_dialogue,
+    read_lines,
+    read_pronunciations,
+    read_voice_head,
+    script_names,
+    text_check_before,
+    with_seed,
+)
+from higgs_tts.engine.checkpoint.load import inspect, load_talker  # noqa: E402
+from higgs_tts.engine.checkpoint.tensor_file import INDEX  # noqa: E402
+from higgs_tts.engine.prompt.card import CARD, read_card  # noqa: E402
+from higgs_tts.engine.tools.tiny import write_tiny  # noqa: E402
+from higgs_tts.engine.voice.clip import check_clip, decode_clip, prepare_clip  # noqa: E402
+from higgs_tts.tests.epub_files import epub  # noqa: E402
+from higgs_tts.tests.gguf_files import Q8_0, write_gguf  # noqa: E402
+from higgs_tts.tests.peft_files import write_adapter  # noqa: E402
+
+CPU = torch.device("cpu")
+PARAMS = SamplingParams(max_frames=2, retries=0)
+
+
+@dataclass
+class Surface:
+    """Something that reads. run(data, folder): reads it; `folder` is the child's own. warm: what it needs first."""
+
+    samples: list[bytes]
+    spoil: Callable[[random.Random, bytes], bytes]
+    run: Callable[[bytes, pathlib.Path], object]
+    warm: Callable[[pathlib.Path], object] = field(default=lambda folder: None)
+
+    def input(self, rng: random.Random) -> bytes:
+        """One of the samples with something wrong."""
+        return self.spoil(rng, rng.choice(self.samples))
+
+
+def prepared(folder: pathlib.Path) -> dict[str, Surface]:
+    """Every surface by name; `folder` is for their samples."""
+    return {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts()}
+
+
+def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
+    v3, old = write_tiny(samples / "v3", "v3"), write_tiny(samples / "old", "v2-boson")
+    (v3 / INDEX).unlink()
+    write_gguf(v3, samples / "gguf" / "higgs.gguf", Q8_0)
+    write_adapter(v3, samples / "lora", "patterns", by_hand=True)
+    card = json.dumps({"languages": ["en", "de"], "tags": ["<|prosody:pause|>"], "one_voice": True}).encode()
+
+    def opened(base: pathlib.Path, name: str) -> dict:
+        """A copy of a checkpoint, with the input in place of one of its files."""
+
+        def warm(place: pathlib.Path):
+            shutil.copytree(base, place / base.name, dirs_exist_ok=True)
+
+        def run(data: bytes, place: pathlib.Path):
+            (place / base.name / name).write_bytes(data)
+            with Engine(EngineConfig(str(place / base.name), device="cpu", context=512)) as engine:
+                return engine.speak(SAID, params=PARAMS)
+
+        return {"samples": [(base / name).read_bytes()], "run": run, "warm": warm}
+
+    def carded(data: bytes, place: pathlib.Path):
+        (place / CARD).write_bytes(data)
+        found = read_card(place)
+        return found.describe(), found.warnings(SAID), _short(found.notes)
+
+    def merged(data: bytes, place: pathlib.Path):
+        target = place / "lora"
+        target.mkdir(exist_ok=True)
+        for path in (samples / "lora").iterdir():
+            shutil.copy(path, target)
+        is_weights = int.from_bytes(data[:8], "little") < 1 << 30
+        (target / ("adapter_model.safetensors" if is_weights else "adapter_config.json")).write_bytes(data)
+        checkpoint = inspect(v3, adapters=[Adapter(str(target))])
+        _short(checkpoint.adapters.warnings)
+        return load_talker(checkpoint, CPU, torch.float32)
+
+    def spoil_lora(rng: random.Random, data: bytes) -> bytes:
+        return mutations.json_of(rng, data) if data.startswith(b"{") else mutations.safetensors_of(rng, data)
+
+    def in_header(rng: random.Random, data: bytes) -> bytes:
+        return mutations.bytes_of(rng, data, rng.choice((400, 4000, 24_000, None)), in_place=rng.random() < 0.7)
+
+    codec = next(path for path in (old / "audio_tokenizer").iterdir() if path.suffix == ".pth")
+    lora = [(samples / "lora" / name).read_bytes() for name in ("adapter_config.json", "adapter_model.safetensors")]
+    return {
+        "safetensors": Surface(spoil=mutations.safetensors_of, **opened(v3, "model.safetensors")),
+        "gguf": Surface(spoil=in_header, **opened(samples / "gguf", "higgs.gguf")),
+        "pickle": Surface(spoil=in_header, **opened(old, f"audio_tokenizer/{codec.name}")),
+        "config": Surface(spoil=mutations.json_of, **opened(v3, "config.json")),
+        "config v2": Surface(spoil=mutations.json_of, **opened(old, "config.json")),
+        "tokenizer": Surface(spoil=mutations.json_of, **opened(v3, "tokenizer.json")),
+        "card": Surface([card], mutations.json_of, carded),
+        "lora": Surface(lora, spoil_lora, merged),
+    }
+
+
+def _short(sentences: tuple[str, ...]):
+    """Warnings and notes are read by users as errors are."""
+    for one in sentences:
+        if len(one) > 1000 or "\n" in one:
+            raise AssertionError(f"a warning of {len(one)} characters: {one[:100]!r}")
+
+
+def _sounds(folder: pathlib.Path) -> dict[str, Surface]:
+    import soundfile
+
+    codes = torch.arange(400).reshape(50, 8)
+    voice = Voice(codes, "What is said.", "Anna", "256+768").save(folder / "voice.safetensors").read_bytes()
+    wave, clips = torch.sin(torch.arange(36_000) / 9).numpy(), []
+    for kind, subtype in (("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "IMA_ADPCM"), ("WAV", "GSM610"), ("FLAC", None),
+                          ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", None), ("AIFF", None), ("CAF", "ALAC_16"),
+                          ("RF64", "PCM_16"), ("W64", "PCM_16"), ("AU", "PCM_16")):  # fmt: skip
+        file = io.BytesIO()
+        soundfile.write(file, wave, 24_000 if subtype != "GSM610" else 8000, format=kind, subtype=subtype)
+        clips.append(file.getvalue())
+
+    def heard(data: bytes, place: pathlib.Path):
+        path = place / "clip.wav"
+        path.write_bytes(data)
+        try:
+            check_clip(*decode_clip(data))
+        except RuntimeError as error:  # as its callers are told
+            raise HiggsError(f"The clip cannot be read as sound ({error}).") from error
+        return clip_seconds(path), prepare_clip(*read_clip(path))
+
+    def loaded(data: bytes, place: pathlib.Path):
+        path = place / "voice.safetensors"
+        path.write_bytes(data)
+        read_voice_head(path)
+        return Voice.load(path)
+
+    def in_header(rng: random.Random, data: bytes) -> bytes:
+        return mutations.bytes_of(rng, data, rng.choice((48, 200, None)), in_place=rng.random() < 0.7)
+
+    return {"voice": Surface([voice], mutations.safetensors_of, loaded), "clip": Surface(clips, in_header, heard)}
+
+
+def _books(folder: pathlib.Path) -> dict[str, Surface]:
+    def reader(suffix: str):
+        def run(data: bytes, place: pathlib.Path):
+            path = place / f"book{suffix}"
+            path.write_bytes(data)
+            book = read_book(path)
+            _short(book.warnings)
+            return [chapter.title.encode() for chapter in book.chapters]
+
+        return run
+
+    def spoil_zip(rng: random.Random, data: bytes) -> bytes:
+        return mutations.zip_of(rng, data, TAGS)
+
+    return {
+        "epub": Surface([epub(folder / "sample.epub").read_bytes()], spoil_zip, reader(".epub")),
+        "markdown": Surface([MARKDOWN.encode()], _as_text(MARKS), reader(".md")),
+        "txt": Surface([TEXT.encode()], _as_text(LINES), reader(".txt")),
+    }
+
+
+def _as_text(tokens: tuple[str, ...]) -> Callable[[random.Random, bytes], bytes]:
+    """Spoils a text, and now and then its encoding."""
+
+    def spoil(rng: random.Random, data: bytes) -> bytes:
+        text = mutations.text_of(rng, data.decode(), tokens)
+        encoding = rng.choice(("utf-8",) * 8 + ("utf-16", "cp1252"))
+        data = text.encode(encoding, "replace")
+        return mutations.bytes_of(rng, data) if rng.random() < 0.05 else data
+
+    return spoil
+
+
+def _texts() -> dict[str, Surface]:
+    def reads(*readers: Callable[[str], object]):
+        def run(data: bytes, place: pathlib.Path):
+            text = data.decode("utf-8", "replace")
+            ends = []
+            for read in readers:  # all of them, whatever the first one says
+                try:
+                    read(text)
+                except HiggsError as error:
+                    ends.append(error)
+            if ends:
+                raise max(ends, key=lambda error: len(str(error)))
+
+        return run
+
+    def cues(text: str):
+        sheet = read_cues(text)
+        _short(sheet.warnings)
+        return sheet.said_as(read_pronunciations(LIST)).speakers, cue_names(text)
+
+    def script(text: str):
+        _short(read_dialogue(text).warnings)
+
+    def hints(text: str):
+        _short(tuple(hint.says for hint in text_check_before().hints(text, is_script=True)))
+
+    planned = functools.partial(planned_seconds, params=SamplingParams(paragraph_gap=0.5), is_dialogue=False)
+    return {
+        "text": Surface([SAID.encode()], _as_text(PAUSES), reads(hints, lambda text: planned([Turn("", text)]))),
+        "script": Surface(
+            [SCRIPT.encode()],
+            _as_text((*NAMES, *PAUSES)),
+            reads(
+                script,
+                script_names,
+                lambda text: read_dialogue(text, ["Anna", "Tom"]),
+                hints,
+                lambda text: read_book_text(text, "A", is_script=True),
+            ),
+        ),
+        "subtitles": Surface([SRT.encode(), VTT.encode()], _as_text(CUES), reads(cues)),
+        "sheet": Surface(
+            [sheet.encode() for sheet in SHEETS],
+            _as_text(SHEET),
+            reads(read_lines, lambda text: with_seed(text, read_lines(text)[0].id, 5)),
+        ),
+        "pronunciations": Surface(
+            [LIST.encode()], _as_text(WORDS), reads(lambda text: read_pronunciations(text).apply(SAID * 20, "Anna"))
+        ),
+    }
