@@ -69,7 +69,7 @@ def bytes_of(rng: random.Random, data: bytes, first: int | None = None, in_place
 def text_of(rng: random.Random, text: str, tokens: tuple[str, ...]) -> str:
     """Tokens of its grammar repeated, lines moved, odd letters and numbers, blanks without end."""
     for _ in range(rng.choice((1, 1, 2, 3))):
-        at, kind = rng.randrange(len(text) + 1), rng.randrange(9)
+        at, kind = rng.choice((rng.randrange(len(text) + 1), len(text))), rng.randrange(9)
         token = rng.choice(tokens)
         if kind in (0, 1, 2):
             repeated = token + rng.choice(("", "", " ", "a", "\n", rng.choice(tokens)))
@@ -134,6 +134,24 @@ def _changed(rng: random.Random, held: object, odd: list[str]) -> object:
     return f"@{len(odd) - 1}@"
 
 
+def gguf_of(rng: random.Random, data: bytes) -> bytes:
+    """A setting of another type or length, odd numbers and bytes in the header, or damage anywhere."""
+    if rng.random() < 0.5:
+        return bytes_of(rng, data, rng.choice((400, 4000, 24_000, None)), in_place=rng.random() < 0.7)
+    held, names = bytearray(data), [*re.finditer(rb"(?:audiocpp|general)\.[a-z_.]+", data[:100_000])]
+    for _ in range(rng.choice((1, 1, 3))):
+        after = rng.choice(names).end()
+        kind = rng.choice((0, 1, 2))
+        if kind == 0:  # the items of an array
+            held[after + 4 : after + 8] = struct.pack("<I", rng.choice((4, 5, 6, 7, 8, 10, 11, 12)))
+        elif kind == 1:  # how many there are
+            held[after + 8 : after + 16] = struct.pack("<Q", rng.choice((0, 1, 2**31, 2**61, 2**64 - 1, 10**6)))
+        else:  # one of them
+            at = after + 16 + 8 * rng.randrange(100)
+            held[at : at + 8] = rng.choice((struct.pack("<q", -1), struct.pack("<d", float("nan")), rng.randbytes(8)))
+    return bytes(held)
+
+
 def safetensors_of(rng: random.Random, data: bytes) -> bytes:
     """As `json_of`, of the header; or damage near the beginning."""
     if rng.random() < 0.25:
@@ -146,8 +164,8 @@ def safetensors_of(rng: random.Random, data: bytes) -> bytes:
 def zip_of(rng: random.Random, data: bytes, tokens: tuple[str, ...]) -> bytes:
     """One file inside changed as a text, compressed otherwise, or the archive itself damaged."""
     kind = rng.random()
-    method = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))
-    method = zipfile.ZIP_LZMA if kind < 0.05 else method
+    packed = (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2) if kind < 0.1 else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    method = rng.choice(packed)
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as given, zipfile.ZipFile(out, "w", method) as made:
         names = given.namelist()

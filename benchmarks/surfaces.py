@@ -51,6 +51,8 @@ def _import_pack():
 _import_pack()
 torch.set_num_threads(1)
 
+from asked import Asked, requests  # noqa: E402
+from asked import spoil as spoil_request  # noqa: E402
 from higgs_tts.engine import (  # noqa: E402
     Adapter,
     Engine,
@@ -103,7 +105,9 @@ class Surface:
 
 def prepared(folder: pathlib.Path) -> dict[str, Surface]:
     """Every surface by name; `folder` is for their samples."""
-    return {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts()}
+    server = Asked()
+    served = {"server": Surface(requests(), spoil_request, server.run, server.warm)}
+    return {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts(), **served}
 
 
 def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
@@ -152,7 +156,7 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
     lora = [(samples / "lora" / name).read_bytes() for name in ("adapter_config.json", "adapter_model.safetensors")]
     return {
         "safetensors": Surface(spoil=mutations.safetensors_of, **opened(v3, "model.safetensors")),
-        "gguf": Surface(spoil=in_header, **opened(samples / "gguf", "higgs.gguf")),
+        "gguf": Surface(spoil=mutations.gguf_of, **opened(samples / "gguf", "higgs.gguf")),
         "pickle": Surface(spoil=in_header, **opened(old, f"audio_tokenizer/{codec.name}")),
         "config": Surface(spoil=mutations.json_of, **opened(v3, "config.json")),
         "config v2": Surface(spoil=mutations.json_of, **opened(old, "config.json")),

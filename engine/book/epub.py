@@ -189,7 +189,9 @@ class _Reader:
     def _data(self, name: str) -> bytes:
         spelled = self._find(name)
         if not spelled:
-            raise HiggsError(f"{self._path} is not a whole EPUB: {name} is missing in it. Download or export it again.")
+            raise HiggsError(
+                f"{self._path} is not a whole EPUB: {shown_name(name)} is missing in it. Download or export it again."
+            )
         about = self._archive.getinfo(spelled)
         self._bytes -= about.file_size
         if self._bytes < 0:

@@ -53,8 +53,15 @@ def decode_clip(
     data: bytes, most: float = MAX_CLIP_SECONDS, what: str = "The reference clip"
 ) -> tuple[torch.Tensor, int]:
     """As `read_clip`, of a sound file's bytes -> (wav [C, S] float32, Hz). Raises RuntimeError for what is none."""
-    with _opened(io.BytesIO(data)) as file:
+    with _opened(_Bytes(data)) as file:
         return torch.from_numpy(_samples(file, what, most)), file.samplerate
+
+
+class _Bytes(io.BytesIO):
+    """A file in memory; where damage has it seek before its beginning, soundfile would print a traceback."""
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return super().seek(max(0, offset) if whence == os.SEEK_SET else offset, whence)
 
 
 def _opened(file: str | os.PathLike | BinaryIO) -> Any:
