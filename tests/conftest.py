@@ -2,6 +2,7 @@
 would find the pack's folder instead of ComfyUI's nodes.py."""
 
 import importlib.util
+import os
 import pathlib
 import sys
 
@@ -26,6 +27,7 @@ if "higgs_tts" not in sys.modules:
 from higgs_tts.engine import config  # noqa: E402
 from higgs_tts.engine.cuda import cubin_cache  # noqa: E402
 from higgs_tts.engine.decode.executors import EXECUTORS  # noqa: E402
+from higgs_tts.tests.skips import unexpected  # noqa: E402
 from higgs_tts.tests.traced import TracedExecutor  # noqa: E402
 
 EXECUTORS["traced"] = TracedExecutor
@@ -50,6 +52,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.relative_to(ROOT).as_posix().startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Fails the run for skips that the list in ALLOWED_SKIPS does not name; without the variable all are allowed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if (list_ := os.environ.get("ALLOWED_SKIPS")) and reporter and exitstatus == pytest.ExitCode.OK:
+        reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", [])]
+        if wrong := unexpected(reasons, ROOT / list_):
+            reporter.write_line("\n".join(["", f"skips that {list_} does not name:", *wrong]), red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session", autouse=True)
