@@ -1,4 +1,4 @@
-"""Draws results/decode.json for the README: milliseconds a step at batch 1, and how batches scale. Needs matplotlib.
+"""Draws results/decode.json for docs/performance.md: ms a step at batch 1, and how batches scale. Needs matplotlib.
 
 The background is opaque, so that the picture reads the same on a light and on a dark page.
 """
