@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from .cluster.cluster import Cluster
 
 _SMALL_VOICE = (
-    "No --model given, so the embedded model speaks. It is very small, reads English only and sounds like an old "
-    f"synthesiser; see {EMBEDDED / 'README.md'}."
+    f"No --model given, so the embedded model speaks. It is small and reads English only; see {EMBEDDED / 'README.md'}."
 )
 
 

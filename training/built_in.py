@@ -18,16 +18,43 @@ from .speak import speak
 from .speaker import Speaker
 
 BUILT_IN = {
-    "amber": ("bella", "The garden is quiet after the rain. I will make some tea, and read by the window until it gets dark."),
-    "clara": ("emma", "You can see the harbour from the kitchen. In the morning, the boats come in before anybody is awake."),
-    "henry": ("lewis", "He kept the old map in a drawer by the door. Nobody had asked to see it for twenty years."),
-    "jack": ("michael", "We drove all night with the radio on. By the time the sun came up, we could smell the sea."),
-    "marcus": ("fenrir", "Listen carefully, because I will only say this once. The key is under the third stone on the left."),
-    "nora": ("sarah", "I found your letter in a book this morning. It made me laugh so much that I missed my stop."),
-    "oliver": ("george", "My train leaves at noon, so there is no need to hurry. Let us walk along the river and look at the boats."),
-    "ruth": ("kore", "On clear evenings we could see the whole valley from the hill. My brother used to count the lights."),
-    "sky": ("sky", "Wait for me at the corner, I'm almost there! You won't believe what happened at work today."),
-}  # fmt: skip
+    "amber": (
+        "bella",
+        "The garden is quiet after the rain. I will make some tea, and read by the window until it gets dark.",
+    ),
+    "clara": (
+        "emma",
+        "You can see the harbour from the kitchen. In the morning, the boats come in before anybody is awake.",
+    ),
+    "henry": (
+        "lewis",
+        "He kept the old map in a drawer by the door. Nobody had asked to see it for twenty years.",
+    ),
+    "jack": (
+        "michael",
+        "We drove all night with the radio on. By the time the sun came up, we could smell the sea.",
+    ),
+    "marcus": (
+        "fenrir",
+        "Listen carefully, because I will only say this once. The key is under the third stone on the left.",
+    ),
+    "nora": (
+        "sarah",
+        "I found your letter in a book this morning. It made me laugh so much that I missed my stop.",
+    ),
+    "oliver": (
+        "george",
+        "My train leaves at noon, so there is no need to hurry. Let us walk along the river and look at the boats.",
+    ),
+    "ruth": (
+        "kore",
+        "On clear evenings we could see the whole valley from the hill. My brother used to count the lights.",
+    ),
+    "sky": (
+        "sky",
+        "Wait for me at the corner, I'm almost there! You won't believe what happened at work today.",
+    ),
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -357,7 +357,7 @@ def subtitles(pace):
 
 def test_real_speech_is_made_to_fit(engine):
     pytest.importorskip("av")
-    cues = read_cues(subtitles(0.75)).cues
+    cues = read_cues(subtitles(0.6)).cues
     voices = {}
     speech = speak_cues(engine, cues, voices, SamplingParams(seed=1), CueParams(run_on=0.1))
     counts = fit_counts(speech)

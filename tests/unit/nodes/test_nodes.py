@@ -445,7 +445,7 @@ class TestDialogue:
         run.engine.card = types.SimpleNamespace(one_voice=True)
         voices = {"voice_1": replace(VOICE, name="amber"), "voice_2": replace(OTHER, name="Oliver")}
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nCleo: Three.", voices=voices)
-        assert [voice.name for voice in given.values()] == ["amber", "Oliver", "ruth"]
+        assert [voice.name for voice in given.values()] == ["amber", "Oliver", "clara"]
 
     @pytest.mark.parametrize(
         "script", ["Cleo = anna.safetensors\nCleo: One.", "Cleo = Anna\nCleo: One.", "Anna: One.\nAnna: Two."]
