@@ -29,13 +29,15 @@ from common import commit  # noqa: E402
 from hearing import Dnsmos, Whisper, longest_silence, pitch, similarity, voice_print, word_errors  # noqa: E402
 from voice_clips import KNOWN, plain  # noqa: E402
 
-from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams  # noqa: E402
+from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams, read_clip  # noqa: E402
+from engine.resample import resample  # noqa: E402
 from training import corpus  # noqa: E402
 
-PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")
+PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")  # and people, where --people names folders
 MANY = 500  # sentences that must end well
 COMPARED = 30  # sentences of the other checkpoints
 TAGGED = 20  # sentences, each with every tag and without
+CLONED = 3  # clips of a person, each for as many sentences
 LONG_TEXT, WINDOW = 14, 4 * SAMPLE_RATE
 MOST_SILENCE = 1.5  # seconds
 LONGER = 0.15  # seconds more silence than without the tag: a pause that can be heard
@@ -67,9 +69,7 @@ def flite(text: str) -> torch.Tensor:
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
         subprocess.run(["flite", "-voice", "slt", "-t", plain(text), "-o", file.name], check=True)
         samples, rate = soundfile.read(file.name, dtype="float32")
-    return torch.from_numpy(
-        np.interp(np.arange(0, len(samples), rate / SAMPLE_RATE), np.arange(len(samples)), samples)
-    ).float()
+    return resample(torch.from_numpy(samples), rate, SAMPLE_RATE)
 
 
 class Quality:
@@ -79,6 +79,7 @@ class Quality:
         self.engine, self.params, self.count, self.others = engine, params, count, others
         self.clips = json.loads((clips / "list.json").read_text(encoding="utf-8"))
         self.folder = clips
+        self.persons: list[pathlib.Path] = []
 
     def sound(self, row: dict) -> torch.Tensor:
         return torch.from_numpy(soundfile.read(self.folder / f"{row['name']}.wav", dtype="float32")[0])
@@ -205,6 +206,28 @@ class Quality:
             | {"each": clones}
         }
 
+    def people(self) -> dict:
+        """A real person's clips: the first three cloned, the others what the person sounds like."""
+        texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=17)]
+        found = {}
+        for folder in self.persons:
+            wavs = [(torch.from_numpy(wav), rate) for wav, rate in map(read_clip, sorted(folder.glob("*.wav")))]
+            prints = [voice_print(resample(wav.mean(0), rate, SAMPLE_RATE)) for wav, rate in wavs]
+            own = np.mean(prints[CLONED:], 0)
+            clones = [
+                self.say(text, self.engine.encode_voice(*wav, None, folder.name)).wav
+                for wav in wavs[:CLONED]
+                for text in texts[:CLONED]
+            ]
+            usual = float(np.median([pitch(resample(wav.mean(0), rate, SAMPLE_RATE)) for wav, rate in wavs]))
+            found[folder.name] = {
+                "of_itself": round(float(np.mean([similarity(one, own) for one in prints[:CLONED]])), 3),
+                "similarity": [round(similarity(voice_print(wav), own), 3) for wav in clones],
+                "pitch": [round(pitch(wav) / usual, 3) for wav in clones],
+                "default_voice": round(similarity(voice_print(self.say(texts[0]).wav), own), 3),
+            }
+        return {"people": found}
+
     def long(self) -> dict:
         """A long text without a voice: how much every window of 4 s sounds like the default voice."""
         texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=11)][:LONG_TEXT]
@@ -223,6 +246,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--sentences", type=int, default=200, help="of the part sentences")
     parser.add_argument("--compare", nargs="*", default=[], help="NAME=FOLDER of other checkpoints, or flite")
+    parser.add_argument("--people", nargs="*", type=pathlib.Path, default=[], help="folders of a person's WAV files")
     parser.add_argument("--temperature", type=float, default=SamplingParams.temperature)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, help="file of the result, in which other parts stay")
@@ -234,6 +258,7 @@ def main() -> None:
     result = {"date": str(datetime.date.today()), "commit": commit(), "torch": torch.__version__}
     with Engine(EngineConfig(model=given.model, device="cpu")) as engine:
         quality = Quality(given.clips, engine, params, given.sentences, others)
+        quality.persons = given.people
         for part in given.parts.split(","):
             result |= getattr(quality, part)()
     if out:
