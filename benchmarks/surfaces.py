@@ -97,6 +97,7 @@ class Surface:
     spoil: Callable[[random.Random, bytes], bytes]
     run: Callable[[bytes, pathlib.Path], object]
     warm: Callable[[pathlib.Path], object] = field(default=lambda folder: None)
+    limit: float = 6.0  # seconds of its own time, after which it hangs
 
     def input(self, rng: random.Random) -> bytes:
         """One of the samples with something wrong."""
@@ -106,7 +107,7 @@ class Surface:
 def prepared(folder: pathlib.Path) -> dict[str, Surface]:
     """Every surface by name; `folder` is for their samples."""
     server = Asked()
-    served = {"server": Surface(requests(), spoil_request, server.run, server.warm)}
+    served = {"server": Surface(requests(), spoil_request, server.run, server.warm, limit=60.0)}  # it speaks, too
     return {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts(), **served}
 
 
@@ -279,6 +280,7 @@ def _texts() -> dict[str, Surface]:
                 hints,
                 lambda text: read_book_text(text, "A", is_script=True),
             ),
+            limit=12.0,  # five readers of up to 600,000 characters
         ),
         "subtitles": Surface([SRT.encode(), VTT.encode()], _as_text(CUES), reads(cues)),
         "sheet": Surface(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class ParsedLine(NamedTuple):
     is_neutral: bool
 
 
+@functools.lru_cache(1024)
 def speaker_key(name: str) -> str:
     """By which a speaker's name is known, however it is written."""
     key = " ".join(name.replace("_", " ").split()).casefold()
