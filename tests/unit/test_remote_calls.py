@@ -7,6 +7,7 @@ models read the calls. Without it the fields' names are compared with those in d
 from __future__ import annotations
 
 import base64
+import importlib.util
 import io
 import json
 import os
@@ -45,7 +46,7 @@ VOICES = {"none": None, "clip": a_voice(), "named": named_voice("jake")}
 every_voice = pytest.mark.parametrize("voice", VOICES)
 
 
-def published_model(name, monkeypatch):
+def published_model(name, monkeypatch, folder):
     """The request model out of its wheel, without what its package imports besides."""
     source = PUBLISHED[name]
     wheel = pathlib.Path(os.environ.get("SPEECH_WHEELS", ".")) / source["wheel"]
@@ -55,24 +56,26 @@ def published_model(name, monkeypatch):
     for package in ("sglang_omni", "sglang_omni.client", "sglang_omni.client.types"):
         monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
     sys.modules["sglang_omni.client.types"].UsageInfo = type("UsageInfo", (pydantic.BaseModel,), {})
-    module = types.ModuleType(f"published_{name.partition('-')[0]}")
+    path = folder / f"published_{name.partition('-')[0]}.py"
+    path.write_bytes(zipfile.ZipFile(wheel).read(source["file"]))
+    assert path.read_text("utf-8").splitlines()[source["line"] - 1].startswith(f"class {source['model']}(")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    text = zipfile.ZipFile(wheel).read(source["file"]).decode()
-    assert text.splitlines()[source["line"] - 1].startswith(f"class {source['model']}(")
-    exec(compile(text, source["file"], "exec"), module.__dict__)
+    spec.loader.exec_module(module)
     return getattr(module, source["model"])
 
 
 @pytest.mark.parametrize("name", ["sglang-omni", "vllm-omni"])
-def test_the_fixture_has_the_fields_of_the_published_model(name, monkeypatch):
-    assert list(published_model(name, monkeypatch).model_fields) == PUBLISHED[name]["fields"]
+def test_the_fixture_has_the_fields_of_the_published_model(name, monkeypatch, tmp_path):
+    assert list(published_model(name, monkeypatch, tmp_path).model_fields) == PUBLISHED[name]["fields"]
 
 
 @every_voice
 @pytest.mark.parametrize("name", ["sglang-omni", "vllm-omni"])
-def test_published_models_read_our_calls(name, voice, monkeypatch):
+def test_published_models_read_our_calls(name, voice, monkeypatch, tmp_path):
     sent = body(KINDS[name], VOICES[voice])
-    read = published_model(name, monkeypatch)(**sent)
+    read = published_model(name, monkeypatch, tmp_path)(**sent)
     for field in sent.keys() & set(PUBLISHED[name]["fields"]):
         assert getattr(read, field) == sent[field], field
 
