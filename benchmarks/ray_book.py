@@ -59,10 +59,10 @@ def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
         opened = time.perf_counter() - began
 
         def kill_one(progress):
-            for member in cluster.team.ready:
-                if not killed and progress.share > KILL_AT and member.frames:
-                    os.kill(member.about.process, signal.SIGKILL)
-                    killed.append(member.about.process)
+            for seat in cluster.workers.ready:
+                if not killed and progress.share > KILL_AT and seat.member and seat.member.parts:
+                    os.kill(seat.about.process, signal.SIGKILL)
+                    killed.append(seat.about.process)
 
         spread = narrate(cluster, book, folder / "ray", *what[2:], on_progress=kill_one, devices=cluster.devices)
     with_ray, without = digests(folder / "ray"), digests(folder / "plain")

@@ -32,7 +32,7 @@ def first_sound(args, result: dict):
 
 def first_chunk(engine, voice) -> tuple[float, float]:
     """Milliseconds until the first chunk, the median of five calls after two, and of sound in it."""
-    from engine import SamplingParams
+    from engine import Listener, SamplingParams
 
     waited, held = [], []
     for _ in range(7):
@@ -42,7 +42,7 @@ def first_chunk(engine, voice) -> tuple[float, float]:
             TWENTY_WORDS,
             voice,
             SamplingParams(max_frames=50),
-            on_audio=lambda wav, heard=heard: heard.append((time.perf_counter(), len(wav))),
+            listener=Listener(on_audio=lambda wav, heard=heard: heard.append((time.perf_counter(), len(wav)))),
         )
         waited.append(1000 * (heard[0][0] - began))
         held.append(heard[0][1] / 24)
@@ -51,12 +51,14 @@ def first_chunk(engine, voice) -> tuple[float, float]:
 
 def _streaming(engine) -> dict:
     """Frames a second over 20 s of speech, with somebody listening and with nobody."""
-    from engine import SamplingParams
+    from engine import Listener, SamplingParams
 
     rates = {"on": [], "off": []}
     for _ in range(5):
         for name, listener in (("on", lambda wav: None), ("off", None)):
-            speech = engine.speak(TWENTY_WORDS, params=SamplingParams(max_frames=500, retries=0), on_audio=listener)
+            speech = engine.speak(
+                TWENTY_WORDS, params=SamplingParams(max_frames=500, retries=0), listener=Listener(on_audio=listener)
+            )
             rates[name].append(speech.frames_per_second)
     return {f"frames_per_s_{name}": round(statistics.median(values), 1) for name, values in rates.items()}
 

@@ -40,12 +40,12 @@ from .config import (
     ServerConfig,
     range_of,
 )
+from .device_pool import Engines
 from .dubbing.mix import mix_speech
 from .dubbing.references import cut_references
 from .dubbing.report import cue_lines, cue_summary
 from .dubbing.speak import CueSpeech, speak_cues
 from .engine import Engine
-from .engines import Engines
 from .errors import HiggsError
 from .file_list import FileList, write_file
 from .plain_text import decode_text, doubts
@@ -63,6 +63,7 @@ from .remote.address import Address, read_addresses
 from .remote.engine import RemoteEngine
 from .resample import check_rate, resample
 from .result import Retaken, SpeechResult, SpokenTurn, duration
+from .speech_input import Listener
 from .subtitles import to_srt, turn_to_srt
 from .text_check import text_check, text_check_before
 from .transcribe import WHISPERS, download_whisper, find_whispers, transcribe
@@ -112,6 +113,7 @@ __all__ = [
     "HiggsError",
     "Hint",
     "LinesRow",
+    "Listener",
     "Pronunciations",
     "RemoteEngine",
     "Retaken",

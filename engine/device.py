@@ -6,6 +6,20 @@ import torch
 
 from .errors import HiggsError
 
+ALL_GPUS = "all GPUs"
+
+
+def devices_of(name: str) -> list[str]:
+    """Names of the devices that a user names: one, several with commas between, or all GPUs.
+
+    Raises HiggsError where there is no GPU to be one of all.
+    """
+    if name != ALL_GPUS:
+        return [part.strip() for part in name.split(",")]
+    if not torch.cuda.is_available():
+        raise HiggsError(f"The device is {ALL_GPUS}, but PyTorch sees no CUDA GPU here. Use cpu or auto.")
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
 
 def device_of(name: str) -> torch.device:
     """The device of that name, always with its index where it has one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,28 +14,27 @@ from .checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from .checkpoint.digest import fingerprint_of
 from .checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
 from .codec.model import encode_once
-from .codec.waveform import Waveform
-from .config import MAX_BATCH, EngineConfig, SamplingParams
+from .config import EngineConfig
 from .decode.kept_codes import KeptCodes
 from .device import device_of
+from .device_decoder import DeviceDecoder
 from .dtypes import auto_dtype, compute_dtype
 from .errors import HiggsError
-from .generation import Batch, generate
-from .interface import OnFrame, Speaking, SpeechInterface
 from .loaded_model import LoadedModel, planned_bytes
 from .memory import device_bytes, free_bytes
 from .prompt.builder import PromptBuilder
 from .prompt.card import read_card
 from .prompt.script import Turn
-from .relay import SoundMaker
-from .request import DialogueOptions, Listener, SpeechRequest
+from .request import SpeechRequest
 from .result import SpeechResult
+from .speech_api import SpeechAPI
+from .speech_input import DialogueOptions, Listener, SpeechInput
 from .threads import few_threads
 from .voice.clip import Wave, check_clip, prepare_clip
 from .voice.voice import Voice
 
 
-class Engine(SpeechInterface):
+class Engine(SpeechAPI):
     """Speaks with one checkpoint on one device.
 
     Making it reads headers only. `open` puts weights, cache and codec on the device, `close` drops them all; both may
@@ -54,6 +53,7 @@ class Engine(SpeechInterface):
         self.config = config
         self.dtype = compute_dtype(config.dtype, self.device)
         self.card = read_card(self.checkpoint.folder)
+        self.model = self.checkpoint.folder.resolve().name
         self.context = min(config.context, self.checkpoint.config.max_context)
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config, self.card.tags)
         self._lock = threading.RLock()
@@ -175,36 +175,11 @@ class Engine(SpeechInterface):
             codes = encode_once(codec.config, codec.read("encoder", self.device), clip)
         return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
 
-    @contextlib.contextmanager
-    def speaking(self, on_frame: OnFrame | None) -> Iterator[Speaking]:
-        with self.at_work() as (loaded, waveform):
-
-            def tick(done: int, expected: int):
-                self.require_open()
-                if on_frame is not None:
-                    on_frame(done, expected)
-
-            yield Speaking(waveform, tick, functools.partial(generate, loaded, waveform=waveform))
-
     def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
         # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
         of_text = self.card.warnings("\n".join(turn.text for turn in turns))
         warnings = *speech.warnings, *self.checkpoint.adapters.warnings, *of_text
         return replace(speech, warnings=tuple(dict.fromkeys(warnings)))
-
-    @contextlib.contextmanager
-    def together(self, rows: int = MAX_BATCH) -> Iterator[Batch]:
-        """A batch of up to so many rows for requests that come and go; nothing else speaks meanwhile.
-
-        For one thread, which looks by `require_open` whether to stop. Raises HiggsError when the engine is not open.
-        """
-        with (
-            torch.inference_mode(),
-            self.at_work() as (loaded, waveform),
-            loaded.runner_for(rows, self.context, alone=False) as runner,
-            Batch(loaded, runner, waveform, self.request) as batch,
-        ):
-            yield batch
 
     def require_open(self) -> None:
         """Raises HiggsError when somebody closes the engine."""
@@ -217,42 +192,25 @@ class Engine(SpeechInterface):
         return self._closing or not self.opened
 
     @contextlib.contextmanager
-    def at_work(self) -> Iterator[tuple[LoadedModel, Waveform]]:
-        """While one thread speaks: what is on the device, and what makes sound.
-
-        Raises HiggsError when the engine is not open.
-        """
+    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[DeviceDecoder]:
+        """The decoder, for one thread; another that speaks or closes the engine waits. See `SpeechAPI.decoding`."""
         size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
         with self._lock, self._on_device(), few_threads(self.device, size):
             if self._loaded is None:
                 raise HiggsError("The engine is not open. Open it before speaking.")
-            waveform = Waveform(self._loaded.decoder, self._loaded.pool)
             self._speaking = True
             try:
-                yield self._loaded, waveform
+                yield DeviceDecoder(self._loaded, self.encode_voice, self.require_open)
             finally:
-                waveform.close()
                 self._speaking = False
                 if self._drop_after:
                     self._drop()
 
-    def request(
-        self,
-        waveform: SoundMaker,
-        turns: Sequence[Turn],
-        voices: Mapping[str, Voice],
-        params: SamplingParams | None,
-        scene: str | None,
-        listener: Listener,
-        dialogue: DialogueOptions | None = None,
-    ) -> SpeechRequest:
-        for name, voice in voices.items():
+    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+        for name, voice in what.voices.items():
             if voice.codec not in ("", self.checkpoint.codec.config.name):
                 raise HiggsError(
                     f"The voice{f' of {name}' if name else ''} was made with a different model and does not work with "
                     "this one. Create it again from its clip."
                 )
-        size = self.context, self.checkpoint.config.codebooks
-        return SpeechRequest(
-            self._builder, size, waveform, turns, voices, params or SamplingParams(), scene, listener, dialogue
-        )
+        return SpeechRequest(self._builder, (self.context, self.checkpoint.config.codebooks), what, listener, dialogue)

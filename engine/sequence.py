@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,6 +42,8 @@ class Sequence:
     expected: int = 0  # frames it takes, by estimate
     budget: int = 0  # frames that its prompt leaves room for in the context
     bounds: Bounds = Bounds()
+    caller: int = 0  # whose it is: a free row goes to the caller with the fewest
+    listened: bool = False  # whether somebody waits for its first sound
 
     num_generated: int = field(default=0, init=False)  # step outputs that the host has read
     num_frames: int = field(default=0, init=False)  # whole frames in `codes`
@@ -47,6 +51,7 @@ class Sequence:
     pending: torch.Tensor | None = field(default=None, init=False)  # step outputs [n, K] that are not whole frames yet
     finished: bool = field(default=False, init=False)  # no more codes come
     ended: bool = field(default=False, init=False)  # finished by itself, not at a limit
+    error: BaseException | None = field(default=None, init=False)  # why it finished before its end
 
     def __len__(self) -> int:
         """Positions of the prompt."""
@@ -56,3 +61,21 @@ class Sequence:
     def remaining(self) -> int:
         """Frames still to come, by estimate."""
         return 0 if self.finished else max(0, self.expected - self.num_frames)
+
+    def fill(self, codes: torch.Tensor, ended: bool) -> None:
+        """Finish it with codes [T, K] that were decoded elsewhere, or before."""
+        self.codes, self.num_frames = [codes], len(codes)
+        self.finished, self.ended = True, ended
+
+    def clear(self) -> None:
+        """Forget what was decoded, so that it can be decoded from the start."""
+        self.codes, self.pending = [], None
+        self.num_generated = self.num_frames = 0
+
+
+def next_fair(waiting: deque[Sequence], running: Iterable[Sequence]) -> Sequence:
+    """Take out of `waiting` the first sequence of the caller that has the fewest among `running`."""
+    counts = Counter(sequence.caller for sequence in running)
+    chosen = min(waiting, key=lambda sequence: counts[sequence.caller])
+    waiting.remove(chosen)
+    return chosen

@@ -19,6 +19,7 @@ from . import (
     CueParams,
     Engine,
     EngineConfig,
+    Engines,
     HiggsError,
     Pronunciations,
     SamplingParams,
@@ -35,9 +36,11 @@ from . import (
 )
 from . import narrate as narrate_book
 from .config import DEFAULT_GRAPHS, GRAPHS, Adapter
+from .device_pool import engine_of
 from .interrupt import STOPPED
 from .optional import import_optional
 from .result import duration
+from .speech_api import SpeechAPI
 from .tools.arguments import make_parser
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
@@ -94,7 +97,7 @@ def say(args: argparse.Namespace) -> int:
             "--voice is for a text. A script names its voices at its head, as in: Alice = alice.safetensors"
         )
     said, outputs = pronunciations_in(args.pronunciations), Outputs(args)
-    with Engine(_engine_config(args)) as engine:
+    with engine_of(_engine_config(args)) as engine:
         if args.script:
             speech = with_bar(_dialogue(engine, Path(args.script), params, args, said))
         else:
@@ -120,7 +123,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
     path = Path(args.srt_in)
     film, bed = (read_film(given) if given else None for given in (args.film, args.bed))
-    engine = Engine(_engine_config(args))
+    engine = engine_of(_engine_config(args))
     sheet, said = cues_in(path, film is not None, engine.knows_tag), pronunciations_in(args.pronunciations)
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     outputs = Outputs(args, rate, 1 if below is None else len(below))
@@ -173,10 +176,10 @@ def narrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _narrator(args: argparse.Namespace) -> Engine | Cluster:
+def _narrator(args: argparse.Namespace) -> Engine | Engines | Cluster:
     """What speaks a book: this machine's device, or the workers of a Ray cluster."""
     if args.ray is None and not args.ray_actors:
-        return Engine(_engine_config(args))
+        return engine_of(_engine_config(args))
     import_optional("ray", "remote")  # one sentence where it is missing
     from .cluster.cluster import Cluster
 
@@ -201,7 +204,7 @@ def serve(args: argparse.Namespace) -> int:
     from .serve.serve import serve as run
 
     limits = Limits(args.max_characters, args.max_calls)
-    with Engine(replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
+    with engine_of(replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
         run(engine, args.host, args.port, args.voices, args.api_key, limits, print)
     return 0
 
@@ -271,7 +274,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
     )
 
 
-def _voice(engine: Engine | Cluster, path: str, transcript: str | None) -> Voice:
+def _voice(engine: SpeechAPI, path: str, transcript: str | None) -> Voice:
     """A voice file, or a clip encoded now."""
     if Path(path).suffix == ".safetensors":
         if transcript:
@@ -281,7 +284,7 @@ def _voice(engine: Engine | Cluster, path: str, transcript: str | None) -> Voice
 
 
 def _dialogue(
-    engine: Engine, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
+    engine: SpeechAPI, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
 ) -> Callable[..., SpeechResult]:
     """What speaks a script, with the voices that its head names: files, looked for beside the script."""
     dialogue = dialogue_in(path, said, engine.knows_tag)

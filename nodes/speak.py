@@ -14,6 +14,7 @@ from ..engine import (
     VERSION,
     CueSpeech,
     HiggsError,
+    Listener,
     Pronunciations,
     Retaken,
     SamplingParams,
@@ -136,19 +137,19 @@ def with_player(speak: Callable[..., SpeechResult], seed: int | None = None, sai
     with events.heard(seed, said) as sound:
         if sound is None:
             return with_bar(speak)
-        listened = functools.partial(speak, on_audio=sound.hear, on_restart=sound.begin_anew)
-        speech = with_bar(listened, sound.step)
+        speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew))
         sound.finish(speech.wav)
     return replace(speech, warnings=(*speech.warnings, *sound.problems()))
 
 
-def with_bar(speak: Callable[..., Speech], step: Callable[[int, int], None] | None = None) -> Speech:
-    """What `speak(on_frame=...)` says, with the node's progress bar; stops within a few frames when asked to.
+def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> Speech:
+    """Return what `speak(listener=...)` says, with the node's progress bar; stops within a few frames when asked to.
 
-    step(done, expected): also called after every step; without it the time that is left stands under the bar.
+    Without an on_frame in `listener` the time that is left stands under the bar.
     """
     bar, left = comfy.utils.ProgressBar(1), progress_text.TimeLeft()
-    tell = step or left.step
+    listener = listener or Listener()
+    tell = listener.on_frame or left.step
 
     def on_frame(done: int, expected: int) -> None:
         if is_exiting():
@@ -159,7 +160,7 @@ def with_bar(speak: Callable[..., Speech], step: Callable[[int, int], None] | No
 
     check_interrupt()
     with left:
-        speech = speak(on_frame=on_frame)
+        speech = speak(listener=replace(listener, on_frame=on_frame))
     bar.update_absolute(speech.frames, speech.frames)  # what was expected is an estimate: end with a full bar
     return speech
 

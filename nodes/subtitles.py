@@ -15,6 +15,7 @@ from ..engine import (
     CueParams,
     CueSheet,
     CueSpeech,
+    Listener,
     Voice,
     check_rate,
     cue_lines,
@@ -130,7 +131,9 @@ class HiggsTTSSubtitles(io.ComfyNode):
             bed = None if bed is None else audio.at_most_stereo(bed)
             # Cues are spoken together and moved in time afterwards, so there is nothing to hear before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:
-                speech = with_bar(functools.partial(speak_cues, *what, even=even_loudness), sound and sound.step)
+                speech = with_bar(
+                    functools.partial(speak_cues, *what, even=even_loudness), Listener(sound and sound.step)
+                )
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
                 if sound is not None:
                     sound.finish(audio.for_player(wav, rate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import io
 import json
@@ -89,13 +90,16 @@ def wav_file(wav: np.ndarray, rate: int = 24_000, subtype: str = "PCM_16") -> by
 
 @dataclass
 class Reply:
-    """What a fake answers. hangs: it never does; cut: it closes the connection in the middle."""
+    """What a fake answers. hangs: it never does; cut: it closes the connection in the middle; parts: a body that comes
+    in parts, and callables in between that wait for something.
+    """
 
     body: bytes = b""
     status: int = 200
     headers: dict = field(default_factory=lambda: {"Content-Type": "audio/wav"})
     hangs: bool = False
     cut: bool = False
+    parts: tuple = ()
 
 
 def refusal(status: int, message: str = "", headers: dict | None = None) -> Reply:
@@ -107,6 +111,22 @@ def refusal(status: int, message: str = "", headers: dict | None = None) -> Repl
 def spoken(body: dict) -> Reply:
     """Speech of what is asked for."""
     return Reply(wav_file(sound_of(body["input"])))
+
+
+def event(kind: str, **content) -> bytes:
+    """A server-sent event in OpenAI's names."""
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **content})}\n\n".encode()
+
+
+def streamed(body: dict, wait=lambda: None, cut: bool = False) -> Reply:
+    """Speech of what is asked for as events, the second half once wait() returns; cut: without it."""
+    data = wav_file(sound_of(body["input"]))[44:]
+    half = len(data) // 4 * 2
+    first, rest = (
+        event("speech.audio.delta", audio=base64.b64encode(part).decode()) for part in (data[:half], data[half:])
+    )
+    parts = (first, wait) if cut else (first, wait, rest, event("speech.audio.done", finish_reason="stop"))
+    return Reply(headers={"Content-Type": "text/event-stream"}, parts=parts)
 
 
 class Fake:
@@ -180,8 +200,11 @@ class Fake:
         handler.send_response(reply.status)
         for name, value in reply.headers.items():
             handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(reply.body)))
+        if not reply.parts:
+            handler.send_header("Content-Length", str(len(reply.body)))
         handler.end_headers()
+        for part in reply.parts:
+            part() if callable(part) else handler.wfile.write(part)
         with contextlib.suppress(OSError):
             handler.wfile.write(reply.body[: len(reply.body) // 2] if reply.cut else reply.body)
         handler.close_connection = True

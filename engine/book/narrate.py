@@ -17,6 +17,7 @@ from ..file_list import FileList, sole_writer, write_errors, write_file
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
 from ..result import Retaken, SpeechResult, SpokenTurn
+from ..speech_input import Listener
 from ..subtitles import Cue, cues_of, srt_of
 from ..threads import one_thread
 from ..voice.voice import Voice, voice_of_speech
@@ -213,7 +214,7 @@ class _Narration:
         self._on_progress(BookProgress(share, left, one.number, len(self._chapters), one.chapter.title))
 
     def _say(self, turns: list[Turn], params: SamplingParams, on_frame: Callable[[int, int], None]) -> SpeechResult:
-        what = turns, self._voices, params, self._scene, on_frame
+        what = turns, self._voices, params, self._scene, Listener(on_frame)
         return self._speaker.speak_turns(*what, reuse=self._store, even=self._even)
 
     def _open(self, one: PlannedChapter) -> ChapterFile:

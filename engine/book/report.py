@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +11,7 @@ from ..config import SamplingParams
 from ..decode.kept_codes import SequenceStore
 from ..prompt.script import Turn
 from ..result import Retaken, SpeechResult, duration
+from ..speech_input import Listener
 from ..voice.voice import Voice
 
 
@@ -26,7 +27,7 @@ class Speaker(Protocol):
         voices: Mapping[str, Voice],
         params: SamplingParams,
         scene: str | None,
-        on_frame: Callable[[int, int], None],
+        listener: Listener,
         *,
         reuse: SequenceStore,
         even: bool,

@@ -43,9 +43,7 @@ class SpokenSequences:
         except (SafetensorError, OSError):
             self.damaged += 1
             return False
-        sequence.ended = metadata.get(_FORMAT) == _ENDED
-        sequence.codes.append(codes)
-        sequence.num_frames, sequence.finished = len(codes), True
+        sequence.fill(codes, metadata.get(_FORMAT) == _ENDED)
         self._filled.add(path)
         return True
 

@@ -1,4 +1,4 @@
-"""A Ray cluster as an engine: joins it or starts one, and speaks with a team of its workers."""
+"""A Ray cluster as an engine: joins it or starts one, and speaks with its workers."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from ..config import EngineConfig, SamplingParams
-from ..crew import Stage, described
+from ..config import EngineConfig
 from ..engine import Engine
-from ..engines import Run
 from ..errors import HiggsError
-from ..interface import OnFrame, Speaking, SpeechInterface
 from ..prompt.script import Turn
-from ..relay import Relay, SoundMaker
-from ..request import DialogueOptions, Listener, SpeechRequest
+from ..request import SpeechRequest
 from ..result import SpeechResult
+from ..speech_api import SpeechAPI
+from ..speech_input import DialogueOptions, Listener, SpeechInput
 from ..voice.clip import Wave
 from ..voice.voice import Voice
-from .shift import Shift
-from .team import Team, own_error
+from .ray_pool import RayPool
+from .seats import Seats, own_error
 
 _STORE_BYTES = 512 << 20  # of the object store, where Ray is started here: sound on its way, which does not stay
 _DEVICES = ("auto", "cuda", "cpu")
 
 
-class Cluster(SpeechInterface):
+class Cluster(SpeechAPI):
     """Speaks as an `Engine` does, on the workers of a Ray cluster, for the length of a `with`.
 
     config: each worker's, with a device of _DEVICES. address: the cluster's; empty: that which runs on this machine,
@@ -50,50 +48,52 @@ class Cluster(SpeechInterface):
         self._config, self._address, self._workers = config, address, workers
         # Makes the prompts, for which it reads headers only and needs no device.
         self._planner = Engine(replace(config, device="cpu", runner="auto"))
-        self.kept = self._planner.kept
+        planner = self._planner
+        self.kept, self.card, self.context, self.model = planner.kept, planner.card, planner.context, planner.model
 
     def __enter__(self) -> Cluster:
         with contextlib.ExitStack() as stack:
             if not ray.is_initialized():
                 _join(self._address, self._workers)
                 stack.callback(ray.shutdown)
-            self.team = self._hire()
-            stack.callback(self.team.close)
-            self.team.gather()
+            self.workers = self._hire()
+            stack.callback(self.workers.close)
+            self.workers.gather()
+            self._pool = RayPool(self.workers)
             self._open = stack.pop_all()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._open.close()
 
-    def _hire(self) -> Team:
+    def _hire(self) -> Seats:
         gpus = int(ray.cluster_resources().get("GPU", 0))
         if self._config.device == "cuda" and not gpus:
             raise HiggsError("The Ray cluster has no GPU. Add a machine that has one, or choose --device cpu.")
         if gpus and self._config.device != "cpu":
             config = replace(self._config, device="cuda:0")  # of the GPUs a worker sees its own alone
-            return Team(config, self._workers or gpus, {"num_gpus": 1})
+            return Seats(config, self._workers or gpus, {"num_gpus": 1})
         machines = sum(node["Alive"] for node in ray.nodes())
-        return Team(replace(self._config, device="cpu"), self._workers or machines, {"num_cpus": 1})
+        return Seats(replace(self._config, device="cpu"), self._workers or machines, {"num_cpus": 1})
 
     @property
     def devices(self) -> int:
         """How many speak together."""
-        return len(self.team.members)
+        return len(self.workers)
 
     @property
     def fingerprint(self) -> str:
         """As an engine's: stands for weights and precision."""
-        return self.team.fingerprint
+        return self.workers.fingerprint
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
         """As `Engine.encode_voice`, by a worker."""
-        for member in self.team.ready:
+        for seat in self.workers.ready:
             try:
-                return ray.get(member.actor.encode_voice.remote(wav, sample_rate, transcript, name))
+                return ray.get(seat.actor.encode_voice.remote(wav, sample_rate, transcript, name))
             except RayTaskError as error:
                 raise own_error(error) from None
-            except RayError:  # it died, and the team hears of it when it speaks
+            except RayError:  # it died, and the pool hears of it when it speaks
                 continue
         raise HiggsError("All workers of the Ray cluster are lost. Run it again.")
 
@@ -101,41 +101,14 @@ class Cluster(SpeechInterface):
         return self._planner.knows_tag(tag)
 
     @contextlib.contextmanager
-    def speaking(self, on_frame: OnFrame | None) -> Iterator[Speaking]:
-        run = _ClusterRun(self.team, relay := Relay(), on_frame)
-        yield Speaking(relay, run.tick, run.speak)
+    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[RayPool]:
+        yield self._pool
 
-    def request(
-        self,
-        waveform: SoundMaker,
-        turns: Sequence[Turn],
-        voices: Mapping[str, Voice],
-        params: SamplingParams | None,
-        scene: str | None,
-        listener: Listener,
-        dialogue: DialogueOptions | None = None,
-    ) -> SpeechRequest:
-        return self._planner.request(waveform, turns, voices, params, scene, listener, dialogue)
+    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+        return self._planner.request(what, listener, dialogue)
 
     def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
         return self._planner.with_warnings(speech, turns)
-
-
-class _ClusterRun(Run):
-    """One call on the cluster."""
-
-    def __init__(self, team: Team, relay: Relay, on_frame: OnFrame | None):
-        super().__init__(relay, on_frame)
-        self._team = team
-
-    def decode(self, request: SpeechRequest, stage: Stage) -> None:
-        shift = Shift(self._team, stage)
-        self.follow(request, shift)
-        ends = [end for _, end in shift.ends.values()]
-        self.peak = max([self.peak, *(end.peak for end in ends)])
-        self.warnings += shift.warnings
-        how = described((kind, end.how) for kind, end in shift.ends.values())
-        request.decoded_by(how, [note for end in ends for note in end.notes])
 
 
 def _join(address: str, workers: int):

@@ -70,10 +70,7 @@ class Waveform:
         self._looks = 0
 
     def poll(self, wait: bool = False) -> None:
-        """Gives sounds the windows that have become ready; wait: and the oldest, which is waited for.
-
-        Raises HiggsError for sound that is not finite.
-        """
+        """Gives sounds the windows that have become ready; wait: and the oldest, which is waited for."""
         if self._waiting:
             self._looks += 1
             if self._looks > _PATIENCE:
@@ -87,9 +84,7 @@ class Waveform:
 
     def _give(self, wavs: list[torch.Tensor]):
         for wav in wavs:
-            if not wav.isfinite().all():
-                raise HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
-            self._owners.popleft().take(wav.clamp(-1.0, 1.0))  # a copy, and pinned memory is free for the next
+            self._owners.popleft().take(wav)
 
     def close(self) -> None:
         """Lets go of the decoder; safe to call twice."""
@@ -113,8 +108,9 @@ class Sound:
         self._kept = 0  # frames of _codes that have been decoded
         self._size = self._missing = 0  # frames of the next window, and how many codes it still waits for
         self._open = 0  # windows under way
-        self._finished = False
-        self._wavs: list[torch.Tensor] = []
+        self._finished = self._heard = False
+        self._fresh: list[torch.Tensor] = []  # windows that `new` has not given yet
+        self.error: HiggsError | None = None  # of sound that is not finite
 
     @property
     def is_complete(self) -> bool:
@@ -124,7 +120,7 @@ class Sound:
     @property
     def low_latency_frames(self) -> int:
         """Frames that the first sound takes, while somebody waits for it; else 0."""
-        return CONTEXT_FRAMES + self._waveform.first_sizes[0] if self.streamed and not self._wavs else 0
+        return CONTEXT_FRAMES + self._waveform.first_sizes[0] if self.streamed and not self._heard else 0
 
     def push(self, codes: torch.Tensor) -> Iterator[None]:
         """The sequence's next codes [t, K]; yields after each window."""
@@ -158,12 +154,14 @@ class Sound:
         self._codes, self._finished = None, True
 
     def take(self, wav: torch.Tensor) -> None:
-        """The next window's sound [n] fp32 on the host, in -1..1."""
+        """The next window's sound [n] fp32 on the host, which is brought into -1..1."""
         self._open -= 1
-        self._wavs.append(wav)
+        self._heard = True
+        if not wav.isfinite().all():
+            self.error = HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
+        self._fresh.append(wav.clamp(-1.0, 1.0))  # a copy, and pinned memory is free for the next
 
-    def wav(self) -> torch.Tensor:
-        """All of it so far, [n] fp32."""
-        if len(self._wavs) > 1:
-            self._wavs = [torch.cat(self._wavs)]
-        return self._wavs[0] if self._wavs else torch.empty(0)
+    def new(self) -> torch.Tensor:
+        """What follows the samples that were given before, [n] fp32."""
+        fresh, self._fresh = self._fresh, []
+        return fresh[0] if len(fresh) == 1 else torch.cat([torch.empty(0), *fresh])

@@ -51,9 +51,8 @@ class KeptCodes:
         if key not in self._kept:
             return False
         self._kept.move_to_end(key)
-        codes, sequence.ended = self._kept[key]
-        sequence.codes.append(codes.long())
-        sequence.num_frames, sequence.finished = len(codes), True
+        codes, ended = self._kept[key]
+        sequence.fill(codes.long(), ended)
         return True
 
     def keep(self, asked: Sequence, spoken: Sequence) -> None:

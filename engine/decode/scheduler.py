@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +11,7 @@ import torch
 
 from ..codes import frames_ready, revert
 from ..errors import HiggsError
-from ..sequence import Sequence
+from ..sequence import Sequence, next_fair
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
 
@@ -30,8 +31,9 @@ class Scheduler:
     has ended may therefore step on for a few frames; they are not counted.
 
     low_latency_frames: decode the first sequence alone, and read as soon as it can have that many frames, until it has
-    them. prefixes: a PrefixCache. Raises HiggsError when a sequence's logits hold NaN or an infinity, and when the
-    blocks of a kernel waited for each other in vain.
+    them. prefixes: a PrefixCache. A sequence whose logits hold NaN or an infinity, or whose prompt finds no memory,
+    finishes with an `error`; the others go on. Raises HiggsError when the blocks of a kernel waited for each other in
+    vain.
     """
 
     def __init__(
@@ -102,9 +104,15 @@ class Scheduler:
             if not self.waiting or None not in self.running or (self.low_latency_frames and self.is_busy):
                 return
             row = self.running.index(None)
-            self.running[row] = sequence = self.waiting.popleft()
-            self._runner.prefill(row, sequence, self._prefixes)
-            yield []
+            sequence = next_fair(self.waiting, filter(None, self.running))
+            try:
+                self._runner.prefill(row, sequence, self._prefixes)
+            except torch.cuda.OutOfMemoryError as error:
+                traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the sequence
+                yield [self._fail(sequence, error.with_traceback(None))]
+            else:
+                self.running[row] = sequence
+                yield []
 
     def _collect(self) -> Outputs:
         """Starts a copy of what the steps since the last one wrote, and reads those that are due."""
@@ -146,7 +154,8 @@ class Scheduler:
             if sequence is None or sequence.finished:
                 continue
             if not finite:
-                raise self._not_finite()
+                outputs.append(self._fail(sequence, self._not_finite()))
+                continue
             start = sequence.num_generated - max(0, num_generated - fresh.shape[1])
             new = fresh[row, start : start + num_generated - sequence.num_generated]
             sequence.num_generated, sequence.finished, sequence.ended = num_generated, bool(done), bool(ended)
@@ -158,6 +167,12 @@ class Scheduler:
             if len(frames) or sequence.finished:
                 outputs.append((sequence, frames))
         return outputs
+
+    def _fail(self, sequence: Sequence, error: BaseException) -> tuple[Sequence, torch.Tensor]:
+        """The last output of a sequence that cannot go on."""
+        self.drop(sequence)
+        sequence.error, self.low_latency_frames = error, 0
+        return sequence, torch.empty(0, self._state.config.codebooks, dtype=torch.int64)
 
     def _not_finite(self) -> HiggsError:
         """Why speech stops over such logits. Prefixes may hold NaN as well, so none is kept."""

@@ -77,7 +77,7 @@ def badness(flaws: Iterable[str]) -> int:
 def another(sequence: Sequence, number: int) -> Sequence:
     """The same chunk with the seed of its take after `number` others; a function of the first take's seed alone."""
     params = replace(sequence.params, seed=(sequence.params.seed + number * _STEP) % (1 << 64))
-    return replace(sequence, params=params)
+    return replace(sequence, params=params, listened=False)
 
 
 def repeats(codes: list[torch.Tensor]) -> bool:

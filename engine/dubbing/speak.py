@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -12,12 +12,13 @@ import torch
 from ..audio.tempo import check_tempo, with_tempo
 from ..config import MOST_FILM_SECONDS, SAMPLE_RATE, CueParams, SamplingParams
 from ..errors import HiggsError
-from ..interface import SpeechInterface
 from ..prompt.chunking import estimate_frames
 from ..prompt.cues import Cue, CueTurns, srt_time, write_srt
 from ..prompt.script import Turn
 from ..prompt.tags import TAG_LIKE, delivery_slot
 from ..result import SpeechResult
+from ..speech_api import SpeechAPI
+from ..speech_input import Listener
 from ..voice.voice import Voice
 from .timeline import Timeline
 
@@ -69,21 +70,23 @@ class CueSpeech:
 
 
 def speak_cues(
-    engine: SpeechInterface,
+    engine: SpeechAPI,
     cues: Sequence[CueTurns],
     voices: Mapping[str, Voice] = MappingProxyType({}),
     params: SamplingParams | None = None,
     fit: CueParams | None = None,
     scene: str | None = None,
-    on_frame: Callable[[int, int], None] | None = None,
+    listener: Listener | None = None,
     reuse: bool = True,
     even: bool = True,
 ) -> CueSpeech:
-    """Says cues in the order of their starts, each at its time; the rest is as for `Engine.speak_turns`.
+    """Say cues in the order of their starts, each at its time; the rest is as for `Engine.speak_turns`.
+
+    Of the listener only on_frame is called: a cue's sound may be made again to fit.
 
     Raises HiggsError where no cue has a word, and for a cue beyond MOST_FILM_SECONDS, before anything is spoken.
     """
-    run = _CueRun(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), on_frame)
+    run = _CueRun(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), listener)
     return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
 
 
@@ -92,14 +95,14 @@ class _CueRun:
 
     def __init__(
         self,
-        engine: SpeechInterface,
+        engine: SpeechAPI,
         voices: Mapping[str, Voice],
         params: SamplingParams,
         fit: CueParams,
-        on_frame: Callable[[int, int], None] | None,
+        listener: Listener | None,
     ):
         self._engine, self._voices, self._params, self._fit = engine, dict(voices), params, fit
-        self._on_frame, self._done, self._ahead = on_frame, 0, 0
+        self._on_frame, self._done, self._ahead = listener and listener.on_frame, 0, 0
         self._parts: list[SpeechResult] = []
 
     def all(self, cues: Sequence[CueTurns], options: Mapping) -> CueSpeech:
@@ -169,7 +172,7 @@ class _CueRun:
                 self._on_frame(before + done, before + expected + ahead)
 
         turns = [turn for cue in cues for turn in cue]
-        speech = self._engine.speak_turns(turns, self._voices, self._params, on_frame=tick, **options)
+        speech = self._engine.speak_turns(turns, self._voices, self._params, listener=Listener(tick), **options)
         self._done += speech.frames
         self._voices |= speech.voices  # who got one keeps it
         wavs, gap = iter(speech.turns), torch.zeros(round(_BETWEEN * SAMPLE_RATE))

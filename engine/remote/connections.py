@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import threading
+from collections.abc import Iterator
 from email.message import Message
 from typing import Any, NamedTuple
 
@@ -58,6 +59,14 @@ class Connections:
         self, address: Address, method: str, path: str, body: dict[str, Any] | None = None, seconds: float = 30.0
     ) -> Answer:
         """One call, with a connection of its own. seconds: how long the server may be silent. Raises Broken."""
+        with self.opened(address, method, path, body, seconds) as answer:
+            return Answer(answer.status, answer.headers, whole_body(answer))
+
+    @contextlib.contextmanager
+    def opened(
+        self, address: Address, method: str, path: str, body: dict[str, Any] | None, seconds: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        """As `ask`, of an answer that is read while it comes; errors of reading it become Broken as well."""
         headers = {"Accept": "*/*", "Connection": "close", "User-Agent": f"ComfyUI-Higgs-TTS/{VERSION}"}
         if key := address.key:
             headers["Authorization"] = f"Bearer {key}"
@@ -70,8 +79,7 @@ class Connections:
             with self._connected(connection) as opened:
                 opened.settimeout(seconds)
                 connection.request(method, address.path + path, data, headers)
-                answer = connection.getresponse()
-                return Answer(answer.status, answer.headers, _body(answer))
+                yield connection.getresponse()
         except TimeoutError as error:
             raise TimedOut(f"did not answer within {seconds:.0f} s.") from error
         except (OSError, http.client.HTTPException) as error:
@@ -105,7 +113,8 @@ class Connections:
                     socket.socket.shutdown(opened, socket.SHUT_RDWR)  # also below TLS, which would wait for the reader
 
 
-def _body(answer: http.client.HTTPResponse) -> bytes:
+def whole_body(answer: http.client.HTTPResponse) -> bytes:
+    """The rest of an answer. Raises Broken where its end is missing."""
     data = answer.read(_MOST_BYTES)
     if answer.length:  # http.client says nothing of it
         raise Broken("closed the connection in the middle of its answer.")

@@ -32,7 +32,7 @@ class Found:
     warnings: tuple[str, ...]
 
 
-def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Callable[[], None]) -> Found:
+def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Callable[[], object]) -> Found:
     """Asks all of them at once. on_wait() is called meanwhile and may raise to stop.
 
     Raises HiggsError where none can speak.

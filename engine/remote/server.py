@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import io
+import json
 import wave
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from .. import pcm
-from ..config import FRAME_RATE, SAMPLE_RATE
+from ..config import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE
 from ..errors import HiggsError
 from ..prompt.card import Card
 from ..resample import resample
 from ..voice.clip import MIN_CLIP_SECONDS, decode_clip
 from ..voice.voice import Voice
 from .address import Address
-from .connections import Answer, Connections
+from .connections import Answer, Broken, Connections, whole_body
 from .errors import Failing, Refusal, error_of, no_sound
 from .prompts import NAMED, RemoteSequence
 
@@ -41,11 +45,15 @@ class Kind(Enum):
     OTHER = "a server of another kind"
 
 
+_STREAMING = (Kind.OURS, Kind.SGLANG, Kind.VLLM)  # those that send events while they speak
+_FRAME_BYTES = 2 * FRAME_SAMPLES
+
+
 class Spoken(NamedTuple):
-    """A chunk's sound as frames of samples int16 [T, FRAME_SAMPLES], and whether it ended by itself."""
+    """The next frames of a chunk, samples int16 [T, FRAME_SAMPLES]; of the last ones, whether it ended by itself."""
 
     frames: torch.Tensor
-    ended: bool
+    ended: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +82,8 @@ class Server:
     def body(self, said: RemoteSequence) -> dict[str, Any]:
         """The call's JSON. Sampling stands in it twice, for vLLM-Omni drops what it does not find in extra_params."""
         body: dict[str, Any] = {"input": said.content, "response_format": "wav"}
+        if said.listened and self.kind in _STREAMING:
+            body |= {"response_format": "pcm", "stream": True, "stream_format": "sse"}
         if self.model:
             body["model"] = self.model
         if isinstance(said.voice, Voice):
@@ -90,22 +100,73 @@ class Server:
         body["max_new_tokens"] = params.max_frames
         if self.kind is Kind.OURS:
             body |= {**sampling, "seed": params.seed, "index": said.index, "retries": 0}
-            body["stream"] = False  # with the sound's length, and how it ended
+            body.setdefault("stream", False)  # with the sound's length, and how it ended
             return body | ({"scene": said.scene} if said.scene else {})
         sampling["top_k"] = params.top_k or -1  # how these turn it off
         return body | sampling | {"extra_params": sampling, "seed": foreign_seed(params.seed, said.index)}
 
-    def speak(self, said: RemoteSequence, connections: Connections, seconds: float) -> Spoken:
-        """One call. Raises what errors.py has, and Broken."""
-        answer = connections.ask(self.address, "POST", SPEECH, self.body(said), seconds)
+    def speak(self, said: RemoteSequence, connections: Connections, seconds: float) -> Iterator[Spoken]:
+        """One call: frames as they come, where somebody waits for them and the server streams.
+
+        Raises what errors.py has, and Broken.
+        """
+        with connections.opened(self.address, "POST", SPEECH, self.body(said), seconds) as opened:
+            if opened.status == 200 and opened.headers.get_content_type() == "text/event-stream":
+                yield from self._streamed(said, events_of(opened))
+                return
+            answer = Answer(opened.status, opened.headers, whole_body(opened))
         if answer.status != 200:
             raise error_of(answer, self.address.variable)
         frames = pcm.to_frames(_sound(answer))
         if not len(frames):
             raise Failing("answered with a sound of no length.")
-        reason = answer.headers.get("X-Finish-Reason")
-        ended = len(frames) < said.params.max_frames - _DELAY if reason is None else reason != "length"
-        return Spoken(frames, ended)
+        yield Spoken(frames, self._has_ended(said, len(frames), answer.headers.get("X-Finish-Reason")))
+
+    def _streamed(self, said: RemoteSequence, events: Iterable[Mapping[str, Any]]) -> Iterator[Spoken]:
+        """Frames of events in OpenAI's names, whose sound is PCM of 16 bits at SAMPLE_RATE."""
+        left, count = b"", 0
+        for event in events:
+            kind = event.get("type")
+            if kind == "speech.audio.delta":
+                left += _decoded(event)
+                whole = len(left) - len(left) % _FRAME_BYTES
+                if whole:
+                    yield Spoken(_frames(left[:whole]))
+                    count, left = count + whole // _FRAME_BYTES, left[whole:]
+            elif kind == "error":
+                told = event.get("error")
+                raise Failing(f"failed: {told.get('message') if isinstance(told, Mapping) else told}")
+            elif kind == "speech.audio.done":
+                last = _frames(left + bytes(-len(left) % _FRAME_BYTES))
+                if not count + len(last):
+                    raise Failing("answered with a sound of no length.")
+                yield Spoken(last, self._has_ended(said, count + len(last), event.get("finish_reason")))
+                return
+        raise Broken("closed the connection in the middle of its answer.")
+
+    def _has_ended(self, said: RemoteSequence, frames: int, reason: str | None) -> bool:
+        """Whether speech ended by itself."""
+        return frames < said.params.max_frames - _DELAY if reason is None else reason != "length"
+
+
+def events_of(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+    """The data of server-sent events, each a JSON object on one line."""
+    for line in lines:
+        if line.startswith(b"data:"):
+            with contextlib.suppress(ValueError, RecursionError):  # [DONE], as some servers end
+                if isinstance(event := json.loads(line[5:]), Mapping):
+                    yield event
+
+
+def _decoded(event: Mapping[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(event.get("audio") or "")
+    except (TypeError, ValueError) as error:
+        raise Failing("sent sound that is not base64.") from error
+
+
+def _frames(data: bytes) -> torch.Tensor:
+    return pcm.to_frames(torch.from_numpy(np.frombuffer(data, "<i2").astype(np.float32) / 32768))  # as files are read
 
 
 def foreign_seed(seed: int, index: int) -> int:

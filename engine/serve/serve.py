@@ -11,17 +11,17 @@ from pathlib import Path
 from aiohttp import web
 
 from ..config import KEY_VARIABLE
-from ..engine import Engine
 from ..errors import HiggsError
 from ..prompt.card import Card
 from ..prompt.tags import TAGS
+from ..speech_api import SpeechAPI
 from .app import Limits, Server
 from .speaker import Speaker
 from .voices import VoiceFolder
 
 
 def serve(
-    engine: Engine,
+    engine: SpeechAPI,
     host: str,
     port: int,
     voices: Path | None,
@@ -41,11 +41,10 @@ def serve(
         )
     if voices is not None and not voices.is_dir():
         raise HiggsError(f"{voices} is not a folder. Give the folder of the voices, or leave --voices out.")
-    model = engine.checkpoint.folder.resolve().name
     speaker = Speaker(engine)
     try:
-        server = Server(speaker, VoiceFolder(voices), model, engine.knows_tag, limits, key, told_card(engine))
-        tell(f"{model} at http://{host}:{port}/v1; stop with Ctrl+C")
+        server = Server(speaker, VoiceFolder(voices), engine.model, engine.knows_tag, limits, key, told_card(engine))
+        tell(f"{engine.model} at http://{host}:{port}/v1; stop with Ctrl+C")
         try:
             web.run_app(
                 server.app(), host=host, port=port, print=lambda line: None, access_log=None, handler_cancellation=True
@@ -56,7 +55,7 @@ def serve(
         speaker.close()
 
 
-def told_card(engine: Engine) -> Card:
+def told_card(engine: SpeechAPI) -> Card:
     """What callers are told of the model: its card, with the tags that it follows; None where these are all."""
     known = tuple(filter(engine.knows_tag, TAGS))
     return replace(engine.card, tags=None if len(known) == len(TAGS) else known)

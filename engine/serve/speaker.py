@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import MAX_BATCH, SamplingParams
-from ..engine import Engine
+from ..decoder import ReferenceClip, Session, Stage
+from ..drive import Drive, Ended
 from ..errors import HiggsError
-from ..generation import Batch
 from ..prompt.script import Turn
-from ..request import Listener, SpeechRequest
+from ..request import SpeechRequest
 from ..result import SpeechResult
+from ..speech_api import SpeechAPI
+from ..speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
 
 _IDLE = 30.0  # seconds without a call after which the batch gives its memory back
@@ -44,23 +46,31 @@ class Refused(HiggsError):
     """What cannot be said: no word in it, or more than fits."""
 
 
+class _Batch(NamedTuple):
+    """What decodes while there is something to do."""
+
+    session: Session
+    drive: Drive
+
+
 class _Item(NamedTuple):
-    do: Callable[[Batch], None]
+    do: Callable[[_Batch], None]
     fail: Callable[[BaseException], None]
 
 
 class Speaker:
     """Speaks jobs in a thread of its own, many at once. `close` ends it, and the engine stays open.
 
-    rows: how many at most; fewer where memory is short.
+    rows: how many at most on each device; fewer where memory is short.
     """
 
-    def __init__(self, engine: Engine, rows: int = MAX_BATCH):
+    def __init__(self, engine: SpeechAPI, rows: int = MAX_BATCH):
         self._engine, self._rows = engine, rows
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self.broken: BaseException | None = None  # why nothing is spoken any more
         self._spoken: dict[SpeechRequest, Job] = {}
         self._requests: dict[Job, SpeechRequest] = {}
+        self._session: Session | None = None
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
         self._thread.start()
 
@@ -70,7 +80,7 @@ class Speaker:
         return len(self._requests)
 
     def speak(self, job: Job) -> None:
-        """Takes a job in."""
+        """Take a job in."""
         self._put(lambda batch: self._add(batch, job), job.end)
 
     def drop(self, job: Job) -> None:
@@ -78,26 +88,29 @@ class Speaker:
         self._put(lambda batch: self._drop(batch, job), lambda error: None)
 
     def encode(self, wav: torch.Tensor, rate: int, transcript: str, end: Callable[[Any], None]) -> None:
-        """end(voice of the clip wav [C, S], or what went wrong). Others wait meanwhile."""
+        """end(voice of the clip wav [C, S], or what went wrong). A device makes it between two steps."""
 
-        def encode(batch: Batch):
-            try:
-                end(self._engine.encode_voice(wav, rate, transcript))
-            except (HiggsError, torch.OutOfMemoryError) as error:
-                end(error)
+        def encode(batch: _Batch):
+            made = batch.session.encode_voice(ReferenceClip(wav, rate, transcript))
+            made.add_done_callback(lambda made: end(made.exception() or made.result()))
 
         self._put(encode, end)
 
     def close(self) -> None:
-        """Ends the thread after its step; who waits is told so."""
-        self._inbox.put(None)
+        """End the thread after its step; callers that wait are told so."""
+        self._wake(None)
         self._thread.join()
 
-    def _put(self, do: Callable[[Batch], None], fail: Callable[[BaseException], None]):
+    def _put(self, do: Callable[[_Batch], None], fail: Callable[[BaseException], None]):
         if self.broken is not None:
             fail(self.broken)
         else:
-            self._inbox.put(_Item(do, fail))
+            self._wake(_Item(do, fail))
+
+    def _wake(self, item: _Item | None):
+        self._inbox.put(item)
+        if (session := self._session) is not None:
+            session.wake()
 
     def _run(self):
         end: BaseException = HiggsError("The server is shutting down.")
@@ -112,51 +125,62 @@ class Speaker:
             self._fail(end)
 
     def _serve_from(self, item: _Item) -> bool:
-        """Opens a batch with this item, and serves until there has been nothing to do for a while; False at the end."""
+        """Open a session with this item, and serve until there has been nothing to do for a while; False at the end."""
         taken = False
         try:
-            with self._engine.together(self._rows) as batch:
-                taken = True
-                item.do(batch)
-                return self._serve(batch)
-        except (HiggsError, torch.OutOfMemoryError) as error:  # all that were in it are lost; the next may be luckier
+            with torch.inference_mode(), self._engine.decoding() as decoder:
+                stage = Stage(self._rows * self._engine.devices, self._engine.context)
+                with decoder.session(stage) as self._session:
+                    batch = _Batch(self._session, Drive(self._session))
+                    taken = True
+                    item.do(batch)
+                    return self._serve(batch)
+        except (HiggsError, torch.OutOfMemoryError) as error:  # every job of the session failed; retrying may work
             if not taken:
                 item.fail(error)
             self._fail(error)
+        finally:
+            self._session = None
         return True
 
-    def _serve(self, batch: Batch) -> bool:
+    def _serve(self, batch: _Batch) -> bool:
         while True:
-            while not (len(batch) and self._inbox.empty()):
-                try:
-                    item = self._inbox.get(timeout=None if len(batch) else _IDLE)
-                except queue.Empty:
-                    return True
-                if item is None:
-                    return False
-                item.do(batch)
-            self._finish(batch.step())
+            for ended in batch.drive:
+                self._finish(ended)
+                while not self._inbox.empty():
+                    if (item := self._inbox.get()) is None:
+                        return False
+                    item.do(batch)
+            try:
+                item = self._inbox.get(timeout=_IDLE)
+            except queue.Empty:
+                return True
+            if item is None:
+                return False
+            item.do(batch)
 
-    def _add(self, batch: Batch, job: Job):
-        listener = Listener(lambda done, expected: None, job.hear)
-        what = (Turn("", job.text, occurrence=job.index),), job.voices, job.params, job.scene
+    def _add(self, batch: _Batch, job: Job):
+        what = SpeechInput(
+            (Turn("", job.text, occurrence=job.index),), job.voices, job.params or SamplingParams(), job.scene
+        )
         try:
-            request = batch.add(*what, listener)
+            request = self._engine.request(what, Listener(on_audio=job.hear))
+            batch.drive.add(request, (sequences for _, sequences in request.stages()))
         except HiggsError as error:
             job.end(Refused(str(error)))
             return
         self._spoken[request], self._requests[job] = job, request
 
-    def _drop(self, batch: Batch, job: Job):
+    def _drop(self, batch: _Batch, job: Job):
         if request := self._requests.pop(job, None):
             del self._spoken[request]
-            batch.drop(request)
+            batch.drive.drop(request)
 
-    def _finish(self, requests: list[SpeechRequest]):
-        for request in requests:
+    def _finish(self, ended: list[Ended]):
+        for request, error in ended:
             job = self._spoken.pop(request)
             del self._requests[job]
-            job.end(request.result())
+            job.end(request.result() if error is None else error)
 
     def _fail(self, error: BaseException):
         jobs = list(self._requests)

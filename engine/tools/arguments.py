@@ -167,5 +167,6 @@ def _way_arguments(command):
 def _model_arguments(command, model="checkpoint folder; without it the embedded one speaks"):
     command.add_argument("--model", metavar="DIR", help=model)
     command.add_argument("--codec", metavar="DIR", help="codec folder, where the checkpoint holds none")
-    command.add_argument("--device", default=EngineConfig.device)
+    several = 'auto, cpu, cuda:0, several as in cuda:0,cuda:2, or "all GPUs"'
+    command.add_argument("--device", default=EngineConfig.device, help=several)
     command.add_argument("--dtype", choices=DTYPES, default=EngineConfig.dtype)

@@ -11,11 +11,11 @@ import torch
 
 from ..config import MOST_FILM_SECONDS, SAMPLE_RATE
 from ..dubbing.references import cut_references
-from ..engine import Engine
 from ..errors import HiggsError
 from ..optional import import_optional
 from ..prompt.cues import CueSheet
 from ..resample import check_rate
+from ..speech_api import SpeechAPI
 from ..voice.voice import Voice
 
 
@@ -65,7 +65,7 @@ def _decode(path: str, samples: bytearray) -> tuple[int, int]:
 
 
 def film_voices(
-    engine: Engine, sheet: CueSheet, film: tuple[np.ndarray, int], speakers: Collection[str], translated: bool
+    engine: SpeechAPI, sheet: CueSheet, film: tuple[np.ndarray, int], speakers: Collection[str], translated: bool
 ) -> dict[str, Voice]:
     """Of those of the speakers who can be heard clearly; of the others it warns. film: ([C, n], Hz)."""
     clips = cut_references(sheet.cues, torch.from_numpy(film[0]), film[1], speakers)

@@ -11,19 +11,20 @@ from tqdm import tqdm
 from ..book.report import BookProgress
 from ..dubbing.speak import CueSpeech
 from ..result import SpeechResult
+from ..speech_input import Listener
 
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)
 
 
 def with_bar(speak: Callable[..., Speech]) -> Speech:
-    """What `speak(on_frame=...)` says, with a bar of its frames on stderr."""
+    """Return what `speak(listener=...)` says, with a bar of its frames on stderr."""
     with tqdm(desc="speaking", unit="frame", total=0) as bar:
 
         def on_frame(done: int, expected: int) -> None:
             bar.total = expected
             bar.update(done - bar.n)
 
-        speech = speak(on_frame=on_frame)
+        speech = speak(listener=Listener(on_frame))
         on_frame(speech.frames, speech.frames)
     return speech
 

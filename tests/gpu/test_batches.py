@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, Voice, loaded_model
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.model_runner import ModelRunner
@@ -121,7 +121,7 @@ def test_a_batch_s_memory_comes_back_to_the_byte(folders, way):
         cancelled = []
         for _ in range(3):
             with pytest.raises(Stop):
-                engine.speak(TEXT, a_voice(), PARAMS, on_frame=cancel)
+                engine.speak(TEXT, a_voice(), PARAMS, listener=Listener(on_frame=cancel))
             cancelled.append(memory())
         # A text that came to its end has a cuBLAS workspace more: its last sound is decoded after the batch is gone.
         assert cancelled == 3 * cancelled[:1] and cancelled[0][0] >= before[0] and cancelled[0][1] <= before[1]
@@ -175,7 +175,9 @@ def test_a_limit_of_memory_means_fewer_rows_and_is_kept(folders):
 def test_whoever_listens_hears_the_same_sound(folders):
     with Engine(config(folders["v3"])) as engine:
         silent, heard = engine.speak(TEXT, a_voice(), PARAMS), []
-        speech = engine.speak(TEXT, a_voice(), PARAMS, on_audio=lambda wav: heard.append(wav.clone()))
+        speech = engine.speak(
+            TEXT, a_voice(), PARAMS, listener=Listener(on_audio=lambda wav: heard.append(wav.clone()))
+        )
         assert torch.equal(speech.codes, silent.codes)
         assert torch.equal(torch.cat(heard), speech.wav) and len(heard[0]) < 960 * 8
         assert torch.allclose(speech.wav, silent.wav, atol=1e-3)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, Engines, SamplingParams, Turn, Voice, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, Engines, Listener, SamplingParams, Turn, Voice, loaded_model
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
 CARDS = range(torch.cuda.device_count())
@@ -87,7 +87,7 @@ def test_a_gpu_that_is_taken_away_loses_nothing(cards, who):
             while not cards[who].is_closing:
                 pass
 
-    speech = Engines(cards).speak(TEXT, a_voice(), PARAMS, on_frame=take_away)
+    speech = Engines(cards).speak(TEXT, a_voice(), PARAMS, listener=Listener(on_frame=take_away))
     closing.join()
     assert torch.equal(speech.codes, expected.codes) and not cards[who].opened
     assert f"GPU {who} " in speech.warnings[-1] and "unloaded" in speech.warnings[-1]
@@ -113,5 +113,5 @@ def test_a_cancel_stops_all(cards):
 
     expected = cards[0].speak(TEXT, a_voice(), PARAMS)
     with pytest.raises(Stop):
-        Engines(cards).speak(TEXT, a_voice(), PARAMS, on_frame=cancel)
+        Engines(cards).speak(TEXT, a_voice(), PARAMS, listener=Listener(on_frame=cancel))
     assert torch.equal(Engines(cards).speak(TEXT, a_voice(), PARAMS).codes, expected.codes)

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, Listener, SamplingParams, Turn, Voice
 
 PARAMS = SamplingParams(seed=5, max_frames=60)
 SCENE = [Turn(("Ann", "Bob")[number % 2], f"This is what turn number {number} says.") for number in range(66)]
@@ -73,7 +73,7 @@ def test_a_pause_is_exact_where_windows_go_beside_the_talker():
     with Engine(config()) as engine:
         text = "One apple is here. [pause 1.25] Two apples are there."
         speech = engine.speak(text, params=PARAMS)
-        engine.speak(text, params=PARAMS, on_audio=lambda wav: heard.append(wav.clone()))
+        engine.speak(text, params=PARAMS, listener=Listener(on_audio=lambda wav: heard.append(wav.clone())))
     for wav in (speech.wav, torch.cat(heard)):
         edges = torch.cat([torch.zeros(1), (wav == 0).float(), torch.zeros(1)]).diff().nonzero().flatten()
         assert int((edges[1::2] - edges[::2]).max()) == 1.25 * SAMPLE_RATE

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Listener, SamplingParams
 from higgs_tts.engine.checkpoint.find_codec import open_codec
 from higgs_tts.engine.codec.model import build_decoder
 
@@ -12,7 +12,7 @@ TEXT = "It is 7:45 in Paris."
 def say(on_audio=None, **changes):
     config = EngineConfig(**{"model": str(EMBEDDED), "device": "cuda:0", "context": 1024, **changes})
     with Engine(config) as engine:
-        return engine.speak(TEXT, params=SamplingParams(seed=1, max_frames=200), on_audio=on_audio)
+        return engine.speak(TEXT, params=SamplingParams(seed=1, max_frames=200), listener=Listener(on_audio=on_audio))
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams
 from higgs_tts.engine.codec import snake
 from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.cuda.nvrtc import LaunchFailed, read_source
@@ -205,7 +205,7 @@ def test_an_interrupt_in_the_middle_of_speech(folder):
     with Engine(config(folder)) as engine:
         first = engine.speak(TEXT, params=PARAMS)
         with pytest.raises(KeyboardInterrupt):
-            engine.speak(TEXT, params=PARAMS, on_frame=stop)
+            engine.speak(TEXT, params=PARAMS, listener=Listener(on_frame=stop))
         assert torch.equal(engine.speak(TEXT, params=PARAMS).wav, first.wav)
     assert free_bytes() == before
 
@@ -283,7 +283,7 @@ def test_closing_from_another_thread_while_it_speaks(folder):
             threads[0].start()
 
     with pytest.raises(HiggsError, match="unloaded while it spoke"):
-        engine.speak(TEXT * 5, params=SamplingParams(max_frames=800), on_frame=close_soon)
+        engine.speak(TEXT * 5, params=SamplingParams(max_frames=800), listener=Listener(on_frame=close_soon))
     threads[0].join()
     assert not engine.opened and free_bytes() == before
     engine.open()
@@ -314,7 +314,7 @@ def test_two_engines_one_closed_while_the_other_speaks(folder):
             threads.append(threading.Thread(target=other.close))
             threads[0].start()
 
-    again = speaking.speak(TEXT, params=PARAMS, on_frame=close_other)
+    again = speaking.speak(TEXT, params=PARAMS, listener=Listener(on_frame=close_other))
     threads[0].join()
     assert torch.equal(again.wav, first.wav)
     assert torch.equal(speaking.speak(TEXT, params=PARAMS).wav, first.wav)

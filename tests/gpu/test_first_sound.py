@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
+from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, Voice
 from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.codec.snake import SnakeKernel, snake
 from higgs_tts.engine.codec.stream import SideStreamWindows
@@ -54,7 +54,7 @@ def heard(decoder, pool, codes, sizes=SIZES):
         codes = codes[size:]
     sound.finish()
     waveform.finish()
-    return sound.wav()
+    return sound.new()
 
 
 def at_once(windows, batch, rows):
@@ -128,7 +128,7 @@ def test_the_activation_s_kernel_is_its_twin(shape):
 def test_what_is_heard_early_is_what_is_returned(folders, family):
     with Engine(config(folders[family])) as engine:
         heard = []
-        speech = engine.speak(TEXT, voice(1), PARAMS, on_audio=heard.append)
+        speech = engine.speak(TEXT, voice(1), PARAMS, listener=Listener(on_audio=heard.append))
         assert len(heard) > 3 and len(heard[0]) < len(heard[-2])
         assert torch.equal(torch.cat(heard), speech.wav) and len(speech.wav) == 90 * 960
         assert torch.equal(engine.speak(TEXT, voice(1), PARAMS).codes, speech.codes)
@@ -149,7 +149,7 @@ def test_speech_does_not_depend_on_what_was_kept(folders, family):
 def test_memory_comes_back(folders):
     def speak_to(engine):
         for seed in range(6):
-            engine.speak(TEXT, voice(seed), PARAMS, on_audio=lambda wav: None)
+            engine.speak(TEXT, voice(seed), PARAMS, listener=Listener(on_audio=lambda wav: None))
 
     with Engine(config(folders["v3"])) as engine:  # whatever the process keeps for good is there after this
         speak_to(engine)
@@ -169,6 +169,6 @@ def test_memory_comes_back(folders):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine.speak(TEXT, voice(1), PARAMS, on_audio=stop)
+        engine.speak(TEXT, voice(1), PARAMS, listener=Listener(on_audio=stop))
     engine.close()
     assert free_bytes() == before

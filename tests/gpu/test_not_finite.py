@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
 
@@ -89,7 +89,7 @@ def stops(engine, text, voice, value, frames):
         weight.fill_(value)
         engine.trim()  # what is captured anew meets it too
     with pytest.raises(HiggsError, match=SENTENCE):
-        engine.speak(text, voice, PARAMS, on_frame=change, on_audio=heard.append)
+        engine.speak(text, voice, PARAMS, listener=Listener(on_frame=change, on_audio=heard.append))
     assert all(wav.isfinite().all() for wav in heard)
     assert engine.loaded.runner().executor.name == "graph"
     weight.copy_(kept)

@@ -19,12 +19,14 @@ TIERS = [
     {"device", "json_file", "optional"},
     {"pcm", "resample"},
     {"audio", "codec", "sequence", "talker", "voice"},
-    {"relay", "result"},
+    {"decoder", "result"},
     {"checkpoint", "decode", "ending", "prompt"},
-    {"dtypes", "loaded_model", "request", "subtitles", "text_check", "transcribe", "voice_sound"},
-    {"crew", "generation", "interface"},
+    {"dtypes", "loaded_model", "pool", "speech_input", "subtitles", "text_check", "transcribe", "voice_sound"},
+    {"device_decoder", "pool_session", "request"},
+    {"drive"},
+    {"speech_api"},
     {"engine"},
-    {"engines"},
+    {"device_pool"},
     {"book", "cluster", "dubbing", "remote", "serve"},
     {"__init__"},
     {"tools"},
@@ -261,7 +263,7 @@ def test_few_places_name_a_family():
 EVERYWHERE = ("engine", "nodes", "tests", "benchmarks")
 DECODE = (
     "engine/decode",
-    *(f"engine/{name}.py" for name in ("request", "generation", "sequence", "loaded_model", "engine")),
+    *(f"engine/{name}.py" for name in ("request", "drive", "device_decoder", "sequence", "loaded_model", "engine")),
 )
 PRIVATE_WORDS = [
     (r"\b[Rr]esiden(cy|cies)\b", EVERYWHERE),

@@ -327,10 +327,10 @@ class Robot:
     def __init__(self, seconds=1.0):
         self.seconds, self.given, self.alive, self.results = seconds, [], [], []
 
-    def speak_turns(self, turns, voices, params, scene, on_frame, *, reuse, even):
+    def speak_turns(self, turns, voices, params, scene, listener, *, reuse, even):
         self.alive.append(sum(result() is not None for result in self.results))
         self.given.append((turns, dict(voices), params, scene, even))
-        on_frame(1, 2)
+        listener.on_frame(1, 2)
         size = round(self.seconds * SAMPLE_RATE)
         spoken = [
             SpokenTurn(one.speaker, read_pauses(one.text).text.strip(), at * size, (at + 1) * size)

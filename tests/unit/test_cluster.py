@@ -8,21 +8,16 @@ import platform
 import subprocess
 import sys
 import types
-from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Turn
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book.book import Chapter
 from higgs_tts.engine.book.chapters import PlannedChapter, groups
-from higgs_tts.engine.cluster.shift import Shift
-from higgs_tts.engine.cluster.worker import About, Lost, UnderWay, Unfit, Worker
-from higgs_tts.engine.crew import Stage
+from higgs_tts.engine.cluster.worker import About, Orders, Unfit, Worker
 from higgs_tts.engine.decode.model_runner import ModelRunner
-from higgs_tts.engine.engines import Run
-from higgs_tts.engine.relay import Relay
-from higgs_tts.engine.request import Listener
+from higgs_tts.engine.speech_input import SpeechInput
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -41,122 +36,59 @@ def alone(config):
         return engine.speak(TEXT, params=PARAMS)
 
 
-def same(one, other):
-    return torch.equal(one.codes, other.codes) and torch.allclose(one.wav, other.wav, atol=1e-5)
-
-
-class Desk:
-    """A worker in this process, as a team has it. end(told, number): what is told instead of its messages."""
-
-    def __init__(self, config, number, end):
-        self.worker, self._end, self._count = Worker(config), end, 0
-        self.about, self.opening = self.worker.open(), None
-        self.number, self.part, self.sending, self.frames = number, {}, None, 0
-
-    @property
-    def is_idle(self):
-        return self.about is not None and self.sending is None
-
-    def take(self, part):
-        self.part, self.sending = dict(enumerate(part.jobs)), self.worker.decode(part)
-
-    def leave(self):
-        given_back, self.part, self.sending = list(self.part.values()), {}, None
-        return given_back
-
-    def tell(self):
-        self._count += 1
-        if told := self._end(self.number, self._count):
-            self.about = None
-            return told
-        told = next(self.sending, None)
-        self.sending = self.sending if told else None
-        return told
-
-
-class Workers:
-    """A team without Ray; who has ended comes no more."""
-
-    def __init__(self, config, count, end=lambda number, count: None):
-        self.members = [Desk(config, number, end) for number in range(count)]
-        self.dismissed = []
-
-    @property
-    def ready(self):
-        return [member for member in self.members if member.about]
-
-    def look(self):
-        told = [(member, member.tell()) for member in self.members if member.sending]
-        return [(member, one) for member, one in told if one is not None]
-
-    def dismiss(self, member, why):
-        self.dismissed.append(why)
-
-
-class Speaking(Run):
-    def __init__(self, team, relay):
-        super().__init__(relay, None)
-        self.team, self.ends = team, {}
-
-    def decode(self, request, stage):
-        shift = Shift(self.team, stage)
-        self.follow(request, shift)
-        self.warnings += shift.warnings
-        self.ends |= shift.ends
-
-
-def speak(config, team, params=PARAMS):
-    """(what is said, the run)"""
-    run = Speaking(team, relay := Relay())
-    with Engine(config).request(relay, (Turn("", TEXT),), {}, params, None, Listener(run.tick)) as request:
-        return run.speak(request), run
-
-
-def test_parts_of_several_workers_are_what_one_says(config, alone):
-    speech, run = speak(config, Workers(config, 2))
-    assert same(speech, alone) and not run.warnings and len(run.ends) == 2
-    assert all(kind == "CPU" and "chunks at a time" in end.how for kind, end in run.ends.values())
-
-
-def test_what_came_out_badly_is_spoken_again(config):
-    params = replace(PARAMS, max_frames=90, retries=1)
-    with Engine(config) as engine:
-        expected = engine.speak(TEXT, params=params)
-    speech, _ = speak(config, Workers(config, 2), params)
-    assert expected.spoken_again and speech.retaken == expected.retaken and same(speech, expected)
-
-
-@pytest.mark.parametrize("told", [Lost("It died."), Unfit("It has no room.")])
-@pytest.mark.parametrize("who", [0, 1])
-def test_what_a_worker_has_not_sent_goes_to_the_others(config, alone, who, told):
-    team = Workers(config, 2, lambda number, count: told if (number, count) == (who, 5) else None)
-    speech, _ = speak(config, team)
-    assert same(speech, alone) and told.why in speech.warnings
-    assert team.dismissed == ([told.why] if isinstance(told, Unfit) else [])
-
-
 class TestWorker:
     """By itself, without Ray."""
 
-    def test_it_tells_what_it_is(self, config):
-        about = Worker(config).open()
-        assert about == (Engine(config).fingerprint, "CPU", platform.node(), os.getpid())
+    @pytest.fixture
+    def worker(self, config):
+        worker = Worker(config)
+        worker.open()
+        return worker
 
-    def test_a_device_without_room_is_told_of(self, config, monkeypatch):
+    @staticmethod
+    def asked(config):
+        request = Engine(config).request(SpeechInput((Turn("", TEXT),), {}, PARAMS), Listener())
+        stage, sequences = next(request.stages())
+        return stage, tuple(enumerate(sequences))
+
+    def test_it_tells_what_it_is(self, worker, config):
+        assert worker.open() == (Engine(config).fingerprint, "CPU", platform.node(), os.getpid())
+
+    def test_it_decodes_what_it_is_given_until_it_is_told_to_end(self, worker, config, alone):
+        stage, sequences = self.asked(config)
+        worker.give(7, Orders(sequences))  # before it has begun
+        news, said = worker.decode(7, stage), []
+        for one in news:
+            said += one.said
+            if any(part.is_last for part in one.said):
+                worker.give(7, Orders(is_end=True))
+        first = alone.said[0]
+        wav = torch.cat([part.wav for part in said])
+        assert len(wav) == first.stop and torch.allclose(wav[:-240], alone.wav[: first.stop - 240], atol=1e-5)  # no fade
+        assert torch.equal(said[-1].codes, alone.codes[slice(*first.frames)]) and said[-1].frames == first.frames[1]
+
+    def test_what_it_is_told_to_drop_is_said_no_more(self, worker, config):
+        stage, sequences = self.asked(config)
+        worker.give(1, Orders(sequences))
+        news = worker.decode(1, stage)
+        assert next(news).received == 0
+        while not (said := next(news).said):
+            pass
+        worker.give(1, Orders(drops=(0,), is_end=True))
+        assert not said[-1].is_last and not [part for one in news for part in one.said]
+
+    def test_a_device_without_room_is_told_of(self, worker, config, monkeypatch):
         def fail(runner):
             raise torch.cuda.OutOfMemoryError("planted")
 
         monkeypatch.setattr(ModelRunner, "step", fail)
-        team = Workers(config, 1)
-        speech = Engine(config).request(Relay(), (Turn("", TEXT),), {}, PARAMS, None, Listener(lambda *now: None))
-        told = list(team.members[0].worker.decode(Stage(next(speech.stages()), 200, True, 0)))
-        assert [one for one in told if not isinstance(one, UnderWay)] == [
-            Unfit(f"The CPU of {platform.node()} ran out of memory")
-        ]
+        stage, sequences = self.asked(config)
+        worker.give(1, Orders(sequences))
+        assert list(worker.decode(1, stage))[-1] == Unfit(f"The CPU of {platform.node()} ran out of memory")
 
 
 class FakeRay(types.ModuleType):
-    """Ray as a team uses it: every promise is kept at once, with what `answers` has for it."""
+    """Ray as seats use it: every promise is kept at once, with what `answers` has for it."""
 
     def __init__(self, answers):
         super().__init__("ray")
@@ -167,45 +99,59 @@ class FakeRay(types.ModuleType):
 
     def remote(self, what):
         promise = types.SimpleNamespace(options=lambda **options: promise, remote=lambda *given: object())
-        actor = types.SimpleNamespace(open=promise, decode=promise)
+        actor = types.SimpleNamespace(open=promise)
         hire = types.SimpleNamespace(options=lambda **options: hire, remote=lambda config: actor)
         return hire
 
     def wait(self, promises, timeout):
         return promises, []
 
-    def get(self, promises):
+    def get(self, promise):
         answer = next(self._answers)
         if isinstance(answer, str):
             raise self.exceptions.RayError(answer)
-        return [answer]
+        return answer
 
 
-def test_a_worker_s_death_is_told_with_ray_s_reason(monkeypatch):
+@pytest.fixture
+def seats_of(monkeypatch):
+    """seats_of(*answers) -> seats of workers whose promises are kept so."""
+
+    def make(*answers, count=1):
+        ray = FakeRay(iter(answers))
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        monkeypatch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
+        path = ROOT / "engine" / "cluster" / "seats.py"
+        spec = importlib.util.spec_from_file_location("higgs_tts.engine.cluster.seats_of_fakes", path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        return module.Seats(None, count, {}), module, ray
+
+    return make
+
+
+def test_a_worker_s_death_is_told_with_ray_s_reason(seats_of):
     died = "The actor died unexpectedly before finishing this task.\n\tclass_name: Worker\n\tpid: 7\n"
     died += "The worker was killed: the node ran low on memory.\n"
-    ray = FakeRay(iter([About("model", "CPU", "here", 7), died, "The node is gone. " * 99]))
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
-    path = ROOT / "engine" / "cluster" / "team.py"
-    spec = importlib.util.spec_from_file_location("higgs_tts.engine.cluster.team_of_fakes", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    team = module.Team(None, 1, {})
-    assert team.look() == [] and len(team.ready) == 1
-    team.members[0].sending = iter([object()])
-    ((_, first),) = team.look()
-    assert first.why == (
-        "The worker on here, process 7, died; others spoke its part. Ray's reason: The actor died unexpectedly before "
-        "finishing this task. The worker was killed: the node ran low on memory."
+    seats, module, ray = seats_of(About("model", "CPU", "here", 7), "The node is gone. " * 99)
+    seats.gather()
+    (seat,) = seats.ready
+    assert seat.name == "The worker on here, process 7," and seats.fingerprint == "model"
+    assert module.reason_of(ray.exceptions.RayError(died)) == (
+        "The actor died unexpectedly before finishing this task. The worker was killed: the node ran low on memory."
     )
-    team.members[0].sending = None
-    ((_, second),) = team.look()
-    assert second.why.startswith("A worker could not be started again. Ray's reason: The node is gone. ")
-    assert second.why.endswith("...") and len(second.why) < 500
-    with pytest.raises(HiggsError, match=r"All workers .* are lost\. .* Ray's reason: The node is gone\."):
-        team.look()
+    seat.open()
+    assert seats.admit(seat, 1.0) and seat.is_gone and not seats.ready
+    assert seat.reason.startswith(" Ray's reason: The node is gone. ") and seat.reason.endswith("...")
+    assert len(seat.reason) < 500
+    assert str(seats.none_left()).startswith("All workers of the Ray cluster are lost. What was spoken so far is kept;")
+
+
+def test_workers_of_different_models_are_refused(seats_of):
+    seats, *_ = seats_of(About("model", "CPU", "here", 7), About("another", "CPU", "there", 8), count=2)
+    with pytest.raises(HiggsError, match=r"The model on there is not that of the other machines.*name a --dtype"):
+        seats.gather()
 
 
 def test_more_is_spoken_together_where_there_are_more_devices():

@@ -12,6 +12,7 @@ from higgs_tts.engine import (
     Engine,
     EngineConfig,
     HiggsError,
+    Listener,
     SamplingParams,
     Turn,
     Voice,
@@ -224,7 +225,10 @@ def test_turns_lie_where_the_result_says_and_gaps_are_silent(voices):
         speech = engine.speak_turns(script, voices, SamplingParams(seed=3, max_frames=100))
         heard = []
         engine.speak_turns(
-            script, voices, SamplingParams(seed=3, max_frames=100), on_audio=lambda wav: heard.append(wav)
+            script,
+            voices,
+            SamplingParams(seed=3, max_frames=100),
+            listener=Listener(on_audio=lambda wav: heard.append(wav)),
         )
     one, two, three = speech.turns
     assert [turn.speaker for turn in speech.turns] == ["Ann", "Bob", "Ann"]
@@ -323,7 +327,7 @@ def test_only_what_has_changed_is_spoken_again(written, voices):
         again = engine.speak_turns(SCENE, voices, PARAMS)
         steps = []
         changed = engine.speak_turns(
-            edited, voices, PARAMS, on_frame=lambda done, expected: steps.append((done, expected))
+            edited, voices, PARAMS, listener=Listener(on_frame=lambda done, expected: steps.append((done, expected)))
         )
         anew = engine.speak_turns(edited, voices, PARAMS, reuse=False)
         other_seed = engine.speak_turns(SCENE, voices, replace(PARAMS, seed=4))
@@ -353,7 +357,7 @@ def test_a_speaker_s_own_voice_comes_back_with_its_turns():
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            engine.speak_turns([*script, Turn("Ann", "One more.")], {}, PARAMS, on_frame=cancel)
+            engine.speak_turns([*script, Turn("Ann", "One more.")], {}, PARAMS, listener=Listener(on_frame=cancel))
         after = engine.speak_turns([*script, Turn("Ann", "One more.")], {}, PARAMS)
     assert torch.equal(first.wav, again.wav) and again.reused == 4 and after.reused == 4
 

@@ -15,6 +15,7 @@ from higgs_tts.engine import (
     Engine,
     EngineConfig,
     HiggsError,
+    Listener,
     SamplingParams,
     SpeechResult,
     SpokenTurn,
@@ -104,7 +105,7 @@ class Spoken:
     def knows_tag(self, tag):
         return self.knows and "speed" in tag
 
-    def speak_turns(self, turns, voices, params, scene=None, on_frame=None, reuse=True, even=True):
+    def speak_turns(self, turns, voices, params, scene=None, listener=None, reuse=True, even=True):
         self.calls.append([turn.text for turn in turns])
         assert params.turn_gap == 0
         spans, at = [], 0
@@ -114,7 +115,7 @@ class Spoken:
             size = round(pace * SAMPLE_RATE * len(words.split()) / 10)
             spans.append(SpokenTurn(turn.speaker, turn.text, at, at + size))
             at += size
-        on_frame(1, 2)
+        listener.on_frame(1, 2)
         made = {turn.speaker: Voice(torch.zeros(5, 8, dtype=torch.int64), None, turn.speaker) for turn in turns}
         return SpeechResult(
             torch.full((at,), 0.1),
@@ -142,7 +143,9 @@ def test_what_does_not_fit_is_spoken_faster_then_stretched_then_shifted():
         cue(7, 9, "Ann", number=6, text=words(10)),
     ]
     engine, ticks = Spoken(), []
-    speech = speak_cues(engine, cues, params=SamplingParams(turn_gap=1), fit=ALL, on_frame=lambda *of: ticks.append(of))
+    speech = speak_cues(
+        engine, cues, params=SamplingParams(turn_gap=1), fit=ALL, listener=Listener(lambda *of: ticks.append(of))
+    )
     assert [[text.count("fast") for text in call] for call in engine.calls] == [[0] * 5, [1, 1, 1]]
     assert [text.split("|>")[0] for text in engine.calls[1]] == [
         "<|prosody:speed_fast",

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 import torch
 import transformers
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.codes import BOC, revert
 from higgs_tts.engine.prompt.builder import PromptBuilder
@@ -182,11 +182,11 @@ def test_a_callback_cannot_take_the_engine_away_under_speech(written, what):
             given.append(getattr(engine, what)())
 
     if what == "trim":
-        speech = engine.speak(TEXT, params=SamplingParams(max_frames=30), on_frame=interfere)
+        speech = engine.speak(TEXT, params=SamplingParams(max_frames=30), listener=Listener(on_frame=interfere))
         assert given == [0] and speech.frames == 30 and engine.opened
     else:
         with pytest.raises(HiggsError, match="unloaded"):
-            engine.speak(TEXT, params=SamplingParams(max_frames=30), on_frame=interfere)
+            engine.speak(TEXT, params=SamplingParams(max_frames=30), listener=Listener(on_frame=interfere))
         assert given == [None] and not engine.opened and engine.held_bytes == 0
         engine.open()
         assert engine.speak(TEXT, params=SamplingParams(max_frames=30)).frames == 30
@@ -205,7 +205,7 @@ def test_cancel_leaves_the_engine_usable(engine):
     params = SamplingParams(max_frames=40)
     expected = engine.speak(TEXT, params=params)
     with pytest.raises(Cancelled):
-        engine.speak(TEXT, params=params, on_frame=cancel)
+        engine.speak(TEXT, params=params, listener=Listener(on_frame=cancel))
     assert torch.equal(engine.speak(TEXT, params=params).wav, expected.wav)
 
 
@@ -237,7 +237,7 @@ def test_closing_from_another_thread_stops_speech_with_a_clear_error(engine):
             closer[0].join(0.1)  # it waits for this speech, which a later frame ends
 
     with pytest.raises(HiggsError, match="unloaded"):
-        engine.speak(TEXT, on_frame=close_soon)
+        engine.speak(TEXT, listener=Listener(on_frame=close_soon))
     closer[0].join()
     assert not engine.opened
     with pytest.raises(HiggsError, match="not open"):

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, Engines, HiggsError, SamplingParams, Turn, Voice
+from higgs_tts.engine import Engine, EngineConfig, Engines, HiggsError, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.loaded_model import LoadedModel
 
@@ -67,7 +67,7 @@ def same(one, other):
 def test_several_say_what_one_says(cards, alone, steps, count, voice):
     engines, seen = cards(count), []
     counts = steps(lambda talker, number: None)
-    speech = Engines(engines).speak(TEXT, voice, PARAMS, on_frame=lambda *now: seen.append(now))
+    speech = Engines(engines).speak(TEXT, voice, PARAMS, listener=Listener(on_frame=lambda *now: seen.append(now)))
     expected = alone[voice is None]
     assert same(speech, expected) and speech.warnings == expected.warnings and speech.chunks == 7
     assert len(counts) == count and f"{count} x CPU: " in speech.how
@@ -135,7 +135,9 @@ def test_what_came_out_badly_is_spoken_again(cards):
 
 def test_whoever_listens_hears_all_of_it_once_and_in_order(cards, alone):
     heard = []
-    speech = Engines(cards()).speak(TEXT, a_voice(), PARAMS, on_audio=lambda wav: heard.append(wav.clone()))
+    speech = Engines(cards()).speak(
+        TEXT, a_voice(), PARAMS, listener=Listener(on_audio=lambda wav: heard.append(wav.clone()))
+    )
     assert torch.equal(torch.cat(heard), speech.wav) and same(speech, alone[False]) and len(heard) > 3
 
 
@@ -230,7 +232,7 @@ def test_a_cancel_stops_all_and_leaves_them_usable(cards, alone):
 
     engines, before = cards(), threading.active_count()
     with pytest.raises(Stop):
-        Engines(engines).speak(TEXT, a_voice(), PARAMS, on_frame=cancel)
+        Engines(engines).speak(TEXT, a_voice(), PARAMS, listener=Listener(on_frame=cancel))
     assert threading.active_count() == before, "no thread goes on"
     assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False])
 

@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice, loaded_model
 from higgs_tts.engine.audio.assembly import FADE
 from higgs_tts.engine.codec import waveform
 from higgs_tts.engine.codec.stream import InlineWindows
@@ -126,7 +126,9 @@ def test_a_full_context_is_told_from_the_frame_limit(folder):
 
 def test_progress_goes_up_and_ends_at_what_was_said(opened):
     seen = []
-    speech = opened().speak(TEXT, params=PARAMS, on_frame=lambda done, expected: seen.append((done, expected)))
+    speech = opened().speak(
+        TEXT, params=PARAMS, listener=Listener(on_frame=lambda done, expected: seen.append((done, expected)))
+    )
     assert all(done <= expected for done, expected in seen)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[0][0] == 0
     assert seen[-1] == (speech.frames, speech.frames) and seen[0][1] > 7 * 25
@@ -140,8 +142,10 @@ def test_whoever_listens_hears_it_early_and_all_of_it_once(opened, voice):
         TEXT,
         voice,
         PARAMS,
-        on_frame=lambda frames, expected: done.append(frames),
-        on_audio=lambda wav: heard.append((wav.clone(), len(done))),
+        listener=Listener(
+            on_frame=lambda frames, expected: done.append(frames),
+            on_audio=lambda wav: heard.append((wav.clone(), len(done))),
+        ),
     )
     assert torch.equal(speech.codes, silent.codes)
     assert torch.allclose(speech.wav, silent.wav, atol=1e-5)
@@ -175,8 +179,10 @@ def test_the_first_sound_is_waited_for_and_no_other(opened, monkeypatch):
     speech = engine.speak(
         TEXT,
         params=PARAMS,
-        on_frame=lambda frames, expected: done.append(frames),
-        on_audio=lambda wav: heard.append((len(wav), len(done))),
+        listener=Listener(
+            on_frame=lambda frames, expected: done.append(frames),
+            on_audio=lambda wav: heard.append((len(wav), len(done))),
+        ),
     )
     assert heard[0][0] == 960 - FADE and heard[0][1] <= 22
     assert heard[1][1] > heard[0][1] + 4, "the rest of the first chunk, when it is judged"
@@ -210,7 +216,12 @@ def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, left_
     monkeypatch.setattr(loaded_model, "ModelRunner", Watched)
     listeners = {"on_frame": lambda done, expected: stop(done), "on_audio": lambda wav: stop(len(wav))}
     with pytest.raises(Stop):
-        engine.speak(TEXT, a_voice(), PARAMS, **{name: given for name, given in listeners.items() if name == by})
+        engine.speak(
+            TEXT,
+            a_voice(),
+            PARAMS,
+            listener=Listener(**{name: given for name, given in listeners.items() if name == by}),
+        )
     assert watched and not [ref for ref in watched if ref() is not None]
     assert not left_behind()
     monkeypatch.undo()
@@ -235,7 +246,12 @@ def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
     frames = []
     text = TEXT + " " + "word " * 200 + "."
     with pytest.raises(HiggsError, match="larger context"):
-        engine.speak(text, a_voice(), SamplingParams(chunk_seconds=20), on_frame=lambda *seen: frames.append(seen))
+        engine.speak(
+            text,
+            a_voice(),
+            SamplingParams(chunk_seconds=20),
+            listener=Listener(on_frame=lambda *seen: frames.append(seen)),
+        )
     assert not frames
 
 

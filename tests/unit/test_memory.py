@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, SamplingParams, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, loaded_model
 from higgs_tts.engine.codec.model import CodecEncoder
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.executors import GraphError
@@ -176,7 +176,9 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, l
         raise Cancel
 
     with pytest.raises(Cancel) as kept:
-        engine.speak(text, params=SamplingParams(max_frames=40, chunk_seconds=2), **{listener: cancel})
+        engine.speak(
+            text, params=SamplingParams(max_frames=40, chunk_seconds=2), listener=Listener(**{listener: cancel})
+        )
     assert kept.value.__traceback__.tb_next is not None
     engine.close()
     assert not [ref() for ref in watched if ref() is not None]

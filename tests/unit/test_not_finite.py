@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, SamplingParams, Voice
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
 from higgs_tts.engine.codes import BOC, EOC
 from higgs_tts.engine.decode.scheduler import Scheduler
 
@@ -24,8 +24,10 @@ def said(small, room, count, params=PARAMS):
     """Codes of so many sequences."""
     prompts = [small.prompt(room.config, seed=index, frames=3 + 2 * index) for index in range(count)]
     sequences = [dataclasses.replace(prompt, index=index, params=params) for index, prompt in enumerate(prompts)]
-    for _ in Scheduler(room, sequences):
-        pass
+    for outputs in Scheduler(room, sequences):
+        for sequence, _ in outputs:
+            if sequence.error:
+                raise sequence.error
     return [torch.cat(sequence.codes) for sequence in sequences]
 
 
@@ -119,7 +121,7 @@ def test_the_engine_can_be_used_afterwards(written, family, executor, value, tex
         weight.fill_(value)
         engine.loaded.prefixes.clear()
         with pytest.raises(HiggsError, match=REFUSED):
-            engine.speak(text, voice, params, on_audio=heard.append)
+            engine.speak(text, voice, params, listener=Listener(on_audio=heard.append))
         assert not heard and not len(engine.loaded.prefixes)
         weight.copy_(kept)
         again = engine.speak(text, voice, params)

@@ -19,7 +19,7 @@ def say(tmp_path, monkeypatch, capsys):
     """say(*options, before) -> (exit code, stderr without the bar); before() is called while it speaks."""
 
     def run(*options, before=lambda: None, out="a.wav"):
-        def speak(*args, on_frame, **given):
+        def speak(*args, listener, **given):
             before()
             return SPEECH
 

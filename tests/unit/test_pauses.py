@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, Listener, SamplingParams
 from higgs_tts.engine.audio.assembly import FADE
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import split_script
@@ -123,7 +123,7 @@ def test_a_pause_is_exact_silence(engine):
     spoken = len(speech.wav) - sum(length for _, length in runs)
     assert 0.5 * 960 * speech.frames < spoken <= 960 * speech.frames, "what was silent beside the pauses is gone"
     assert speech.seconds == len(speech.wav) / SAMPLE_RATE
-    engine.speak(text, params=params, on_audio=lambda wav: heard.append(wav.clone()))
+    engine.speak(text, params=params, listener=Listener(on_audio=lambda wav: heard.append(wav.clone())))
     assert (torch.cat(heard) - speech.wav).abs().max() < 1e-3 and len(torch.cat(heard)) == len(speech.wav)
 
 

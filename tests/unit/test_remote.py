@@ -20,17 +20,18 @@ from higgs_tts.engine import (
     Engine,
     EngineConfig,
     HiggsError,
+    Listener,
     RemoteEngine,
     SamplingParams,
     ServerConfig,
     Turn,
     Voice,
     narrate,
+    pool,
     read_book_text,
     read_cues,
     speak_cues,
 )
-from higgs_tts.engine.remote import dispatch
 from higgs_tts.engine.remote.connections import Connections
 from higgs_tts.tests.speech_servers import Fake, Reply, refusal, sound_of, spoken, wav_file
 
@@ -44,8 +45,8 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Servers rest for a moment only."""
-    monkeypatch.setattr(dispatch, "FIRST_REST", 0.01)
-    monkeypatch.setattr(dispatch, "LONGEST_REST", 0.05)
+    monkeypatch.setattr(pool, "FIRST_REST", 0.01)
+    monkeypatch.setattr(pool, "LONGEST_REST", 0.05)
     monkeypatch.delenv(KEY, raising=False)
 
 
@@ -323,7 +324,7 @@ def test_cancel_closes_the_connections_at_once(at):
 
         engine = engine_of(fake)
         with pytest.raises(Stop):
-            engine.speak(ONE if wanted == 1 else FIVE, a_voice(), PARAMS, on_frame=on_frame)
+            engine.speak(ONE if wanted == 1 else FIVE, a_voice(), PARAMS, listener=Listener(on_frame=on_frame))
         for _ in range(wanted):
             assert fake.left.acquire(timeout=30), "a connection is still open"
         fake.reply = lambda number, body: spoken(body)
@@ -339,7 +340,9 @@ def test_cancel_while_servers_are_looked_for():
 
     with Fake(**{"/health": Reply(hangs=True)}) as fake:
         with pytest.raises(Stop):
-            engine_of(fake).speak(ONE, on_frame=lambda done, expected: fake.hanging.acquire(timeout=30) and stop(0, 0))
+            engine_of(fake).speak(
+                ONE, listener=Listener(on_frame=lambda done, expected: fake.hanging.acquire(timeout=30) and stop(0, 0))
+            )
         assert fake.left.acquire(timeout=30)
 
 
@@ -393,7 +396,9 @@ def test_a_bad_take_is_spoken_again_with_another_seed():
 def test_whoever_listens_hears_all_of_it_in_order():
     heard = []
     with Fake() as fake:
-        speech = engine_of(fake).speak(FIVE, None, PARAMS, on_audio=heard.append, on_restart=lambda why: heard.clear())
+        speech = engine_of(fake).speak(
+            FIVE, None, PARAMS, listener=Listener(on_audio=heard.append, on_restart=lambda why: heard.clear())
+        )
     assert len(heard) >= 5 and torch.cat(heard).equal(speech.wav)
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, RemoteEngine, SamplingParams, ServerConfig
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, RemoteEngine, SamplingParams, ServerConfig
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
@@ -107,7 +107,7 @@ def test_cancel_frees_its_rows(remote, served):
             raise Stop
 
     with pytest.raises(Stop):
-        remote.speak(TEXT, params=SamplingParams(seed=3, max_frames=400, retries=0), on_frame=stop)
+        remote.speak(TEXT, params=SamplingParams(seed=3, max_frames=400, retries=0), listener=Listener(on_frame=stop))
     deadline = time.monotonic() + 60
     while served[1].speaking:
         assert time.monotonic() < deadline, "the server speaks on"

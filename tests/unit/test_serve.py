@@ -9,13 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import engine as engine_module
 
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
@@ -192,7 +191,7 @@ def test_a_clip_comes_with_the_call(served):
     assert given[0] == 200 and given[2] == named[2]
 
 
-def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(served, engine, monkeypatch):
+def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(served, monkeypatch):
     clip = base64.b64encode((BUILT_IN / "ruth.flac").read_bytes()).decode()
     body = {**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "A text."}
 
@@ -200,18 +199,18 @@ def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(serv
         raise torch.OutOfMemoryError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "encode_voice", short_of_memory)
+        patch.setattr(engine_module, "encode_once", short_of_memory)
         assert ask(served[0], body=body)[0] == 503
     assert ask(served[0], body=body)[0] == 200
 
 
-def test_what_is_no_fault_of_the_clip_is_the_server_s(served, engine, monkeypatch):
+def test_what_is_no_fault_of_the_clip_is_the_server_s(served, monkeypatch):
     clip = base64.b64encode((BUILT_IN / "amber.flac").read_bytes()).decode()
 
     def fail(*given):
         raise HiggsError("transformers is missing.")
 
-    monkeypatch.setattr(engine, "encode_voice", fail)
+    monkeypatch.setattr(engine_module, "encode_once", fail)
     answer = ask(served[0], body={**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "Another text."})
     assert answer[0] == 500 and error_of(answer)["message"] == "transformers is missing."
 
@@ -336,13 +335,12 @@ class TestStarting:
         with pytest.raises(HiggsError, match=r"127\.0\.0\.1:99999 cannot be served .*Choose another --port"):
             serve(engine, "127.0.0.1", 99999, None, "", Limits(), print)
 
-    def test_a_model_in_the_folder_where_it_runs_has_a_name(self, engine, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(engine, "checkpoint", replace(engine.checkpoint, folder=Path(".")))
+    def test_a_model_in_the_folder_where_it_runs_has_a_name(self, monkeypatch):
+        monkeypatch.chdir(EMBEDDED)
         told = []
         with pytest.raises(HiggsError, match="99999"):
-            serve(engine, "127.0.0.1", 99999, None, "", Limits(), told.append)
-        assert told[0].startswith(f"{tmp_path.name} at http://")
+            serve(Engine(EngineConfig(".", device="cpu")), "127.0.0.1", 99999, None, "", Limits(), told.append)
+        assert told[0].startswith(f"{EMBEDDED.name} at http://")
 
     def test_a_folder_that_is_none(self, engine, tmp_path):
         with pytest.raises(HiggsError, match="nowhere is not a folder"):

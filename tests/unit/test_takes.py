@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.audio.assembly import FADE, Assembly
 from higgs_tts.engine.audio.levels import is_clipped, is_near_silent, longest_silence, spoken_part
 from higgs_tts.engine.codes import EOC
@@ -175,7 +175,9 @@ def listened(engine, **params):
         heard.clear()
 
     speech = engine.speak(
-        TEXT, params=replace(PARAMS, **params), on_audio=lambda wav: heard.append(wav.clone()), on_restart=restart
+        TEXT,
+        params=replace(PARAMS, **params),
+        listener=Listener(on_audio=lambda wav: heard.append(wav.clone()), on_restart=restart),
     )
     return speech, torch.cat(heard), restarts
 
@@ -197,14 +199,18 @@ def test_a_listener_costs_work_only_where_there_is_new_sound(engine, monkeypatch
     streamed, stream = [], Assembly.stream
     monkeypatch.setattr(Assembly, "stream", lambda self, wav: streamed.append(len(wav)) or stream(self, wav))
     steps = []
-    engine.speak(TEXT, params=PARAMS, on_audio=lambda wav: None, on_frame=lambda done, expected: steps.append(done))
+    engine.speak(
+        TEXT,
+        params=PARAMS,
+        listener=Listener(on_audio=lambda wav: None, on_frame=lambda done, expected: steps.append(done)),
+    )
     assert 3 < len(streamed) == len(set(streamed)) < len(steps) / 4
 
 
 def test_what_was_heard_stays_where_a_listener_cannot_begin_anew(engine, bad):
     bad(PARAMS.seed)
     heard = []
-    speech = engine.speak(TEXT, params=PARAMS, on_audio=lambda wav: heard.append(wav.clone()))
+    speech = engine.speak(TEXT, params=PARAMS, listener=Listener(on_audio=lambda wav: heard.append(wav.clone())))
     first, *others = speech.retaken
     assert len(first.flaws) == 1 and all(chunk.kept == 2 for chunk in others) and len(others) == 2
     assert torch.equal(torch.cat(heard), speech.wav)
@@ -217,7 +223,7 @@ def test_a_bad_take_that_was_heard_for_good_is_not_kept_for_others(engine, bad):
     bad(PARAMS.seed)
     fresh = engine.speak_turns(scene, voices, PARAMS, reuse=False)
     with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as opened:
-        opened.speak_turns(scene, voices, PARAMS, on_audio=lambda wav: None)
+        opened.speak_turns(scene, voices, PARAMS, listener=Listener(on_audio=lambda wav: None))
         later = opened.speak_turns(scene, voices, PARAMS)
         again = opened.speak_turns(scene, voices, PARAMS)
     assert later.reused == 1 and again.reused == 2

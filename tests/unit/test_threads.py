@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Engines, SamplingParams
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, Engines, Listener, SamplingParams
 from higgs_tts.engine.threads import few_threads, one_thread
 
 
@@ -27,7 +27,7 @@ def in_new_thread(work):
 
 def speak(on_frame=None):
     with Engine(EngineConfig(model=str(EMBEDDED), device="cpu", context=512)) as engine:
-        engine.speak("Hi.", params=SamplingParams(max_frames=12), on_frame=on_frame)
+        engine.speak("Hi.", params=SamplingParams(max_frames=12), listener=Listener(on_frame=on_frame))
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -53,7 +53,9 @@ def test_several_devices_are_collected_from_with_one_thread():
     cards = [Engine(EngineConfig(model=str(EMBEDDED), device="cpu", context=512)) for _ in range(2)]
     with cards[0], cards[1]:
         Engines(cards).speak(
-            "Hi.", params=SamplingParams(max_frames=12), on_frame=lambda *_: seen.append(torch.get_num_threads())
+            "Hi.",
+            params=SamplingParams(max_frames=12),
+            listener=Listener(on_frame=lambda *_: seen.append(torch.get_num_threads())),
         )
     assert set(seen) == {1} and torch.get_num_threads() == 3
 

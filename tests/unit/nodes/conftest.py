@@ -102,17 +102,17 @@ class FakeEngine:
         self.calls.append("close")
         self.opened = False
 
-    def speak(self, text, voice, params, scene=None, on_frame=None, on_audio=None, on_restart=None):
+    def speak(self, text, voice, params, scene=None, listener=None):
         self.calls.append((text, voice, params, scene))
         self.trimmed = False
         wav, codes = torch.linspace(-0.5, 0.5, 1920), torch.zeros(2, 8, dtype=torch.int64)
-        if on_audio:
-            on_audio(torch.zeros(700))
-            on_restart("it fell silent")
-            on_audio(wav[:960])
-        on_frame(1, 2)
-        if on_audio:
-            on_audio(wav[960:])
+        if listener.on_audio:
+            listener.on_audio(torch.zeros(700))
+            listener.on_restart("it fell silent")
+            listener.on_audio(wav[:960])
+        listener.on_frame(1, 2)
+        if listener.on_audio:
+            listener.on_audio(wav[960:])
         return SpeechResult(
             wav,
             codes,
@@ -124,9 +124,9 @@ class FakeEngine:
             said=(SpokenTurn("", text, 0, len(wav)),),
         )
 
-    def speak_turns(self, turns, voices, params, scene=None, on_frame=None, reuse=True, even=True):
+    def speak_turns(self, turns, voices, params, scene=None, listener=None, reuse=True, even=True):
         self.calls.append((turns, voices, params, scene, even))
-        on_frame(1, 2)
+        listener.on_frame(1, 2)
         spoken = tuple(SpokenTurn(turn.speaker, turn.text, 10 * at, 10 * at + 5) for at, turn in enumerate(turns))
         wav, codes = torch.ones(10 * len(turns)), torch.zeros(2, 8, dtype=torch.int64)
         return SpeechResult(wav, codes, 0.02, len(turns), "end of speech", how="by hand", turns=spoken, said=spoken)

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import HiggsError
+from higgs_tts.engine import HiggsError, Listener
 
 CPU = torch.device("cpu")
 
@@ -70,7 +70,7 @@ def test_a_trimmed_engine_is_loaded_as_it_is_and_whole_after_speech(patcher):
     patcher.partially_load(CPU)
     patcher.partially_unload(CPU, 1)
     assert patcher.partially_load(CPU) == 0 and patcher.engine.calls == ["open", "trim"]
-    patcher.engine.speak("Hi", None, None, on_frame=lambda *args: None)
+    patcher.engine.speak("Hi", None, None, listener=Listener(on_frame=lambda *args: None))
     assert patcher.loaded_size() == patcher.model_size()
 
 

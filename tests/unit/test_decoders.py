@@ -1,0 +1,306 @@
+"""Every decoder through the same cases: one device, two, two servers, and two workers of Ray where it is installed."""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import signal
+import tempfile
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from higgs_tts.engine import (
+    Engine,
+    EngineConfig,
+    Engines,
+    HiggsError,
+    Listener,
+    RemoteEngine,
+    SamplingParams,
+    ServerConfig,
+    Turn,
+    pool,
+)
+from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.decoder import ReferenceClip, Stage
+from higgs_tts.engine.drive import Drive
+from higgs_tts.engine.speech_input import SpeechInput
+from higgs_tts.tests.speech_servers import Fake, Reply, spoken, streamed, wav_file
+
+PARAMS = SamplingParams(seed=3, max_frames=30, chunk_seconds=3, retries=0)
+TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four".split())
+TURNS = [Turn(("Ann", "Bob")[number % 2], f"This is turn number {number}.") for number in range(4)]
+has_ray = importlib.util.find_spec("ray") is not None
+
+
+class Stop(Exception):
+    pass
+
+
+class Two:
+    """A decoder of two members (or one), and how they are lost.
+
+    lose(member, when): "before" its first sound, "during" it, or "after" it; hang(member): it never answers.
+    """
+
+    members = 2
+
+    def __init__(self, folder, monkeypatch, stack):
+        self.folder, self.monkeypatch, self.stack = folder, monkeypatch, stack
+
+    def config(self):
+        return EngineConfig(self.folder, device="cpu", context=512)
+
+    def clip(self):
+        """A clip that gives a voice."""
+        return torch.rand(36_000, generator=torch.Generator().manual_seed(4)) - 0.5, 24_000
+
+
+class Devices(Two):
+    def __init__(self, *given, members=2):
+        super().__init__(*given)
+        self.members = members
+        self.cards = [self.stack.enter_context(Engine(self.config())) for _ in range(members)]
+        self.api = Engines(self.cards) if members > 1 else self.cards[0]
+        self.steps, step = {}, ModelRunner.step
+
+        def counted(runner):
+            if runner.talker in self.steps:
+                self.steps[runner.talker] -= 1
+                if self.steps[runner.talker] == 0:
+                    raise torch.cuda.OutOfMemoryError("planted")
+            step(runner)
+
+        self.monkeypatch.setattr(ModelRunner, "step", counted)
+
+    def lose(self, member, when):
+        self.steps[self.cards[member].loaded.talker] = {"before": 3, "during": 23, "after": 45}[when]
+
+
+class Servers(Two):
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.monkeypatch.setattr(pool, "FIRST_REST", 0.01)
+        self.monkeypatch.setattr(pool, "LONGEST_REST", 0.02)
+        self.failing, self.replies = {}, {}
+        self.fakes = [
+            self.stack.enter_context(Fake(kind, reply=lambda number, body, at=at: self.reply(at, number, body)))
+            for at, kind in enumerate(("sglang", "vllm"))
+        ]
+        addresses = "\n".join(fake.address for fake in self.fakes)
+        self.api = RemoteEngine(ServerConfig(addresses, timeout=5.0, calls=2))
+
+    def reply(self, at, number, body):
+        when = self.failing.get(at)
+        is_first = body.get("stream") is True
+        if when == "hang":
+            return Reply(hangs=True)
+        if when == "before" or (when == "after" and not is_first):
+            return Reply(status=401, headers={"Content-Type": "application/json"})
+        if is_first:
+            return streamed(body, cut=when == "during")
+        reply = spoken(body)
+        reply.headers = {**reply.headers, "X-Finish-Reason": "stop"}
+        return reply
+
+    def lose(self, member, when):
+        self.failing[member] = when
+
+
+class Workers(Two):
+    def __init__(self, *given):
+        super().__init__(*given)
+        from higgs_tts.engine.cluster.cluster import Cluster
+
+        packages = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        (packages / "higgs_tts").symlink_to(pathlib.Path(__file__).resolve().parents[2])  # as the workers import it
+        paths = os.environ.get("PYTHONPATH", "")
+        self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(packages), paths])))
+        self.api = self.stack.enter_context(Cluster(EngineConfig(self.folder, context=512), workers=2))
+
+    def lose(self, member, when):
+        """Killed at a time of its own."""
+        about = self.api.workers.all[member].about
+        delay = {"before": 0.0, "during": 0.3, "after": 0.6}[when]
+        threading.Timer(delay, lambda: os.kill(about.process, signal.SIGKILL)).start()
+
+
+KINDS = {
+    "one device": lambda *given: Devices(*given, members=1),
+    "two devices": Devices,
+    "two servers": Servers,
+    "two workers": Workers,
+}
+
+
+@pytest.fixture(params=KINDS)
+def two(request, written, monkeypatch):
+    if request.param == "two workers" and not has_ray:
+        pytest.skip("ray is not installed")
+    with contextlib.ExitStack() as stack:
+        yield KINDS[request.param](str(written["v3"]), monkeypatch, stack)
+
+
+def listened(api, text=TEXT, params=PARAMS, **more):
+    """(the result, the parts that were heard, why what was heard was void)"""
+    heard, void = [], []
+
+    def restart(why):
+        heard.clear()
+        void.append(why)
+
+    listener = Listener(more.pop("on_frame", None), lambda wav: heard.append(wav.clone()), restart)
+    return api.speak(text, None, params, listener=listener), heard, void
+
+
+def same(one, other):
+    return torch.equal(one.codes, other.codes) and torch.allclose(one.wav, other.wav, atol=1e-5)
+
+
+def test_all_is_heard_once_and_in_order_and_the_first_chunk_while_it_is_spoken(two):
+    silent = two.api.speak(TEXT, None, PARAMS)
+    speech, heard, void = listened(two.api)
+    assert torch.equal(torch.cat(heard), speech.wav) and same(speech, silent) and not void
+    assert speech.chunks == 4 and len(heard[0]) < speech.said[0].stop // 2
+
+
+@pytest.mark.parametrize("phase", ["at first", "once something is heard", "later"])
+def test_a_cancel_in_each_phase_leaves_all_usable(two, phase):
+    expected, heard, before = two.api.speak(TEXT, None, PARAMS), [], threading.active_count()
+
+    def on_frame(done, expected):
+        if {"at first": True, "once something is heard": bool(heard), "later": done > 40}[phase]:
+            raise Stop
+
+    with pytest.raises(Stop):
+        two.api.speak(TEXT, None, PARAMS, listener=Listener(on_frame, heard.append))
+    if isinstance(two, Devices):
+        assert threading.active_count() == before, "no thread goes on"
+    assert same(two.api.speak(TEXT, None, PARAMS), expected)
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_member_that_is_lost_loses_nothing(two, who, when):
+    if two.members == 1:
+        pytest.skip("one device is all there is")
+    expected = two.api.speak(TEXT, None, PARAMS)
+    two.lose(who, when)
+    speech, heard, _ = listened(two.api)
+    assert same(speech, expected) and torch.equal(torch.cat(heard), speech.wav)
+
+
+def test_where_all_are_lost_the_error_says_so(two):
+    if isinstance(two, Workers):
+        pytest.skip("Ray starts them again")
+    for member in range(two.members):
+        two.lose(member, "before")
+    with pytest.raises((HiggsError, torch.cuda.OutOfMemoryError)):
+        two.api.speak(TEXT, None, PARAMS)
+
+
+def test_without_on_restart_sound_that_cannot_go_on_is_an_error(written, monkeypatch):
+    """It is never spliced with what another server says."""
+    with contextlib.ExitStack() as stack:
+        two = Servers(str(written["v3"]), monkeypatch, stack)
+        two.lose(0, "during")
+        two.lose(1, "during")
+        heard = []
+        with pytest.raises(HiggsError, match=r"The sound that was heard cannot go on: .*Run it again"):
+            two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=heard.append))
+        assert heard
+
+
+def test_a_server_that_breaks_in_the_middle_makes_what_was_heard_void(written, monkeypatch):
+    with contextlib.ExitStack() as stack:
+        two = Servers(str(written["v3"]), monkeypatch, stack)
+        expected = two.api.speak(TEXT, None, PARAMS)
+        two.lose(0, "during")
+        two.failing[1] = "before"
+        first = two.fakes[0].reply
+        two.fakes[0].reply = lambda number, body: (first(number, body), two.failing.clear())[0]
+        speech, heard, void = listened(two.api)
+        assert same(speech, expected) and torch.equal(torch.cat(heard), speech.wav)
+        assert len(void) == 1 and "closed the connection in the middle" in void[0]
+
+
+def test_a_server_that_never_answers_is_given_up(written, monkeypatch):
+    with contextlib.ExitStack() as stack:
+        two = Servers(str(written["v3"]), monkeypatch, stack)
+        expected = two.api.speak(TEXT, None, PARAMS)
+        two.api = RemoteEngine(ServerConfig(two.api.config.addresses, timeout=0.5))
+        two.lose(0, "hang")
+        speech = two.api.speak(TEXT, None, PARAMS)
+        assert same(speech, expected) and any("did not answer within" in warning for warning in speech.warnings)
+
+
+def test_a_bad_take_is_spoken_again_and_what_was_heard_of_it_is_void(two):
+    params = SamplingParams(seed=5, max_frames=90, chunk_seconds=3, retries=1)
+    if isinstance(two, Servers):
+        silence = Reply(wav_file(np.zeros(48_000, "float32")))
+        spoiled, reply = set(), two.reply
+
+        def once(at, number, body):
+            is_new = body["input"] not in spoiled
+            spoiled.add(body["input"])
+            return silence if is_new else reply(at, number, body)
+
+        two.reply = once
+    speech, heard, _ = listened(two.api, params=params)
+    assert speech.spoken_again and torch.equal(torch.cat(heard), speech.wav)
+    if not isinstance(two, Servers):
+        assert same(two.api.speak(TEXT, None, params), speech)
+
+
+def test_what_was_said_before_comes_from_its_codes(two):
+    first, again = (two.api.speak_turns(TURNS, {}, PARAMS) for _ in range(2))
+    assert first.reused == 0 and again.reused == len(TURNS) and same(again, first)
+    assert again.how == "none, all of it had been spoken before" or isinstance(two, Servers)
+    edited = two.api.speak_turns([*TURNS, Turn("Ann", "Another.")], {}, PARAMS)
+    assert edited.reused == len(TURNS) and edited.chunks == len(TURNS) + 1
+
+
+def test_a_voice_of_a_clip_is_made_while_others_speak(two):
+    alone, seen = two.api.encode_voice(*two.clip()), []
+    what = SpeechInput((Turn("", TEXT),), {"": alone}, PARAMS)
+    with torch.inference_mode(), two.api.decoding() as decoder, decoder.session(Stage(4, 400)) as session:
+        drive = Drive(session)
+        request = two.api.request(what, Listener())
+        drive.add(request, (sequences for _, sequences in request.stages()))
+        voices = [session.encode_voice(ReferenceClip(*two.clip(), "What it says.")) for _ in range(2)]
+        for ended in drive:
+            seen += ended
+        assert [one.request for one in seen] == [request]
+        made = [voice.result(60) for voice in voices]
+    assert all(torch.equal(voice.codes, alone.codes) and voice.transcript == "What it says." for voice in made)
+
+
+@pytest.mark.parametrize("two", ["one device", "two devices"], indirect=True)
+def test_closing_while_it_speaks_ends_it_with_a_sentence(two):
+    def close(done, expected):
+        if done > 5:
+            for card in two.cards:
+                threading.Thread(target=card.close).start()
+            while not all(card.is_closing for card in two.cards):
+                time.sleep(0)
+
+    with pytest.raises(HiggsError, match="unloaded"):
+        two.api.speak(TEXT, None, PARAMS, listener=Listener(close))
+
+
+@pytest.mark.parametrize("two", ["one device", "two devices"], indirect=True)
+def test_the_first_sound_takes_as_many_steps_as_on_one_device(two, monkeypatch):
+    """And nobody waits for a poll: the parts come as they are made."""
+    step, steps = ModelRunner.step, []
+
+    def counted(runner):
+        steps.append(runner)
+        step(runner)
+
+    monkeypatch.setattr(ModelRunner, "step", counted)
+    with pytest.raises(Stop):
+        two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=lambda wav: exec("raise Stop", {"Stop": Stop})))
+    assert 18 <= len(steps) <= 20 + 4 * (two.members - 1)

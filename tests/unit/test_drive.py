@@ -1,0 +1,150 @@
+"""Requests of many callers on one session: each says what it says alone, whoever comes and goes beside it."""
+
+import contextlib
+
+import pytest
+import torch
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
+from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.decoder import Stage
+from higgs_tts.engine.drive import Drive
+from higgs_tts.engine.speech_input import SpeechInput
+
+TEXTS = ["One apple.", "Two apples are here. And three of them are there.", "Four."]
+PARAMS = SamplingParams(max_frames=40, seed=3, chunk_seconds=2.5, retries=0)
+
+
+class Calls:
+    """Callers of one session."""
+
+    def __init__(self, engine, drive):
+        self.engine, self.drive, self.heard = engine, drive, {}
+
+    def __call__(self, text, voice=None, params=PARAMS, listens=False):
+        heard = []
+        what = SpeechInput((Turn("", text),), {"": voice} if voice else {}, params)
+        request = self.engine.request(what, Listener(on_audio=heard.append if listens else None))
+        self.drive.add(request, (sequences for _, sequences in request.stages()))
+        self.heard[request] = heard
+        return request
+
+    def run(self, steps=None):
+        """So many steps, or until all have ended -> what has ended."""
+        ended = []
+        for count, some in enumerate(self.drive):
+            ended += some
+            if count + 1 == steps:
+                break
+        return ended
+
+
+@contextlib.contextmanager
+def calls_of(engine, rows):
+    with torch.inference_mode(), engine.decoding() as decoder, decoder.session(Stage(rows, engine.context)) as session:
+        yield Calls(engine, Drive(session))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def voice():
+    return Voice(torch.randint(0, 1024, (60, 8), generator=torch.Generator().manual_seed(1)), "A reference.")
+
+
+def test_each_says_what_it_says_alone(engine, voice):
+    wanted = [(text, given) for text in TEXTS for given in (None, voice)]
+    alone = [engine.speak(*what, PARAMS) for what in wanted]
+    with calls_of(engine, 3) as call:
+        requests = [call(*wanted[0]), call(*wanted[1], listens=True)]
+        ended = call.run(5)  # the others come later
+        requests += [call(*what) for what in wanted[2:]]
+        ended += call.run()
+    assert {one.request for one in ended} == set(requests) and len(ended) == 6 and not any(one.error for one in ended)
+    for request, other in zip(requests, alone, strict=True):
+        speech = request.result()
+        assert torch.equal(speech.codes, other.codes) and speech.stopped == other.stopped
+        assert (speech.wav - other.wav).abs().max() < 1e-4
+        assert not call.heard[request] or torch.equal(torch.cat(call.heard[request]), speech.wav)
+    assert call.heard[requests[1]]
+
+
+def test_who_leaves_frees_the_row_and_changes_nobody(engine, voice):
+    with calls_of(engine, 2) as call:
+        leaver, stays = call(TEXTS[1], voice, listens=True), call(TEXTS[0], voice)
+        call.run(6)
+        call.drive.drop(leaver)
+        heard = len(call.heard[leaver])
+        late = call(TEXTS[2], voice)
+        assert {one.request for one in call.run()} == {stays, late} and len(call.heard[leaver]) == heard
+    assert torch.equal(stays.result().codes, engine.speak(TEXTS[0], voice, PARAMS).codes)
+    assert torch.equal(late.result().codes, engine.speak(TEXTS[2], voice, PARAMS).codes)
+
+
+def test_what_cannot_be_said_is_refused_and_others_go_on(engine, voice):
+    with calls_of(engine, 2) as call:
+        stays = call(TEXTS[0], voice)
+        with pytest.raises(HiggsError, match="nothing to say"):
+            call(" ... ")
+        with pytest.raises(HiggsError, match="which leaves less than"):
+            call("word " * 400, voice, SamplingParams(chunk_seconds=0.0))
+        with pytest.raises(HiggsError, match="different model"):
+            call(TEXTS[0], Voice(voice.codes, codec="another"))
+        assert [one.request for one in call.run()] == [stays]
+
+
+@pytest.mark.parametrize("what", ["no memory for its prompt", "values that are not numbers"])
+def test_an_error_in_one_sequence_ends_that_caller_only(engine, voice, monkeypatch, what):
+    prefill, step = ModelRunner.prefill, ModelRunner.step
+    bad = []
+
+    def fails(runner, row, sequence, prefixes):
+        if sequence.text == TEXTS[2]:
+            bad.append(row)
+            if what == "no memory for its prompt":
+                raise torch.cuda.OutOfMemoryError("planted")
+        prefill(runner, row, sequence, prefixes)
+
+    def spoils(runner):
+        step(runner)
+        if bad and what != "no memory for its prompt":
+            runner.state.logits[bad.pop()] = float("nan")
+
+    expected = engine.speak(TEXTS[1], voice, PARAMS)
+    monkeypatch.setattr(ModelRunner, "prefill", fails)
+    monkeypatch.setattr(ModelRunner, "step", spoils)
+    with calls_of(engine, 2) as call:
+        stays, ends = call(TEXTS[1], voice), call(TEXTS[2], voice)
+        errors = {one.request: one.error for one in call.run()}
+        bad.clear()
+        later = call(TEXTS[1], voice)
+        assert [one.request for one in call.run()] == [later]
+    assert errors[stays] is None and isinstance(errors[ends], (HiggsError, torch.cuda.OutOfMemoryError))
+    for request in (stays, later):
+        assert torch.equal(request.result().codes, expected.codes)
+
+
+def test_a_free_row_goes_to_the_caller_with_the_fewest(engine, voice):
+    """A long text does not hold up short ones that come after it."""
+    with calls_of(engine, 2) as call:
+        long = call(" ".join(TEXTS * 6), voice)
+        short = [call(text, voice) for text in (TEXTS[0], TEXTS[2])]
+        order = [one.request for one in call.run()]
+    assert set(order[:2]) == set(short) and order[2] is long
+
+
+def test_an_engine_that_is_closed_says_so():
+    engine = Engine(EngineConfig(str(EMBEDDED), device="cpu", context=512))
+    with pytest.raises(HiggsError, match="not open"), engine.decoding():
+        pass
+    engine.open()
+    with calls_of(engine, 2) as call:
+        call("One.")
+        call.run(2)
+        engine.close()
+        with pytest.raises(HiggsError, match="unloaded"):
+            call.run()
+    assert not engine.opened

@@ -1,0 +1,147 @@
+"""Which member decodes what: decisions alone."""
+
+import pytest
+import torch
+from higgs_tts.engine import HiggsError
+from higgs_tts.engine.decoder import Heard
+from higgs_tts.engine.pool import Member, Pool
+from higgs_tts.engine.sequence import Sequence
+
+LOST = HiggsError("went away.")
+
+
+def sequences(count, **settings):
+    return [Sequence([number], index=number, **settings) for number in range(count)]
+
+
+def sound(start, stop):
+    return torch.arange(float(start), float(stop))
+
+
+def whole(copy, start=0, stop=10):
+    copy.fill(torch.zeros(1, 8, dtype=torch.int64), True)
+    return Heard(copy, sound(start, stop), is_last=True)
+
+
+@pytest.fixture
+def members():
+    return [Member("One", "card"), Member("Two", "card"), Member("Three", "other")]
+
+
+def test_each_member_takes_what_it_has_room_for_and_all_is_heard_once(members):
+    pool, asked = Pool(members), sequences(5)
+    pool.submit(*asked)
+    taken = [pool.take(member, 2) for member in members]
+    assert [[copy.index for copy in copies] for copies in taken] == [[0, 1], [2, 3], [4]]
+    heard = [pool.hear(member, whole(copy)) for member, copies in zip(members, taken, strict=True) for copy in copies]
+    assert pool.is_done and [one.sequence for (one,) in heard] == asked
+    assert all(one.is_last and len(one.wav) == 10 and one.sequence.ended for (one,) in heard)
+
+
+def test_a_lost_member_gives_back_what_it_had_before_all_else(members):
+    pool, asked = Pool(members), sequences(4)
+    pool.submit(*asked)
+    one, two, _ = members
+    copies = pool.take(one, 2)
+    pool.take(two, 1)
+    given_back = pool.lose(one, LOST)
+    assert [heard.sequence for heard in given_back] == asked[:2] and not any(heard.void for heard in given_back)
+    assert [copy.index for copy in pool.take(two, 3)] == [0, 1, 3]
+    assert pool.hear(one, whole(copies[0])) == [] and pool.take(one, 5) == [], "what it still says counts for nothing"
+
+
+def test_what_was_heard_goes_on_with_a_member_of_the_same_kind(members):
+    pool, (asked,) = Pool(members), sequences(1, listened=True)
+    one, two, three = members
+    pool.submit(asked)
+    (copy,) = pool.take(one, 1)
+    (heard,) = pool.hear(one, Heard(copy, sound(0, 6)))
+    assert heard.wav.tolist() == [0, 1, 2, 3, 4, 5]
+    (again,) = pool.lose(one, LOST)
+    assert not again.void and not pool.has_work(three) and pool.take(three, 1) == []
+    (copy,) = pool.take(two, 1)
+    assert [pool.hear(two, Heard(copy, sound(*span)))[0].wav.tolist() for span in ((0, 4), (4, 8))] == [[], [6, 7]]
+    (last,) = pool.hear(two, whole(copy, 8, 10))
+    assert last.wav.tolist() == [8, 9] and pool.is_done
+
+
+def test_where_none_of_its_kind_is_left_what_was_heard_is_void(members):
+    pool, (asked,) = Pool(members), sequences(1, listened=True)
+    one, two, three = members
+    pool.submit(asked)
+    (copy,) = pool.take(one, 1)
+    pool.hear(one, Heard(copy, sound(0, 6)))
+    pool.lose(one, LOST, returns=True)
+    assert not pool.lose(two, LOST)[-1:], "another takes the place of the first"
+    (void,) = pool.give_up(one)
+    assert void.void == "One went away." and void.sequence is asked
+    (copy,) = pool.take(three, 1)
+    assert pool.hear(three, whole(copy))[0].wav.tolist() == list(range(10))
+
+
+def test_sound_that_nobody_waits_for_comes_whole(members):
+    pool, (asked,) = Pool(members), sequences(1)
+    pool.submit(asked)
+    (copy,) = pool.take(members[0], 1)
+    copy.num_frames = 3
+    (first,) = pool.hear(members[0], Heard(copy, sound(0, 6)))
+    assert not len(first.wav) and asked.num_frames == 3
+    assert pool.hear(members[0], whole(copy, 6, 10))[0].wav.tolist() == list(range(10))
+
+
+def test_a_dropped_sequence_is_forgotten_by_all(members):
+    pool, asked = Pool(members), sequences(3)
+    pool.submit(*asked)
+    (copy,) = pool.take(members[0], 1)
+    assert pool.drop(*asked[:2]) == [(members[0], copy)]
+    assert pool.hear(members[0], whole(copy)) == [] and not pool.is_done
+    assert [one.index for one in pool.take(members[1], 5)] == [2]
+
+
+def test_a_member_that_fails_rests_longer_each_time_and_is_lost_after_three(members):
+    pool, asked = Pool(members[:1]), sequences(1)
+    pool.submit(*asked)
+    (one,), now = members[:1], 100.0
+    for rest in (0.5, 1.0):
+        (copy,) = pool.take(one, 1, now)
+        pool.fail(one, copy, LOST, now)
+        assert one.rest_until == now + rest and pool.take(one, 1, now + rest - 0.01) == []
+        now += rest
+    (copy,) = pool.take(one, 1, now)
+    pool.fail(one, copy, LOST, now)
+    assert one.error is LOST and not pool.left
+
+
+def test_a_busy_member_is_asked_for_three_minutes(members):
+    pool, asked = Pool(members[:1]), sequences(1)
+    pool.submit(*asked)
+    one, now = members[0], 0.0
+    while one.error is None:
+        (copy,) = pool.take(one, 1, now)
+        pool.fail(one, copy, LOST, now, is_busy=True, rest=20.0)
+        now = one.rest_until
+    assert 180 < now < 230
+
+
+def test_a_free_row_goes_to_the_caller_with_the_fewest(members):
+    pool = Pool(members[:1])
+    pool.submit(*sequences(5, caller=1), *sequences(2, caller=2))
+    assert [copy.caller for copy in pool.take(members[0], 7)] == [1, 2, 1, 2, 1, 1, 1]
+
+
+def test_seats_are_taken_again_once_nobody_sits(members):
+    pool = Pool(members, seats=1)
+    pool.submit(*sequences(1))
+    assert pool.start() == members[:1] and pool.start() == []
+    pool.lose(members[0], LOST)
+    assert pool.start() == [members[1]]
+
+
+def test_what_is_finished_already_comes_with_its_codes(members):
+    pool, (asked,) = Pool(members), sequences(1)
+    asked.fill(torch.ones(4, 8, dtype=torch.int64), False)
+    pool.submit(asked)
+    (copy,) = pool.take(members[0], 1)
+    assert copy.finished and not copy.ended and torch.equal(torch.cat(copy.codes), torch.ones(4, 8))
+    pool.lose(members[0], LOST)
+    assert asked.finished and asked.num_frames == 4
