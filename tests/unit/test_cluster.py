@@ -64,7 +64,7 @@ class TestWorker:
                 worker.give(7, Orders(is_end=True))
         first = alone.said[0]
         wav = torch.cat([part.wav for part in said])
-        assert len(wav) == first.stop and torch.allclose(wav[:-240], alone.wav[: first.stop - 240], atol=1e-5)  # no fade
+        assert len(wav) == first.stop and torch.allclose(wav[:-240], alone.wav[: first.stop - 240], atol=1e-5)
         assert torch.equal(said[-1].codes, alone.codes[slice(*first.frames)]) and said[-1].frames == first.frames[1]
 
     def test_what_it_is_told_to_drop_is_said_no_more(self, worker, config):

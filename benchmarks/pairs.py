@@ -1,0 +1,123 @@
+"""Two versions of the engine in turn on one GPU, a process each: steps, batches, first sound, an hour, and unloading.
+
+    python benchmarks/pairs.py --before FOLDER [--pairs 5] [--out benchmarks/results/house.json]
+
+Random weights in the published shape of v3, bf16. Writes "pairs": of each figure its values in the order of the runs,
+the medians, and whether the new median lies within the spread of the old runs. The last line of output is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from common import DEVICE, ROOT, card, write_shapes
+
+SENTENCE = "The harbour was quiet, and the boats lay still under a sky without any wind at all. "
+HERE = pathlib.Path(__file__).resolve()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=pathlib.Path, help="checkout of the older version")
+    parser.add_argument("--before-commit", default="")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--layers", type=int, help="fewer than published, for a trial of the script itself")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "benchmarks" / "results" / "house.json")
+    parser.add_argument("--worker", type=pathlib.Path)
+    parser.add_argument("--model")
+    given = parser.parse_args()
+    if given.worker:
+        sys.path.insert(0, str(given.worker))
+        print(json.dumps(work(given.model, given.minutes)))
+        return
+    runs: dict[str, list[dict]] = {"old": [], "new": []}
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_shapes(pathlib.Path(folder), "v3", given.layers, whole_codec=True)
+        for number in range(given.pairs):
+            for name, root in (("old", given.before), ("new", ROOT)):
+                runs[name].append(one(root, model, given.minutes))
+                print(number, name, runs[name][-1], flush=True)
+    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
+    result["pairs"] = card() | {"before": given.before_commit, "weights": "v3, random, bf16", "figures": figures(runs)}
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps({name: row["medians"] for name, row in result["pairs"]["figures"].items()}))
+
+
+def one(root: pathlib.Path, model: pathlib.Path, minutes: float) -> dict:
+    """One run of one version."""
+    command = [sys.executable, str(HERE), "--worker", str(root), "--model", str(model), "--minutes", str(minutes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def figures(runs: dict[str, list[dict]]) -> dict:
+    """Each figure's values, medians, and whether the new median is no worse than the old runs' spread."""
+    found = {}
+    for name in runs["old"][0]:
+        old, new = ([run[name] for run in runs[which]] for which in ("old", "new"))
+        medians = [statistics.median(old), statistics.median(new)]
+        found[name] = {"old": old, "new": new, "medians": medians, "within": medians[1] <= max(old)}
+    return found
+
+
+def work(model: str, minutes: float) -> dict:
+    """The figures of the engine that is on the path; lower is better for all of them."""
+    import torch
+
+    import engine as pack
+
+    def opened(**settings):
+        return pack.Engine(pack.EngineConfig(model, device=DEVICE, dtype="bf16", **settings))
+
+    def listens(hear) -> dict:
+        """The keyword of a listener, which had another name once."""
+        return {"listener": pack.Listener(on_audio=hear)} if hasattr(pack, "Listener") else {"on_audio": hear}
+
+    def step_ms(engine, rows: int, frames: int) -> float:
+        params = pack.SamplingParams(seed=1, max_frames=frames, retries=0, chunk_seconds=2.0)
+        engine.speak(SENTENCE * rows, voice, params)
+        speech = engine.speak(SENTENCE * rows, voice, params)
+        assert speech.chunks == rows, speech.chunks
+        return round(1000 * speech.elapsed * rows / speech.frames, 4)
+
+    codes = torch.randint(0, 1024, (250, 8), generator=torch.Generator().manual_seed(0))
+    voice, found = pack.Voice(codes, "What the clip says, in about these words."), {}
+    free = []
+    for _ in range(2):  # what the process keeps for good is there after the first time
+        torch.cuda.empty_cache()
+        free.append(torch.cuda.mem_get_info()[0])
+        with opened(context=2048) as engine:
+            found["step_ms"] = step_ms(engine, 1, 1000)
+    torch.cuda.empty_cache()
+    found["left_bytes"] = free[1] - torch.cuda.mem_get_info()[0]
+    with opened(context=2048) as engine:
+        waited, params = [], pack.SamplingParams(seed=1, max_frames=60, retries=0)
+        for _ in range(9):
+            heard, began = [], time.perf_counter()
+            engine.speak(SENTENCE, voice, params, **listens(lambda wav, heard=heard: heard.append(time.perf_counter())))
+            waited.append(1000 * (heard[0] - began))
+        found["first_sound_ms"] = round(statistics.median(waited), 2)
+        found["batch_8_ms"] = step_ms(engine, 8, 400)
+        found["batch_64_ms"] = step_ms(engine, 64, 400)
+        count = round(60 * minutes / 24)
+        params = pack.SamplingParams(seed=1, max_frames=600, retries=0, chunk_seconds=2.0)
+        began = time.perf_counter()
+        speech = engine.speak(SENTENCE * count, voice, params)
+        found["narration_s_an_hour"] = round((time.perf_counter() - began) * 3600 / speech.seconds, 3)
+    return found
+
+
+if __name__ == "__main__":
+    main()
