@@ -16,14 +16,14 @@ import torch
 from torch import nn
 
 from ..codec.config import CodecConfig
-from ..codec.hubert import STRIDES, semantic_shapes
+from ..codec.hubert import STRIDES
 from ..codec.modules import (
     CODEBOOKS,
     RATIOS,
     SEMANTIC_BLOCKS,
     SEMANTIC_UNITS,
     decoder_parts,
-    light_encoder_parts,
+    encoder_parts,
 )
 from ..codes import CODEBOOK_SIZE
 from ..config import FRAME_SAMPLES
@@ -104,11 +104,7 @@ def decoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
 @functools.lru_cache(maxsize=4)
 def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
     """Tensor name -> shape of everything that encoding needs."""
-    ours = _shapes(light_encoder_parts, config)
-    acoustic = {name: shape for name, shape in ours.items() if name.startswith("acoustic_encoder.")}
-    semantic = {f"semantic_model.{name}": shape for name, shape in semantic_shapes(config).items()}
-    # In this order tiny_codec draws its weights; another order is another codec.
-    return MappingProxyType({**acoustic, **semantic, **ours})
+    return _shapes(encoder_parts, config)
 
 
 def fp32_sizes(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:

@@ -1,77 +1,173 @@
-"""The codec's semantic half: HuBERT, which is transformers'. Imports transformers only to build it.
+"""The codec's semantic half: HuBERT under the tensor names transformers uses. Imports no transformers.
 
-Its tensors are listed here, so that a codec can be checked, and spoken with, where transformers cannot be imported.
+It computes what HubertModel of transformers' modeling_hubert.py does for the published codec: group norm after the
+first convolution and no other, layer norm after each sum, no mask and no dropout. Tests hold both equal; ours, because
+importing theirs takes seconds. Modules are made in the order of theirs, in which tiny_codec.py draws their weights.
 """
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import nn
 
-from ..optional import import_optional
+from ..torch_names import weight_norm
 from .config import CodecConfig
 
 STRIDES = (5, 2, 2, 2, 2, 2, 2)  # of the feature convolutions; shapes do not tell strides
 
 
-def settings(config: CodecConfig) -> dict[str, int | float | list[int]]:
-    """What HubertConfig takes for a codec of these widths."""
-    return {
-        "hidden_size": config.semantic_hidden,
-        "num_hidden_layers": config.semantic_layers,
-        "num_attention_heads": config.semantic_heads,
-        "intermediate_size": config.semantic_ffn,
-        "conv_dim": list(config.conv_dims),
-        "conv_kernel": list(config.conv_kernels),
-        "conv_stride": list(STRIDES),
-        "num_conv_pos_embeddings": config.pos_kernel,
-        "num_conv_pos_embedding_groups": config.pos_groups,
-        "mask_time_prob": 0.0,  # nothing is masked, hence no masked_spec_embed
-    }
+class FeatureConv(nn.Module):
+    """A convolution over time without bias, a norm of each channel if it is the first, then GELU."""
+
+    def __init__(self, before: int, after: int, kernel: int, stride: int, is_first: bool):
+        super().__init__()
+        self.conv = nn.Conv1d(before, after, kernel, stride=stride, bias=False)
+        # One group a channel, normed over the whole clip: padding would change every state.
+        self.layer_norm = nn.GroupNorm(after, after) if is_first else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, before, T] -> [B, after, about T / stride]
+        x = self.conv(x)
+        return F.gelu(x if self.layer_norm is None else self.layer_norm(x))
 
 
-def hubert() -> tuple[type, type]:
-    """transformers' (HubertModel, HubertConfig). Raises HiggsError where they cannot be imported.
+class FeatureExtractor(nn.Module):
+    """wav [B, 1, S] -> [B, last of conv_dims, T], a state every 320 samples."""
 
-    To be called before a model is built on the meta device: libraries may compute with tensors as they are imported.
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        widths = zip((1, *config.conv_dims), config.conv_dims, config.conv_kernels, STRIDES, strict=False)
+        self.conv_layers = nn.ModuleList(FeatureConv(*sizes, is_first=i == 0) for i, sizes in enumerate(widths))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.conv_layers:
+            x = layer(x)
+        return x
+
+
+class FeatureProjection(nn.Module):
+    """Layer norm, then a projection to the encoder's width."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.layer_norm = nn.LayerNorm(config.conv_dims[-1])
+        self.projection = nn.Linear(config.conv_dims[-1], config.semantic_hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C] -> [B, T, width]
+        return self.projection(self.layer_norm(x))
+
+
+class NormedWeight(nn.Module):
+    """A weight as length [1, 1, kernel] and direction, under the names of torch's parametrizations.weight_norm.
+
+    Published codecs hold it so. torch's own class would make the convolution refer to itself.
     """
-    return import_optional("transformers", "HubertModel"), import_optional("transformers", "HubertConfig")
+
+    def __init__(self, width: int, groups: int, kernel: int):
+        super().__init__()
+        self.original0 = nn.Parameter(torch.empty(1, 1, kernel))
+        self.original1 = nn.Parameter(torch.empty(width, width // groups, kernel))
+
+    def forward(self) -> torch.Tensor:  # [width, width / groups, kernel]
+        return weight_norm(self.original1, self.original0)
 
 
-def semantic_model(config: CodecConfig) -> nn.Module:
-    """HuBERT: 16 kHz wav [B, S] -> hidden states, 50 a second."""
-    model, settle = hubert()
-    return model(settle(**settings(config), attn_implementation="sdpa"))
+class NormedConv(nn.Module):
+    """A grouped convolution over time with a normed weight, which is made anew for each clip."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        width, self.groups, self.padding = config.semantic_hidden, config.pos_groups, config.pos_kernel // 2
+        self.bias = nn.Parameter(torch.empty(width))
+        self.parametrizations = nn.ModuleDict({"weight": NormedWeight(width, config.pos_groups, config.pos_kernel)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T] -> [B, C, T], or T + 1 where the kernel is even
+        weight = self.parametrizations["weight"]()
+        return F.conv1d(x, weight, self.bias, padding=self.padding, groups=self.groups)
 
 
-def semantic_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
-    """Tensor name -> shape of everything in `semantic_model`, as transformers names and orders it."""
-    width, inner, dims = config.semantic_hidden, config.semantic_ffn, config.conv_dims
-    shapes: dict[str, tuple[int, ...]] = {}
-    for i, (before, after, kernel) in enumerate(zip((1, *dims), dims, config.conv_kernels, strict=False)):
-        shapes[f"feature_extractor.conv_layers.{i}.conv.weight"] = (after, before, kernel)
-        shapes |= _norm(f"feature_extractor.conv_layers.{i}.layer_norm", after) if i == 0 else {}
-    shapes |= _norm("feature_projection.layer_norm", dims[-1])
-    shapes |= _linear("feature_projection.projection", dims[-1], width)
-    position = "encoder.pos_conv_embed.conv"
-    shapes |= {
-        f"{position}.bias": (width,),
-        f"{position}.parametrizations.weight.original0": (1, 1, config.pos_kernel),
-        f"{position}.parametrizations.weight.original1": (width, width // config.pos_groups, config.pos_kernel),
-    }
-    shapes |= _norm("encoder.layer_norm", width)
-    for layer in (f"encoder.layers.{i}" for i in range(config.semantic_layers)):
-        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
-            shapes |= _linear(f"{layer}.attention.{name}", width, width)
-        shapes |= _norm(f"{layer}.layer_norm", width)
-        shapes |= _linear(f"{layer}.feed_forward.intermediate_dense", width, inner)
-        shapes |= _linear(f"{layer}.feed_forward.output_dense", inner, width)
-        shapes |= _norm(f"{layer}.final_layer_norm", width)
-    return shapes
+class PositionEmbedding(nn.Module):
+    """Where each state is, as a convolution over its neighbours tells it."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.conv = NormedConv(config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C]
+        around = self.conv(x.transpose(1, 2))[:, :, : x.shape[1]]  # without the state too many of an even kernel
+        return F.gelu(around).transpose(1, 2)
 
 
-def _norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+class Attention(nn.Module):
+    """Every state looks at all states of the clip."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.k_proj, self.v_proj, self.q_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C]
+        q, k, v = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C] -> [B, heads, T, C / heads]
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
-def _linear(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+class FeedForward(nn.Module):
+    """Two projections with GELU between them."""
+
+    def __init__(self, width: int, inner: int):
+        super().__init__()
+        self.intermediate_dense = nn.Linear(width, inner)
+        self.output_dense = nn.Linear(inner, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C]
+        return self.output_dense(F.gelu(self.intermediate_dense(x)))
+
+
+class EncoderLayer(nn.Module):
+    """Attention and feed-forward, each added to its input and then normed."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        width = config.semantic_hidden
+        self.attention = Attention(width, config.semantic_heads)
+        self.layer_norm = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width, config.semantic_ffn)
+        self.final_layer_norm = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C]
+        x = self.layer_norm(x + self.attention(x))
+        return self.final_layer_norm(x + self.feed_forward(x))
+
+
+class Encoder(nn.Module):
+    """[B, T, C] -> the states before the first layer and after each one, [B, T, C] each."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.pos_conv_embed = PositionEmbedding(config)
+        self.layer_norm = nn.LayerNorm(config.semantic_hidden)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.semantic_layers))
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        states = [self.layer_norm(x + self.pos_conv_embed(x))]
+        for layer in self.layers:
+            states.append(layer(states[-1]))
+        return states
+
+
+class SemanticModel(nn.Module):
+    """HuBERT: 16 kHz wav [B, S] -> the mean of all its hidden states [B, T, semantic_hidden], 50 a second."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.feature_extractor = FeatureExtractor(config)
+        self.feature_projection = FeatureProjection(config)
+        self.encoder = Encoder(config)
+
+    def forward(self, wav: torch.Tensor) -> torch.Tensor:
+        features = self.feature_extractor(wav[:, None]).transpose(1, 2)
+        states = self.encoder(self.feature_projection(features))
+        return torch.stack(states, dim=1).mean(dim=1)

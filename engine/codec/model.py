@@ -17,7 +17,7 @@ from ..memory import drop, to_device
 from ..resample import resample
 from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp
-from .hubert import hubert
+from .hubert import SemanticModel
 from .modules import (
     CODEBOOKS,
     SEMANTIC_RATE,
@@ -131,7 +131,7 @@ class CodecEncoder(nn.Module):
     """Waveform to codes. Four times the decoder's size: built for a call, then dropped."""
 
     acoustic_encoder: AcousticEncoder
-    semantic_model: nn.Module
+    semantic_model: SemanticModel
     encoder_semantic: SemanticEncoder
     fc: nn.Linear
     quantizer: ResidualQuantizer
@@ -159,8 +159,7 @@ class CodecEncoder(nn.Module):
 
     def _semantic(self, wav: torch.Tensor) -> torch.Tensor:  # [1, S] -> [1, T, semantic_hidden]
         heard = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
-        states = self.semantic_model(heard, output_hidden_states=True, return_dict=True).hidden_states
-        return torch.stack(states, dim=1).mean(dim=1)[:, ::_SEMANTIC_STEP]
+        return self.semantic_model(heard)[:, ::_SEMANTIC_STEP]
 
 
 Half = TypeVar("Half", CodecDecoder, CodecEncoder)
@@ -172,25 +171,21 @@ def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> Code
 
 
 def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecEncoder:
-    """The encoder over loaded tensors, as `build_decoder`. Raises HiggsError where transformers cannot be imported."""
-    hubert()  # imported before `_empty` builds on the meta device
+    """The encoder over loaded tensors, as `build_decoder`."""
     return _place(_empty(CodecEncoder, config), tensors)
 
 
 def encode_once(config: CodecConfig, tensors: dict[str, torch.Tensor], clip: torch.Tensor) -> torch.Tensor:
     """A clip [S] -> codes [T, K] on the host. `tensors` are used up: nothing of the encoder stays on their device.
 
-    Raises as `build_encoder` does.
+    Raises HiggsError for a clip without samples.
     """
-    try:
-        encoder = build_encoder(config, tensors)
-    finally:
-        tensors.clear()
+    encoder = build_encoder(config, tensors)
+    tensors.clear()
     try:
         return encoder.encode(clip).cpu()
     finally:
-        drop((*encoder.parameters(), *encoder.buffers()))  # HuBERT's weight norm refers to itself
-        del encoder
+        drop((*encoder.parameters(), *encoder.buffers()))  # an exception refers to the frames that hold it
         if clip.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -202,6 +197,4 @@ def _empty(kind: type[Half], config: CodecConfig) -> Half:
 
 def _place(module: Half, tensors: dict[str, torch.Tensor]) -> Half:
     module.load_state_dict(tensors, strict=True, assign=True)
-    # A buffer that transformers keeps out of its files would still be empty here.
-    assert not any(t.is_meta for t in (*module.parameters(), *module.buffers()))
     return module.requires_grad_(False).eval()

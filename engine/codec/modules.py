@@ -11,7 +11,7 @@ from torch import nn
 
 from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder
-from .hubert import semantic_model
+from .hubert import SemanticModel
 
 CODEBOOKS = 8
 RATIOS = 5  # up- and downsampling blocks of the acoustic half
@@ -138,14 +138,13 @@ def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
 
 
 def encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
-    """What turns sound into codes, each part under the name its tensors begin with."""
-    return {**light_encoder_parts(config), "semantic_model": semantic_model(config)}
+    """What turns sound into codes, each part under the name its tensors begin with.
 
-
-def light_encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
-    """The parts of the encoder that are ours: all but HuBERT."""
+    In this order tiny_codec.py draws their weights: another order is another codec.
+    """
     return {
         "acoustic_encoder": acoustic_encoder(config),
+        "semantic_model": SemanticModel(config),
         "encoder_semantic": SemanticEncoder(config),
         "fc": nn.Linear(config.hidden, config.hidden),
         "quantizer": ResidualQuantizer(config, encodes=True),

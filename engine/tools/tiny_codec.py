@@ -17,7 +17,7 @@ from ..checkpoint.codec_layout import (
     unused_shapes,
 )
 from ..codec.config import CodecConfig
-from ..codec.hubert import settings as hubert_settings
+from ..codec.hubert import STRIDES
 from ..codec.model import build_decoder
 from ..codec.modules import CODEBOOKS, SEMANTIC_RATE
 from ..codes import CODEBOOK_SIZE
@@ -94,6 +94,22 @@ def hf_config(config: CodecConfig) -> dict:
         "codebook_dim": config.codebook_dim,
         "acoustic_model_config": acoustic,
         "semantic_model_config": {"model_type": "hubert", **hubert_settings(config)},
+    }
+
+
+def hubert_settings(config: CodecConfig) -> dict[str, int | float | list[int]]:
+    """The settings of transformers' HubertConfig for a codec of these widths."""
+    return {
+        "hidden_size": config.semantic_hidden,
+        "num_hidden_layers": config.semantic_layers,
+        "num_attention_heads": config.semantic_heads,
+        "intermediate_size": config.semantic_ffn,
+        "conv_dim": list(config.conv_dims),
+        "conv_kernel": list(config.conv_kernels),
+        "conv_stride": list(STRIDES),
+        "num_conv_pos_embeddings": config.pos_kernel,
+        "num_conv_pos_embedding_groups": config.pos_groups,
+        "mask_time_prob": 0.0,  # nothing is masked, hence no masked_spec_embed
     }
 
 

@@ -36,6 +36,12 @@ def test_silu_writes_into_a_buffer():
     assert torch.allclose(out, torch.full((3,), 0.7310586))
 
 
+def test_a_weight_is_normed_over_all_axes_but_the_last():
+    direction, length = torch.tensor([[[3.0, 0.5]], [[4.0, 0.0]]]), torch.tensor([[[10.0, 2.0]]])
+    wanted = torch.tensor([[[6.0, 2.0]], [[8.0, 0.0]]])
+    assert torch.allclose(torch_names.weight_norm(direction, length), wanted)
+
+
 def test_a_storage_has_an_identity():
     wide = torch.zeros(4)
     meta = torch.empty(4, device="meta")
