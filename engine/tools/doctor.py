@@ -27,7 +27,7 @@ from ..errors import HiggsError
 from ..gguf_header import is_gguf
 from ..json_file import FETCH, read_json
 from ..loaded_model import planned_bytes
-from ..optional import torchaudio_misfit, versions
+from ..optional import versions
 from ..prompt.builder import PromptBuilder
 from ..prompt.card import read_card
 from ..prompt.tokenizer import REMEDY
@@ -99,7 +99,6 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     """Look at everything in `folder` that the engine would read. Never raises for what it finds there."""
     folder = Path(folder).expanduser()
     report = Report(str(folder), versions={"higgs-tts": VERSION, **versions()})
-    _check_torchaudio(report)
     if not folder.is_dir() and not is_gguf(folder):
         report.problems.append(f"{folder} is not a folder.")
         report.advice = "Give the folder that contains config.json and the .safetensors files."
@@ -162,12 +161,6 @@ def _memory(checkpoint: Checkpoint) -> tuple[dict[str, int], str]:
             dtype = compute_dtype(name, torch.device("cuda"))
             taken[name] = planned_bytes(checkpoint, config, context, device, dtype)
     return taken, auto_dtype(checkpoint, device)
-
-
-def _check_torchaudio(report: Report) -> None:
-    misfit = torchaudio_misfit()
-    if misfit:
-        report.notes.append(f"Speech works, but no voice can be made from a clip: {misfit}")
 
 
 def _describe_talker(report: Report, folder: Path, settings: Settings, talker: TensorFile) -> None:

@@ -39,7 +39,7 @@ def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeyp
     monkeypatch.setattr(importlib, "import_module", broken)
     monkeypatch.setattr(optional, "installed_version", {"torchaudio": "2.11.0", "torch": "2.15.0"}.get)
     with pytest.raises(HiggsError, match=r"torchaudio 2\.11\.0.*torch 2\.15\.0.*pip uninstall torchaudio"):
-        import_optional("transformers", "HubertModel")
+        import_optional("transformers", "WhisperFeatureExtractor")
     with pytest.raises(HiggsError, match=r"soundfile.* read .*different CUDA"):
         import_optional("soundfile", "read")
 
