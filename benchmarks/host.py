@@ -1,0 +1,157 @@
+"""What the host costs around the network: the first voice of a process, and seconds until a command is ready.
+
+    python benchmarks/host.py [--figure NAME ...] [--before FOLDER] [--model FOLDER] [--device cuda:0]
+
+Every measurement is a process of its own. With --before, a checkout in a folder named by its commit, both are measured
+in turns, because machines differ from hour to hour. A figure is a function of `FIGURES`; its row of this device in the
+result is written anew. Prints one JSON line last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from common import ROOT, commit
+from serve import START, is_healthy, where
+
+RESULT = ROOT / "benchmarks" / "results" / "host.json"
+CLIP_SECONDS = 5
+# Run in a checkout: writes a clip; or says what the voices of one process take, and what the first of them imports.
+CLIP = """
+import soundfile, sys, torch
+wav = 0.1 * torch.randn(24000 * int(sys.argv[2]), generator=torch.Generator().manual_seed(0))
+soundfile.write(sys.argv[1], wav.numpy(), 24000)
+"""
+VOICES = """
+import json, sys, time, torch
+from engine import Engine, EngineConfig, read_clip
+model, device, clip = sys.argv[1:]
+engine = Engine(EngineConfig(model, device=device))
+torch.zeros(1, device=engine.device)  # the GPU's context is not the voice's
+read = read_clip(clip)
+took, loaded = [], []
+for _ in range(5):
+    before, began = len(sys.modules), time.perf_counter()
+    engine.encode_voice(*read)
+    took.append(time.perf_counter() - began)
+    loaded.append(len(sys.modules) - before)
+print(json.dumps({"seconds": took, "modules": loaded}))
+"""
+
+
+def main():
+    """The command line; the last line of output is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", action="append", choices=FIGURES, help="this one alone, once or more")
+    parser.add_argument("--before", type=pathlib.Path, metavar="FOLDER", help="another checkout, named by its commit")
+    parser.add_argument("--model", default="engine/embedded", help="folder of a checkpoint")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--runs", type=int, default=7, help="of each checkout")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULT)
+    given = parser.parse_args()
+    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
+    machine = where(given.device) | {"cores": os.cpu_count(), "checkpoint": pathlib.Path(given.model).name}
+    machine |= {"device": machine.pop("gpu"), "load": round(os.getloadavg()[0], 1)}  # of other work, at the beginning
+    with tempfile.TemporaryDirectory() as folder:
+        clip = pathlib.Path(folder, "clip.wav")
+        python(ROOT, "-c", CLIP, clip, CLIP_SECONDS)
+        for name in given.figure or FIGURES:
+            row = machine | {"runs": given.runs} | in_turns(given, lambda at, f=FIGURES[name]: f(at, given, clip))
+            others = [
+                old for old in result.get(name, []) if any(old[key] != row[key] for key in ("device", "checkpoint"))
+            ]
+            result[name] = [*others, row]
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result))
+
+
+def in_turns(given: argparse.Namespace, measure: Callable[[pathlib.Path], dict[str, float]]) -> dict:
+    """Medians, least and most of what `measure` says of each checkout, each of them first in every other round."""
+    checkouts = {"after": ROOT} | ({"before": given.before.resolve()} if given.before else {})
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for run in range(given.runs):
+        for name in sorted(checkouts, reverse=run % 2 == 1):
+            found[name].append(measure(checkouts[name]))
+    row: dict = {name: spread(runs) for name, runs in sorted(found.items())}
+    row["after"]["commit"] = commit()
+    if given.before:
+        row["before"]["commit"] = given.before.name
+    return row
+
+
+def spread(runs: list[dict[str, float]]) -> dict[str, list[float]]:
+    """Median, least and most of each number."""
+    numbers = {name: sorted(run[name] for run in runs) for name in runs[0]}
+    return {name: [round(value, 3) for value in (statistics.median(of), of[0], of[-1])] for name, of in numbers.items()}
+
+
+def first_voice(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib.Path) -> dict[str, float]:
+    """Seconds of the first voice that a process makes from a clip, less the median of four later ones."""
+    told = json.loads(python(checkout, "-c", VOICES, given.model, given.device, clip).splitlines()[-1])
+    first, *later = told["seconds"]
+    extra = first - statistics.median(later)
+    return {"extra_s": extra, "later_s": statistics.median(later), "modules_imported": told["modules"][0]}
+
+
+def ready(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib.Path) -> dict[str, float]:
+    """Seconds from the start of a command: a second said in the clip's voice, its voice saved, the server healthy."""
+    how = ("--model", given.model, "--device", given.device)
+    engine = ("-m", "engine")
+    say = (*engine, "say", "Hello.", "--voice", clip, "--max-frames", 25, "--greedy", "--retries", 0)
+    voice = (*engine, "voice", clip)
+    return {
+        "say_with_clip_s": seconds(lambda: python(checkout, *say, *how, "--out", clip.with_name("said.wav"))),
+        "voice_s": seconds(lambda: python(checkout, *voice, *how, "--out", clip.with_name("voice.safetensors"))),
+        "serve_s": seconds_to_serve(checkout, how),
+    }
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def seconds_to_serve(checkout: pathlib.Path, how: tuple[str, ...]) -> float:
+    """Seconds from the start of a server until it says that it is healthy."""
+    with contextlib.closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "engine", "serve", *how, "--port", str(port)]
+    began = time.perf_counter()
+    with subprocess.Popen(command, cwd=checkout, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while not is_healthy(port):
+                if process.poll() is not None or time.perf_counter() - began > START:
+                    raise SystemExit(f"The server did not start: {' '.join(command)}")
+                time.sleep(0.02)
+            return time.perf_counter() - began
+        finally:
+            process.terminate()
+
+
+def python(checkout: pathlib.Path, *arguments: object) -> str:
+    """What a Python in a checkout prints; the benchmark ends where it fails."""
+    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=checkout, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done.stdout
+
+
+FIGURES = {"first_voice_extra_s": first_voice, "ready_s": ready}
+
+if __name__ == "__main__":
+    main()
