@@ -6,6 +6,7 @@ import functools
 import math
 
 import torch
+import torch.nn.functional as F
 
 from ..config import SAMPLE_RATE
 
@@ -14,6 +15,8 @@ MOST_GAIN = 8.0  # dB up or down: a whisper stays one
 _PEAK = 0.98
 _BLOCK, _HOP = 2 * SAMPLE_RATE // 5, SAMPLE_RATE // 10  # 400 ms, three quarters of it shared with the next
 _SILENT, _RELATIVE = -70.0, -10.0  # LUFS; LU below the mean of what is not silent
+_SPECTRUM = 1 << 14  # samples that are filtered at once: spectra that fit into a processor's cache, all of one response
+_TAIL = SAMPLE_RATE // 5  # of those, how many only let the filters swing in; e^-48 of what was before is left then
 # The two filters of K-weighting: (frequency in Hz, Q, gain in dB).
 _SHELF, _HIGH_PASS = (1681.974450955533, 0.7071752369554196, 3.999843853973347), (38.13547087602444, 0.5003270373238773)
 
@@ -54,14 +57,16 @@ def _lufs(power: torch.Tensor) -> torch.Tensor:
 
 
 def _weighted(wav: torch.Tensor) -> torch.Tensor:
-    """K-weighted, by the filters' response to each frequency; the padding keeps the end out of the beginning."""
-    size = 1 << (len(wav) + SAMPLE_RATE // 2 - 1).bit_length()
-    return torch.fft.irfft(torch.fft.rfft(wav.double(), size) * _response(size), size)[: len(wav)].float()
+    """K-weighted, by the filters' response to each frequency (overlap-save)."""
+    kept = _SPECTRUM - _TAIL
+    padded = F.pad(wav.double(), (_TAIL, -len(wav) % kept))
+    spectra = torch.fft.rfft(padded.unfold(0, _SPECTRUM, kept)) * _response()
+    return torch.fft.irfft(spectra, _SPECTRUM)[:, _TAIL:].flatten()[: len(wav)].float()
 
 
-@functools.lru_cache(maxsize=3)  # it takes longer than the rest, and turns are of a few sizes
-def _response(size: int) -> torch.Tensor:
-    z = torch.exp(-1j * math.pi * torch.linspace(0, 1, size // 2 + 1, dtype=torch.float64))
+@functools.cache
+def _response() -> torch.Tensor:
+    z = torch.exp(-1j * math.pi * torch.linspace(0, 1, _SPECTRUM // 2 + 1, dtype=torch.float64))
     return _shelf(z) * _high_pass(z)
 
 

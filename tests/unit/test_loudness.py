@@ -29,6 +29,17 @@ def test_frequencies_are_weighted():
     assert at[30] < at[100] - 2 and at[100] < at[997] < at[4000] - 2
 
 
+def test_a_sound_weighs_the_same_wherever_it_stands():
+    """It is filtered in spectra of 0.7 s, which overlap: no seam is heard, nor what stands before or after one."""
+    sound = tone(60, 0.4, 0.25)
+    found = []
+    for hop in range(4, 24):  # a tenth of a second each, as the blocks that are measured
+        wav = torch.zeros(3 * SAMPLE_RATE)
+        wav[hop * SAMPLE_RATE // 10 :][: len(sound)] = sound
+        found.append(integrated_loudness(wav))
+    assert max(found) - min(found) < 1e-5
+
+
 def test_silence_and_soft_parts_do_not_count():
     speech = tone(500, 0.3)
     gated = torch.cat([torch.zeros(5 * SAMPLE_RATE), speech, tone(500, 0.003, 5.0), speech, torch.zeros(SAMPLE_RATE)])
