@@ -48,7 +48,10 @@ def contrast(wav: torch.Tensor) -> float:
 
 def is_clipped(wav: torch.Tensor) -> bool:
     """Whether so much of speech [n] lies at full scale that it is heard."""
-    return bool(len(wav)) and float((wav.abs() >= _FULL).float().mean()) > _CLIPPED
+    if not len(wav):
+        return False
+    low, high = wav.aminmax()  # a tenth of the time that counting takes, and nearly all speech stays below
+    return float(max(-low, high)) >= _FULL and float((wav.abs() >= _FULL).float().mean()) > _CLIPPED
 
 
 def spoken_part(wav: torch.Tensor) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ _BLOCK, _HOP = 2 * SAMPLE_RATE // 5, SAMPLE_RATE // 10  # 400 ms, three quarters
 _SILENT, _RELATIVE = -70.0, -10.0  # LUFS; LU below the mean of what is not silent
 _SPECTRUM = 1 << 14  # samples that are filtered at once: spectra that fit into a processor's cache, all of one response
 _TAIL = SAMPLE_RATE // 5  # of those, how many only let the filters swing in; e^-48 of what was before is left then
+_TOGETHER = 8  # spectra: memory that the allocator keeps; of all, it gives it back and takes it anew each time
 # The two filters of K-weighting: (frequency in Hz, Q, gain in dB).
 _SHELF, _HIGH_PASS = (1681.974450955533, 0.7071752369554196, 3.999843853973347), (38.13547087602444, 0.5003270373238773)
 
@@ -59,9 +60,12 @@ def _lufs(power: torch.Tensor) -> torch.Tensor:
 def _weighted(wav: torch.Tensor) -> torch.Tensor:
     """K-weighted, by the filters' response to each frequency (overlap-save)."""
     kept = _SPECTRUM - _TAIL
-    padded = F.pad(wav.double(), (_TAIL, -len(wav) % kept))
-    spectra = torch.fft.rfft(padded.unfold(0, _SPECTRUM, kept)) * _response()
-    return torch.fft.irfft(spectra, _SPECTRUM)[:, _TAIL:].flatten()[: len(wav)].float()
+    parts = F.pad(wav, (_TAIL, -len(wav) % kept)).unfold(0, _SPECTRUM, kept)
+    found = []
+    for some in parts.split(_TOGETHER):
+        spectra = torch.fft.rfft(some.double()).mul_(_response())
+        found.append(torch.fft.irfft(spectra, _SPECTRUM)[:, _TAIL:].float())
+    return torch.cat(found).flatten()[: len(wav)]
 
 
 @functools.cache

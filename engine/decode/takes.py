@@ -87,7 +87,7 @@ def repeats(codes: list[torch.Tensor]) -> bool:
     """
     if any(map(pcm.is_sound, codes)):
         return False
-    first = torch.cat([part[:, 0] for part in codes]) if codes else torch.empty(0, dtype=torch.int64)
+    first = torch.cat(codes)[:, 0] if codes else torch.empty(0, dtype=torch.int64)
     if len(first) <= _REPEAT_FRAMES:
         return False
     lags = min(_MOST_LAG, len(first) - _REPEAT_FRAMES)
