@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from common import ROOT, commit
+from common import ROOT
 from serve import START, is_healthy, where
 
 RESULT = ROOT / "benchmarks" / "results" / "host.json"
@@ -62,7 +62,8 @@ def main():
     given = parser.parse_args()
     result = json.loads(given.out.read_text()) if given.out.is_file() else {}
     machine = where(given.device) | {"cores": os.cpu_count(), "checkpoint": pathlib.Path(given.model).name}
-    machine |= {"device": machine.pop("gpu"), "load": round(os.getloadavg()[0], 1)}  # of other work, at the beginning
+    machine |= {"device": machine.pop("gpu"), "threads": os.environ.get("OMP_NUM_THREADS", "")}
+    machine["load"] = round(os.getloadavg()[0], 1)  # by other work, at the beginning
     with tempfile.TemporaryDirectory() as folder:
         clip = pathlib.Path(folder, "clip.wav")
         python(ROOT, "-c", CLIP, clip, CLIP_SECONDS)
@@ -85,10 +86,7 @@ def in_turns(given: argparse.Namespace, measure: Callable[[pathlib.Path], dict[s
         for name in sorted(checkouts, reverse=run % 2 == 1):
             found[name].append(measure(checkouts[name]))
     row: dict = {name: spread(runs) for name, runs in sorted(found.items())}
-    row["after"]["commit"] = commit()
-    if given.before:
-        row["before"]["commit"] = given.before.name
-    return row
+    return row | ({"before_commit": given.before.name} if given.before else {})
 
 
 def spread(runs: list[dict[str, float]]) -> dict[str, list[float]]:
