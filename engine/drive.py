@@ -62,6 +62,10 @@ class Drive:
         request = self._owners.get(heard.sequence)
         if request is None:  # dropped since
             return None
+        if (error := heard.error) is not None:
+            heard.sequence.error = None  # what its traceback refers to may not refer to it
+            self.drop(request)
+            return Ended(request, error)
         try:
             again = request.hear(heard)
             if heard.is_last:
@@ -97,9 +101,9 @@ def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:
             drive = Drive(session)
             drive.add(request, iter([sequences]))
             for ended in drive:
-                for _, error in ended:
-                    if error is not None:
-                        raise error
+                if errors := [one.error for one in ended if one.error is not None]:
+                    del ended
+                    raise errors.pop()  # which this frame must not refer to
                 request.tick()
             request.decoded_by(session.report)
     return request.result()

@@ -67,7 +67,7 @@ class PoolSession(ABC):
             for event in events:
                 heard += event()
             if not self._pool.left and (error := self._end()):
-                raise error
+                raise type(error)(*error.args)  # the member keeps its own, which no traceback may refer to
             self._start(self._pool.start())
             self._changed.notify_all()
         return heard
@@ -79,8 +79,10 @@ class PoolSession(ABC):
     def _fail(self, error: BaseException) -> None:
         """From a member's thread: end the call with an error that is not the member's own."""
 
+        errors = [error]
+
         def fail() -> list[Heard]:
-            raise error
+            raise errors.pop()  # so that no frame of its traceback refers to it
 
         self._events.put(fail)
 

@@ -206,11 +206,9 @@ class SpeechRequest:
     def hear(self, heard: Heard) -> list[Sequence]:
         """Take what is new of a sequence, and let hear what is next in the text's order -> what is to be spoken again.
 
-        Raises the sequence's error, and HiggsError where sound that was heard cannot go on.
+        Raises HiggsError where sound that was heard cannot go on.
         """
         sequence, part = heard.sequence, self._speaking[heard.sequence]
-        if heard.error is not None:
-            raise heard.error
         if heard.void:
             self._restart(part, heard.void)
             part.forget()

@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,8 +47,8 @@ class TestWorker:
         return worker
 
     @staticmethod
-    def asked(config):
-        request = Engine(config).request(SpeechInput((Turn("", TEXT),), {}, PARAMS), Listener())
+    def asked(config, params=PARAMS):
+        request = Engine(config).request(SpeechInput((Turn("", TEXT),), {}, params), Listener())
         stage, sequences = next(request.stages())
         return stage, tuple(enumerate(sequences))
 
@@ -68,7 +69,7 @@ class TestWorker:
         assert torch.equal(said[-1].codes, alone.codes[slice(*first.frames)]) and said[-1].frames == first.frames[1]
 
     def test_what_it_is_told_to_drop_is_said_no_more(self, worker, config):
-        stage, sequences = self.asked(config)
+        stage, sequences = self.asked(config, replace(PARAMS, max_frames=300))
         worker.give(1, Orders(sequences))
         news = worker.decode(1, stage)
         assert next(news).received == 0

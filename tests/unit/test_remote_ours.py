@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, RemoteEngine, SamplingParams, ServerConfig
+from higgs_tts.engine import engine as engine_module
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
@@ -118,10 +119,9 @@ def test_cancel_frees_its_rows(remote, served):
             assert not thread.is_alive()
 
 
-def test_a_clip_is_encoded_once_for_all_chunks(remote, engine, monkeypatch):
-    made = []
-    encode = engine.encode_voice
-    monkeypatch.setattr(engine, "encode_voice", lambda *given, **named: made.append(1) or encode(*given, **named))
+def test_a_clip_is_encoded_once_for_all_chunks(remote, monkeypatch):
+    made, encode = [], engine_module.encode_once
+    monkeypatch.setattr(engine_module, "encode_once", lambda *given: made.append(1) or encode(*given))
     voice = remote.encode_voice(clip() * 0.5, SECOND, "Something else.")
     remote.speak(TEXT, voice, PARAMS)  # five calls at a time
     remote.speak("Hello there.", voice, PARAMS)

@@ -75,7 +75,7 @@ class FakeEngine:
     """Counts what is done to it: weights of 700 bytes, and 300 that `trim` gives up."""
 
     device, planned_bytes, encoder_bytes, fingerprint = CPU, 1000, 300, "fake"
-    card, kept = types.SimpleNamespace(one_voice=False), None
+    card, kept, context, model = types.SimpleNamespace(one_voice=False), None, 512, "fake"
 
     def __init__(self, fails=None):
         self.opened, self.trimmed, self.fails, self.calls = False, False, fails, []
