@@ -47,10 +47,10 @@ def main() -> None:
             for name, root in (("old", given.before), ("new", ROOT)):
                 runs[name].append(one(root, model, given.minutes))
                 print(number, name, runs[name][-1], flush=True)
-    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
-    result["pairs"] = card() | {"before": given.before_commit, "weights": "v3, random, bf16", "figures": figures(runs)}
-    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({name: row["medians"] for name, row in result["pairs"]["figures"].items()}))
+            found = card() | {"before": given.before_commit, "weights": "v3, random, bf16", "figures": figures(runs)}
+            result = json.loads(given.out.read_text()) if given.out.is_file() else {}
+            given.out.write_text(json.dumps(result | {"pairs": found}, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps({name: row["medians"] for name, row in found["figures"].items()}))
 
 
 def one(root: pathlib.Path, model: pathlib.Path, minutes: float) -> dict:
@@ -94,14 +94,10 @@ def work(model: str, minutes: float) -> dict:
 
     codes = torch.randint(0, 1024, (250, 8), generator=torch.Generator().manual_seed(0))
     voice, found = pack.Voice(codes, "What the clip says, in about these words."), {}
-    free = []
-    for _ in range(2):  # what the process keeps for good is there after the first time
-        torch.cuda.empty_cache()
-        free.append(torch.cuda.mem_get_info()[0])
-        with opened(context=2048) as engine:
-            found["step_ms"] = step_ms(engine, 1, 1000)
+    with opened(context=2048) as engine:  # what the process keeps for good is there after this
+        found["step_ms"] = step_ms(engine, 1, 1000)
     torch.cuda.empty_cache()
-    found["left_bytes"] = free[1] - torch.cuda.mem_get_info()[0]
+    free = torch.cuda.mem_get_info()[0]
     with opened(context=2048) as engine:
         waited, params = [], pack.SamplingParams(seed=1, max_frames=60, retries=0)
         for _ in range(9):
@@ -116,6 +112,8 @@ def work(model: str, minutes: float) -> dict:
         began = time.perf_counter()
         speech = engine.speak(SENTENCE * count, voice, params)
         found["narration_s_an_hour"] = round((time.perf_counter() - began) * 3600 / speech.seconds, 3)
+    torch.cuda.empty_cache()
+    found["left_bytes"] = free - torch.cuda.mem_get_info()[0]
     return found
 
 

@@ -165,7 +165,8 @@ class DeviceSession:
     def _heard(self) -> list[Heard]:
         """What is new, of each sequence."""
         heard = []
-        for sequence, sound in list(self._sounds.items()):
+        for sequence in [one for one, sound in self._sounds.items() if sound.has_news or one in self._moved]:
+            sound = self._sounds[sequence]
             wav, is_last = sound.new(), sound.is_complete
             sequence.error = sequence.error or sound.error
             if sequence.error is not None:
@@ -173,8 +174,7 @@ class DeviceSession:
                 wav, is_last = wav[:0], True
             elif is_last:
                 del self._sounds[sequence]
-            if len(wav) or is_last or sequence in self._moved:
-                heard.append(Heard(sequence, wav, is_last))
+            heard.append(Heard(sequence, wav, is_last))
         self._moved.clear()
         return heard
 

@@ -161,6 +161,11 @@ class Sound:
             self.error = HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
         self._fresh.append(wav.clamp(-1.0, 1.0))  # a copy, and pinned memory is free for the next
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there are samples that `new` has not given, or the end."""
+        return bool(self._fresh) or self.is_complete
+
     def new(self) -> torch.Tensor:
         """What follows the samples that were given before, [n] fp32."""
         fresh, self._fresh = self._fresh, []
