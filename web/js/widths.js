@@ -1,8 +1,8 @@
-// Higgs Transcribe is as wide as its longest choice.
+// Higgs Load LoRA and Higgs Transcribe are as wide as their longest choice.
 import { app } from "./comfy.js"
 
 /** @type {Record<string, number>} */
-const LEAST_WIDTH = { HiggsTTSTranscribe: 360 } // CSS pixels
+const LEAST_WIDTH = { HiggsTTSLoadLoRA: 310, HiggsTTSTranscribe: 360 } // CSS pixels
 
 app.registerExtension({
     name: "HiggsTTS.Widths",
