@@ -11,7 +11,7 @@ from .book.book import Book
 from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES
 from .book.read import read_book, read_book_text, said_as
-from .book.report import BookProgress, BookReport
+from .book.report import BookFile, BookProgress, BookReport
 from .checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
 from .checkpoint.adapters import adapter_files
 from .checkpoint.catalog import DOWNLOADS
@@ -98,6 +98,7 @@ __all__ = [
     "Adapter",
     "Address",
     "Book",
+    "BookFile",
     "BookProgress",
     "BookReport",
     "ClipParams",

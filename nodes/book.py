@@ -34,7 +34,7 @@ from ..engine import (
 )
 from ..engine import said_as as spelled
 from . import folders, progress_text, types, voice_files, widgets
-from .chapter_list import chapters_of
+from .chapter_list import chapter_teller, chapters_of
 from .exit_guard import is_exiting
 from .linked import check_linked
 from .memory import load_engine
@@ -143,8 +143,9 @@ class HiggsTTSBook(io.ComfyNode):
             found = replace(found, warnings=(*found.warnings, *voice_doubts(sockets, given)))
             found = spelled(found, said_as(pronunciations))
             how = {"scene": scene.strip() or None, "kind": format, "even": even_loudness}
-            on_progress = _teller(cls.hidden.unique_id)
-            report = narrate(_Lazy(model), found, place, given, params, on_progress=on_progress, **how)
+            node_id = cls.hidden.unique_id
+            tellers = {"on_progress": _teller(node_id), "on_file": chapter_teller(place, node_id)}
+            report = narrate(_Lazy(model), found, place, given, params, **tellers, **how)
             if key := _asked.get(cls.hidden.unique_id):
                 made = any(file.made for file in report.files)
                 _written.leave(key, functools.partial(_look, place), changed=made)

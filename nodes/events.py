@@ -14,7 +14,7 @@ from server import PromptServer
 from . import folders
 from .live_sound import LiveSound
 
-RUN = "higgs_tts.run"  # the one event: a node begins to speak
+RUN = "higgs_tts.run"  # the event: a node begins to speak
 KEPT_RUNS, KEPT_BYTES = 32, 1 << 30  # sounds of earlier runs that can still be played
 _SAID = 80  # characters by which a page tells runs apart
 _MOST_SEED = (1 << 53) - 1  # larger numbers are not exact in a page
@@ -105,6 +105,15 @@ def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]
         yield run.sound
     finally:
         run.sound.stop()  # which changes nothing once it is complete
+
+
+def tell(event: str, node_id: str, **what: object) -> None:
+    """Tells the page that queued the running prompt something of a node; nobody where it was queued by no page."""
+    server = getattr(PromptServer, "instance", None)
+    if server is None or (client := getattr(server, "client_id", None)) is None:
+        return
+    workflow = _workflow_of(getattr(server, "last_prompt_id", ""), server)
+    server.send_sync(event, {"node": node_id, "workflow": workflow, **what}, client)
 
 
 def _workflow_of(prompt: str, server: PromptServer) -> str | None:

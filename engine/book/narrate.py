@@ -47,6 +47,7 @@ def narrate(
     kind: str = "flac",
     even: bool = True,
     on_progress: Callable[[BookProgress], None] = lambda progress: None,
+    on_file: Callable[[BookFile], None] = lambda file: None,
     devices: int = 1,
 ) -> BookReport:
     """Speaks a book into `folder`: a file a chapter, or one M4B, with SRT subtitles beside each.
@@ -55,8 +56,9 @@ def narrate(
     and settings, it speaks what is missing, and the files are those of one uninterrupted call on the same kind of
     device; a chapter that is there is left alone. A speaker without a voice gets one from seed and name: the beginning
     of what they say. Memory holds some 20 minutes of sound at most for each of `devices`, which speak together.
-    on_progress is called after every step and may raise to cancel. Raises HiggsError, as `speak_turns` does, if a file
-    cannot be written, and if another run writes there.
+    on_progress is called after every step and may raise to cancel; on_file with each chapter's file once it is whole,
+    those of earlier runs first. Raises HiggsError, as `speak_turns` does, if a file cannot be written, and if another
+    run writes there.
     """
     require(kind)
     params = params or SamplingParams()
@@ -73,6 +75,7 @@ def narrate(
             kind=kind,
             even=even,
             on_progress=on_progress,
+            on_file=on_file,
             devices=devices,
         ).run()
 
@@ -90,11 +93,12 @@ class _Narration:
         kind: str,
         even: bool,
         on_progress: Callable[[BookProgress], None],
+        on_file: Callable[[BookFile], None],
         devices: int,
     ):
         self._speaker, self._book, self._folder, self._voices = speaker, book, folder, voices
         self._params, self._scene, self._kind, self._even = params, scene, kind, even
-        self._on_progress, self._devices = on_progress, devices
+        self._on_progress, self._on_file, self._devices = on_progress, on_file, devices
         self._files = FileList(folder, LIST, _KIND)
         model = speaker.fingerprint
         self._store = SpokenSequences(folder / KEPT, model)
@@ -111,22 +115,25 @@ class _Narration:
 
     def run(self) -> BookReport:
         missing = [one for one in self._chapters if not self._is_there(one)]
+        self._finished: dict[int, BookFile] = {}  # by number
+        for one in filter(lambda one: one not in missing, self._chapters):
+            self._tell_file(one, made=False)
         self._whole, self._later = (sum(map(_frames, chapters)) for chapters in (self._chapters, missing))
         self._before = self._whole - self._later
         if missing:
             self._files.forget(file for one in missing for file in self._names(one))
             self._give_voices(missing)
             self._speak(missing)
-        made = {file for one in missing for file in self._names(one)}
+        files = [self._finished[one.number] for one in self._chapters]
         if self._kind == BOUND:
             made = self._bind()
+            files = [BookFile(self._bound, seconds_of(self._folder / self._bound), made)]
         if self._store.damaged:
             self._warnings[f"{self._store.damaged} files in {self._folder / KEPT} could not be read and were spoken "
                            "again."] = None  # fmt: skip
-        files = [self._bound] if self._kind == BOUND else [self._names(one)[0] for one in self._chapters]
         return BookReport(
             self._folder,
-            tuple(BookFile(file, seconds_of(self._folder / file), file in made) for file in files),
+            tuple(files),
             time.perf_counter() - self._began,
             self._store.reused,
             self._frames,
@@ -233,6 +240,13 @@ class _Narration:
         for name in (sound, subtitles):
             self._files.listed[name] = one.fingerprint, (self._folder / name).stat().st_size
         self._files.write()
+        self._tell_file(one, made=True)
+
+    def _tell_file(self, one: PlannedChapter, made: bool):
+        """A chapter's sound is whole. Of a bound book it is only there to be bound, and nobody is told."""
+        file = self._finished[one.number] = BookFile(self._names(one)[0], seconds_of(self._sound(one)), made)
+        if self._kind != BOUND:
+            self._on_file(file)
 
     def _sound(self, one: PlannedChapter) -> Path:
         return self._folder / self._names(one)[0]
@@ -241,15 +255,12 @@ class _Narration:
     def _bound(self) -> str:
         return f"{portable(self._book.title) or 'book'}.{BOUND}"
 
-    def _bind(self) -> set[str]:
-        """All chapters as one file -> what was made."""
-        names, made_of = (
-            (self._bound, f"{self._bound[: -len(BOUND)]}srt"),
-            "".join(o.fingerprint for o in self._chapters),
-        )
-        path = self._folder / self._bound
+    def _bind(self) -> bool:
+        """All chapters as one file; False where that is there."""
+        path, names = self._folder / self._bound, (self._bound, f"{self._bound[: -len(BOUND)]}srt")
+        made_of = "".join(one.fingerprint for one in self._chapters)
         if all(self._files.has(name, made_of) for name in names) and opens(path):
-            return set()
+            return False
         self._files.forget(names)
         cues: list[Cue] = []
         parts, at = [], 0.0
@@ -263,7 +274,7 @@ class _Narration:
         write_file(self._folder / names[1], srt_of(cues).encode())
         self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}
         self._files.write()
-        return {*names}
+        return True
 
 
 def _frames(one: PlannedChapter) -> int:

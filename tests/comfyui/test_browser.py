@@ -370,7 +370,15 @@ def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser, node):
 
 def test_a_book_shows_its_report_and_its_files(fresh_browser):
     fresh_browser.open_template("book")
+    fresh_browser.page.evaluate("""() => {
+        window.listed = []
+        const look = () => listed.push(document.querySelector(".higgs-book")?.textContent)
+        app.api.addEventListener("higgs_tts.chapters", look)
+        app.api.addEventListener("execution_success", () => listed.push("the end"), {once: true})
+    }""")
     fresh_browser.run()
+    listed = fresh_browser.page.evaluate("() => listed")
+    assert listed == ["☰ Hear 1 file", "☰ Hear 2 files", "the end"]
     fresh_browser.shoot("first-book")
     report = fresh_browser.page.evaluate(SHOWN, "HiggsTTSBook")
     assert "2 chapters, " in report and "02 The Lamp.flac: " in report and "Warning" not in report, report

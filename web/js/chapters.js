@@ -1,8 +1,8 @@
 // The files of Higgs Book as a list: each chapter can be heard, opened in a tab of its own, and saved.
 import { Clip } from "./clip.js"
-import { app } from "./comfy.js"
+import { api, app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
-import { addElement } from "./graph.js"
+import { addElement, graphId, graphOf, speakerOf } from "./graph.js"
 import { openPopover } from "./popover.js"
 import { outputAddress } from "./server.js"
 
@@ -11,6 +11,7 @@ import { outputAddress } from "./server.js"
  * @typedef {{filename: string, subfolder: string, version: string, seconds: number}} Chapter
  */
 
+const BOOK = "HiggsTTSBook"
 const HEIGHT = 28 // CSS pixels
 const PROGRESS = "$$node-text-preview" // ComfyUI's widget that said how far the book was
 
@@ -92,10 +93,20 @@ function show(node, chapters) {
     }
 }
 
+/** @param {CustomEvent<{node: string, workflow: string | null, chapters: Chapter[]}>} event a chapter is whole */
+function onChapters({ detail }) {
+    const graph = graphOf(detail.workflow)
+    const node = graph && graph !== graphId() ? undefined : speakerOf(detail.node, [BOOK])
+    if (node) show(node, detail.chapters)
+}
+
 app.registerExtension({
     name: "HiggsTTS.Chapters",
+    setup() {
+        api.addEventListener("higgs_tts.chapters", onChapters)
+    },
     nodeCreated(node) {
-        if ((node.comfyClass ?? node.type) !== "HiggsTTSBook") return
+        if ((node.comfyClass ?? node.type) !== BOOK) return
         const onExecuted = node.onExecuted
         node.onExecuted = function (output) {
             onExecuted?.apply(this, [output])

@@ -23,10 +23,11 @@ function root() {
 }
 
 /**
- * The node that speaks under this id, if the open graph has it.
+ * The node of this id and one of these types, if the open graph has it.
  * @param {string} id
+ * @param {string[]} [types] default: those that speak
  */
-export function speakerOf(id) {
+export function speakerOf(id, types = SPEAKERS) {
     /** @type {import("../../tests/web/comfy").Graph | undefined} */
     let graph = root()
     let node
@@ -34,7 +35,7 @@ export function speakerOf(id) {
         node = graph?.getNodeById(part) ?? graph?.getNodeById(Number(part))
         graph = node?.subgraph
     }
-    return node && SPEAKERS.includes(node.type) ? node : undefined
+    return node && types.includes(node.type) ? node : undefined
 }
 
 /**

@@ -63,6 +63,19 @@ def test_the_page_is_told_every_file(run):
     assert run.listed[0] == first[0] and run.listed[1]["version"] != first[1]["version"]
 
 
+def test_chapters_are_told_as_soon_as_they_are_whole(run):
+    def told():
+        return [(client, about["node"], [one["filename"] for one in about["chapters"]])
+                for event, about, client in run.server.sent if event == "higgs_tts.chapters"]  # fmt: skip
+
+    run(text=TEXT, voices={"voice_1": VOICE})
+    assert told() == [("me", "7", ["01 One.flac"]), ("me", "7", ["01 One.flac", "02 Two.flac"])]
+    run.server.sent.clear()
+    run(text=TEXT.replace("First", "Best"), voices={"voice_1": VOICE})
+    assert told() == [("me", "7", ["01 One.flac", "02 Two.flac"])], "with what is there already, in the book's order"
+    assert run.server.sent[0][1]["chapters"] == run.listed
+
+
 def test_an_epub_is_no_script(run):
     (run.input / "novel.epub").write_bytes(b"PK")
     with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB\. Give a script as a text file"):
