@@ -7,13 +7,14 @@ import json
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from higgs_tts.engine import Voice
 from higgs_tts.tests.templates import TITLES
 
 from .listening import NO_WORKLET, RECORDER, compare, dumped, heard_on
 from .server import TODAY
-from .test_browser import FAULTS, SET, open_browser  # noqa: F401 - a fixture
+from .test_browser import FAULTS, SET, VOICES, open_browser  # noqa: F401 - a fixture
 
 SEEDS = itertools.count(1000)  # what was said before is not said again
 LONG = "The train leaves at half past seven. " * 12
@@ -425,7 +426,8 @@ def test_voices_are_told_heard_and_chosen(open_listener, vue):
     Voice(torch.zeros(50, 8, dtype=torch.int64), "Two.", "other", "1+1").save(voices / "other.safetensors")
     page.evaluate(LOAD, json.loads((TODAY / f"{TITLES['dialogue']}.json").read_text(encoding="utf-8")))
     told = page.locator(".higgs-voice").first
-    told.get_by_text("6.2 s · The garden is quiet").wait_for()
+    amber, oliver = (f"{soundfile.info(VOICES / f'{name}.flac').duration:.1f} s" for name in ("amber", "oliver"))
+    told.get_by_text(f"{amber} · The garden is quiet").wait_for()
     listed = "() => LiteGraph.createNode('HiggsTTSLoadVoice').widgets[0].options.values"
     page.evaluate("() => app.refreshComboInNodes()")
     assert "lora.safetensors" not in page.evaluate(listed)
@@ -439,7 +441,9 @@ def test_voices_are_told_heard_and_chosen(open_listener, vue):
     assert heard.value.status in (200, 206)
     listener.browser.shoot("voices")
     rows.filter(has_text="oliver").click()
-    page.wait_for_function("() => document.querySelector('.higgs-voice .higgs-said').textContent.startsWith('7.0 s')")
+    page.wait_for_function(
+        "start => document.querySelector('.higgs-voice .higgs-said').textContent.startsWith(start)", arg=oliver
+    )
     assert listener.browser.value("HiggsTTSLoadVoice", "voice") == "built-in/oliver.flac" and rows.count() == 0
     saved = page.evaluate(
         "() => app.graph.serialize().nodes.find((n) => n.type === 'HiggsTTSLoadVoice').widgets_values"
