@@ -286,8 +286,8 @@ def test_templates_are_found_by_what_people_search_for(fresh_browser):
     page = fresh_browser.page
     page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
     page.get_by_text("ComfyUI-Higgs-TTS").click()
-    page.locator("[data-testid^='template-workflow-Higgs']").nth(3).wait_for()
-    page.wait_for_function(
+    page.locator("[data-testid^='template-workflow-Higgs']").nth(len(TITLES) - 1).scroll_into_view_if_needed()
+    page.wait_for_function(  # pictures load once they are in view
         "count => [...document.querySelectorAll('[data-testid^=\"template-workflow-Higgs\"] img')].filter("
         "image => image.complete && image.naturalWidth > 100).length === count",
         arg=len(TITLES),
