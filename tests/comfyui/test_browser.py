@@ -286,12 +286,12 @@ def test_templates_are_found_by_what_people_search_for(fresh_browser):
     page = fresh_browser.page
     page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
     page.get_by_text("ComfyUI-Higgs-TTS").click()
-    page.locator("[data-testid^='template-workflow-Higgs']").nth(len(TITLES) - 1).scroll_into_view_if_needed()
-    page.wait_for_function(  # pictures load once they are in view
-        "count => [...document.querySelectorAll('[data-testid^=\"template-workflow-Higgs\"] img')].filter("
-        "image => image.complete && image.naturalWidth > 100).length === count",
-        arg=len(TITLES),
-    )
+    cards = page.locator("[data-testid^='template-workflow-Higgs']")
+    for number in reversed(range(len(TITLES))):
+        cards.nth(number).scroll_into_view_if_needed()  # else 1.41 loads no picture
+        picture = cards.nth(number).locator("img").first.element_handle()
+        page.wait_for_function("picture => picture.complete && picture.naturalWidth > 100", arg=picture)
+    assert cards.count() == len(TITLES)
     fresh_browser.shoot("templates")
     once = ("voice", "speech", "narration", "dialogue", "subtitles", "dubbing")
     for word, count in (("higgs", len(TITLES)), ("tts", len(TITLES)), *((word, 1) for word in once)):
