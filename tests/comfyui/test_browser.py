@@ -303,7 +303,7 @@ def test_templates_are_found_by_what_people_search_for(fresh_browser):
 
 
 def test_save_voice_shows_where_and_load_voice_lists_it(fresh_browser):
-    browser, file = fresh_browser, "seen in the browser.safetensors"
+    browser, file = fresh_browser, "seen.safetensors"
     browser.open_template("long_narration")
     browser.page.evaluate("""() => {
         const save = LiteGraph.createNode("HiggsTTSSaveVoice")

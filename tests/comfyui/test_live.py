@@ -347,6 +347,7 @@ def test_takes_of_a_row_are_heard_and_one_is_kept(listener):
     page = listener.page
     listener.start()
     listener.until_done()
+    listener.until("playing", "paused", "ended")  # it waits no longer until another one has ended
     page.get_by_role("button", name="Hear 2 rows, 4 takes").click()
     rows = page.locator(".higgs-take")
     assert [name.split(" ")[0] for name in rows.locator(".higgs-name").all_inner_texts()] == [

@@ -52,7 +52,7 @@ def test_a_template_that_is_opened_again_has_no_takes_of_another_tab(classic):  
 def test_a_player_and_its_stop_button_are_there_in_a_new_tab_of_the_browser(open_listener):  # noqa: F811
     """Also that of a run that was queued in the tab that was closed."""
     listener = open_listener(Comfy_VueNodes_Enabled=False)
-    listener.open(text=LONG)
+    listener.open(text=LONG * 8)  # outlasts the opening of a tab on a busy machine
     listener.start()
     listener.until("playing")
     listener.page.evaluate(SET, ["HiggsTTSSpeak", "text", "It was queued before the tab was closed."])
