@@ -227,9 +227,10 @@ def test_a_clip_of_one_s_own_is_spoken_within_five_clicks(fresh_browser):
     browser.open_template("clone_voice")
     with page.expect_file_chooser() as chooser:
         browser.click("LoadAudio", widget="upload")
-    chooser.value.set_files(str(VOICES / "oliver.flac"))
+    sound = (VOICES / "oliver.flac").read_bytes()
+    chooser.value.set_files({"name": "own.flac", "mimeType": "audio/flac", "buffer": sound})
     page.wait_for_function(
-        "() => app.graph._nodes.find(node => node.type === 'LoadAudio').widgets[0].value === 'oliver.flac'"
+        "() => app.graph._nodes.find(node => node.type === 'LoadAudio').widgets[0].value === 'own.flac'"
     )
     browser.run()
     browser.shoot("own-clip")
