@@ -373,7 +373,9 @@ def test_a_book_shows_its_report_and_its_files(fresh_browser):
     fresh_browser.open_template("book")
     fresh_browser.page.evaluate("""() => {
         window.listed = []
-        const look = () => listed.push(document.querySelector(".higgs-book")?.textContent)
+        const [book] = app.graph._nodes.filter((node) => node.type === "HiggsTTSBook")
+        const button = () => book.widgets.find((widget) => widget.name === "chapters")?.element
+        const look = () => listed.push(button()?.textContent)
         app.api.addEventListener("higgs_tts.chapters", look)
         app.api.addEventListener("execution_success", () => listed.push("the end"), {once: true})
     }""")

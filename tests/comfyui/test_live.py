@@ -356,7 +356,7 @@ def test_takes_of_a_row_are_heard_and_one_is_kept(listener):
     with page.expect_response(lambda answer: "b_2.wav" in answer.url) as heard:
         rows.nth(3).locator(".higgs-hear").click()
     assert heard.value.status in (200, 206)
-    assert page.evaluate("() => document.querySelector('.higgs-player')?.dataset.mode") != "playing"
+    listener.until("paused", "ended")
     rows.nth(3).get_by_text("Keep").click()
     rows.nth(3).get_by_role("button", name="Kept").wait_for()
     listener.browser.shoot(f"gallery-{'nodes2' if page.locator('[data-node-id]').count() else 'canvas'}")
