@@ -128,9 +128,8 @@ class _Narration:
         if self._kind == BOUND:
             made = self._bind()
             files = [BookFile(self._bound, seconds_of(self._folder / self._bound), made)]
-        if self._store.damaged:
-            self._warnings[f"{self._store.damaged} files in {self._folder / KEPT} could not be read and were spoken "
-                           "again."] = None  # fmt: skip
+        if damaged := self._store.damaged:
+            self._warnings[f"{damaged} files in {self._folder / KEPT} could not be read and were spoken again."] = None
         return BookReport(
             self._folder,
             tuple(files),
