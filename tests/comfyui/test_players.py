@@ -186,8 +186,8 @@ def test_a_run_of_one_node_leaves_the_take_that_is_heard_of_another(classic):  #
 def test_what_was_spoken_is_heard_to_its_end_where_a_later_node_fails(classic):  # noqa: F811
     page = classic.page
     page.evaluate(LOAD, read("speak"))
-    page.evaluate(SET, ["HiggsTTSSpeak", "text", LONG[:150]])
-    page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
+    for name, value in (("text", LONG[:150]), ("seed", next(SEEDS)), ("retries", 0)):
+        page.evaluate(SET, ["HiggsTTSSpeak", name, value])
     page.evaluate("""() => {
         const fail = LiteGraph.createNode("HiggsProbeFail")
         fail.pos = [1000, 900]
