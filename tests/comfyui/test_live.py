@@ -344,7 +344,7 @@ def test_nothing_is_kept_of_a_take_that_the_node_says_again_anyway(classic):
 
 def test_takes_of_a_row_are_heard_and_one_is_kept(listener):
     sheet = "id,speaker,text\na,Anna,One fish.\nb,Tom,Two fish."
-    listener.open("lines", "HiggsTTSLines", lines=sheet, takes=2, seed=7)
+    listener.open("lines", "HiggsTTSLines", lines=sheet, takes=2, seed=7, folder=f"fish/{next(SEEDS)}")
     page = listener.page
     listener.start()
     listener.until_done()
