@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -63,21 +64,17 @@ def narrate(
     require(kind)
     params = params or SamplingParams()
     params = replace(params, turn_gap=params.paragraph_gap)
-    given = dict(voices or {})
     with sole_writer(folder, _LOCK):
-        return _Narration(
-            speaker,
-            book,
-            folder,
-            given,
-            params,
-            scene=scene,
-            kind=kind,
-            even=even,
-            on_progress=on_progress,
-            on_file=on_file,
-            devices=devices,
-        ).run()
+        settings = _Settings(params, scene, kind, even, devices)
+        return _Narration(speaker, book, folder, dict(voices or {}), settings, on_progress, on_file).run()
+
+
+class _Settings(NamedTuple):
+    params: SamplingParams
+    scene: str | None
+    kind: str
+    even: bool
+    devices: int
 
 
 class _Narration:
@@ -87,18 +84,13 @@ class _Narration:
         book: Book,
         folder: Path,
         voices: dict[str, Voice],
-        params: SamplingParams,
-        *,
-        scene: str | None,
-        kind: str,
-        even: bool,
+        settings: _Settings,
         on_progress: Callable[[BookProgress], None],
         on_file: Callable[[BookFile], None],
-        devices: int,
     ):
         self._speaker, self._book, self._folder, self._voices = speaker, book, folder, voices
-        self._params, self._scene, self._kind, self._even = params, scene, kind, even
-        self._on_progress, self._on_file, self._devices = on_progress, on_file, devices
+        self._params, self._scene, self._kind, self._even, self._devices = params, scene, kind, even, _ = settings
+        self._on_progress, self._on_file = on_progress, on_file
         self._files = FileList(folder, LIST, _KIND)
         model = speaker.fingerprint
         self._store = SpokenSequences(folder / KEPT, model)
