@@ -129,7 +129,7 @@ def test_it_runs_again_when_a_file_has_changed(run):
 def test_a_script_s_names_are_found_as_in_a_dialogue(run):
     voices = {"voice_1": VOICE, "voice_2": OTHER, "voice_3": OTHER}
     run(text="It was dark.\n**Ben:** One.\n**Ada:** Two.", script=True, voices={**voices, "voice_2": replace(OTHER)})
-    for told in ("Ben and Ada have only one line each", "before the first name is spoken with the voice of Ben"):
+    for told in ("Ben and Ada have only one line each", "before the first name is spoken in the voice of Ben"):
         assert f"Warning: {told}" in run.report or f"Warning: What stands {told}" in run.report
     assert "Warning: Nobody speaks with voice 3, which is connected." in run.report
 
@@ -166,7 +166,7 @@ def test_words_are_said_as_listed(run):
 def test_what_is_wrong_is_told(run):
     for given, told in (
         ({"text": " \n"}, "has nothing to read aloud"),
-        ({"text": "A.", "folder": "../elsewhere"}, "not a folder below ComfyUI's output"),
+        ({"text": "A.", "folder": "../elsewhere"}, "not inside ComfyUI's output"),
     ):
         with pytest.raises(HiggsError, match=rf"^Higgs Book: .*{told}"):
             run(**given)

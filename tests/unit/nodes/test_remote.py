@@ -91,7 +91,7 @@ def test_a_saved_voice_keeps_its_sound_and_is_heard_without_a_model(load_module,
     sound, kind = load_module("voice_sounds").sound_of("of a server.safetensors")
     assert kind == "audio/wav" and len(sound) == 44 + 2 * 48_000
     (told,) = [one for one in load_module("voice_sounds").listed("") if one["name"] == "of a server.safetensors"]
-    assert told["seconds"] == 2.0 and "It is for Higgs TTS Server" in told["problem"]
+    assert told["seconds"] == 2.0 and "works only with Higgs TTS Server" in told["problem"]
     elsewhere = load_module("voice_sounds").listed("(on a server)")  # as web/js/graph.js says of a server
     saved = [one for one in elsewhere if one["name"] in ("of a server.safetensors", "d.safetensors")]
     assert [one["problem"] for one in saved] == ["", ""]
@@ -141,7 +141,7 @@ def test_a_book(load_module, model, fake, tmp_path):
 def test_a_lora_is_for_weights(load_module, model):
     node = load_module("lora").HiggsTTSLoadLoRA
     assert node.execute(model, "any", 0.0).args == (model,)
-    with pytest.raises(HiggsError, match=r"^Higgs Load LoRA: a LoRA changes the weights, and these are on a server"):
+    with pytest.raises(HiggsError, match=r"^Higgs Load LoRA: a LoRA cannot be added here because the model runs on a server"):
         node.execute(model, "any", 1.0)
 
 
@@ -188,7 +188,7 @@ class TestKeys:
     def test_each_server_gets_the_key_that_it_was_listed_with(self, node, fake, servers):
         servers.write_text(fake.address, encoding="utf-8")
         for given in ((f"{fake.address} HIGGS_TTS_OTHER",), (fake.address, "", "", "HIGGS_TTS_OTHER")):
-            with pytest.raises(HiggsError, match="the key in HIGGS_TTS_OTHER goes to no server"):
+            with pytest.raises(HiggsError, match="the key in HIGGS_TTS_OTHER was not sent to"):
                 node.execute(*given)
         servers.write_text(f"{fake.address} HIGGS_TTS_OTHER", encoding="utf-8")
         node.execute(f"{fake.address} HIGGS_TTS_OTHER")

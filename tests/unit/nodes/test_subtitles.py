@@ -111,7 +111,7 @@ def test_the_node_as_it_is_added_speaks_with_both_voices(run, load_module):
     assert run.voices == {"Anna": VOICE, "Tom": OTHER}
     assert run.info.count("Warning") == 1, run.info  # the model's
     run(default, voices={"voice_1": VOICE, "voice_2": OTHER, "voice_3": replace(OTHER, name="ruth")})
-    assert "Warning: Nobody speaks with voice 3 (ruth), which is connected." in run.info
+    assert "Warning: No speaker uses the connected voice 3 (ruth)." in run.info
 
 
 def test_a_cue_that_is_wrong_is_left_out_and_named(run):
@@ -128,7 +128,7 @@ def test_a_film_lends_its_voices_to_who_has_none(run):
         (24000, "Who is there, in the middle of the night?"),
     ]
     assert {name: voice.name for name, voice in run.voices.items()} == {"Anna": "Anna", "Tom": "Tom"}
-    assert "Voice of Anna: " in run.info and " s of the film, cue 1, 4." in run.info
+    assert "Voice of Anna: " in run.info and " s from the film, cue 1, 4." in run.info
     assert run.audio["waveform"].shape == (1, 1, 20 * 24000), "as long as the film"
     run.engine.calls.clear()
     run(film=film(), voices={"voice_1": replace(VOICE, name="Anna")}, translated=True)
@@ -177,7 +177,7 @@ def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
         ({"srt": "missing.srt"}, r"there is no file 'missing\.srt' in ComfyUI's input folder"),
         ({"srt": "x\0.srt"}, r"there is no file 'x\\x00\.srt'"),
         *(
-            ({"srt": name}, r"outside of the folders that workflows may read.*higgs_tts/folders\.txt")
+            ({"srt": name}, r"outside the folders a workflow may read.*higgs_tts/folders\.txt")
             for name in ("/etc/film.srt", "../secret.srt", "a/../../secret.srt", "/etc/../proc/film.srt")
         ),
         ({"film": None}, "the film input is empty"),
@@ -214,13 +214,13 @@ def test_other_folders_are_read_once_the_user_has_listed_them(run, tmp_path):
     films = tmp_path / "films"
     films.mkdir()
     (films / "film.srt").write_text(SRT, encoding="utf-8")
-    with pytest.raises(HiggsError, match=r"write the line .*films into .*folders\.txt"):
+    with pytest.raises(HiggsError, match=r"add the line .*films to .*folders\.txt"):
         run(str(films / "film.srt"))
     (tmp_path / "user" / "higgs_tts").mkdir(parents=True)
     (tmp_path / "user" / "higgs_tts" / "folders.txt").write_text(f"# mine\n\n {films}/ \n", encoding="utf-8")
     assert run(str(films / "film.srt"))[3] == ("Tom", "Good.")
     (tmp_path / "films 2").mkdir()
-    with pytest.raises(HiggsError, match="outside of the folders"):
+    with pytest.raises(HiggsError, match="outside the folders"):
         run(str(tmp_path / "films 2" / "film.srt"))
 
 
