@@ -78,7 +78,7 @@ def test_chapters_are_told_as_soon_as_they_are_whole(run):
 
 def test_an_epub_is_no_script(run):
     (run.input / "novel.epub").write_bytes(b"PK")
-    with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB\. Give a script as a text file"):
+    with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB, but a script must be a text file"):
         run(book="novel.epub", script=True)
 
 
@@ -130,8 +130,8 @@ def test_a_script_s_names_are_found_as_in_a_dialogue(run):
     voices = {"voice_1": VOICE, "voice_2": OTHER, "voice_3": OTHER}
     run(text="It was dark.\n**Ben:** One.\n**Ada:** Two.", script=True, voices={**voices, "voice_2": replace(OTHER)})
     for told in ("Ben and Ada have only one line each", "before the first name is spoken in the voice of Ben"):
-        assert f"Warning: {told}" in run.report or f"Warning: What stands {told}" in run.report
-    assert "Warning: Nobody speaks with voice 3, which is connected." in run.report
+        assert f"Warning: {told}" in run.report or f"Warning: Text {told}" in run.report
+    assert "Warning: No speaker uses the connected voice 3." in run.report
 
 
 def test_a_script_finds_its_voices(run, library):

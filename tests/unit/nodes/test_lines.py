@@ -82,7 +82,9 @@ def test_a_linked_list_is_a_row_each(run):
 @pytest.mark.parametrize("name", ["seed", "voices"])
 def test_nothing_else_is_a_list(run, name):
     lists = {"seed": [1, 2]} if name == "seed" else {"voices": {"voice_1": [VOICE, OTHER]}}
-    with pytest.raises(HiggsError, match=r"^Higgs Lines: (seed|voice_1) received 2 values, but only lines can be a list"):
+    with pytest.raises(
+        HiggsError, match=r"^Higgs Lines: (seed|voice_1) received 2 values, but only lines can be a list"
+    ):
         run.node.execute(lines=["One."], **lists)
 
 

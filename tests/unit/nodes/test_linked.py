@@ -51,9 +51,7 @@ def listed(value):
 @pytest.mark.parametrize("literal", LITERALS)
 @pytest.mark.parametrize("node, inputs", [*SPEAKING, *OTHERS])
 def test_no_model(run, node, inputs, literal):
-    with pytest.raises(
-        HiggsError, match=r"^Higgs \w+( \w+)?: model is .*, not a model\. Connect Higgs Load Model"
-    ):
+    with pytest.raises(HiggsError, match=r"^Higgs \w+( \w+)?: model is .*, not a model\. Connect Higgs Load Model"):
         run(node, **{**inputs, "model": literal})
 
 
@@ -69,9 +67,7 @@ def test_no_voices(run, node, inputs, literal):
     "node, inputs", [("speak.HiggsTTSSpeak", {"text": "Hi."}), ("voice_files.HiggsTTSSaveVoice", {"name": "a"})]
 )
 def test_no_voice(run, node, inputs, literal):
-    with pytest.raises(
-        HiggsError, match=r"^Higgs \w+( \w+)?: voice is .*, not a voice\. Connect Higgs Load Voice"
-    ):
+    with pytest.raises(HiggsError, match=r"^Higgs \w+( \w+)?: voice is .*, not a voice\. Connect Higgs Load Voice"):
         run(node, **inputs, voice=literal)
 
 
@@ -88,9 +84,7 @@ def test_no_voice(run, node, inputs, literal):
     ],
 )
 def test_no_sound(run, node, inputs, name, literal):
-    with pytest.raises(
-        HiggsError, match=rf"^Higgs \w+: the {name} input is .*, not audio\. Connect Load Audio"
-    ):
+    with pytest.raises(HiggsError, match=rf"^Higgs \w+: the {name} input is .*, not audio\. Connect Load Audio"):
         run(node, **inputs, **{name: literal})
 
 

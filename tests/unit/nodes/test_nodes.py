@@ -248,7 +248,9 @@ class TestVoice:
         patcher = load_module("patcher").make_patcher(make_engine())
         (tmp_path / "input").mkdir()
         soundfile.write(tmp_path / "input" / "me.wav", torch.zeros(8000 * 40).numpy(), 8000)
-        with pytest.raises(HiggsError, match=r"^Higgs Load Voice: me\.wav is 40 s long.*Higgs Voice instead, and choose a part"):
+        with pytest.raises(
+            HiggsError, match=r"^Higgs Load Voice: me\.wav is 40 s long.*Higgs Voice instead, and choose a part"
+        ):
             load_module("voice_files").HiggsTTSLoadVoice.execute("input/me.wav", patcher)
         assert patcher.engine.calls == []
 
@@ -431,7 +433,7 @@ class TestDialogue:
     def test_a_manner_becomes_a_tag_that_the_model_has(self, run):
         (turns, *_), *_, info = run("Anna (slowly, whispering): One.\nTom: Two.")
         assert [turn.text for turn in turns] == ["<|prosody:speed_slow|>One.", "Two."]
-        assert 'Warning: "(whispering)" of Anna was left out: the model has not learned <|style:whispering|>.' in info
+        assert 'Warning: "(whispering)" was left out for Anna: the model has not learned <|style:whispering|>.' in info
 
     def test_what_may_be_meant_otherwise_is_told(self, run):
         voices = {"voice_1": VOICE, "voice_2": replace(OTHER, name="oliver")}
@@ -490,7 +492,7 @@ class TestDialogue:
         [
             ("  # nothing", {}, "the script is empty"),
             ("Ann = gone.wav\nAnn: One.", {}, "there is no voice 'gone.wav'"),
-            ("[1] Zero.\n[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with one: 1"),
+            ("[1] Zero.\n[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with a voice: 1"),
         ],
     )
     def test_errors_name_node_and_remedy(self, run, script, voices, error):
