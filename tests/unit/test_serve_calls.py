@@ -105,7 +105,7 @@ def test_unknown_fields_are_told():
         ({"voice": "anna", "ref_audio": CLIP}, "voice", "not both"),
         ({"response_format": "mid"}, "response_format", "mp3, wav, pcm"),
         ({"input": "One [pause 5] apple, [pause 2 s] please."}, "input", "7 s of pauses, which count as 105 more"),
-        ({"scene": "x" * 101}, "scene", "scene has 101 characters; this server accepts at most 100"),
+        ({"scene": "x" * 101}, "scene", "scene has 101 characters, but this server accepts at most 100"),
         ({"ref_audio": CLIP, "ref_text": "x" * 101}, "ref_text", "accepts at most 100"),
         ({"index": []}, "index", "number from 0"),
         ({"stream": "yes"}, "stream", "true or false"),
