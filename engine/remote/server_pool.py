@@ -67,7 +67,7 @@ class ServerPoolSession(PoolSession):
 
     @property
     def report(self) -> Report:
-        lost = [f"{member.label} {member.error} The others spoke its part." for member in self._pool.lost]
+        lost = [f"{member.label} {member.error} The others took over its part." for member in self._pool.lost]
         return Report(_described(self.chunks.items()), (*self._notes, *lost))
 
     def drop(self, *sequences: Sequence) -> None:

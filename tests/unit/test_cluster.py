@@ -151,7 +151,7 @@ def test_a_worker_s_death_is_told_with_ray_s_reason(seats_of):
 
 def test_workers_of_different_models_are_refused(seats_of):
     seats, *_ = seats_of(About("model", "CPU", "here", 7), About("another", "CPU", "there", 8), count=2)
-    with pytest.raises(HiggsError, match=r"The model on there is not that of the other machines.*set --dtype"):
+    with pytest.raises(HiggsError, match=r"The model on there differs from the other machines.*set --dtype"):
         seats.gather()
 
 

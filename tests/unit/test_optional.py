@@ -18,7 +18,7 @@ def test_a_class_is_borrowed():
     "module, name", [("no_such_library.parts", "Thing"), ("collections", "NoSuchThing")], ids=["library", "name"]
 )
 def test_what_is_missing_is_named(module, name):
-    with pytest.raises(HiggsError, match=f"{module.partition('.')[0]}.* {name} .*[^.]\\. Install"):
+    with pytest.raises(HiggsError, match=f"^{name} of {module.partition('.')[0]} .*[^.]\\. Install"):
         import_optional(module, name)
 
 
