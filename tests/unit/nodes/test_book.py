@@ -108,6 +108,20 @@ def test_files_of_the_input_folder(run, load_module):
         run(book="../a.txt")
 
 
+def test_forced_though_nothing_changed_it_writes_nothing(run):
+    """As by ComfyUI 0.46's --force-output-rerun."""
+
+    def contents():
+        return {
+            path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.folder.rglob("*.*") if path.is_file()
+        }
+
+    run(text=TEXT, voices={"voice_1": VOICE})
+    listed, held = run.listed, contents()
+    assert run(text=TEXT, voices={"voice_1": VOICE}) == [] and contents() == held and run.listed == listed
+    assert "01 One.flac: 1.5 s, unchanged" in run.report
+
+
 def test_it_runs_again_when_a_file_has_changed(run):
     path = run.input / "a.txt"
     path.write_text("One.", encoding="utf-8")

@@ -52,6 +52,11 @@ def files_in(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
+def contents(folder):
+    """name -> (bytes, time of the last change)"""
+    return {name: ((folder / name).read_bytes(), (folder / name).stat().st_mtime_ns) for name in files_in(folder)}
+
+
 def test_a_file_for_each_row(run):
     assert run(SHEET, voices=VOICES, seed=2) == ["Hello.", "Who is there?", "Good bye."]
     ((turns, given, params, scene, even),) = run.calls
@@ -321,6 +326,14 @@ class TestRunsAgain:
         for name in ("hello.wav", "lines.json"):
             (run.folder / name).unlink()
             assert queue(SHEET) and not queue(SHEET), name
+
+    def test_forced_though_nothing_changed(self, run):
+        """As by ComfyUI 0.46's --force-output-rerun: the files and the list of takes stay as they are."""
+        run(SHEET, voices=VOICES)
+        listed, held = run.listed, contents(run.folder)
+        assert run(SHEET, voices=VOICES) == [] and contents(run.folder) == held and run.listed == listed
+        assert run.report.startswith(f"4 rows in {run.folder}: 3 unchanged, 1 skipped.")
+        assert run.audio.shape[-1] > 0, "a node behind it takes no empty sound"
 
     def test_when_inputs_change_back(self, run, queue):
         other = SHEET.replace("Hello", "Hallo")
