@@ -46,10 +46,9 @@ $(JS)/.ready: Makefile $(VENV)/.ready
 		$$home/lib/node_modules/npm/bin/npm-cli.js install --silent --no-save --prefix $(JS) typescript@7.0.2 prettier@3.10.1
 	@touch $@
 
-$(VENV)/.ready: requirements.txt tests/constraints.txt Makefile
+$(VENV)/.ready: requirements.txt tests/requirements.txt tests/constraints.txt Makefile
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=tests/constraints.txt $(PY) -m pip install --quiet -r requirements.txt pytest pytest-xdist ruff \
-		basedpyright aiohttp av openai
+	PIP_CONSTRAINT=tests/constraints.txt $(PY) -m pip install --quiet -r tests/requirements.txt
 	@touch $@
 
 # transformers 4.50.3 is the oldest that ComfyUI accepts; it lies ahead on the path, so one environment serves both.

@@ -193,7 +193,7 @@ def _sounds(folder: pathlib.Path) -> dict[str, Surface]:
         try:
             check_clip(*decode_clip(data))
         except RuntimeError as error:  # as its callers are told
-            raise HiggsError(f"The clip cannot be read as sound ({error}).") from error
+            raise HiggsError(f"The clip cannot be read as audio ({error}).") from error
         return clip_seconds(path), prepare_clip(*read_clip(path))
 
     def loaded(data: bytes, place: pathlib.Path):

@@ -152,7 +152,7 @@ class DevicePoolSession(PoolSession):
         reports = [(engine.kind, session.report) for engine, session in self._sessions]
         notes = [note for _, report in reports for note in report.notes]
         notes += [
-            f"{member.label} {self._why(member)}; the other devices spoke its part." for member in self._pool.lost
+            f"{member.label} {self._why(member)}; the other devices took over its part." for member in self._pool.lost
         ]
         how = described((kind, report.how) for kind, report in reports)
         return Report(how, tuple(notes), max([0, *(report.peak_bytes for _, report in reports)]))

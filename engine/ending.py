@@ -51,7 +51,7 @@ def flawed(retaken: Iterable[Retaken]) -> list[str]:
         if flaws and "limit" not in flaws:
             count = f" in {len(chunk.flaws)} takes" if len(chunk.flaws) > 1 else ""
             told.append(
-                f"The best{count} of the chunk that begins {quoted(chunk.text)} is bad: "
+                f"The chunk that starts {quoted(chunk.text)} came out badly{count}: "
                 f"{' and '.join(FLAWS[flaw] for flaw in flaws)}. Try another seed or a lower temperature."
             )
     return told
@@ -84,4 +84,4 @@ def _where(cut: list[Sequence], count: int) -> str:
         return ""
     if len(cut) > 1:
         return f" in {len(cut)} of {count} chunks"
-    return f" in the chunk that begins {quoted(cut[0].text)}"
+    return f" in the chunk that starts {quoted(cut[0].text)}"

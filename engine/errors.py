@@ -32,4 +32,4 @@ def shown_name(name: str) -> str:
 def few(sentences: Iterable[str], most: int = 20) -> tuple[str, ...]:
     """Each sentence once; of many the first ones, and how many more there are."""
     found = list(dict.fromkeys(sentences))
-    return tuple(found if len(found) <= most else [*found[:most], f"And {len(found) - most:,} more of this kind."])
+    return tuple(found if len(found) <= most else [*found[:most], f"And {len(found) - most:,} more like this."])

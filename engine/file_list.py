@@ -31,7 +31,7 @@ class FileList:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, RecursionError) as error:
-            self.damage = f"{name} in {folder} cannot be read ({error}), so everything was made again."
+            self.damage = f"{name} in {folder} cannot be read ({error}), so all files were made again."
 
     def has(self, file: str, fingerprint: str) -> bool:
         """Whether the file is there as it was written, made of just that."""
@@ -56,12 +56,12 @@ class FileList:
         """Raises ValueError for what is no such list."""
         held = json.loads((self.folder / self.name).read_text(encoding="utf-8"))
         if not isinstance(held, dict) or held.get("format") != self._kind or not isinstance(held.get("files"), dict):
-            raise ValueError("it is not a list of ours")
+            raise ValueError("it was not written by this pack")
         entries = {}
         for file, entry in held["files"].items():
             known, size = (entry.get("fingerprint"), entry.get("bytes")) if isinstance(entry, dict) else (None, None)
             if not isinstance(known, str) or not isinstance(size, int):
-                raise ValueError(f"{file} has no entry that makes sense")
+                raise ValueError(f"its entry for {file} is invalid")
             entries[file] = known, size
         return entries
 
@@ -80,9 +80,9 @@ def write_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         reason, free = str(error.strerror or error).rstrip("."), _free(path)
         if error.errno in _FULL or free < _LITTLE:
-            remedy = f"{free / 1e6:,.0f} MB are free there: free some space, or choose another folder."
+            remedy = f"Only {free / 1e6:,.0f} MB are free there. Free some space, or choose another folder."
         else:
-            remedy = "Choose a folder that can be written to, and close programs that have the file open."
+            remedy = "Choose a folder you can write to, and close programs that have the file open."
         raise HiggsError(f"{path} could not be written: {reason}. {remedy}") from error
 
 
@@ -95,7 +95,9 @@ def sole_writer(folder: Path, file: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with write_errors(folder):
             if not stack.enter_context(lock(folder / file)):
-                raise HiggsError(f"Another run is writing to {folder}. Wait until it ends, or choose another folder.")
+                raise HiggsError(
+                    f"Another run is writing to {folder}. Wait until it finishes, or choose another folder."
+                )
             for left in (*folder.glob(UNFINISHED), *(folder / file).parent.rglob(UNFINISHED)):
                 left.unlink(missing_ok=True)
         yield

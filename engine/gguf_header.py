@@ -57,7 +57,7 @@ class GgufHeader:
         return numbers
 
     def damaged(self, name: str) -> HiggsError:
-        return HiggsError(f"{self.path}: what it says of {shown_name(name)} is damaged. {_REMEDY}")
+        return HiggsError(f"{self.path}: its entry for {shown_name(name)} is damaged. {_REMEDY}")
 
     def embedded(self, name: str) -> bytes | None:
         """A file that audio.cpp has put into this one; None where it has not."""
@@ -104,7 +104,9 @@ def _read(path: Path, size: int, _time: int) -> GgufHeader:
             raise HiggsError(f"{path} is not a GGUF file, or its beginning is damaged. {_REMEDY}")
         version = reader.number("I")
         if version not in (2, 3):
-            raise HiggsError(f"{path} is GGUF version {version}; 2 and 3 are supported.")
+            raise HiggsError(
+                f"{path} is GGUF version {version}, but only versions 2 and 3 are supported. Use the Q8_0 file."
+            )
         count, settings = reader.count(), reader.count()
         header = GgufHeader(path)
         for _ in range(settings):

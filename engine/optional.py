@@ -11,7 +11,7 @@ from .errors import HiggsError
 
 _REMEDIES = {
     "transformers": "Install transformers 4.50.3 or newer",
-    "gguf": "Take the Q8_0 file of the model, or install gguf",
+    "gguf": "Use the Q8_0 file of the model, or install gguf",
 }
 _REPORTED = tuple("torch transformers tokenizers huggingface_hub safetensors numpy soundfile torchaudio".split())
 # What a library built for another torch raises at import, besides ImportError.
@@ -28,7 +28,7 @@ def import_optional(module: str, name: str) -> Any:
             raise HiggsError(f"A clip cannot be transcribed: {misfit}") from error
         remedy = _REMEDIES.get(library, f"Install {library}")
         raise HiggsError(
-            f"{library} has no usable {name} here: {_reason(error)}. {remedy} into the Python that runs this."
+            f"{name} of {library} cannot be used: {_reason(error)}. {remedy} in the Python that runs this pack."
         ) from error
 
 
@@ -58,8 +58,8 @@ def _torchaudio_misfit() -> str:
         importlib.import_module("torchaudio")
     except _BROKEN:
         return (
-            f"the installed torchaudio {version} does not fit torch {installed_version('torch')}, which keeps "
-            "transformers from loading. Uninstall it (pip uninstall torchaudio); this pack does not need it."
+            f"the installed torchaudio {version} does not fit torch {installed_version('torch')}, so transformers "
+            "cannot load. Uninstall it (pip uninstall torchaudio); this pack does not need it."
         )
     return ""
 

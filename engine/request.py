@@ -148,7 +148,7 @@ class SpeechRequest:
             len(self._chunks),
             ending.stopped(*limits),
             tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *told])),
-            self._how or "none, all of it had been spoken before",
+            self._how or "none, as all speech was reused",
             turns,
             self._reused,
             retaken,
@@ -164,7 +164,7 @@ class SpeechRequest:
         self._chunks = planned.chunks
         self._warnings += planned.warnings
         if not self._chunks:
-            why = " ".join(["There is nothing to say: the script has no word.", *dict.fromkeys(prompts.warnings)])
+            why = " ".join(["There is nothing to speak: the script has no words.", *dict.fromkeys(prompts.warnings)])
             raise HiggsError(f"{why} Enter some text.")
         self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
         self._parts = [_Part(chunk) for chunk in self._chunks]

@@ -39,7 +39,7 @@ def resample(wav: torch.Tensor, rate: int, to: int) -> torch.Tensor:
     if rate == to:
         return wav
     if not _is_usual(rate, to):
-        raise HiggsError(f"Sound cannot be resampled from {rate} to {to} Hz. Use 24000, 44100 or 48000 Hz.")
+        raise HiggsError(f"Audio cannot be resampled from {rate} to {to} Hz. Use 24000, 44100 or 48000 Hz.")
     divisor = math.gcd(rate, to)
     rate, to = rate // divisor, to // divisor
     filters, width = _filters(rate, to, wav.device)

@@ -15,7 +15,7 @@ FLAWS = {  # what can be wrong with a take
     "limit": "it did not end",
     "long": "it was too long for its text",
     "short": "it was too short for its text",
-    "repeat": "it said the same again and again",
+    "repeat": "it repeated itself",
     "silence": "it fell silent",
     "level": "it was clipped or almost silent",
 }
@@ -87,7 +87,7 @@ class Retaken:
 
     def __str__(self) -> str:
         why, takes = in_words(self.flaws[0]), len(self.flaws)
-        return f"chunk {self.chunk}, {quoted(self.text)}: {why}; take {self.kept} of {takes} is heard"
+        return f"chunk {self.chunk}, {quoted(self.text)}: {why}; kept take {self.kept} of {takes}"
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from .cluster.cluster import Cluster
 
 _SMALL_VOICE = (
-    f"No --model given, so the embedded model speaks. It is small and reads English only; see {EMBEDDED / 'README.md'}."
+    f"No --model given, so the small embedded model speaks. It reads English only; see {EMBEDDED / 'README.md'}."
 )
 
 
@@ -87,14 +87,15 @@ def say(args: argparse.Namespace) -> int:
     """Text, a script or subtitles to a sound file."""
     params = _sampling(args)
     if args.transcript and not args.voice:
-        raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
+        raise HiggsError("--transcript needs a clip. Add the clip with --voice, or omit --transcript.")
     if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
-        raise HiggsError("Give a text, or a file with --script or --srt-in, and only one of them.")
+        raise HiggsError("Give a text, a file with --script, or a file with --srt-in, but only one of them.")
     if args.srt_in:
         return _say_cues(args, params)
     if args.script and args.voice:
         raise HiggsError(
-            "--voice is for a text. A script names its voices at its head, as in: Alice = alice.safetensors"
+            "--voice cannot be used with --script. Name voices at the top of the script, as in: Alice = "
+            "alice.safetensors"
         )
     said, outputs = pronunciations_in(args.pronunciations), Outputs(args)
     with engine_of(_engine_config(args)) as engine:
@@ -119,7 +120,7 @@ def say(args: argparse.Namespace) -> int:
 def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     """A subtitle file to a sound file, each cue at its time."""
     if args.codes:
-        raise HiggsError("--codes is for a text or a --script. Leave it out.")
+        raise HiggsError("--codes cannot be used with --srt-in. Omit it.")
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
     path = Path(args.srt_in)
     film, bed = (read_film(given) if given else None for given in (args.film, args.bed))
@@ -131,7 +132,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
         voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
         voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
         if args.voice and "" not in sheet.speakers:
-            print("warning: nobody speaks with the voice of --voice, since every cue has a name.", file=sys.stderr)
+            print("warning: --voice was not used, because every cue has a name.", file=sys.stderr)
         if film:
             without = [speaker for speaker in sheet.speakers if speaker not in voices]
             voices |= film_voices(engine, sheet, film, without, args.translated)
@@ -150,9 +151,11 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 def narrate(args: argparse.Namespace) -> int:
     """A book to a folder of sound files."""
     if args.script and args.voice:
-        raise HiggsError("--voice is for one narrator. A script names its voices at its head, as in: Alice = alice.wav")
+        raise HiggsError(
+            "--voice cannot be used with --script. Name voices at the top of the script, as in: Alice = alice.wav"
+        )
     if args.transcript and not args.voice:
-        raise HiggsError("--transcript is what a clip says. Give the clip with --voice, or leave it out.")
+        raise HiggsError("--transcript needs a clip. Add the clip with --voice, or omit --transcript.")
     engine = _narrator(args)
     book = said_as(read_book(args.book, args.script, (), engine.knows_tag), pronunciations_in(args.pronunciations))
     with engine:
@@ -164,7 +167,7 @@ def narrate(args: argparse.Namespace) -> int:
                 how = {"scene": args.scene, "kind": args.format, "even": not args.uneven, "on_progress": on_progress}
                 report = narrate_book(engine, book, args.out, voices, _sampling(args), devices=engine.devices, **how)
         except KeyboardInterrupt:
-            print(f"What was spoken is kept in {args.out}: the same command goes on from there.", file=sys.stderr)
+            print(f"Finished speech is kept in {args.out}. Run the same command again to continue.", file=sys.stderr)
             raise
     for file in report.files:
         print(f"{args.out / file.name}: {duration(file.seconds)}{'' if file.made else ', there already'}")
@@ -191,7 +194,7 @@ def voice(args: argparse.Namespace) -> int:
     out = writable(args.out, ".safetensors")
     made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
     if not made.transcript:
-        print("warning: without a --transcript the voice is cloned less well.", file=sys.stderr)
+        print("warning: cloning works less well without a --transcript.", file=sys.stderr)
     path = made.save(out)
     print(f"{made.seconds:.2f} s of reference in {path}")
     return 0
@@ -278,7 +281,7 @@ def _voice(engine: SpeechAPI, path: str, transcript: str | None) -> Voice:
     """A voice file, or a clip encoded now."""
     if Path(path).suffix == ".safetensors":
         if transcript:
-            raise HiggsError(f"{path} is a saved voice with its own transcript. Leave --transcript out.")
+            raise HiggsError(f"{path} is a saved voice that has its own transcript. Omit --transcript.")
         return Voice.load(path)
     return engine.encode_voice(*read_clip(path), transcript, Path(path).stem)
 

@@ -25,7 +25,9 @@ def voice_sound(voice: Voice, folder: Path | str) -> torch.Tensor:
     """
     codec = inspect(folder).codec
     if voice.codec not in ("", codec.config.name):
-        raise HiggsError("The voice was made with a different model and cannot be heard with this one.")
+        raise HiggsError(
+            "The voice was made with a different model, so this one cannot play it. Make it again from its clip."
+        )
     cpu = torch.device("cpu")
     decoder = build_decoder(codec.config, codec.read("decoder", cpu))
     return decoder.decode(voice.codes.T[None])[0].clamp_(-1.0, 1.0)

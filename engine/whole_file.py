@@ -29,7 +29,9 @@ def read_whole(path: Path, most: int) -> bytes:
     if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "it is not a file")
     if state.st_size > most:
-        raise OSError(errno.EFBIG, f"it has {state.st_size / 1e6:,.0f} MB; {most / 1e6:,.0f} MB are read at most")
+        raise OSError(
+            errno.EFBIG, f"it has {state.st_size / 1e6:,.0f} MB, but at most {most / 1e6:,.0f} MB can be read"
+        )
     with path.open("rb") as file:
         return file.read(most)
 

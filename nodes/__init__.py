@@ -19,7 +19,7 @@ class HiggsExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         if not is_new_enough():
-            log.error("Higgs TTS needs ComfyUI 0.14 or newer and stays off until ComfyUI is updated.")
+            log.error("Higgs TTS needs ComfyUI 0.14 or newer. It stays disabled until you update ComfyUI.")
             return []
         from . import routes
         from .book import HiggsTTSBook

@@ -21,9 +21,9 @@ def readable(name: str) -> Path:
     roots = [*folders.known(), *map(Path, _lines(FOLDERS))]
     if not any(path.is_relative_to(os.path.normpath(root)) for root in roots):
         raise HiggsError(
-            f"{str(path)[:200]} is outside of the folders that workflows may read: ComfyUI's input, output, temp and "
-            f"model folders. Put the file into the input folder, or write the line {str(path.parent)[:200]} into "
-            f"{_list(FOLDERS)} if you trust the workflow."
+            f"{str(path)[:200]} is outside the folders a workflow may read: ComfyUI's input, output, temp and model "
+            "folders. Move the file to the input folder. If you trust this workflow, add the line "
+            f"{str(path.parent)[:200]} to {_list(FOLDERS)} instead."
         )
     return path
 
@@ -34,8 +34,8 @@ def check_keys(addresses: str, variable: str) -> None:
     for address in read_addresses(addresses, variable):
         if os.environ.get(address.variable) and address not in confirmed:
             raise HiggsError(
-                f"the key in {address.variable} goes to no server that you have not confirmed. If you trust "
-                f"{address.label} with it, write the line {address.line} into {_list(SERVERS)}, and run again."
+                f"the key in {address.variable} was not sent to {address.label}, because you have not confirmed that "
+                f"server. If you trust it, add the line {address.line} to {_list(SERVERS)} and run again."
             )
 
 

@@ -18,13 +18,14 @@ _HEADER = 44  # bytes of a WAV file before its samples
 def to_clip(audio: object, name: str = "audio") -> tuple[torch.Tensor, int]:
     """(wave [C, S], Hz) of an AUDIO. Raises HiggsError, with the input's name, where it is not exactly one clip."""
     if audio is None:
-        raise HiggsError(f"the {name} input is empty (a video without a sound track, perhaps). Connect a sound clip.")
+        raise HiggsError(f"the {name} input is empty; the video may have no sound track. Connect an audio clip.")
     wave, rate = (audio.get(key) for key in ("waveform", "sample_rate")) if isinstance(audio, Mapping) else (None, None)
     if not isinstance(wave, torch.Tensor) or not isinstance(rate, (int, float)):
-        raise HiggsError(f"the {name} input is {reprlib.repr(audio)}, which is no sound. Connect Load Audio.")
+        raise HiggsError(f"the {name} input is {reprlib.repr(audio)}, not audio. Connect Load Audio.")
     if wave.dim() != 3 or wave.shape[0] != 1:
         raise HiggsError(
-            f"the {name} input has the shape {list(wave.shape)}. Connect one clip at a time: [1, channels, samples]."
+            f"the {name} input has the shape {list(wave.shape)}, but only one clip fits: [1, channels, samples]. "
+            "Connect one clip."
         )
     return wave[0], int(rate)
 

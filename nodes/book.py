@@ -70,8 +70,9 @@ class HiggsTTSBook(io.ComfyNode):
             node_id="HiggsTTSBook",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Speaks a book (text, Markdown or EPUB) into a folder: a sound file and subtitles for each "
-            "chapter, or one M4B. Stop it whenever you like: the next run goes on from there.",
+            description="Reads a book (plain text, Markdown or EPUB) aloud into a folder, with a sound file and "
+            "subtitles for each chapter, or as one M4B audiobook. Stop at any time; the next run continues where "
+            "this one stopped.",
             search_aliases=[
                 "audiobook",
                 "epub",
@@ -87,18 +88,20 @@ class HiggsTTSBook(io.ComfyNode):
                 types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 *_book_inputs(),
                 voices_input(
-                    "The narrator's voice. For a script, voices of the speakers in the order in which they first "
-                    "speak; or by the voice's name or the socket's number, where the script uses these."
+                    "The narrator's voice. In a script, voices go to the speakers in order of first appearance, "
+                    "unless the script uses the voices' names or socket numbers."
                 ),
                 *_file_inputs(),
                 *sampling_inputs(new_seeds=False),
                 *advanced_inputs(),
-                even_loudness_input("Make paragraphs equally loud, as far as 8 dB allow."),
+                even_loudness_input(
+                    "Even out the loudness of paragraphs, by up to 8 dB. Turn off to keep quiet passages quiet."
+                ),
                 retries_input(),
             ],
             outputs=[
-                io.String.Output(display_name="report", tooltip="The files, their lengths, and any warnings."),
-                io.String.Output(display_name="folder", tooltip="The folder they are in."),
+                io.String.Output(display_name="report", tooltip="The files made, their lengths, and any warnings."),
+                io.String.Output(display_name="folder", tooltip="The folder that holds the files."),
             ],
             hidden=[io.Hidden.unique_id],
         )
@@ -175,16 +178,16 @@ def _book_inputs() -> list[io.Input]:
             options=[OWN_TEXT, *folders.files_in_input(BOOK_SUFFIXES)],
             default=OWN_TEXT,
             extra_dict=widgets.upload_button(BOOK_SUFFIXES),
-            tooltip="A .txt, .md or .epub file in ComfyUI's input folder, or the text below. Upload one, or press R "
-            "after you have put one there.",
+            tooltip="A .txt, .md or .epub file in ComfyUI's input folder, or the text below. Upload a file with the "
+            "button, or copy one there and press R.",
         ),
         io.String.Input(
             "text",
             multiline=True,
             default=TEXT,
             optional=True,
-            tooltip="The book, where no file is chosen. Markdown headings (#) or lines such as CHAPTER II "
-            "begin chapters.",
+            tooltip="The book's text, if no file is chosen. Markdown headings (#) and lines such as CHAPTER II start "
+            "chapters.",
         ),
     ]
 
@@ -195,21 +198,22 @@ def _file_inputs() -> list[io.Input]:
             "folder",
             default=FOLDER,
             optional=True,
-            tooltip="Where the files go, below ComfyUI's output folder. A folder for each book: what was spoken is "
-            "kept there.",
+            tooltip="Folder for the files, inside ComfyUI's output folder. Use a separate folder for each book: "
+            "finished speech is kept there.",
         ),
         io.Combo.Input(
             "format",
             options=list(BOOK_FORMATS),
             default=BOOK_FORMATS[0],
             optional=True,
-            tooltip="flac and wav are lossless. mp3 and m4b have 64 kbit/s; m4b is one file with chapters.",
+            tooltip="flac and wav are lossless. mp3 and m4b are encoded at 64 kbit/s. m4b is a single file with "
+            "chapters.",
         ),
         io.Boolean.Input(
             "script",
             default=False,
             optional=True,
-            tooltip="The book is a script of several speakers, as for Higgs Dialogue.",
+            tooltip="Turn on if the book is a script with several speakers, as in Higgs Dialogue.",
         ),
     ]
 
@@ -243,7 +247,7 @@ def _script_in(path: Path) -> tuple[str, str, tuple[str, ...]]:
     try:
         return decode_text(data := path.read_bytes()), path.stem, doubts(data, path.name)
     except OSError as error:
-        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
+        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Choose another file.") from error
 
 
 def _teller(node_id: str):
@@ -266,13 +270,13 @@ def _teller(node_id: str):
 def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
     count, spoken = len(book.chapters), sum(file.made for file in report.files)
     chapters = f"{count} {'chapter' if count == 1 else 'chapters'}"
-    told = [f"{chapters}, {duration(report.seconds)} of speech in {report.folder}, in {duration(report.elapsed)}."]
-    told += [f"Not read aloud: {', '.join(book.left_out)}."] if book.left_out else []
+    told = [f"{chapters}, {duration(report.seconds)} of speech in {report.folder}, made in {duration(report.elapsed)}."]
+    told += [f"Left out: {', '.join(book.left_out)}."] if book.left_out else []
     told += [f"Warning: {warning}" for warning in (*model.model.warnings, *report.warnings)]
     told += [f"{file.name}: {duration(file.seconds)}, {'made' if file.made else 'unchanged'}" for file in report.files]
     again = [f"Spoken again: {chunk}." for chunk in report.spoken_again]
     told += again[:TOLD] + ([f"Spoken again: {len(again) - TOLD} more chunks."] if len(again) > TOLD else [])
-    details = f"{report.frames} frames spoken, {report.reused} chunks spoken before, {spoken} files made"
+    details = f"{report.frames} frames spoken, {report.reused} chunks reused, {spoken} files written"
     told += [f"Model: {model.model.label}", f"Details: {details}. Backend: {report.how}. Higgs TTS {VERSION}"]
     return "\n".join(told)
 

@@ -60,13 +60,13 @@ def find_checkpoint(name: str) -> Found:
     if not matches:
         raise HiggsError(
             f"there is no checkpoint {name[:80]!r} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
-            f"'{AUTO}', which takes the best one that is there, or '{EMBEDDED_NAME}', which always is. Or put its "
-            f"folder into models/{FOLDER}, or choose a '{DOWNLOAD}' entry; press R to refresh the list."
+            f"'{AUTO}' for the best one you have, or '{EMBEDDED_NAME}', which is always there. To add a checkpoint, "
+            f"put its folder into models/{FOLDER} and press R, or choose a '{DOWNLOAD}' entry."
         )
     match = found[matches[0]]
     if not match.complete:
         raise HiggsError(
-            f"{match.path} is not complete. {match.note} Download it again, or choose another checkpoint from the list."
+            f"{match.path} is incomplete. {match.note} Download it again, or choose another checkpoint from the list."
         )
     return match
 

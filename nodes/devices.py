@@ -52,9 +52,9 @@ def resolve_devices(name: object) -> tuple[list[str], str]:
     if match and f"cuda:{match[1]}" in here:
         return [f"cuda:{match[1]}"], ""
     if name == ALL:
-        warning = f"There is no GPU on this machine that can be used, so {auto} is."
+        warning = f"This machine has no usable GPU, so {auto} is used instead."
     else:
-        absent = f"The device {str(name)[:80]} is not on this machine, so {auto} is used."
+        absent = f"This machine has no device {str(name)[:80]}, so {auto} is used instead."
         warning = f"{absent} Choose another in Higgs Load Model."
     log.warning("Higgs TTS: %s", warning)
     return [auto], warning

@@ -32,7 +32,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             node_id="HiggsTTSDialogue",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Turns a script of several speakers into speech, each with a voice of their own. All turns are "
+            description="Turns a script with several speakers into speech, with a different voice for each. Lines are "
             "generated together as far as memory allows.",
             search_aliases=["text to dialogue", "multi speaker", "conversation", "podcast", "tts", "higgs audio"],
             inputs=[
@@ -41,33 +41,31 @@ class HiggsTTSDialogue(io.ComfyNode):
                     "script",
                     multiline=True,
                     default=SCRIPT,
-                    tooltip="Lines such as 'Anna: Hello' or '[Anna] Hello' begin a turn. [pause 1.5] is silence, # a "
-                    "comment; the node's help (i) tells the rest.",
+                    tooltip="Start each turn with a name: 'Anna: Hello' or '[Anna] Hello'. [pause 1.5] adds silence "
+                    "and # starts a comment. All script forms are in the node's help (i).",
                 ),
                 voices_input(
-                    "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
-                    "socket's number, where the script uses these. Speakers without one get a voice chosen by the seed."
+                    "Speakers get the connected voices in order of first appearance, unless the script uses the "
+                    "voices' names or socket numbers. A speaker without a voice gets one from the seed."
                 ),
                 *sampling_inputs(),
                 widgets.number(
                     SamplingParams,
                     "turn_gap",
-                    tooltip="Silence between turns, in seconds, where the script names no pause.",
+                    tooltip="Silence between turns, in seconds, unless the script sets a pause.",
                 ),
                 *advanced_inputs(),
                 *_switches(),
                 retries_input(),
             ],
             outputs=[
-                io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
+                io.Audio.Output(display_name="audio", tooltip="The whole scene: 24 kHz, mono."),
                 io.Audio.Output(
                     display_name="speakers",
-                    tooltip="A clip for each speaker, as info lists them, silent while others speak. Save Audio makes "
-                    "a file of each.",
+                    tooltip="One clip per speaker, silent while others speak, in the order that info lists. Save "
+                    "Audio writes each to its own file.",
                 ),
-                io.String.Output(
-                    display_name="info", tooltip="Length, speed, whether the text is complete, speakers and warnings."
-                ),
+                io.String.Output(display_name="info", tooltip="Length, speed, speakers and any warnings."),
                 srt_output(),
             ],
         )
@@ -116,10 +114,13 @@ def _switches() -> list[io.Input]:
             default=True,
             optional=True,
             advanced=True,
-            tooltip="Speak only turns that have changed since an earlier run with this model. The speech is the same "
-            "either way.",
+            tooltip="Keep turns that have not changed since the last run with this model, and speak only the rest. "
+            "The result is the same. Turn off if you never edit and rerun scripts.",
         ),
-        even_loudness_input("Make turns equally loud, as far as 8 dB allow; volumes in the script count after that."),
+        even_loudness_input(
+            "Even out the loudness of turns, by up to 8 dB. Volumes set in the script apply "
+            "afterwards. Turn off to keep natural differences."
+        ),
     ]
 
 

@@ -62,8 +62,8 @@ def below_output(name: str) -> Path:
     parts = portable_parts(name.strip().rstrip("/\\"))
     if not parts:
         raise HiggsError(
-            f"folder is {name[:80]!r}, which is not a folder below ComfyUI's output. Use letters and digits, with / "
-            "for a folder in a folder."
+            f"folder is {name[:80]!r}, which is not inside ComfyUI's output folder. Use letters and digits, with / "
+            "for subfolders."
         )
     return output().joinpath(*parts)
 

@@ -17,8 +17,8 @@ def file_name(row: LinesRow, take: int, takes: int) -> str:
     parts = portable_parts(row.id)
     if not parts:
         raise HiggsError(
-            f"row {row.number}: the id {row.id[:80]!r} cannot be the name of a file. Use letters and digits, with / "
-            "for a folder."
+            f"row {row.number}: the id {row.id[:80]!r} cannot be used as a file name. Use letters and digits, with / "
+            "for subfolders."
         )
     return "/".join(parts) + (f"_{take}.wav" if takes > 1 else ".wav")
 
@@ -41,7 +41,7 @@ class LineFiles(FileList):
         super().__init__(folder, LIST, _FORMAT)
         odd = next((file for file in self.listed if not portable_parts(file)), None)
         if odd is not None:
-            self.listed, self.damage = {}, f"{LIST} in {folder} names {odd}, so everything was made again."
+            self.listed, self.damage = {}, f"{LIST} in {folder} has {odd}, so all files were made again."
 
     def others(self, files: Iterable[str]) -> list[str]:
         """Files that were written here and are none of these."""

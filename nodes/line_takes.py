@@ -11,7 +11,7 @@ from .line_plan import LinePlan, LineTake
 MOST = 600  # files that are listed
 _SAID = 80  # characters of a row's text
 _MOST_SEED = (1 << 53) - 1  # larger numbers are not exact in a page
-VOICELESS = "Its speaker has no voice, so another seed would change other rows too. Connect a voice."
+VOICELESS = "This speaker has no voice, so a new seed would change other rows too. Connect a voice."
 
 
 def takes_of(planned: LinePlan, files: LineFiles) -> list[dict]:

@@ -43,8 +43,8 @@ class HiggsTTSLines(io.ComfyNode):
             node_id="HiggsTTSLines",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Turns a sheet of lines into a sound file each, for games and apps. All lines are generated "
-            "together as far as memory allows, and only those that have changed since the last run.",
+            description="Makes a sound file for each line of a sheet, for games and apps. Lines are generated "
+            "together as far as memory allows, and later runs make only the lines that changed.",
             search_aliases=[
                 "batch",
                 "game dialogue",
@@ -63,23 +63,25 @@ class HiggsTTSLines(io.ComfyNode):
                     "lines",
                     multiline=True,
                     default=LINES,
-                    tooltip="A row each: CSV with a header (id, speaker, text, seed; only text is needed), JSON, or "
-                    "plain text. The id names the file. A linked list of texts is a row each.",
+                    tooltip="One row per line: CSV with a header (id, speaker, text, seed; only text is required), "
+                    "JSON, or plain text. The id becomes the file name. You can also connect a list of texts.",
                 ),
                 voices_input(
-                    "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
-                    "socket's number, where the rows use these. Rows without a speaker have the first."
+                    "Speakers get the connected voices in order of first appearance, unless the rows use the voices' "
+                    "names or socket numbers. Rows without a speaker use the first voice."
                 ),
                 *_file_inputs(),
                 *sampling_inputs(new_seeds=False),
                 *advanced_inputs(),
-                even_loudness_input("Make all files equally loud, as far as 8 dB allow."),
+                even_loudness_input(
+                    "Even out the loudness of all files, by up to 8 dB. Turn off to keep natural differences."
+                ),
                 retries_input(),
                 _subtitles_input(),
             ],
             outputs=[
-                io.Audio.Output(display_name="audio", tooltip="What was spoken in this run, 24 kHz, one channel."),
-                io.String.Output(display_name="report", tooltip="What became of each row, and any warnings."),
+                io.Audio.Output(display_name="audio", tooltip="The lines spoken in this run: 24 kHz, mono."),
+                io.String.Output(display_name="report", tooltip="The result for each row, and any warnings."),
             ],
             hidden=[io.Hidden.unique_id],
         )
@@ -143,7 +145,7 @@ def _file_inputs() -> list[io.Input]:
             "folder",
             default=FOLDER,
             optional=True,
-            tooltip="Where the files go, below ComfyUI's output folder; a / makes a folder in it.",
+            tooltip="Folder for the files, inside ComfyUI's output folder. Use / for subfolders.",
         ),
         io.Int.Input(
             "takes",
@@ -151,7 +153,8 @@ def _file_inputs() -> list[io.Input]:
             min=1,
             max=MOST_TAKES,
             optional=True,
-            tooltip="Files of each row, to choose from: id_1.wav has the row's seed, id_2.wav the next one, and so on.",
+            tooltip="Files to make for each row, so you can pick the best. id_1.wav uses the row's seed, id_2.wav the "
+            "next seed, and so on.",
         ),
     ]
 
@@ -162,7 +165,8 @@ def _subtitles_input() -> io.Input:
         default=False,
         optional=True,
         advanced=True,
-        tooltip="Also write an SRT file beside each sound file, a cue for each sentence.",
+        tooltip="Also write an SRT file next to each sound file, with one cue per sentence. For games and apps that "
+        "show text.",
     )
 
 
@@ -217,7 +221,7 @@ def _report(
         made = [take for take in of.get(row.id, ()) if files.has(take.file, take.fingerprint)]
         if not made:
             became["skipped"] += 1
-            told.append(f"{row.id}: skipped: no text")
+            told.append(f"{row.id}: skipped, no text")
         for take in made:
             state = "spoken" if take.file in wanted else "unchanged"
             became[state] += 1
@@ -227,7 +231,7 @@ def _report(
     theirs = [file for take in planned.takes for file in (take.file, subtitles_of(take.file))]
     if others := files.others(theirs):
         names = ", ".join([*others[:SHOWN], *(["..."] if len(others) > SHOWN else [])])
-        lead.append(f"Left as they are, since no row is theirs: {len(others)} files of earlier runs ({names}).")
+        lead.append(f"Kept {len(others)} files from earlier runs that match no row ({names}).")
     warnings = (*model.model.warnings, *filter(None, [files.damage]))
     if speech is not None:
         return "\n".join([*lead, describe(speech, model.model.label, warnings, *told)])

@@ -19,4 +19,4 @@ def check_linked(**inputs: object) -> None:
     for name, value in inputs.items():
         kind, remedy = _TAKEN[name.partition("_")[0]]
         if not isinstance(value, kind):
-            raise HiggsError(f"{name} is {reprlib.repr(value)}, which is no {name.partition('_')[0]}. {remedy}")
+            raise HiggsError(f"{name} is {reprlib.repr(value)}, not a {name.partition('_')[0]}. {remedy}")

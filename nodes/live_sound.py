@@ -155,8 +155,8 @@ class LiveSound:
         """Ends the sound where the disk is full. What has been written can still be heard."""
         self.state = STOPPED
         self.problem = (
-            f"The player stopped early, since {self._path.parent} could not be written ({error.strerror or error}). "
-            "Free some space there; the speech itself is whole."
+            f"The player stopped early because {self._path.parent} could not be written ({error.strerror or error}). "
+            "The speech itself is complete. Free some disk space there."
         )
 
     def _append(self, wav: np.ndarray):

@@ -18,8 +18,8 @@ from .sharing import share_patchers
 
 NAME = "Higgs Load Model"
 LICENCE = (
-    "Licence: the weights of Higgs TTS 3 are for research and non-commercial use; their licence lets creators use what "
-    "they generate, within limits. Read the LICENSE file next to the weights before you publish."
+    "Licence: the weights of Higgs TTS 3 are for research and non-commercial use. Their licence lets creators use "
+    "what they generate, within limits. Read the LICENSE file next to the weights before you publish."
 )
 BAR_STEPS = 1000  # of a download's progress bar
 
@@ -31,7 +31,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
             node_id="HiggsTTSLoadModel",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Chooses a Higgs Audio v2 or Higgs TTS 3 checkpoint. It is loaded when it first speaks. "
+            description="Chooses a Higgs Audio v2 or Higgs TTS 3 checkpoint. The model loads when it first speaks. "
             + LICENCE,
             search_aliases=["higgs audio", "tts", "text to speech", "boson", "load higgs"],
             inputs=[
@@ -39,13 +39,17 @@ class HiggsTTSLoadModel(io.ComfyNode):
                     "model",
                     options=choices(),
                     default=AUTO,
-                    tooltip="The checkpoint to use, from models/higgs_tts or the folders that the help (i) lists. auto "
-                    "takes Higgs TTS 3 if it is there, else Higgs Audio v2, else the small embedded one. A "
-                    f"'{DOWNLOAD}' entry is downloaded into models/higgs_tts when it runs. {LICENCE}",
+                    tooltip="The model to use, from models/higgs_tts or the other folders listed in the help (i). "
+                    "auto picks Higgs TTS 3 if you have it, then Higgs Audio v2, then the small embedded model. A "
+                    f"'{DOWNLOAD}' entry is downloaded to models/higgs_tts when you run the workflow. {LICENCE}",
                 ),
                 *_advanced_inputs(),
             ],
-            outputs=[types.Model.Output(display_name="model", tooltip="For Higgs Voice and Higgs Speak.")],
+            outputs=[
+                types.Model.Output(
+                    display_name="model", tooltip="For Higgs Voice, Higgs Speak and the other nodes that speak."
+                )
+            ],
             hidden=[io.Hidden.unique_id],
         )
 
@@ -57,7 +61,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
         if not isinstance(model, str):
             return f"{NAME}: model is {str(model)[:80]!r}. Choose a name from the list."
         if model.startswith(DOWNLOAD):
-            return True if model in choices() else f"{NAME}: {model[:80]!r} is not in the list of downloads."
+            return True if model in choices() else f"{NAME}: {model[:80]!r} is no longer offered. Choose another entry."
         try:
             find_checkpoint(model)
         except HiggsError as error:
@@ -132,9 +136,9 @@ def _advanced_inputs() -> list[io.Input]:
             default=EngineConfig.device,
             optional=True,
             advanced=True,
-            tooltip="Where the model runs. auto: where ComfyUI runs its own models. all GPUs: a copy on each, and the "
-            "parts of a long text or script go to whichever is free. On Windows ComfyUI shows one GPU unless it is "
-            "started with --cuda-device all.",
+            tooltip="The device that runs the model. Change this if you have several GPUs. auto uses the same device "
+            "as ComfyUI; all GPUs splits long texts and scripts across them. On Windows, ComfyUI sees only one GPU "
+            "unless you start it with --cuda-device all.",
         ),
         io.Combo.Input(
             "dtype",
@@ -142,16 +146,16 @@ def _advanced_inputs() -> list[io.Input]:
             default=EngineConfig.dtype,
             optional=True,
             advanced=True,
-            tooltip="Precision of the weights. auto: bf16 on a GPU, int8 (8-bit) on one whose memory is too small for "
-            "bf16, fp32 on a CPU. Higgs TTS 3 takes 8 GB, in int8 5 GB and in int4 3.5 GB. How int4 sounds on Higgs's "
-            "own weights has not been judged yet. fp32 takes twice the memory of bf16.",
+            tooltip="Precision of the weights. Choose int8 or int4 if you run out of memory: Higgs TTS 3 needs 8 GB "
+            "in bf16, 5 GB in int8 and 3.5 GB in int4. auto uses bf16, or int8 if the GPU is too small for bf16, or "
+            "fp32 on a CPU. The sound of int4 with Higgs's own weights has not been judged yet.",
         ),
         widgets.number(
             EngineConfig,
             "context",
             advanced=True,
-            tooltip="Maximum length of text, reference clip and speech together, in tokens (25 per second of audio). "
-            "Lower values use less memory.",
+            tooltip="Room for text, reference clip and speech together, in tokens (25 per second of audio). Lower it "
+            "to save memory; raise it if speech stops at the end of the context.",
         ),
         io.Combo.Input(
             "graphs",
@@ -159,14 +163,14 @@ def _advanced_inputs() -> list[io.Input]:
             default=DEFAULT_GRAPHS,
             optional=True,
             advanced=True,
-            tooltip="CUDA graphs: the GPU records one step of speech and replays it, which is faster and sounds the "
-            "same. auto: on every NVIDIA GPU. off: if the driver has trouble with them.",
+            tooltip="Speeds up speech on NVIDIA GPUs without changing how it sounds. Choose off if your driver has "
+            "trouble with CUDA graphs.",
         ),
         widgets.number(
             EngineConfig,
             "memory",
             advanced=True,
-            tooltip="Most of the GPU's memory to use, in GB. Parts of a long text are spoken together as far as memory "
-            "allows, so less is slower. 0: all that is free.",
+            tooltip="GPU memory to use at most, in GB. Set a limit to leave room for other models. Long texts then "
+            "take longer. 0 uses all free memory.",
         ),
     ]

@@ -25,26 +25,28 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
             node_id="HiggsTTSLoadLoRA",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Adds a LoRA that was trained for Higgs TTS 3 or Higgs Audio v2: a voice, a language, a style. "
-            "It is merged into the weights as they load, so speech is as fast as without.",
+            description="Adds a LoRA trained for Higgs TTS 3 or Higgs Audio v2: a voice, a language or a style. It is "
+            "merged into the weights when they load, so speech is just as fast.",
             search_aliases=["lora", "peft", "adapter", "fine-tune", "higgs audio", "tts"],
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model, or from another Higgs Load LoRA."),
                 io.Combo.Input(
                     "name",
                     options=list(loras()) or [NONE],
-                    tooltip="A .safetensors file in models/loras, or a folder there as PEFT saves it, with its "
-                    "adapter_config.json. A single file anna.safetensors has these settings in anna.json next to it. "
-                    "LoRAs for image models are listed too, and do not fit.",
+                    tooltip="A .safetensors file in models/loras, or a folder there saved by PEFT, including its "
+                    "adapter_config.json. For a single file anna.safetensors, save those settings as anna.json next "
+                    "to it. The list also shows LoRAs for image models, which do not work here.",
                 ),
                 widgets.number(
                     Adapter,
                     "strength",
-                    tooltip="How much of it: 0 is the model as it was, 1 is the LoRA as it was trained. Each strength "
-                    "is a model of its own: when it changes, the weights are loaded again.",
+                    tooltip="Strength of the LoRA: 0 is the model without it, 1 is the LoRA as trained. Changing it "
+                    "reloads the weights.",
                 ),
             ],
-            outputs=[types.Model.Output(display_name="model", tooltip="For Higgs Speak and other nodes.")],
+            outputs=[
+                types.Model.Output(display_name="model", tooltip="For Higgs Speak and the other nodes that speak.")
+            ],
         )
 
     @classmethod
@@ -70,8 +72,8 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                 return io.NodeOutput(model)
             if isinstance(model, ServerModel):
                 raise HiggsError(
-                    "a LoRA changes the weights, and these are on a server. Start the server with it: python -m engine "
-                    "serve --lora FILE."
+                    "a LoRA cannot be added here because the model runs on a server. Start the server with the LoRA "
+                    "instead: python -m engine serve --lora FILE."
                 )
             path = find_lora(str(name))
             files = [*model.model.files, *lora_fingerprint(path)]  # before they are read: a later change counts as one

@@ -36,12 +36,12 @@ def find_lora(name: str) -> Path:
     matches = closest(known, name)
     if not matches:
         raise HiggsError(
-            f"there is no LoRA {name[:80]!r} in models/{FOLDER}. Put its .safetensors file or the folder that PEFT "
-            "saved there, then press R to refresh the list."
+            f"there is no LoRA {name[:80]!r} in models/{FOLDER}. Put its .safetensors file or PEFT folder there, then "
+            "press R to refresh the list."
         )
     if len(matches) > 1:
         raise HiggsError(
-            f"there is no LoRA {name[:80]!r}; it could be {' or '.join(matches)}. Choose one from the list."
+            f"more than one LoRA matches {name[:80]!r}: {' and '.join(matches)}. Choose one from the list."
         )
     return known[matches[0]]
 

@@ -27,7 +27,7 @@ def load_engine(patcher: AnyModel) -> Engine | Engines | RemoteEngine:
         if not any(one.engine.opened for one in patchers):
             raise
         traceback.clear_frames(error.__traceback__)
-        log.warning("Higgs TTS: not every GPU has room for the model. The others speak.")
+        log.warning("Higgs TTS: at least one GPU has no room for the model. The others do the speaking.")
     return Engines([one.engine for one in patchers]) if patcher.others else patcher.engine
 
 

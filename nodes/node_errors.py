@@ -28,8 +28,8 @@ def node_errors(node: str) -> Iterator[None]:
             traceback.clear_frames(error.__traceback__)  # their tensors would outlive the unloading that follows
             reason = str(error).partition("\n")[0]
             raise torch.cuda.OutOfMemoryError(
-                f"{node}: the device is out of memory. Choose dtype int8 or a smaller context in Higgs Load Model, or "
-                f"close other programs that use the device. ({reason})"
+                f"{node}: out of memory. Choose dtype int8 or a smaller context in Higgs Load Model, or close other "
+                f"programs that use the device. ({reason})"
             ) from error
 
 

@@ -70,7 +70,7 @@ class HiggsPatcher(ModelPatcher):
         """Close the engine, but only for True: a model that is already loaded gets False at the start of every load."""
         if unpatch_all:
             close_quietly(self.engine)
-        with _logged("Higgs TTS: a callback of another node pack failed while the model was unloaded."):
+        with _logged("Higgs TTS: a callback from another node pack failed while the model was being unloaded."):
             super().detach(unpatch_all, *args, **kwargs)
         return self.model
 
@@ -91,7 +91,7 @@ def close_quietly(engine: Engine) -> None:
 
 def trim_quietly(engine: Engine) -> int:
     """Bytes of cache and graphs that were freed; 0 when that failed, upon which ComfyUI unloads everything."""
-    with _logged("Higgs TTS could not free its cache. Its weights are freed instead."):
+    with _logged("Higgs TTS could not free its cache, so its weights were freed instead."):
         return engine.trim()
     return 0
 

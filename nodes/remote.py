@@ -21,35 +21,36 @@ class HiggsTTSServer(io.ComfyNode):
             node_id="HiggsTTSServer",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Speaks on servers instead of this machine: the pack's own (python -m engine serve), "
-            "SGLang-Omni, vLLM-Omni or Boson's hosted API. Of several each takes the next chunk when it is free.",
+            description="Speaks on servers instead of this machine: this pack's own (python -m engine serve), "
+            "SGLang-Omni, vLLM-Omni or Boson's hosted API. With several servers, each takes the next chunk as it "
+            "becomes free.",
             search_aliases=["remote", "api", "sglang", "vllm", "openai", "boson", "cluster", "higgs audio", "tts"],
             inputs=[
                 io.String.Input(
                     "addresses",
                     multiline=True,
                     default=ADDRESS,
-                    tooltip="Where the servers are, one a line: 127.0.0.1:8000, http://gpu-box:8000 or "
-                    "https://api.boson.ai. They hear the texts and the clips of the voices.",
+                    tooltip="Server addresses, one per line: 127.0.0.1:8000, http://gpu-box:8000 or "
+                    "https://api.boson.ai. Your texts and voice clips are sent to them.",
                 ),
                 io.String.Input(
                     "model",
                     default=ServerConfig.model,
                     optional=True,
-                    tooltip="The model's name on the servers. Empty: the first that each has.",
+                    tooltip="The model's name on the servers. Leave empty to use each server's first model.",
                 ),
                 io.String.Input(
                     "voice",
                     default=ServerConfig.voice,
                     optional=True,
-                    tooltip="A voice that the servers know by name, for speakers without a connected one. Empty: the "
-                    "first chunk is the voice of the rest.",
+                    tooltip="The name of a voice on the servers, for speakers without a connected voice. If empty, "
+                    "the rest of a text follows the voice of its first chunk.",
                 ),
                 *_advanced_inputs(),
             ],
             outputs=[
                 types.Model.Output(display_name="model", tooltip="For Higgs Voice and the nodes that speak."),
-                io.String.Output(display_name="info", tooltip="Which servers are there, and what they cannot do."),
+                io.String.Output(display_name="info", tooltip="The servers found, and what they cannot do."),
             ],
         )
 
@@ -80,7 +81,7 @@ class HiggsTTSServer(io.ComfyNode):
             check_keys(addresses, key_variable.strip())
             engine = RemoteEngine(ServerConfig(addresses, *names, calls, timeout))
             found = engine.connect(check_interrupt)
-        servers = [f"{server.label}: {server.model or 'no model is named'}" for server in found.servers]
+        servers = [f"{server.label}: {server.model or 'no model named'}" for server in found.servers]
         told = "\n".join([*servers, *(f"Warning: {warning}" for warning in found.warnings)])
         return io.NodeOutput(ServerModel(engine), told)
 
@@ -92,21 +93,23 @@ def _advanced_inputs() -> list[io.Input]:
             default=ServerConfig.key_variable,
             optional=True,
             advanced=True,
-            tooltip="The environment variable that holds the servers' key; never the key itself, since workflows are "
-            "shared. Its name begins with HIGGS_TTS_. For a key of its own write another after an address. A key goes "
-            "only to servers in user/higgs_tts/servers.txt.",
+            tooltip="Set this if your servers need a key: the name of the environment variable that holds it, "
+            "starting with HIGGS_TTS_. Never enter the key itself, since workflows get shared. If one server has a "
+            "different key, put its variable after that server's address. Keys go only to servers listed in "
+            "user/higgs_tts/servers.txt.",
         ),
         widgets.number(
             ServerConfig,
             "calls",
             advanced=True,
-            tooltip="Chunks that each server is asked for at a time. Many together are faster than one by one.",
+            tooltip="Chunks sent to each server at a time. Lower this if a server is overloaded; more at once is "
+            "usually faster.",
         ),
         widgets.number(
             ServerConfig,
             "timeout",
             advanced=True,
-            tooltip="Seconds without an answer after which a server is given up. The first call after a server's start "
-            "can take minutes.",
+            tooltip="Seconds to wait for an answer before giving up on a server. Raise this if the first call after a "
+            "server starts takes minutes.",
         ),
     ]

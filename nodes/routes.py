@@ -35,7 +35,7 @@ async def listen(asked: dict) -> web.Response:
     """Whether a page plays while a node speaks."""
     client, on = asked.get("client"), asked.get("on")
     if not isinstance(client, str) or not isinstance(on, bool):
-        return _refuse("client must be the page's id, and on true or false.")
+        return _refuse("client must be the page's id, and on must be true or false.")
     events.listen(client, on)
     return web.json_response({})
 
@@ -83,7 +83,7 @@ async def voices(request: web.Request) -> web.Response:
 async def voice(request: web.Request) -> web.Response:
     """A voice as a sound file."""
     if not request.query.get("name"):
-        return _refuse("Name a voice.")
+        return _refuse("Enter the name of a voice.")
     try:
         sound, kind = await asyncio.to_thread(voice_sounds.sound_of, request.query["name"])
     except HiggsError as error:
@@ -103,7 +103,7 @@ async def text(asked: dict) -> web.Response:
     if not all(isinstance(value, str) for value in (kind, written, model)):
         return _refuse("kind, text and model must be strings.")
     if not isinstance(settings, dict) or not all(map(_is_setting, settings.values())):
-        return _refuse(f"settings must be numbers by their names, none beyond {_MOST_SETTING:,.0f}.")
+        return _refuse(f"settings must be numbers, keyed by name, of at most {_MOST_SETTING:,.0f}.")
     return web.json_response(await asyncio.to_thread(written_text.look, kind, written, model, settings))
 
 
@@ -113,7 +113,9 @@ async def lines(asked: dict) -> web.Response:
     if not (isinstance(sheet, str) and isinstance(row, str) and isinstance(seed, int)) or isinstance(seed, bool):
         return _refuse("lines and id must be strings, and seed a whole number.")
     if len(sheet) > MAX_SHEET:
-        return _refuse(f"Not kept: sheets over {MAX_SHEET:,} characters are not changed. Enter the seed yourself.")
+        return _refuse(
+            f"Not kept: this page does not edit sheets of more than {MAX_SHEET:,} characters. Enter the seed yourself."
+        )
     try:
         return web.json_response({"lines": await asyncio.to_thread(with_seed, sheet, row, seed)})
     except HiggsError as error:
@@ -145,7 +147,7 @@ async def _body(request: web.Request) -> dict:
         reason = " ".join(str(error).split())[:80]
         raise HiggsError(f"The request cannot be read ({reason}). Send a JSON object.") from error
     if not isinstance(sent, dict):
-        raise HiggsError("The request is no JSON object. Send one.")
+        raise HiggsError("The request is not a JSON object. Send one.")
     return sent
 
 
@@ -161,7 +163,7 @@ def _number(request: web.Request, name: str, least: int = 0) -> int:
 
 
 def _gone() -> web.Response:
-    return _refuse("This sound is not kept any more. Run the node again.", 404)
+    return _refuse("This sound is no longer available. Run the node again.", 404)
 
 
 def _refuse(why: str, status: int = 400) -> web.Response:

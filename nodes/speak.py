@@ -47,9 +47,9 @@ class HiggsTTSSpeak(io.ComfyNode):
             node_id="HiggsTTSSpeak",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Turns text into speech, with a cloned voice if one is connected. Long texts are split at "
-            "sentence ends, and the parts are generated together as far as memory allows. Connect Preview Audio or "
-            "Save Audio.",
+            description="Turns text into speech, in a cloned voice if you connect one. Long texts are split between "
+            "sentences, and the parts are generated together as far as memory allows. Connect Preview Audio or Save "
+            "Audio to hear the result.",
             search_aliases=["tts", "text to speech", "speech", "narration", "voice clone", "higgs audio", "boson"],
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
@@ -57,23 +57,23 @@ class HiggsTTSSpeak(io.ComfyNode):
                     "text",
                     multiline=True,
                     default=SENTENCE,
-                    tooltip="The text to speak. [pause 1.5] is 1.5 seconds of silence. Control tags such as "
-                    "<|emotion:elation|> work here; the node's help (i) lists them.",
+                    tooltip="The text to speak. [pause 1.5] adds 1.5 seconds of silence. Control tags such as "
+                    "<|emotion:elation|> also work; the node's help (i) lists them.",
                 ),
                 types.Voice.Input(
                     "voice",
                     optional=True,
-                    tooltip="From Higgs Voice or Higgs Load Voice. If not connected, the model chooses a voice, which "
-                    "changes with the seed (the embedded model always uses the same one).",
+                    tooltip="From Higgs Voice or Higgs Load Voice. Without one, the model picks a voice that changes "
+                    "with the seed. The embedded model always uses the same voice.",
                 ),
                 *sampling_inputs(),
                 *advanced_inputs(),
                 retries_input(),
             ],
             outputs=[
-                io.Audio.Output(display_name="audio", tooltip="24 kHz, one channel."),
+                io.Audio.Output(display_name="audio", tooltip="24 kHz, mono."),
                 io.String.Output(
-                    display_name="info", tooltip="Length, speed, whether the text is complete, and any warnings."
+                    display_name="info", tooltip="Length, speed, whether all of the text was spoken, and any warnings."
                 ),
                 srt_output(),
             ],
@@ -114,7 +114,7 @@ def sampling(settings: Mapping[str, float], fresh: SamplingParams = FRESH) -> Sa
     """The settings of a node, on top of what a new one has. Raises HiggsError for an input that no node has."""
     known = {field.name for field in fields(SamplingParams)}
     if unknown := sorted(settings.keys() - known):
-        raise HiggsError(f"there is no input {unknown[0][:80]!r}. Take it out; sockets for voices end at voice_16.")
+        raise HiggsError(f"there is no input {unknown[0][:80]!r}. Remove it. Voice sockets end at voice_16.")
     return replace(fresh, **settings)
 
 
@@ -129,7 +129,7 @@ def _hints(text: str) -> list[str]:
     speakers = [name for name in read_dialogue(text).speakers if name]
     if not speakers:
         return []
-    return [f"Names such as {speakers[0]} are read aloud here. Higgs Dialogue gives each speaker a voice."]
+    return [f"Names such as {speakers[0]} are read aloud here. Use Higgs Dialogue to give each speaker a voice."]
 
 
 def with_player(speak: Callable[..., SpeechResult], seed: int | None = None, said: str = "") -> SpeechResult:
@@ -169,7 +169,7 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
     """The info output: what came of it, warnings, lines of the node's own, the model, and a line for engineers."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
-    chunks += f" ({speech.reused} spoken before)" if speech.reused else ""
+    chunks += f" ({speech.reused} reused)" if speech.reused else ""
     return "\n".join(
         [
             f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {outcome}",
@@ -184,7 +184,7 @@ def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *
 
 
 def _peak(speech: SpeechResult) -> str:
-    return f"Memory: {speech.peak_bytes / 1e9:.1f} GB at most. " if speech.peak_bytes else ""
+    return f"Peak memory: {speech.peak_bytes / 1e9:.1f} GB. " if speech.peak_bytes else ""
 
 
 def told_again(chunks: Iterable[Retaken]) -> list[str]:
@@ -207,23 +207,25 @@ def sampling_inputs(new_seeds: bool = True) -> list[io.Input]:
             SamplingParams,
             "seed",
             control_after_generate=new_seeds,
-            tooltip="The same seed and inputs give the same speech on the same kind of device.",
+            tooltip="The same seed and inputs give the same speech on the same kind of device. Change it for another "
+            "take.",
         ),
         widgets.number(
             SamplingParams,
             "temperature",
-            tooltip="Randomness. Lower is steadier and flatter; 0 always picks the most likely code. Temperature, "
-            f"top_p and top_k: steady {steady}; lively 1.0, 0.95, 50.",
+            tooltip="Randomness. Lower is steadier and flatter; higher is livelier and riskier. For steady speech set "
+            f"temperature, top_p and top_k to {steady}; for lively speech to 1.0, 0.95, 50.",
         ),
         widgets.number(
             SamplingParams,
             "top_p",
-            tooltip="Samples only from the most likely codes whose probabilities add up to this. 1 turns it off.",
+            tooltip="Limits choices to the most likely ones, up to this total probability. Lower is steadier. 1 "
+            "disables the limit.",
         ),
         widgets.number(
             SamplingParams,
             "top_k",
-            tooltip="Samples only from this many of the most likely codes. 0 turns it off.",
+            tooltip="Limits choices to this many of the most likely ones. Lower is steadier. 0 disables the limit.",
         ),
     ]
 
@@ -235,7 +237,8 @@ def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
         "paragraph_gap",
         fresh=PARAGRAPH_GAP,
         advanced=True,
-        tooltip="Silence between paragraphs, in seconds; blank lines separate paragraphs. 0 adds none.",
+        tooltip="Silence between paragraphs, in seconds. Raise it for a slower reading. Blank lines separate "
+        "paragraphs.",
     )
     return [
         io.String.Input(
@@ -244,20 +247,22 @@ def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
             default="",
             optional=True,
             advanced=True,
-            tooltip="v2 only: where the recording takes place and how the speaker sounds, for example 'Audio is "
-            "recorded from a quiet room.'",
+            tooltip="Higgs Audio v2 only: describe the place and the speaker to change how the recording sounds, for "
+            "example 'Audio is recorded from a quiet room.'",
         ),
         widgets.number(
             SamplingParams,
             "max_frames",
             advanced=True,
-            tooltip="Longest a chunk may get, in frames (25 per second). Stops speech that does not end by itself.",
+            tooltip="Longest speech per chunk, in frames (25 per second). Raise it if info says that speech stopped "
+            "at the frame limit.",
         ),
         widgets.number(
             SamplingParams,
             "chunk_seconds",
             advanced=True,
-            tooltip="Longer texts are split at sentence ends into chunks of about this many seconds. 0 never splits.",
+            tooltip="Longer texts are split between sentences into chunks of about this many seconds. Lower it if "
+            "long chunks run on or lose words. 0 never splits.",
         ),
         *([gap] if paragraphs else []),
         io.String.Input(
@@ -267,15 +272,15 @@ def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
             optional=True,
             advanced=True,
             placeholder="Nguyen = Win",
-            tooltip="How words are to be said, one a line: Nguyen = Win. Lines in models/voices/pronunciations.txt "
-            "count too.",
+            tooltip="Fix words that come out wrong, one per line: Nguyen = Win. Entries in "
+            "models/voices/pronunciations.txt apply as well.",
         ),
     ]
 
 
 def srt_output() -> io.Output:
     """Last of all, for workflows name outputs by their place."""
-    return io.String.Output(display_name="srt", tooltip="Subtitles: a cue for each sentence, as an SRT file has them.")
+    return io.String.Output(display_name="srt", tooltip="Subtitles in SRT format, one cue per sentence.")
 
 
 def retries_input() -> io.Input:
@@ -284,6 +289,6 @@ def retries_input() -> io.Input:
         SamplingParams,
         "retries",
         advanced=True,
-        tooltip="How often a chunk is spoken again, with another seed, when it runs on, breaks off, falls silent or "
-        "repeats itself; the best is kept. 0 turns it off.",
+        tooltip="Most times to speak a chunk again, with a new seed, if it runs on, breaks off, falls silent or "
+        "repeats itself. The best take is kept. Raise it if bad takes remain; 0 disables retries.",
     )

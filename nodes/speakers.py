@@ -70,9 +70,9 @@ def voice_doubts(sockets: Mapping[str, Voice], given: Mapping[str, Voice]) -> tu
         for number, voice in sockets.items()
         if number.isdecimal() and id(voice) not in used
     ]
-    doubts = [f"Nobody speaks with voice {' or '.join(unused)}, which is connected."] if unused else []
+    doubts = [f"No speaker uses the connected voice {' or '.join(unused)}."] if unused else []
     same = next((name for name, voice in given.items() if name and voice is given.get("")), "")
-    doubts += [f"What stands before the first name is spoken with the voice of {same}."] if same else []
+    doubts += [f"Text before the first name is spoken in the voice of {same}."] if same else []
     return tuple(doubts)
 
 

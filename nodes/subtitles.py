@@ -63,8 +63,8 @@ class HiggsTTSSubtitles(io.ComfyNode):
             node_id="HiggsTTSSubtitles",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Speaks subtitles, each cue at its time, and makes what is too long fit. With a film's sound "
-            "its speakers lend their voices: a dub.",
+            description="Speaks subtitles at the times of their cues, and fits speech that is too long. Connect a "
+            "film's sound to dub it in the voices of its own speakers.",
             search_aliases=["srt", "vtt", "subtitles to speech", "dub", "dubbing", "voice over", "tts", "higgs audio"],
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
@@ -73,19 +73,21 @@ class HiggsTTSSubtitles(io.ComfyNode):
                     multiline=True,
                     default=SRT,
                     extra_dict=widgets.upload_button(SUFFIXES),
-                    tooltip="The text of an SRT or VTT file, or the name of one in ComfyUI's input folder. "
-                    "'Anna: Hello' in a cue says who speaks.",
+                    tooltip="The text of an SRT or VTT file, or the name of one in ComfyUI's input folder. Start a "
+                    "cue with 'Anna: ' to name its speaker.",
                 ),
                 voices_input(
-                    "Voices of the speakers, in the order in which they first speak; or by the voice's name or the "
-                    "socket's number, where the cues use these. Speakers without one get the film's, or one chosen by "
-                    "the seed."
+                    "Speakers get the connected voices in order of first appearance, unless the cues use the voices' "
+                    "names or socket numbers. A speaker without one gets a voice from the film or, without a film, "
+                    "from the seed."
                 ),
                 *_film_inputs(),
                 *sampling_inputs(),
                 *_fit_inputs(),
                 *advanced_inputs(paragraphs=False),
-                even_loudness_input("Make cues equally loud, as far as 8 dB allow."),
+                even_loudness_input(
+                    "Even out the loudness of cues, by up to 8 dB. Turn off to keep natural differences."
+                ),
                 retries_input(),
             ],
             outputs=_outputs(),
@@ -159,13 +161,13 @@ class _Film:
         for speaker in speakers:
             name = speaker or "(no name)"
             if speaker not in clips:
-                self.told.append(f"Warning: {name} cannot be heard clearly in the film, alone and for a second.")
+                self.told.append(f"Warning: the film has no clear second of {name} speaking alone.")
                 continue
             clip = clips[speaker]
             transcript = "" if self._translated else clip.transcript
             found[speaker] = voice.encode(self._model, clip.wav[None], audio.SAMPLE_RATE, transcript, name)
             cues = ", ".join(map(str, clip.cues))
-            self.told.append(f"Voice of {name}: {clip.seconds:.1f} s of the film, cue {cues}.")
+            self.told.append(f"Voice of {name}: {clip.seconds:.1f} s from the film, cue {cues}.")
         return found
 
 
@@ -195,8 +197,8 @@ def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, told: Sequenc
             *told,
             f"Speakers: {speakers}",
             f"Model: {model.model.label}",
-            f"Details: {speech.frames} frames, {chunks} chunks ({reused} spoken before). "
-            f"Backend: {speech.parts[0].how}. Higgs TTS {VERSION}",
+            f"Details: {speech.frames} frames, {chunks} chunks ({reused} reused). Backend: {speech.parts[0].how}. "
+            f"Higgs TTS {VERSION}",
         ]
     )
 
@@ -206,13 +208,13 @@ def _film_inputs() -> list[io.Input]:
         io.Audio.Input(
             "film",
             optional=True,
-            tooltip="The film's sound, from Load Audio or Get Video Components. A speaker without a voice gets their "
-            "own, cut from their longest clear cues.",
+            tooltip="The film's sound, from Load Audio or Get Video Components. Speakers without a connected voice "
+            "are cloned from their longest clear cues.",
         ),
         io.Audio.Input(
             "bed",
             optional=True,
-            tooltip="Background under the speech: the film's sound, or its music and effects without the voices.",
+            tooltip="Background under the speech: the film's sound, or better its music and effects without voices.",
         ),
     ]
 
@@ -223,33 +225,36 @@ def _fit_inputs() -> list[io.Input]:
             "faster",
             default=CueParams.faster,
             optional=True,
-            tooltip="Speak a cue again with a speed tag where it is too long. v3 only.",
+            tooltip="Speak a cue that is too long again, with a speed tag. Higgs TTS 3 only.",
         ),
         widgets.number(
             CueParams,
             "stretch",
-            tooltip="Then make it so many times as fast at most, at the same pitch. 1 turns it off.",
+            tooltip="Maximum speed-up of cues that are still too long, keeping their pitch. 1 disables it.",
         ),
         io.Boolean.Input(
             "shift",
             default=CueParams.shift,
             optional=True,
-            tooltip="On: what comes next begins later, until a pause makes up for it. Off: every cue begins on time, "
-            "even while another is still spoken.",
+            tooltip="On: if a cue is still too long, the next ones start late until a pause makes up for it. Off: "
+            "every cue starts on time, even if speech overlaps.",
         ),
         widgets.number(
             CueParams,
             "run_on",
-            tooltip="How long speech may continue past the end of its cue, in seconds, as long as no other cue begins.",
+            tooltip="Seconds that speech may run past the end of its cue if no other cue starts.",
         ),
         widgets.number(
-            CueParams, "lower_bed", tooltip="How much lower the bed is while somebody speaks, in dB. 0 leaves it."
+            CueParams,
+            "lower_bed",
+            tooltip="How far the background is lowered while somebody speaks, in dB. 0 leaves it as it is.",
         ),
         io.Boolean.Input(
             "translated",
             default=False,
             optional=True,
-            tooltip="On: the film speaks another language than the subtitles, so they are not a transcript of it.",
+            tooltip="Turn on if the film's language differs from the subtitles', so that they are not used as a "
+            "transcript of its voices.",
         ),
     ]
 
@@ -258,9 +263,9 @@ def _outputs() -> list[io.Output]:
     return [
         io.Audio.Output(
             display_name="audio",
-            tooltip="As long as the film and the subtitles. 24 kHz, one channel; with a bed, as that is.",
+            tooltip="As long as the film or the subtitles, whichever is longer. 24 kHz mono, or the format of the bed.",
         ),
-        io.String.Output(display_name="info", tooltip="What was done to how many cues, voices, warnings."),
-        io.String.Output(display_name="srt", tooltip="The subtitles at the times when they are heard."),
-        io.String.Output(display_name="report", tooltip="For each cue how long it is and what was done to it."),
+        io.String.Output(display_name="info", tooltip="How many cues fit, the voices used, and any warnings."),
+        io.String.Output(display_name="srt", tooltip="The subtitles at the times they are heard."),
+        io.String.Output(display_name="report", tooltip="How long each cue is, and what was changed to make it fit."),
     ]

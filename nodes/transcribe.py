@@ -35,16 +35,19 @@ class HiggsTTSTranscribe(io.ComfyNode):
             node_id="HiggsTTSTranscribe",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Writes down what is said in a clip, by Whisper, for the transcript of Higgs Voice. Correct it "
-            "there if a word is wrong. Nothing stays in memory afterwards.",
+            description="Writes down what is said in a clip, using Whisper, for the transcript input of Higgs Voice. "
+            "Check it for misheard words. Whisper is unloaded afterwards.",
             search_aliases=["whisper", "speech to text", "stt", "transcription", "transcript", "subtitles"],
             inputs=[
-                io.Audio.Input("audio", tooltip="1 to 30 seconds of speech, or a part of a longer recording."),
+                io.Audio.Input(
+                    "audio", tooltip="1 to 30 seconds of speech, or a longer recording with start and length set."
+                ),
                 io.Combo.Input(
                     "whisper",
                     options=choices(),
-                    tooltip="Whisper in transformers' layout, a folder in models/whisper. A 'download' entry goes "
-                    "there when it runs: 1.0 GB, or 1.6 GB for large-v3-turbo, which makes fewer mistakes.",
+                    tooltip="A Whisper model in models/whisper, in transformers' format. A 'download' entry is "
+                    "fetched to that folder when you run it: 1.0 GB, or 1.6 GB for large-v3-turbo, which makes fewer "
+                    "mistakes.",
                 ),
                 *part_inputs(),
             ],
@@ -79,7 +82,7 @@ class HiggsTTSTranscribe(io.ComfyNode):
 
 
 def _missing(whisper: str) -> str:
-    return f"there is no {str(whisper)[:80]!r} in models/{FOLDER}. Put it there, or choose a download, and press R."
+    return f"there is no {str(whisper)[:80]!r} in models/{FOLDER}. Put it there and press R, or choose a download."
 
 
 def choices() -> list[str]:

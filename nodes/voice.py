@@ -15,7 +15,7 @@ from .node_errors import check_interrupt, node_errors
 from .remote_model import AnyModel
 
 NAME = "Higgs Voice"
-TRANSCRIPT_TIP = "What is said in the clip, word for word. Without it the voice is cloned less well."
+TRANSCRIPT_TIP = "The exact words spoken in the clip. Cloning works less well without them."
 INFO_TIP = "The voice's length and transcript."
 
 
@@ -26,25 +26,25 @@ class HiggsTTSVoice(io.ComfyNode):
             node_id="HiggsTTSVoice",
             display_name=NAME,
             category=types.CATEGORY,
-            description="Makes a voice from a clip, once, for any number of Higgs Speak nodes.",
+            description="Makes a voice from a clip. You can connect it to any number of Higgs Speak nodes.",
             search_aliases=["voice clone", "clone voice", "reference audio", "higgs audio", "tts"],
             inputs=[
                 types.Model.Input(
                     "model",
-                    tooltip="From Higgs Load Model, whose audio encoder reads the clip, or from Higgs TTS Server, "
-                    "for which the voice keeps its sound.",
+                    tooltip="From Higgs Load Model or Higgs TTS Server. A voice works only with models of the same "
+                    "kind.",
                 ),
                 io.Audio.Input(
                     "audio",
-                    tooltip="One speaker, 1 to 30 seconds, little noise; 5 to 15 seconds work best. Any sample rate, "
-                    "mono or stereo.",
+                    tooltip="One speaker, 1 to 30 seconds, with little noise. 5 to 15 seconds work best. Any sample "
+                    "rate, mono or stereo.",
                 ),
                 io.String.Input(
                     "transcript",
                     multiline=True,
                     optional=True,
                     default="",
-                    placeholder="what is said in the clip, word for word",
+                    placeholder="the exact words spoken in the clip",
                     tooltip=TRANSCRIPT_TIP,
                 ),
                 *part_inputs(),
@@ -63,14 +63,23 @@ class HiggsTTSVoice(io.ComfyNode):
             check_linked(model=model)
             wav, rate = clips.to_clip(audio)
             made = encode(model, part_of(wav, rate, start, length), rate, transcript)
-        return io.NodeOutput(made, describe(made, "Enter what is said in the clip into transcript."))
+        return io.NodeOutput(made, describe(made, "Enter the words of the clip into transcript."))
 
 
 def part_inputs() -> list[io.Input]:
     """Which part of a recording is meant. Last of all: workflows keep widgets in order, and older ones lack them."""
     return [
-        widgets.number(ClipParams, "start", tooltip="Where the clip begins in a longer recording, in seconds."),
-        widgets.number(ClipParams, "length", tooltip="How long the clip is, in seconds. 0 takes all the rest."),
+        widgets.number(
+            ClipParams,
+            "start",
+            tooltip="Start of the clip within a longer recording, in seconds. Set "
+            "this to skip noise or other speakers.",
+        ),
+        widgets.number(
+            ClipParams,
+            "length",
+            tooltip="Length of the clip, in seconds. Set this to use part of a longer recording. 0 uses all the rest.",
+        ),
     ]
 
 
@@ -79,8 +88,8 @@ def part_of(wav: Wave, rate: int, start: float, length: float) -> Wave:
     part = cut_clip(wav, rate, ClipParams(start, length))
     if (seconds := part.shape[-1] / rate) > MAX_CLIP_SECONDS:
         raise HiggsError(
-            f"the clip is {math.ceil(seconds * 10) / 10:.1f} s long, and {MAX_CLIP_SECONDS:.0f} s are the most. Set "
-            "start to the second where clear speech begins, and length to 5 to 30 seconds of it."
+            f"the clip is {math.ceil(seconds * 10) / 10:.1f} s long, but at most {MAX_CLIP_SECONDS:.0f} s can be "
+            "used. Set start to where clear speech begins, and length to between 5 and 30 seconds."
         )
     return part
 
@@ -98,4 +107,4 @@ def describe(voice: Voice, remedy: str) -> str:
     if voice.transcript:
         warning = misfit(voice.transcript, voice.seconds)
         return f"{voice.seconds:.1f} s, {voice.transcript!r}" + (f"\nWarning: {warning}" if warning else "")
-    return f"{voice.seconds:.1f} s\nWarning: without a transcript the voice is cloned less well. {remedy}".rstrip()
+    return f"{voice.seconds:.1f} s\nWarning: cloning works less well without a transcript. {remedy}".rstrip()

@@ -29,20 +29,20 @@ class HiggsTTSSaveVoice(io.ComfyNode):
             node_id="HiggsTTSSaveVoice",
             display_name=SAVE_NAME,
             category=types.CATEGORY,
-            description="Saves a voice into models/voices, for Higgs Load Voice.",
+            description="Saves a voice to models/voices, where Higgs Load Voice finds it.",
             search_aliases=["save voice", "voice library", "higgs audio", "tts"],
             is_output_node=True,
             inputs=[
                 types.Voice.Input("voice", tooltip="From Higgs Voice."),
-                io.String.Input("name", default="my voice", tooltip="The file's name; a / makes a folder."),
+                io.String.Input("name", default="my voice", tooltip="The file name. Use / for subfolders."),
                 io.Boolean.Input(
                     "overwrite",
                     default=False,
                     optional=True,
-                    tooltip="Replace an existing voice of the same name. Off: the new one gets a number.",
+                    tooltip="Replace an existing voice of the same name. If off, the new file gets a number.",
                 ),
             ],
-            outputs=[types.Voice.Output(display_name="voice", tooltip="The same voice, passed through.")],
+            outputs=[types.Voice.Output(display_name="voice", tooltip="The same voice, so you can chain nodes.")],
         )
 
     @classmethod
@@ -89,13 +89,11 @@ class HiggsTTSLoadVoice(io.ComfyNode):
                     "voice",
                     options=list(choices()),
                     extra_dict=upload_button(CLIPS, f"{UPLOADED}/"),
-                    tooltip="Saved voices (.safetensors) and clips (.wav, .flac, .mp3, .ogg) in models/voices, clips "
-                    "in ComfyUI's input folder, and the built-in ones. Put the transcript of name.wav into name.txt or "
-                    "name.reference.txt next to it. Clips without one work too, but clone less well.",
+                    tooltip="Saved voices and clips (.wav, .flac, .mp3, .ogg) in models/voices, clips in ComfyUI's "
+                    "input folder, and the built-in voices. Write the words of name.wav into name.txt or "
+                    "name.reference.txt next to it; without them it clones less well.",
                 ),
-                types.Model.Input(
-                    "model", optional=True, tooltip="Needed for clips only: its audio encoder turns them into voices."
-                ),
+                types.Model.Input("model", optional=True, tooltip="Only needed for clips, which it turns into voices."),
             ],
             outputs=[
                 types.Voice.Output(display_name="voice", tooltip="For Higgs Speak."),
@@ -133,19 +131,21 @@ def load(path: Path, model: AnyModel | None) -> Voice:
     if path.suffix.lower() == SAVED:
         return Voice.load(path)
     if model is None:
-        raise HiggsError(f"{path.name} is an audio clip; making a voice of it needs a model. Connect Higgs Load Model.")
+        raise HiggsError(
+            f"{path.name} is an audio clip, which needs a model to become a voice. Connect Higgs Load Model."
+        )
     check_linked(model=model)
     if (seconds := clip_seconds(path)) > MAX_CLIP_SECONDS:
         raise HiggsError(
-            f"{path.name} is {seconds:.0f} s long, and a voice needs {MAX_CLIP_SECONDS:.0f} s at most. Load it with "
-            "Load Audio and connect that to Higgs Voice, whose start and length choose a part of it."
+            f"{path.name} is {seconds:.0f} s long, but a voice can use at most {MAX_CLIP_SECONDS:.0f} s. Use Load "
+            "Audio and Higgs Voice instead, and choose a part with start and length."
         )
     transcript, _ = transcript_of(path)
     return voice.encode(model, *read_clip(path), transcript=transcript, name=path.stem)
 
 
 def _describe(path: Path, loaded: Voice) -> str:
-    remedy = "" if path.suffix.lower() == SAVED else f"Put it into {path.stem}.txt next to the clip."
+    remedy = "" if path.suffix.lower() == SAVED else f"Write its words into {path.stem}.txt next to the clip."
     return f"{path.name}: {voice.describe(loaded, remedy)}"
 
 

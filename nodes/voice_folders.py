@@ -77,7 +77,7 @@ def find_voice(name: str) -> Path:
         )
     if len(matches) > 1:
         raise HiggsError(
-            f"there is no voice {name[:80]!r}; it could be {' or '.join(matches)}. Choose one from the list."
+            f"more than one voice matches {name[:80]!r}: {' and '.join(matches)}. Choose one from the list."
         )
     return known[matches[0]]
 
@@ -112,7 +112,7 @@ def voice_target(name: str) -> Path:
     plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
     parts = portable_parts(plain)
     if not parts:
-        raise HiggsError(f"{name[:80]!r} is not a valid voice name. Use letters and digits, with / for a folder.")
+        raise HiggsError(f"{name[:80]!r} is not a valid voice name. Use letters and digits, with / for subfolders.")
     return folders.registered(FOLDER)[0].joinpath(*parts[:-1], parts[-1] + SAVED)
 
 

@@ -50,11 +50,11 @@ def _misfit(path: Path, head: VoiceHead, codec: str) -> str:
     """Why a voice cannot be used with this codec; empty where it can."""
     if path.suffix.lower() != SAVED:
         fits = MIN_CLIP_SECONDS <= head.seconds <= MAX_CLIP_SECONDS
-        return "" if fits else f"A clip must last {MIN_CLIP_SECONDS:.0f} to {MAX_CLIP_SECONDS:.0f} seconds."
+        return "" if fits else f"Trim this clip: it must last {MIN_CLIP_SECONDS:.0f} to {MAX_CLIP_SECONDS:.0f} seconds."
     if codec and head.is_sound:
-        return "It is for Higgs TTS Server. For a model on this machine create it again from its clip."
+        return "This voice works only with Higgs TTS Server. To use it on this machine, make it again from its clip."
     if codec and head.codec not in ("", codec):
-        return "It was made with a different model. Create it again from its clip."
+        return "This voice was made with a different model. Make it again from its clip."
     return ""
 
 
@@ -87,7 +87,7 @@ def _decoded(path: Path, *seen: int) -> bytes:
     for found in checkpoints().values():
         if found.complete and voice.codec in ("", _codec(found.path)):
             return wav_bytes(voice_sound(voice, found.path))
-    raise HiggsError(f"{path.name} was made with a model that is not here, so it cannot be heard.")
+    raise HiggsError(f"{path.name} was made with a model that is not on this machine, so it cannot be played here.")
 
 
 def _codec_for(model: str) -> str:

@@ -16,5 +16,7 @@ def single(name: str, values: Sequence[Any] | Mapping[str, Any], several: str) -
     if isinstance(values, Mapping):
         return {socket: single(socket, held, several) for socket, held in values.items()}
     if len(values) != 1:
-        raise HiggsError(f"{name} has {len(values)} values. Only {several} can be a list; link one {name} here.")
+        raise HiggsError(
+            f"{name} received {len(values)} values, but only {several} can be a list. Connect a single {name}."
+        )
     return values[0]

@@ -44,7 +44,7 @@ def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dic
     if kind not in KINDS:
         raise HiggsError(f"the kind of text is {kind[:40]!r}. It must be one of: {', '.join(KINDS)}.")
     if len(text) > MAX_WRITTEN:
-        raise HiggsError(f"Texts over {MAX_WRITTEN:,} characters are not looked at while they are written.")
+        raise HiggsError(f"Texts over {MAX_WRITTEN:,} characters are not checked while you type.")
     given = {name: float(settings[name]) for name in _GAPS if name in settings}
     params = replace(SamplingParams(), **given)
     check = _check_for(model)

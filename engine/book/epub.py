@@ -79,7 +79,7 @@ class _Reader:
     def read(self) -> Book:
         package = self._package()
         if not {*package.spine}.isdisjoint(self._encrypted()):
-            raise HiggsError(f"{self._path} is protected (DRM), so it cannot be read. Use a copy without protection.")
+            raise HiggsError(f"{self._path} is protected (DRM) and cannot be read. Use an unprotected copy.")
         kept = list(self._documents(package))
         chapters = make_chapters(package.title, self._parts(kept, self._contents(package)))
         left_out, warnings = tuple(dict.fromkeys(self._left_out)), tuple(self._warnings[:1])  # one stands for all
@@ -92,7 +92,7 @@ class _Reader:
             document = read_document(self._text(name))
             lines += len(document.paragraphs)
             if lines > MOST_BOOK_LINES:
-                raise HiggsError(f"{self._path} holds more than {MOST_BOOK_LINES:,} paragraphs. Split the book.")
+                raise HiggsError(f"{self._path} has more than {MOST_BOOK_LINES:,} paragraphs. Split the book.")
             if self._is_read(name, document, package):
                 yield name, document
 
@@ -149,7 +149,7 @@ class _Reader:
         root = self._xml(container).find(".//{*}rootfile")
         place = root.get("full-path") if root is not None else None
         if not place:
-            raise HiggsError(f"{self._path} is not an EPUB: {container} names no package. Export it again.")
+            raise HiggsError(f"{self._path} is not a valid EPUB: {container} lists no package. Export it again.")
         package = self._xml(place)
         items = {item.get("id"): item for item in package.iterfind("{*}manifest/{*}item")}
 
@@ -189,17 +189,15 @@ class _Reader:
     def _data(self, name: str) -> bytes:
         spelled = self._find(name)
         if not spelled:
-            raise HiggsError(
-                f"{self._path} is not a whole EPUB: {shown_name(name)} is missing in it. Download or export it again."
-            )
+            raise HiggsError(f"{self._path} is incomplete: {shown_name(name)} is missing. Download or export it again.")
         about = self._archive.getinfo(spelled)
         self._bytes -= about.file_size
         if self._bytes < 0:
-            raise HiggsError(f"{self._path} holds more than {MOST_BOOK_BYTES >> 20} MB of text. Split the book.")
+            raise HiggsError(f"{self._path} has more than {MOST_BOOK_BYTES >> 20} MB of text. Split the book.")
         if about.flag_bits & 1:
-            raise HiggsError(f"{self._path} has a password, so it cannot be read. Use a copy without one.")
+            raise HiggsError(f"{self._path} is password-protected. Use a copy without a password.")
         if about.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise HiggsError(f"{self._path} is compressed as no EPUB may be. Download or export it again.")
+            raise HiggsError(f"{self._path} uses a compression that EPUB does not allow. Download or export it again.")
         return self._archive.read(spelled)
 
     def _text(self, name: str) -> str:
@@ -210,11 +208,13 @@ class _Reader:
         text = decode_text(data, declared)
         self._tags -= text.count("<")
         if self._tags < 0:
-            raise HiggsError(f"{self._path} holds more than {MOST_BOOK_TAGS:,} tags. Split the book.")
+            raise HiggsError(f"{self._path} has more than {MOST_BOOK_TAGS:,} tags. Split the book.")
         return text
 
     def _xml(self, name: str) -> ElementTree.Element:
         text = _DECLARATION.sub("", self._text(name))
         if "<!ENTITY" in text:  # which may stand for gigabytes
-            raise HiggsError(f"{self._path}: {name} defines entities, as no EPUB may. Download or export it again.")
+            raise HiggsError(
+                f"{self._path}: {name} defines entities, which EPUB does not allow. Download or export it again."
+            )
         return ElementTree.fromstring(text)

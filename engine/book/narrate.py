@@ -130,7 +130,7 @@ class _Narration:
             self._frames,
             tuple(self._retaken),
             tuple(self._warnings),
-            self._how or "none, all of it had been spoken before",
+            self._how or "none, as all speech was reused",
             self._peak,
         )
 
@@ -162,7 +162,7 @@ class _Narration:
                 turn = Turn(name, passage_of(self._book, name))
                 speech = self._say([turn], replace(self._params, chunk_seconds=0), on_frame)
                 if not len(speech.codes):
-                    raise HiggsError("The model said nothing, so the narrator has no voice. Try another seed.")
+                    raise HiggsError("The model produced no speech, so the narrator has no voice. Try another seed.")
                 made = voice_of_speech(speech.codes, turn.text if speech.complete else None, "own")
                 self._voices[name] = speech.voices.get(name, made)  # a server may have one for all who have none
 

@@ -35,17 +35,17 @@ def read_book(
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise HiggsError(f"{path} is not a book that can be read. Give a file that ends in {', '.join(SUFFIXES)}.")
+        raise HiggsError(f"{path} is not a supported book. Choose a file ending in {', '.join(SUFFIXES)}.")
     if not path.is_file():  # a pipe would never end
-        raise HiggsError(f"{path} cannot be read: there is no such file. Give another one.")
+        raise HiggsError(f"{path} does not exist. Choose another file.")
     if suffix == ".epub":
         if is_script:
-            raise HiggsError(f"{path} is an EPUB. Give a script as a text file.")
+            raise HiggsError(f"{path} is an EPUB, but a script must be a text file. Save it as .txt.")
         return _checked(read_epub(path), str(path))
     try:
         data = read_whole(path, MOST_BOOK_BYTES)
     except OSError as error:
-        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Give another file.") from error
+        raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Choose another file.") from error
     read = _script_reader(known, knows_tag) if is_script else read_markdown if suffix in _MARKDOWN else read_text
     book = read(_bounded(decode_text(data), str(path)), path.stem)
     return _checked(replace(book, warnings=(*book.warnings, *doubts(data, path.name))), str(path))
@@ -75,15 +75,15 @@ def said_as(book: Book, said: Pronunciations) -> Book:
 def _bounded(text: str, source: str) -> str:
     if len(text) > MOST_BOOK_CHARACTERS or text.count("\n") > MOST_BOOK_LINES:
         raise HiggsError(
-            f"{source} has {len(text):,} characters in {text.count(chr(10)) + 1:,} lines. At most "
-            f"{MOST_BOOK_CHARACTERS:,} in {MOST_BOOK_LINES:,} are read: split it."
+            f"{source} has {len(text):,} characters in {text.count(chr(10)) + 1:,} lines, but at most "
+            f"{MOST_BOOK_CHARACTERS:,} in {MOST_BOOK_LINES:,} can be read. Split it."
         )
     return text
 
 
 def _checked(book: Book, source: str) -> Book:
     if not book.chapters:
-        raise HiggsError(f"{source} has nothing to read aloud. Give a book with words in it.")
+        raise HiggsError(f"{source} has nothing to read aloud. Choose a book that contains text.")
     return book
 
 

@@ -81,7 +81,7 @@ class Change:
     def misfit(self, source: Source) -> str:
         """What is wrong with its shapes for that tensor; empty where they fit."""
         if self.keys.keys() not in _WHOLE:
-            return f"{' and '.join(self.keys.values())} alone does not tell what to change"
+            return f"{' and '.join(self.keys.values())} alone does not say what to change"
         shapes = {part: self.file.shapes[key] for part, key in self.keys.items()}
         rank = next((shapes[part][0] for part in ("A", "embedding_A") if shapes.get(part)), 0)
         rows, *width = source.shape
@@ -95,11 +95,9 @@ class Change:
         for part, shape in shapes.items():
             if part == "magnitude_vector":
                 if math.prod(shape) != rows:
-                    return (
-                        f"{self.keys[part]} has {math.prod(shape)} entries, and the model's {source.name} {rows} rows"
-                    )
+                    return f"{self.keys[part]} has {math.prod(shape)} entries, but {source.name} has {rows} rows"
             elif shape != wanted[part]:
-                return f"{self.keys[part]} is {list(shape)}, and the model's {source.name} is {list(source.shape)}"
+                return f"{self.keys[part]} has the shape {list(shape)}, but {source.name} has {list(source.shape)}"
         return ""
 
 
@@ -146,7 +144,7 @@ def lay_over(adapters: Sequence[Adapter], family: str, plan: Plan) -> tuple[Adap
         if unfit:
             more = f" and {len(unfit) - _FEW} more" if len(unfit) > _FEW else ""
             warnings.append(
-                f"{len(unfit)} tensors of the LoRA {adapter.path} fit nothing in this model and are left out: "
+                f"{len(unfit)} tensors of the LoRA {adapter.path} match nothing in this model and were left out: "
                 f"{', '.join(unfit[:_FEW])}{more}."
             )
     shared = (source.name for name in ("embed_codes", "head_codes") for source in free.parts[name])
@@ -170,7 +168,7 @@ class _Opened:
         self.warnings: list[str] = []
         weights, config = adapter_files(path)
         if not weights.is_file():
-            raise HiggsError(f"{weights} is missing. Give a LoRA's .safetensors file, or the folder that PEFT saved.")
+            raise HiggsError(f"{weights} is missing. Choose a LoRA's .safetensors file, or a folder saved by PEFT.")
         self.file = open_tensors([weights])
         self.config: dict = {}
         self._alphas: dict[str, tuple[int, object]] = {}  # end of a module's name -> (place in its list, alpha)
@@ -180,8 +178,8 @@ class _Opened:
             self._alphas = self._alphas_by_name()
         else:
             self.warnings.append(
-                f"The LoRA {path} comes without its settings, so its alpha is taken to be its rank. If it is too "
-                f"strong or too weak, copy the {SETTINGS} that belongs to it to {config}."
+                f"The LoRA {path} has no settings file, so its alpha was assumed to equal its rank. If it sounds too "
+                f"strong or too weak, copy its {SETTINGS} to {config}."
             )
 
     def _alphas_by_name(self) -> dict[str, tuple[int, object]]:
@@ -194,8 +192,8 @@ class _Opened:
         odd = [name for end, name in plain.items() if not re.fullmatch(r"[\w.-]+", end)]
         if odd or names is not pattern:
             raise HiggsError(
-                f"The LoRA {self.path}: alpha_pattern holds {shown(odd[0] if odd else pattern)}, which is not the name "
-                "of a module. Write out the names."
+                f"The LoRA {self.path}: alpha_pattern contains {shown(odd[0] if odd else pattern)}, which is not a "
+                "module name. Write out the full names."
             )
         return {end: (at, names[name]) for at, (end, name) in enumerate(plain.items())}
 
@@ -206,8 +204,8 @@ class _Opened:
         init = self.config.get("init_lora_weights")
         if isinstance(init, str) and init.lower().startswith(_CHANGE_THE_BASE):
             raise HiggsError(
-                f"{path}: init_lora_weights is {shown(init)}, which trains beside a changed base model. Convert it to "
-                "a plain LoRA: save it with PEFT's path_initial_model_for_weight_conversion."
+                f"{path}: init_lora_weights is {shown(init)}, which also changes the base model. Convert it to a "
+                "plain LoRA: save it with PEFT's path_initial_model_for_weight_conversion."
             )
         for name in _REFUSED:
             if self.config.get(name):
@@ -226,13 +224,13 @@ class _Opened:
             change = Change(self.file, keys, self._factor(module, keys), self.strength)
             if misfit := change.misfit(source):
                 raise HiggsError(
-                    f"The LoRA {self.path} does not fit this model: {misfit}. Choose the model that it was trained on."
+                    f"The LoRA {self.path} does not fit this model: {misfit}. Choose the model it was trained on."
                 )
             found[source.name] = change
         if not found:
             raise HiggsError(
-                f"{self.path} is not a LoRA for this model: none of its {len(self.file.shapes)} tensors fits; their "
-                f"names begin with {beginnings(self.file.shapes)}. Choose one that was trained on this model."
+                f"{self.path} is not a LoRA for this model: none of its {len(self.file.shapes)} tensors match. Their "
+                f"names start with {beginnings(self.file.shapes)}. Choose a LoRA trained on this model."
             )
         return found, unfit
 

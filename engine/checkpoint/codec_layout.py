@@ -164,9 +164,9 @@ def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
     if min(told) < 1 or max(told) > _WIDEST or config.semantic_layers > _MOST_LAYERS:
         raise ValueError(f"its tensors are {min(told)} to {max(told)} wide, in {config.semantic_layers} layers")
     if math.prod(config.ratios) != FRAME_SAMPLES:
-        raise ValueError(f"upsampling by {config.ratios} does not make {FRAME_SAMPLES} samples a frame")
+        raise ValueError(f"upsampling by {config.ratios} does not give {FRAME_SAMPLES} samples per frame")
     if config.codebook_size != CODEBOOK_SIZE:
-        raise ValueError(f"{config.codebook_size} codes a codebook instead of {CODEBOOK_SIZE}")
+        raise ValueError(f"{config.codebook_size} codes per codebook instead of {CODEBOOK_SIZE}")
     if config.semantic_hidden % config.semantic_heads or config.semantic_hidden % max(1, config.pos_groups):
         raise ValueError(f"HuBERT cannot be {config.semantic_hidden} wide")
     return config
@@ -192,7 +192,7 @@ class CodecWeights:
             name = next(iter(tensors.shapes), None)
             where = tensors.file_of(name) if name else "The file"
             raise HiggsError(
-                f"{where} does not contain a codec: it has no acoustic_decoder. Choose the folder of the codec."
+                f"{where} does not contain a codec: it has no acoustic_decoder. Choose the codec's folder."
             )
         self._old = any(name.startswith("decoder_2.") for name in tensors.shapes)
         self._sorted = sorted(tensors.shapes)
@@ -201,7 +201,9 @@ class CodecWeights:
         for name in tensors.shapes:
             to, half = canonical_name(name)
             if half in (held := self._sources.setdefault(to, {})):
-                self._doubles.append(f"{tensors.file_of(name)}: {name} and {held[half]} are the same tensor twice.")
+                self._doubles.append(
+                    f"{tensors.file_of(name)}: {name} and {held[half]} are the same tensor stored twice."
+                )
             held[half] = name
         self.shapes: dict[str, tuple[int, ...]] = {
             name: tensors.shapes[held.get("") or held.get(DIRECTION) or held[LENGTH]]
@@ -228,7 +230,7 @@ class CodecWeights:
             found += self._wrong(name, tuple(shape))
         for name, held in self._sources.items():
             if name not in expected and not (name.startswith(_UNREAD) or name.endswith(_UNREAD_BOOK)):
-                found += [f"{self._tensors.file_of(n)}: {n} is not a tensor of the codec." for n in held.values()]
+                found += [f"{self._tensors.file_of(n)}: {n} does not belong to the codec." for n in held.values()]
         return found
 
     def read(self, part: str, device: torch.device | str) -> dict[str, torch.Tensor]:

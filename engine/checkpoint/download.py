@@ -41,7 +41,9 @@ def download_checkpoint(
     if download.codec:
         _fetch(download.codec, folder / CODEC_SUBFOLDER, report)
     if lacks := missing_parts(folder):
-        raise HiggsError(f"{folder} is not complete. {' '.join(lacks)} Start the download again; it resumes from here.")
+        raise HiggsError(
+            f"{folder} is incomplete. {' '.join(lacks)} Start the download again; it resumes where it stopped."
+        )
     return folder
 
 

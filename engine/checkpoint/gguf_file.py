@@ -117,7 +117,9 @@ def checkpoint_place(folder: Path) -> Path:
         return folder
     found = sorted(folder.glob(f"*{SUFFIX}"))
     if len(found) > 1:
-        raise HiggsError(f"{folder} holds several models: {', '.join(path.name for path in found)}. Give one of them.")
+        raise HiggsError(
+            f"{folder} contains several models: {', '.join(path.name for path in found)}. Choose one of them."
+        )
     return found[0] if found else folder
 
 
@@ -148,7 +150,7 @@ def open_gguf(path: Path) -> TensorFile:
             blocks[name] = tensor
         else:
             raise HiggsError(
-                f"{path}: {name} is of ggml's type {tensor.type}, which is not supported. Use the Q8_0 file."
+                f"{path}: {name} has the ggml type {tensor.type}, which is not supported. Use the Q8_0 file."
             )
         if place.offset + place.nbytes > size:
             raise HiggsError(f"{path} is cut short: {name} lies beyond its end. Download it again.")

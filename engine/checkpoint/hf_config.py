@@ -64,8 +64,8 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
     family = family_of_layout(layout)
     if family_of(config) != family.name:
         raise HiggsError(
-            f"{path} describes another model (model_type {shown(config.get('model_type'))}) than the weights beside "
-            f"it, which are Higgs {family.name}. Download the folder again."
+            f"{path} describes a different model (model_type {shown(config.get('model_type'))}) from the weights next "
+            f"to it, which are Higgs {family.name}. Download the folder again."
         )
     for section, allowed in family.supported.items():
         _refuse_unsupported(_section(config, section), allowed, path)
@@ -81,11 +81,13 @@ def read_settings(config: dict, path: Path, layout: str) -> Settings:
     notes = []
     if family.nested_layout and nested != (layout == family.nested_layout):
         ages = ("older", "newer") if nested else ("newer", "older")
-        notes.append(f"config.json is of the {ages[0]} generation and the weights are of the {ages[1]}; both are read.")
+        notes.append(
+            f"config.json is in the {ages[0]} format and the weights are in the {ages[1]} one; both can be read."
+        )
     if model.rope.theta == _LIBRARY_THETA:
         notes.append(
-            f"{path} sets the rope theta to 10000, the default of transformers, probably written when the "
-            f"model was saved again. The published value is {family.rope.theta:.0f}: if you hear noise, set that."
+            f"{path} sets the rope theta to 10000, the transformers default, probably added when the model was saved "
+            f"again. If you hear noise, set it to the published value, {family.rope.theta:.0f}."
         )
     tied = family.ties_head and _section(config, family.audio_section).get("tie_word_embeddings") is not False
     return Settings(model, tied, tuple(notes))

@@ -182,7 +182,7 @@ def require_whole(checkpoint: Checkpoint) -> None:
         return
     codec = checkpoint.codec.problems()
     if talker := [problem for problem in checkpoint.problems if problem not in codec]:
-        head = f"{checkpoint.folder} does not fit the model that its config.json describes."
+        head = f"{checkpoint.folder} does not match its config.json."
         raise HiggsError(f"{head} {first_problems(talker)} Download the published files.")
     raise HiggsError(
         f"The codec in {checkpoint.codec_folder} is not usable. {first_problems(codec)} Download the codec again."
@@ -228,12 +228,12 @@ def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
     held, format = checkpoint.talker.weights, FORMATS.get(format_for(checkpoint, weights))
     if held and format and format.bits < FORMATS[held].bits:
         choice = KEPT_BY.get(held, held)
-        raise HiggsError(f"{checkpoint.folder} holds {held} weights. Choose dtype auto or {choice} for it.")
+        raise HiggsError(f"{checkpoint.folder} contains {held} weights. Choose dtype auto or {choice}.")
     block = format.block if format else 1
     widths = [checkpoint.plan.shape(name)[1] for name in matrices(checkpoint.plan)]
     odd = [width for width in widths if width % block]
     if odd:
         raise HiggsError(
-            f"dtype {weights} needs widths that are multiples of {block}, and this model has one of {odd[0]}. "
+            f"dtype {weights} needs layer widths that are multiples of {block}, but this model has one of {odd[0]}. "
             "Choose auto, bf16 or fp32."
         )

@@ -31,7 +31,9 @@ _QUANTISED = re.compile(
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
     """The settings and the tensors of the talker in a folder or a GGUF file. Raises HiggsError where there is none."""
     if not folder.is_dir() and not is_gguf(folder):
-        raise HiggsError(f"{folder} is not a folder. Give the folder that contains config.json and model.safetensors.")
+        raise HiggsError(
+            f"{folder} is not a folder. Choose the folder that contains config.json and model.safetensors."
+        )
     config_path = side_file(folder, CONFIG)
     config = read_json(config_path)
     talker, prefixes = (open_gguf(folder), []) if is_gguf(folder) else unwrapped(open_folder(folder))
@@ -43,21 +45,21 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
         raise HiggsError(_stranger(folder, config, talker.shapes))
     settings = read_settings(config, config_path, layout)
     if prefixes:
-        note = f"The names of the tensors in {folder} begin with {' and '.join(prefixes)}, which is ignored."
+        note = f"Tensor names in {folder} start with {' and '.join(prefixes)}; this prefix is ignored."
         settings = replace(settings, notes=(*settings.notes, note))
     return settings, talker
 
 
 def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
     """What to say of tensors that are not a talker's."""
-    remedy = "Give the folder of Higgs TTS 3 or Higgs Audio v2."
+    remedy = "Choose the folder of Higgs TTS 3 or Higgs Audio v2."
     if looks_like_codec(names):
-        return f"{folder} contains the audio codec, not the model itself. {remedy}"
+        return f"{folder} contains the audio codec, not the model. {remedy}"
     meant = FAMILIES.get(family_of(config) or "")
     wanted = " or ".join(f"{one.tensor_names} ({one.title})" for one in ([meant] if meant else FAMILIES.values()))
     return (
-        f"{folder} does not contain a Higgs model: the names of its tensors begin with {beginnings(names)}; "
-        f"expected: {wanted}. {remedy}"
+        f"{folder} does not contain a Higgs model: its tensor names start with {beginnings(names)}; expected: "
+        f"{wanted}. {remedy}"
     )
 
 
@@ -83,9 +85,10 @@ def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
         problems.append(f"the weights in {folder}: tensor {missing[-1]} {what}.")
     problems += [f"{talker.file_of(name)}: tensor {name} is not part of this model." for name in plan.unexpected]
     if min(len(missing), len(plan.unexpected)) > FEW:
-        names = f"it has {plan.unexpected[0]}, and {missing[0]} is expected"
+        names = f"it has {plan.unexpected[0]} where {missing[0]} is expected"
         whole = (
-            f"{len(missing)} tensors are missing and {len(plan.unexpected)} are unknown; they may be named differently"
+            f"{len(missing)} tensors are missing and {len(plan.unexpected)} are unknown, so they may have different "
+            "names"
         )
         problems.insert(0, f"{talker.file_of(plan.unexpected[0])}: {whole}: {names}.")
     return problems

@@ -36,7 +36,7 @@ _UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     AssertionError, pickle.UnpicklingError, zipfile.BadZipFile,
 )  # fmt: skip
-HALF = "The download is incomplete: start it again, and it resumes where it stopped."
+HALF = "The download is incomplete. Start it again; it resumes where it stopped."
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,21 @@ def places_in_safetensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]
                 refuse_pointer(path, length.to_bytes(8, "little") + file.read(64))
                 raise HiggsError(f"{path} is not a safetensors file, or its beginning is damaged. Download it again.")
             if length > MOST_HEADER_BYTES:
-                raise HiggsError(f"{path} has a header of {length:,} bytes. At most {MOST_HEADER_BYTES:,} are read.")
+                raise HiggsError(
+                    f"{path} has a header of {length:,} bytes, but at most {MOST_HEADER_BYTES:,} can be "
+                    "read. Download it again."
+                )
             header = parse_object(f"The header of {path}", file.read(length))
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Download it again.") from error
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise HiggsError(f"The header of {path} holds metadata that are not text. Download it again.")
+        raise HiggsError(f"The header of {path} contains metadata that is not text. Download it again.")
     if len(header) > MOST_TENSORS:
-        raise HiggsError(f"{path} holds {len(header):,} tensors. At most {MOST_TENSORS:,} are read from one file.")
+        raise HiggsError(
+            f"{path} contains {len(header):,} tensors, but at most {MOST_TENSORS:,} can be read from one "
+            "file. Download it again."
+        )
     places = {name: _place(path, name, entry, 8 + length) for name, entry in header.items()}
     end = max((place.offset + place.nbytes for place in places.values()), default=0)
     if end > size:

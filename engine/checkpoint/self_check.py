@@ -27,7 +27,7 @@ def check_weights(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -
     for (name, data), size in zip(judged.items(), sizes, strict=True):
         if not size <= (MOST_NORM if data.dim() == 1 else MOST):  # NaN is not either
             key = checkpoint.plan.parts[name][0].stored[0]
-            what = f"has weights of {size:,.0f}" if math.isfinite(size) else "holds NaN or infinity"
+            what = f"contains weights of {size:,.0f}" if math.isfinite(size) else "contains NaN or infinity"
             raise _broken(checkpoint, f"{key} in {checkpoint.talker.file_of(key)} {what}")
 
 
@@ -35,7 +35,7 @@ def check_logits(checkpoint: Checkpoint, logits: torch.Tensor) -> None:
     """As `check_weights`, by what the talker predicts after some prompt, [K * V] fp32."""
     most = float(logits.abs().max())
     if not most <= MOST_LOGIT:
-        raise _broken(checkpoint, f"after a short prompt they predict with logits of {most:,.0f}")
+        raise _broken(checkpoint, f"after a short prompt their logits reach {most:,.0f}")
 
 
 def _size(data: torch.Tensor) -> torch.Tensor:
@@ -49,6 +49,6 @@ def _size(data: torch.Tensor) -> torch.Tensor:
 def _broken(checkpoint: Checkpoint, what: str) -> HiggsError:
     lora = " and of the LoRA" if checkpoint.adapters.changes else ""
     return HiggsError(
-        f"The weights in {checkpoint.folder} are damaged, or were converted wrongly: {what}. Download the files of the "
-        f"model{lora} again, or convert them anew."
+        f"The weights in {checkpoint.folder} are damaged or were converted incorrectly: {what}. Download the files of "
+        f"the model{lora} again, or repeat the conversion."
     )

@@ -107,7 +107,9 @@ def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
         metadata.update(said)
         both = next((name for name in found if name in places), None)
         if both is not None:
-            raise HiggsError(f"{path} and {places[both].path} both hold the tensor {both}. Keep one of the two files.")
+            raise HiggsError(
+                f"{path} and {places[both].path} both contain the tensor {both}. Keep only one of the two files."
+            )
         places.update(found)
     return TensorFile(places, metadata)
 
@@ -153,8 +155,8 @@ def open_folder(folder: Path) -> TensorFile:
             lost = next((name for name in claims if name not in tensors.shapes), None)
             if lost is not None:
                 raise HiggsError(
-                    f"{folder / claims[lost]} does not contain the tensor {lost}, although {INDEX} says so. "
-                    "The two belong to different revisions: download the folder again."
+                    f"{folder / claims[lost]} does not contain the tensor {lost}, although {INDEX} says so. The two "
+                    "come from different versions: download the folder again."
                 )
     return tensors
 

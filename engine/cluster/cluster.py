@@ -44,7 +44,7 @@ class Cluster(SpeechAPI):
         if address.startswith("ray://"):
             raise HiggsError(f"{address} is an address for Ray's client. Run this on a machine of the cluster instead.")
         if config.device not in _DEVICES:
-            raise HiggsError(f"The device is {config.device}, but Ray chooses each worker's. Leave --device out.")
+            raise HiggsError(f"The device is {config.device}, but Ray picks the device for each worker. Omit --device.")
         self._config, self._address, self._workers = config, address, workers
         # Makes the prompts, for which it reads headers only and needs no device.
         self._planner = Engine(replace(config, device="cpu", runner="auto"))

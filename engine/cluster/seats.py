@@ -79,7 +79,7 @@ class Seats:
             if self.ready and waited > _GATHER:
                 return
             if waited > _PATIENCE:
-                raise HiggsError(f"No worker of the Ray cluster came within {_PATIENCE:.0f} s. See `ray status`.")
+                raise HiggsError(f"No Ray worker started within {_PATIENCE:.0f} s. Check `ray status`.")
             for seat in opening:
                 self.admit(seat, _LOOK)
         if not self.ready:
@@ -100,8 +100,8 @@ class Seats:
             return True
         if self.fingerprint not in ("", about.fingerprint):
             raise HiggsError(
-                f"The model on {about.machine} is not that of the other machines, or its GPU gets another dtype. "
-                "Copy the same files to all of them, and name a --dtype."
+                f"The model on {about.machine} differs from the other machines' model, or its GPU uses a different "
+                "dtype. Copy the same files to all machines, and set --dtype."
             )
         self.fingerprint, seat.about = about.fingerprint, about
         return True

@@ -192,9 +192,8 @@ class Scheduler:
         """Why speech stops at a kernel whose blocks did not hear of each other; the next speech may be luckier."""
         self._runner.reset()
         return HiggsError(
-            "The GPU stopped in the middle of a step: parts of it waited for each other for over a second, so speech "
-            "was stopped. Try again; if it happens again, please report it with what `python -m engine doctor FOLDER` "
-            "prints."
+            "The GPU got stuck: parts of it waited for each other for over a second, so speech was stopped. Try "
+            "again. If it happens again, please report it with the output of `python -m engine doctor FOLDER`."
         )
 
     def _ready(self, num_generated: int, ended: bool, finished: bool) -> int:

@@ -34,13 +34,13 @@ def cue_summary(speech: CueSpeech) -> str:
     what = {
         "faster": "spoken faster",
         "stretched": "stretched",
-        "shifted": f"beginning up to {duration(counts['worst_late'], 2)} late",
+        "shifted": f"starting up to {duration(counts['worst_late'], 2)} late",
         "over": f"ending up to {duration(counts['worst_over'], 2)} late",
     }
     done = [f"{counts[name]} {words}" for name, words in what.items() if counts[name]]
     changed = counts["cues"] - counts["silent"] - counts["on_time"]
-    told = [f"{counts['on_time']} on time as spoken"]
-    told += [f"{changed} with one or more changes ({', '.join(done)})"] if changed else []
+    told = [f"{counts['on_time']} on time without changes"]
+    told += [f"{changed} changed ({', '.join(done)})"] if changed else []
     told += [f"{counts['silent']} without words"] if counts["silent"] else []
     return f"{counts['cues']} {'cue' if counts['cues'] == 1 else 'cues'}: {', '.join(told)}."
 
@@ -54,14 +54,14 @@ def _line(one: SpokenCue) -> str:
     if not one.cue.turns:
         return "no words"
     who = " and ".join(dict.fromkeys(turn.speaker for turn in one.cue.turns if turn.speaker))
-    took = f"{duration(one.spoken, 2)} for {duration(one.slot, 2)}"
-    return f"{who + ': ' if who else ''}{took}: {', '.join(_done(one)) or 'as spoken'}"
+    took = f"{duration(one.spoken, 2)} of speech for {duration(one.slot, 2)}"
+    return f"{who + ': ' if who else ''}{took}: {', '.join(_done(one)) or 'unchanged'}"
 
 
 def _done(one: SpokenCue) -> list[str]:
     done = [f"spoken {one.pace.replace('_', ' ')}"] if one.pace else []
     done += [f"stretched to {one.tempo:.2f} times the speed"] if one.tempo > 1 else []
-    done += [f"begins {duration(one.late, 2)} late"] if one.late > _LATE else []
+    done += [f"starts {duration(one.late, 2)} late"] if one.late > _LATE else []
     return done + ([f"ends {duration(_over(one), 2)} late"] if _over(one) > _LATE else [])
 
 

@@ -108,11 +108,11 @@ class _CueRun:
     def all(self, cues: Sequence[CueTurns], options: Mapping) -> CueSpeech:
         with_words = [cue for cue in cues if cue.turns]
         if not with_words:
-            raise HiggsError("no cue has a word to say.")
+            raise HiggsError("no cue contains anything to speak. Enter subtitles with words.")
         last = max(cues, key=lambda cue: cue.stop)
         if last.stop > MOST_FILM_SECONDS:
             raise HiggsError(
-                f"cue {last.number} ends at {srt_time(last.stop)}, and subtitles are spoken up to "
+                f"cue {last.number} ends at {srt_time(last.stop)}, but subtitles can be spoken only up to "
                 f"{srt_time(MOST_FILM_SECONDS)}. Correct its times, or split the file."
             )
         warnings = self._check()
@@ -143,7 +143,7 @@ class _CueRun:
                 check_tempo()
             except HiggsError as error:
                 self._fit = replace(self._fit, stretch=1.0)
-                return [f"What does not fit its cue is not stretched: {error}"]
+                return [f"Speech that is too long for its cue was not stretched: {error}"]
         return []
 
     def _group(

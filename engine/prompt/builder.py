@@ -114,9 +114,9 @@ class PromptBuilder:
             writer.warn(warning)
         if not self._vocabulary.guard.speakable(content):
             if self._vocabulary.guard.has_text(content):
-                raise HiggsError("There is nothing to say: the text has no letter or digit.")
-            empty = "empty once tags are left out" if text.strip() else "empty"
-            raise HiggsError(f"There is nothing to say: the text is {empty}. Enter some text.")
+                raise HiggsError("There is nothing to speak: the text has no letters or digits.")
+            empty = "empty without its tags" if text.strip() else "empty"
+            raise HiggsError(f"There is nothing to speak: the text is {empty}. Enter some text.")
         return content
 
     def _write(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
@@ -127,11 +127,11 @@ class PromptBuilder:
         if turns:
             # No reference shows v3's layout for several turns, and a guess would cost quality unseen.
             raise HiggsError(
-                f"{self._family.title} does not support earlier turns, and {len(turns)} were given. "
-                "Use the earlier speech as the voice instead."
+                f"{self._family.title} does not support earlier turns, but {len(turns)} were given. Use the earlier "
+                "speech as the voice instead."
             )
         if scene and scene.strip():
-            out.warn(f"{self._family.title} does not use scene descriptions, so this one was left out.")
+            out.warn(f"{self._family.title} does not use scene descriptions, so scene was left out.")
         out.token("<|tts|>")
         if voice is not None:
             transcript = out.clean(voice.transcript or "")
@@ -161,7 +161,7 @@ class PromptBuilder:
         for number, (earlier, codes) in enumerate(turns, 1):
             said.append((out.clean(earlier), codes))
             if not said[-1][0]:
-                raise HiggsError(f"The text of earlier turn {number} is empty. Enter what its audio says.")
+                raise HiggsError(f"The text of earlier turn {number} is empty. Enter the words of its audio.")
         for earlier, codes in said:
             self._header(out, "user").text(earlier).token("<|eot_id|>")
             self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")

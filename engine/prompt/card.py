@@ -44,7 +44,7 @@ class Card:
             return ""
         found = foreign(TAG_LIKE.sub(" ", text), self.languages)
         known = _listed([name_of(code) for code in self.languages])
-        return f"This checkpoint speaks {known} only; {_listed(found)} text will come out wrong." if found else ""
+        return f"This checkpoint speaks only {known}; {_listed(found)} text will come out wrong." if found else ""
 
     def _of_tags(self, text: str) -> str:
         if self.tags is None:
@@ -73,7 +73,10 @@ def read_card(folder: Path) -> Card:
     if tags is not None:
         unknown = [tag for tag in tags if canonical_tag(tag) is None]
         if unknown:
-            notes.append(f"{path}: tags lists {_listed(unknown)}, which {_is_are(unknown)} not known as control tags.")
+            notes.append(
+                f"{path}: tags lists {_listed(unknown)}, which {_is_are(unknown)} not known as control tags. "
+                "Remove what is wrong."
+            )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
     return Card(languages or None, tags, held.get("one_voice") is True, tuple(notes))
 
@@ -83,7 +86,7 @@ def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, 
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        notes.append(f'{path}: {name} is not a list of names such as ["..."], so it is ignored.')
+        notes.append(f'{path}: {name} is not a list of names such as ["..."], so it is ignored. Correct it.')
         return None
     return tuple(value)
 

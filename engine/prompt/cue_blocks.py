@@ -46,8 +46,8 @@ def read_blocks(text: str) -> CueFile:
     places = [place for place in range(len(lines)) if _are_times(lines, place)]
     if not places:
         raise HiggsError(
-            "there are no cues: no line such as 00:00:01,000 --> 00:00:03,500 was found. Give the text of an SRT or "
-            "VTT file, or the path of one."
+            "there are no cues: no line looks like 00:00:01,000 --> 00:00:03,500. Enter the text of an SRT or VTT "
+            "file, or the path of one."
         )
     above: list[int | None] = []  # the lines with the cues' numbers
     numbers: list[int] = []
@@ -68,7 +68,7 @@ def read_blocks(text: str) -> CueFile:
         else:
             blocks.append(Block(number, *times, said))
     if not blocks:
-        raise HiggsError(f"no cue is left. {wrong[0]} {_WRITE}")
+        raise HiggsError(f"no usable cue is left. {wrong[0]} {_WRITE}")
     return CueFile(blocks, [] if is_vtt else lines[: places[0]], few(wrong, most=5))
 
 
@@ -101,9 +101,9 @@ def _times(line: str) -> tuple[tuple[float, float], str]:
     """((start, stop), what is wrong with them)."""
     match = _TIMES.match(line.strip()[:_LOOK])
     if match is None:
-        return (0.0, 0.0), "cannot be read as its times"
+        return (0.0, 0.0), "is not a valid pair of times"
     start, stop = (
         int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{rest or 0}")
         for hours, minutes, seconds, rest in (match.groups()[:4], match.groups()[4:])
     )
-    return (start, stop), "ends before it begins" if stop < start else ""
+    return (start, stop), "ends before it starts" if stop < start else ""

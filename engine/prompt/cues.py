@@ -170,7 +170,7 @@ class _CueReader:
         warnings = [*self._file.warnings, *few(reader.warnings), *reader.doubts(said), *heads_unused(self.head, said)]
         if left_out:
             shown = [shown_name(text) for text, _ in left_out.most_common(3)] + ["..."] * (len(left_out) > 3)
-            warnings.append(f"Not spoken, for it describes what is heard: {', '.join(shown)}.")
+            warnings.append(f"Sound descriptions were not spoken: {', '.join(shown)}.")
         return CueSheet(tuple(cues), self.head, tuple(warnings))
 
 

@@ -61,7 +61,7 @@ def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[s
     told = [*few(reader.warnings), *reader.doubts(turns), *heads_unused(head, turns)]
     headings = [line.strip("# ") for line in script.splitlines() if line.lstrip().startswith("##")]
     if sum(len(line) <= 80 and _NAMED.fullmatch(line) is not None for line in headings) > 1:
-        told.append(f"Lines that begin with # are comments, so nobody is called {shown(headings[0])}.")
+        told.append(f"Lines that start with # are comments, so {shown(headings[0])} was not read as a name.")
     return Dialogue(tuple(turns), head, tuple(told))
 
 
@@ -87,7 +87,7 @@ def heads_unused(head: Iterable[str], turns: Iterable[Turn]) -> list[str]:
     """A warning where a head names voices of which nobody speaks with one."""
     speaking = {speaker_key(turn.speaker) for turn in turns}
     unused = [name for name in head if speaker_key(name) not in speaking]
-    return [f"{listed(unused)} {_has(unused)} a voice at the head and no line."] if unused else []
+    return [f"{listed(unused)} {_has(unused)} a voice at the top of the script but no lines."] if unused else []
 
 
 def listed(names: Sequence[str]) -> str:
@@ -179,7 +179,7 @@ class DialogueReader:
         doubts = []
         unknown = [] if self._voices else [name for name in self._unknown.values() if not name[0].islower()]
         if unknown:
-            why = "since only one line begins so. If that is a name, begin every line with one."
+            why = "because only one line starts this way. If it is a name, start every line with a name."
             doubts.append(f"{listed(unknown)} {_was(unknown)} read as text, {why}")
         once = [name for key, name in speakers.items() if self._counts[key] == 1 and key not in self._known]
         if once:
@@ -187,11 +187,11 @@ class DialogueReader:
             doubts.append(f"{listed(once)} {_has(once)} only one line{each}. If that is a mistake, correct the script.")
         if alike := [line for line, start, _ in self._lines if start is None and self._is_like_name(line)]:
             doubts.append(
-                f"{shown(alike[0].strip())} was read as text, since it does not begin with a name and a colon."
+                f"{shown(alike[0].strip())} was read as text, because it does not start with a name and a colon."
             )
         if self._unnamed:
             line, speaker = self._unnamed[0]
-            doubts.append(f"{shown(line)} stands below no name, so {speaker}, who spoke last, speaks it.")
+            doubts.append(f"{shown(line)} has no name above it, so {speaker}, who spoke last, speaks it.")
         return doubts
 
     def _weak_forms(self, are_cues: bool) -> set[Form]:
@@ -232,11 +232,12 @@ class DialogueReader:
         known = list(self._names.values())
         keys = list(self._names)[: MAX_NAMES if len(self._unknown) < _LISTED else 0]  # to compare takes long
         near = difflib.get_close_matches(start.key, keys, n=1, cutoff=0.7)
-        meant = f"Names with one: {', '.join(_some(known))}.{f' Did you mean {self._names[near[0]]}?' if near else ''}"
+        nearest = f" Did you mean {self._names[near[0]]}?" if near else ""
+        meant = f"Names with a voice: {', '.join(_some(known))}.{nearest}"
         if self._counts[start.key] > 1 and (start.name[0].isupper() or start.key.isdigit()):
             raise HiggsError(f"{start.name} has no voice. {meant}")
         self._unknown[start.key] = start.name
-        self.warnings.append(f'"{start.name}" was read as text, for it has no voice. {meant}')
+        self.warnings.append(f'"{start.name}" was read as text, because it has no voice. {meant}')
         return False
 
     def _is_like_name(self, line: str) -> bool:
@@ -254,8 +255,8 @@ class DialogueReader:
 
 
 _NO_SPEAKER = (
-    "This looks like a script, but no speaker was found in it, so all of it is read aloud. Begin each line with a name "
-    'and a colon, as in "Anna: Hello".'
+    "This looks like a script, but no speaker was found, so names are read aloud too. Start each line with a name and "
+    'a colon, as in "Anna: Hello".'
 )
 
 

@@ -51,13 +51,15 @@ def misfit(transcript: str, seconds: float) -> str:
     shortest, longest, _ = bounds_of(transcript)
     if seconds * FRAME_RATE < shortest:
         return (
-            f"The transcript is too long for {seconds:.1f} s of speech: it takes {shortest / FRAME_RATE:.0f} s at "
-            "least. Enter only what is said in the clip, or take more of the recording."
+            f"The transcript is too long for {seconds:.1f} s of speech: reading it takes at least "
+            f"{shortest / FRAME_RATE:.0f} s. Enter only the words spoken in the clip, or use a longer part of the "
+            "recording."
         )
     if seconds * FRAME_RATE > longest:
         return (
-            f"The transcript is too short for {seconds:.1f} s of speech: it takes {longest / FRAME_RATE:.0f} s at "
-            "most. Enter all that is said in the clip, or take less of the recording."
+            f"The transcript is too short for {seconds:.1f} s of speech: reading it takes at most "
+            f"{longest / FRAME_RATE:.0f} s. Enter all words spoken in the clip, or use a shorter part of the "
+            "recording."
         )
     return ""
 

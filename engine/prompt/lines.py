@@ -47,7 +47,9 @@ def read_lines(*texts: str) -> list[LinesRow]:
     texts = tuple(text.lstrip("\ufeff") for text in texts)
     text = texts[0] if len(texts) == 1 else ""
     if not any(map(str.strip, texts)):
-        raise HiggsError("there are no lines. Enter one a line, or a sheet with the columns id, speaker and text.")
+        raise HiggsError(
+            "there are no lines. Enter one line per row, or a sheet with the columns id, speaker and text."
+        )
     fields: Sequence[Mapping[str, object]]
     if len(texts) > 1:
         fields = [{"text": text} for text in texts]
@@ -65,7 +67,7 @@ def read_lines(*texts: str) -> list[LinesRow]:
         key = row.id.casefold()  # as file systems that know no case take it
         if key in taken:
             raise HiggsError(
-                f"row {number}: the id {shown(row.id)} is row {taken[key]}'s too. Give each row one of its own."
+                f"row {number}: the id {shown(row.id)} is already used by row {taken[key]}. Give each row its own id."
             )
         taken[key] = number
         rows.append(row)
@@ -80,7 +82,7 @@ def with_seed(text: str, row_id: str, seed: int) -> str:
     rows = read_lines(text)
     number = next((row.number for row in rows if row.id == row_id), 0)
     if not number:
-        raise HiggsError(f"there is no row {shown(row_id)} any more. Run the node again.")
+        raise HiggsError(f"row {shown(row_id)} no longer exists. Run the node again.")
     _seed(number, str(seed))
     text = text.lstrip("\ufeff")
     if _JSON.match(text):
@@ -147,9 +149,9 @@ def _named(row: str, names: list[str]) -> list[str]:
     found = [name.strip().casefold() for name in names]
     for name in found:
         if name not in FIELDS:
-            raise HiggsError(f"{row}: there is a column {shown(name)}. {_KNOWN} Rename it or take it out.")
+            raise HiggsError(f"{row}: {shown(name)} is not a known column. {_KNOWN} Rename or remove it.")
         if found.count(name) > 1:
-            raise HiggsError(f"{row}: the column {name} is there twice. Take one of them out.")
+            raise HiggsError(f"{row}: the column {name} appears twice. Remove one.")
     return found
 
 
@@ -170,18 +172,18 @@ def _from_csv(text: str, delimiter: str) -> list[dict[str, object]]:
     try:
         columns = _named("the header", next(reader))
         if "text" not in columns:
-            raise HiggsError(f"the header names no column text. {_KNOWN} Name the column that is spoken text.")
+            raise HiggsError(f"the header has no column named text. {_KNOWN} Rename the column to be spoken.")
         for cells in filter(None, reader):  # an empty line is not a row
             if len(cells) > len(columns):
                 raise HiggsError(
-                    f"row {len(rows) + 1} has {len(cells)} cells, and the header names {len(columns)}. Put text that "
-                    f'has a {_called(delimiter)} in it between double quotes ("), and write "" for a quote inside.'
+                    f"row {len(rows) + 1} has {len(cells)} cells, but the header has {len(columns)} columns. Put text "
+                    f'that contains a {_called(delimiter)} in double quotes ("), and write "" for a quote inside it.'
                 )
             rows.append(dict(zip(columns, cells, strict=False)))
     except csv.Error as error:
         raise HiggsError(
-            f"row {len(rows) + 1} cannot be read as CSV ({error}). Look for a double quote that is not closed; within "
-            'quotes write "" for one.'
+            f"row {len(rows) + 1} cannot be read as CSV ({error}). Look for an unclosed double quote; inside quotes, "
+            'write "" for a quote.'
         ) from error
     return rows
 
@@ -195,9 +197,7 @@ def _from_json(text: str) -> list[dict[str, object]]:
         # Pairs, since a name that comes twice would be lost in a dict.
         held = json.loads(text, object_pairs_hook=_Pairs)
     except (ValueError, RecursionError) as error:
-        raise HiggsError(
-            f"the lines begin like JSON and cannot be read as such ({error}). Mend them there, or enter CSV."
-        ) from error
+        raise HiggsError(f"the lines look like JSON but are invalid ({error}). Fix them, or enter CSV.") from error
     if isinstance(held, _Pairs):
         # id -> text, or id -> the rest of its row
         entries = [_Pairs([("id", name), *(given if isinstance(given, _Pairs) else [("text", given)])])
@@ -208,7 +208,7 @@ def _from_json(text: str) -> list[dict[str, object]]:
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, _Pairs):
             raise HiggsError(
-                f'row {number} is not an object. Write for example {{"id": "greeting", "text": "Hello!"}}.'
+                f'row {number} is not an object. Write it like this: {{"id": "greeting", "text": "Hello!"}}.'
             )
         names = _named(f"row {number}", [name for name, _ in entry])
         rows.append(dict(zip(names, (value for _, value in entry), strict=True)))

@@ -84,8 +84,8 @@ def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None
     most = max(MAX_PAUSE_SECONDS_IN_ALL, share * sum(estimate_seconds(script.text) for script in scripts))
     if silence > most:
         raise HiggsError(
-            f"The pauses in the text take {silence:,.0f} s together, and {most:,.0f} s are possible at once. Shorten "
-            "them, or speak the text in parts."
+            f"The pauses in the text add up to {silence:,.0f} s, but at most {most:,.0f} s are allowed at once. "
+            "Shorten them, or speak the text in parts."
         )
 
 

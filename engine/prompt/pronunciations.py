@@ -104,11 +104,11 @@ def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciat
             word, equals, spelling = (part.strip() for part in plain.partition("="))
             if not (word and equals and spelling):
                 raise HiggsError(
-                    f"{source}, line {number}: {shown(plain)} is not an entry. Write for example: Nguyen = Win."
+                    f"{source}, line {number}: {shown(plain)} is not an entry. Write it like this: Nguyen = Win."
                 )
             if max(len(word), len(spelling)) > MAX_PRONOUNCED:
                 raise HiggsError(
-                    f"{source}, line {number}: {shown(plain)} is too long. Word and spelling have at most "
+                    f"{source}, line {number}: {shown(plain)} is too long. A word and its spelling may have at most "
                     f"{MAX_PRONOUNCED} characters each."
                 )
             entries.append((speaker, word, spelling))

@@ -89,18 +89,18 @@ def _seconds(marker: re.Match) -> tuple[float, str]:
         return PAUSE, ""
     length = _LENGTH.fullmatch(inside) if len(inside) <= _LONGEST else None
     if length is None:
-        return 0.0, f"{told} was left out: it names no length. Write for example [pause 1.5]."
+        return 0.0, f"{told} was left out: it has no valid length. Write it like this: [pause 1.5]."
     seconds = float(length[1].replace(",", "."))
     unit = (length[2] or "").lower()
     is_guess = not unit and seconds > MAX_PAUSE
     if unit.startswith("m") or is_guess:
         seconds /= 1000
     if seconds > MAX_PAUSE:
-        return MAX_PAUSE, f"{told} became {MAX_PAUSE:.0f} seconds, the longest pause."
+        return MAX_PAUSE, f"{told} was shortened to {MAX_PAUSE:.0f} seconds, the longest pause."
     if is_guess:
         return seconds, (
-            f"{told} became {seconds:g} seconds: without a unit, numbers above {MAX_PAUSE:.0f} are milliseconds. Write "
-            f"{1000 * seconds:g} ms if this is meant, or seconds up to {MAX_PAUSE:.0f}."
+            f"{told} was read as {seconds:g} seconds: without a unit, numbers above {MAX_PAUSE:.0f} are milliseconds. "
+            f"Write {1000 * seconds:g} ms if that is right, or use at most {MAX_PAUSE:.0f} seconds."
         )
     return seconds, ""
 

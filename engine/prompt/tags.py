@@ -144,9 +144,7 @@ def find_directions(text: str, knows_tag: Callable[[str], bool] = every_tag) -> 
     meant = list(_WRITTEN.values())
     for match in _DIRECTION.finditer(text):
         tag, sound = meant[(match.lastindex or 1) - 1]
-        remedy = (
-            f"Write {tag}{sound} instead" if knows_tag(tag) else f"Write {sound} instead" if sound else "Take it out"
-        )
+        remedy = f"Write {tag}{sound} instead" if knows_tag(tag) else f"Write {sound} instead" if sound else "Remove it"
         yield *match.span(), f'"{shown_name(match[0])}" is read aloud. {remedy}.'
 
 
@@ -156,7 +154,7 @@ def find_markup(text: str) -> Iterator[tuple[int, int, str]]:
         if not _DIRECTION.fullmatch(match[0]):
             yield (
                 *match.span(),
-                f"{shown(match[0])} is read aloud: tags of SSML and HTML are not followed. Take it out.",
+                f"{shown(match[0])} is read aloud: SSML and HTML tags are not supported. Remove it.",
             )
 
 
@@ -197,7 +195,7 @@ def after_first_word(cleaned: str) -> str:
 
 def left_out(command: str) -> str:
     """The warning about a token that only the engine itself may write."""
-    return f"{command} was left out of the text: to the model it is a command, not something to say."
+    return f"{command} was left out: the model takes it as a command, not as text."
 
 
 class TextGuard:
@@ -235,9 +233,7 @@ class TextGuard:
             if text == before:
                 break
         else:
-            raise HiggsError(
-                f"The text has commands inside commands, as in {shown(next(iter(left_out)))}. Take them out."
-            )
+            raise HiggsError(f"The text contains nested commands, such as {shown(next(iter(left_out)))}. Remove them.")
         for spelled in list(left_out)[:_TOLD]:
             warn(self._complaint(spelled))
         if len(left_out) > _TOLD:

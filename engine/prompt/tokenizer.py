@@ -61,11 +61,11 @@ class Vocabulary:
             yield f"{self.path} has no {REF_TEXT} token, so transcripts of reference clips are not used."
         if missing and self.family.has_tags:
             some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-            yield f"{self.path} lacks {len(missing)} of the {len(TAGS)} control tags ({some}); they are dropped."
+            yield f"{self.path} lacks {len(missing)} of the {len(TAGS)} control tags ({some}); they are left out."
         known = self._config.text_vocab
         beyond = sum(token >= known for token in self._tokenizer.get_vocab().values())
         if beyond:
-            yield f"Of the tokens in {self.path} {beyond} are beyond the model's {known}; text with these is refused."
+            yield f"{beyond} tokens in {self.path} are outside the model's {known}; text that uses them is refused."
 
     def encode(self, text: str, warn: Callable[[str], None]) -> list[int]:
         """Ids of clean text: its tags as their tokens, and no other command."""

@@ -40,8 +40,8 @@ def settings_of(start: Start, knows_tag: Callable[[str], bool], warnings: list[s
             given.volume = min(_LOUDEST, times)
         else:
             warnings.append(
-                f'"{shown_name(setting.strip())}" of {start.name} was left out. Settings are seed:24, volume:0.5 or '
-                f"volume:-6dB, and speed: {', '.join(_SPEEDS)}."
+                f'"{shown_name(setting.strip())}" was left out for {start.name}. Use seed:24, volume:0.5 or '
+                f"volume:-6dB, or one of speed: {', '.join(_SPEEDS)}."
             )
     return given
 
@@ -52,5 +52,5 @@ def manner_leads(manner: str, name: str, knows_tag: Callable[[str], bool], warni
     known = {part: tag for part, tag in tags.items() if tag and knows_tag(tag)}
     for part in filter(lambda part: part not in known, tags):
         why = f"the model has not learned {tags[part]}" if tags[part] else "there is no tag for it"
-        warnings.append(f'"({part})" of {name} was left out: {why}.')
+        warnings.append(f'"({part})" was left out for {name}: {why}.')
     return list(known.values())

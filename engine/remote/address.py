@@ -50,7 +50,7 @@ class Address:
         """
         key = os.environ.get(self.variable, "").strip()
         if not (key.isascii() and key.isprintable()):
-            raise HiggsError(f"cannot be asked: the key in {self.variable} has characters that no key has.")
+            raise HiggsError(f"cannot be called: the key in {self.variable} contains invalid characters.")
         return key
 
 
@@ -61,7 +61,7 @@ def read_addresses(text: str, variable: str) -> list[Address]:
     """
     found = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
     if not found:
-        raise HiggsError("there is no address. Enter one a line, such as 127.0.0.1:8000.")
+        raise HiggsError("there is no address. Enter one per line, such as 127.0.0.1:8000.")
     return list(dict.fromkeys(found))
 
 
@@ -70,15 +70,15 @@ def _read(line: str, variable: str) -> Address:
     # What is wrong with these two is not repeated: somebody may have put the key itself there.
     if own and not (len(own) == 1 and _VARIABLE.fullmatch(own[0])):
         raise HiggsError(
-            "An address has no spaces, as in 127.0.0.1:8000. Only the environment variable of its key may follow it, "
-            "such as HIGGS_TTS_BOSON_KEY."
+            "An address contains no spaces. Only the name of its key's environment variable may follow it, as in "
+            "127.0.0.1:8000 HIGGS_TTS_BOSON_KEY."
         )
     url, variable = _split(written), own[0] if own else variable
     if not _VARIABLE.fullmatch(variable):
         raise HiggsError(
-            "A key stands in an environment variable whose name begins with HIGGS_TTS_, and the name alone stands in "
-            "the workflow: HIGGS_TTS_API_KEY, for example, or after an address, HIGGS_TTS_BOSON_KEY. Other variables "
-            "are not read, so that no workflow can send another program's key away."
+            "Put the key into an environment variable whose name begins with HIGGS_TTS_, and enter only that name "
+            "here: HIGGS_TTS_API_KEY, for example. Other variables are never read, so no workflow can send another "
+            "program's key away."
         )
     host, is_hosted = url.hostname or "", url.hostname == HOSTED
     secure = is_hosted or url.scheme == "https"
@@ -91,7 +91,7 @@ def _read(line: str, variable: str) -> Address:
 def _split(written: str) -> SplitResult:
     if "@" in written:
         raise HiggsError(
-            "An address has a name or a password in it, and workflows are shared. Put the key into an environment "
+            "The address contains a name or a password, and workflows get shared. Put the key into an environment "
             "variable."
         )
     try:

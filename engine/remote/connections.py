@@ -92,11 +92,11 @@ class Connections:
         try:
             connection.connect()
         except TimeoutError as error:
-            raise Broken(f"cannot be reached within {CONNECT_SECONDS:.0f} s.") from error
+            raise Broken(f"could not be reached within {CONNECT_SECONDS:.0f} s.") from error
         opened: socket.socket = connection.sock  # kept here: http.client forgets it while an answer is read
         with self._lock:
             if self.closed:
-                raise Broken("is not asked any more.")
+                raise Broken("is no longer called.")
             self._open.add(opened)
         try:
             yield opened
@@ -125,7 +125,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "refuses connections. Is the server running?"
     if isinstance(error, socket.gaierror):
-        return "is not known by that name."
+        return "was not found under that name."
     if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # RemoteDisconnected among them
         return "closed the connection in the middle of its answer."
-    return f"cannot be spoken to ({str(error) or type(error).__name__})."
+    return f"could not be reached ({str(error) or type(error).__name__})."

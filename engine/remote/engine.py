@@ -104,9 +104,9 @@ class RemoteEngine(SpeechAPI):
         for name, voice in what.voices.items():
             if not (voice.is_sound or voice.codec == NAMED):
                 raise HiggsError(
-                    f"The voice{f' of {name}' if name else ''} holds codes of a model, and a server needs its sound. "
-                    "Make it from its clip once more, with Higgs TTS Server connected to Higgs Voice or Higgs Load "
-                    "Voice."
+                    f"The voice{f' of {name}' if name else ''} was made for a model on this machine, but a server "
+                    "needs its sound. Make it from its clip again, with Higgs TTS Server connected to Higgs Voice or "
+                    "Higgs Load Voice."
                 )
         if self.config.voice:
             theirs = named_voice(self.config.voice)

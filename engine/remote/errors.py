@@ -33,19 +33,19 @@ def error_of(answer: Answer, variable: str) -> HiggsError:
     status, said = answer.status, _said(answer)
     because = f": {said.rstrip('.')}." if said else f" (HTTP {status})."
     if status in (401, 403):
-        return Lost(f"refused the key{because} Put the right one into the environment variable {variable}.")
+        return Lost(f"refused the key{because} Put the correct key into the environment variable {variable}.")
     if status in (404, 405):
-        return Lost(f"knows no such model, voice or path{because}")
+        return Lost(f"does not know this model, voice or path{because}")
     if status in (429, 503):
         return Busy(f"is busy{because}", _rest(answer))
     if status in (502, 504):
-        return Busy(f"cannot be reached behind its gateway{because}")
+        return Busy(f"could not be reached behind its gateway{because}")
     if status >= 500:
         return Failing(f"failed{because}")
     if 300 <= status < 400:
         return Lost(f"has moved to {str(answer.headers.get('Location', 'elsewhere'))[:100]}. Enter that address.")
     if status == 413:
-        return Refusal(f"takes nothing so large{because} Use a shorter reference clip, or a smaller chunk_seconds.")
+        return Refusal(f"refused the call as too large{because} Use a shorter reference clip or smaller chunk_seconds.")
     return Refusal(f"refused the call{because}")
 
 

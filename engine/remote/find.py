@@ -73,7 +73,7 @@ def _judged(found: Mapping[Address, Server | BaseException]) -> Found:
     failed = [f"{address.label} {what}" for address, what in found.items() if not isinstance(what, Server)]
     if not servers:
         raise HiggsError(" ".join(["No server can speak." if len(failed) > 1 else "The server cannot speak:", *failed]))
-    warnings = [f"{sentence} It takes no part." for sentence in failed]
+    warnings = [f"{sentence} It is not used." for sentence in failed]
     warnings += [f"{server.label} {server.lacks}" for server in servers if server.lacks]
     models = list(dict.fromkeys(server.model for server in servers if server.model))
     if len(models) > 1:
@@ -84,13 +84,11 @@ def _judged(found: Mapping[Address, Server | BaseException]) -> Found:
 def _look(address: Address, config: ServerConfig, connections: Connections) -> Server:
     if address.is_hosted:
         if not address.key:
-            raise Lost(f"needs a key. Put it into the environment variable {address.variable}, and start anew.")
+            raise Lost(f"needs a key. Put it into the environment variable {address.variable}, and restart.")
         return Server(address, Kind.HOSTED, config.model or _HOSTED_MODEL)
     health = connections.ask(address, "GET", "/health", seconds=_SECONDS)
     if health.status == 503:
-        raise Lost(
-            "is there, but not ready: it says so itself (HTTP 503). Wait until it has started, or look at its log."
-        )
+        raise Lost("is running but not ready (HTTP 503). Wait until it has started, or check its log.")
     models = _models(address, connections)
     kind = _kind(address, models, connections)
     known = [str(model.get("id")) for model in models if model.get("id")]

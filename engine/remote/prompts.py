@@ -55,7 +55,7 @@ class RemotePrompts:
         scene = (scene or "").strip() or None
         if scene and self._without_scene:
             scene = None
-            warnings.append(f"{self._without_scene} takes no scene description, so this one was left out.")
+            warnings.append(f"{self._without_scene} does not use scene descriptions, so scene was left out.")
         transcript, audio, name = "", (), ""
         if voice is not None:
             content = after_first_word(content)
@@ -94,5 +94,5 @@ class RemotePrompts:
         for *_, warning in itertools.islice(find_markup(content), 1):
             warn(warning)
         if not self._guard.speakable(content):
-            raise HiggsError("There is nothing to say: the text has no letter or digit. Enter some text.")
+            raise HiggsError("There is nothing to speak: the text has no letters or digits. Enter some text.")
         return content

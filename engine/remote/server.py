@@ -74,9 +74,9 @@ class Server:
     def lacks(self) -> str:
         """What it cannot do, as a sentence that goes on from its name; empty where it can do all."""
         if self.kind is Kind.HOSTED:
-            return "takes no seed, no sampling settings and no limit of frames: each run sounds different."
+            return "ignores seed, sampling settings and max_frames, so each run sounds different."
         if self.kind is Kind.OTHER:
-            return "is not known here: it may ignore seed, sampling settings and reference clips."
+            return "is of an unknown kind and may ignore seed, sampling settings and reference clips."
         return ""
 
     def body(self, said: RemoteSequence) -> dict[str, Any]:
@@ -91,8 +91,8 @@ class Server:
         if self.kind is Kind.HOSTED:
             if len(said.content) > HOSTED_CHARACTERS:
                 raise Refusal(
-                    f"takes {HOSTED_CHARACTERS} characters at a time, and a chunk has {len(said.content)}. "
-                    "Set chunk_seconds above 0, so that the text is split."
+                    f"accepts {HOSTED_CHARACTERS} characters at a time, but a chunk has {len(said.content)}. Set "
+                    "chunk_seconds above 0 to split the text."
                 )
             return body
         params = said.params
@@ -119,7 +119,7 @@ class Server:
             raise error_of(answer, self.address.variable)
         frames = pcm.to_frames(_sound(answer))
         if not len(frames):
-            raise Failing("answered with a sound of no length.")
+            raise Failing("answered with empty audio.")
         yield Spoken(frames, self._has_ended(said, len(frames), answer.headers.get("X-Finish-Reason")))
 
     def _streamed(self, said: RemoteSequence, events: Iterable[Mapping[str, Any]]) -> Iterator[Spoken]:
@@ -139,7 +139,7 @@ class Server:
             elif kind == "speech.audio.done":
                 last = _frames(left + bytes(-len(left) % _FRAME_BYTES))
                 if not count + len(last):
-                    raise Failing("answered with a sound of no length.")
+                    raise Failing("answered with empty audio.")
                 yield Spoken(last, self._has_ended(said, count + len(last), event.get("finish_reason")))
                 return
         raise Broken("closed the connection in the middle of its answer.")
@@ -198,8 +198,8 @@ def _sound(answer: Answer) -> torch.Tensor:
     except RuntimeError as error:  # soundfile's own
         raise no_sound(answer) from error
     except HiggsError as error:
-        raise Failing(f"answered with sound that cannot be used. {error}") from error
+        raise Failing(f"answered with unusable audio. {error}") from error
     mono = wav.mean(dim=0)
     if not bool(mono.isfinite().all()):
-        raise Failing("answered with sound that holds values that are not numbers.")
+        raise Failing("answered with audio that contains invalid values (NaN or infinity).")
     return resample(mono, rate, SAMPLE_RATE)

@@ -67,7 +67,7 @@ class ServerPoolSession(PoolSession):
 
     @property
     def report(self) -> Report:
-        lost = [f"{member.label} {member.error} The others spoke its part." for member in self._pool.lost]
+        lost = [f"{member.label} {member.error} The others took over its part." for member in self._pool.lost]
         return Report(_described(self.chunks.items()), (*self._notes, *lost))
 
     def drop(self, *sequences: Sequence) -> None:
@@ -90,7 +90,7 @@ class ServerPoolSession(PoolSession):
         if len(lost) == 1:
             return HiggsError(f"{lost[0].label} {lost[0].error}")
         told = " ".join(f"{member.label} {member.error}" for member in lost)
-        return HiggsError(f"No server is left that could speak. {told}")
+        return HiggsError(f"No server is left to speak. {told}")
 
     def _work(self, member: Member):
         """A thread: one call to a server after another."""

@@ -127,7 +127,7 @@ class Server:
     async def _add_voice(self, request: web.Request) -> web.Response:
         form = parse_form(await request.read(), request.headers.get("Content-Type", ""))
         if not {"name", "audio_sample"} <= form.keys():
-            raise BadCall("send a form with name, audio_sample (a sound file) and, if you can, ref_text.")
+            raise BadCall("send a form with name, audio_sample (a sound file) and, if possible, ref_text.")
         try:
             name, text = form["name"].decode(), form.get("ref_text", b"").decode()
         except UnicodeDecodeError:
@@ -145,7 +145,7 @@ class Server:
 
     async def _end_of(self, request: web.Request) -> web.Response:
         if (end := self._ends.get(request.match_info["id"])) is None:
-            raise BadCall("there is no such stream, or it has not ended.", "id", 404)
+            raise BadCall("there is no such stream, or it has not ended yet.", "id", 404)
         return web.json_response({"id": request.match_info["id"], "finish_reason": end})
 
     async def _speech(self, request: web.Request) -> web.StreamResponse:
@@ -266,7 +266,7 @@ class Server:
     @contextlib.contextmanager
     def _one_call(self):
         if self._calls >= self._limits.calls:
-            raise BadCall("the server has as many calls as it takes. Try again soon.", None, 503, "overloaded")
+            raise BadCall("the server has reached its limit of calls. Try again soon.", None, 503, "overloaded")
         self._calls += 1
         try:
             yield
@@ -282,5 +282,5 @@ def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
     except HiggsError as error:
         raise BadCall(str(error), param) from error
     except RuntimeError as error:  # soundfile's own
-        raise BadCall(f"the clip cannot be read as sound ({error}). Send WAV or FLAC.", param) from error
+        raise BadCall(f"the clip cannot be read as audio ({error}). Send WAV or FLAC.", param) from error
     return clip

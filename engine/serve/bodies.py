@@ -24,7 +24,7 @@ def check_head(request: web.Request) -> None:
     if (request.content_length or 0) > MOST_BYTES:
         raise BadCall(f"the body is larger than {MOST_BYTES >> 20} MB. Send a shorter clip.", None, 413)
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise BadCall("the body has a Content-Encoding. Send it as it is.", None, 415)
+        raise BadCall("the body has a Content-Encoding. Send it without one.", None, 415)
     if (charset := request.charset or "").lower() not in _UTF8:
         raise BadCall(f"the body's charset is {charset[:40]!r}. Send UTF-8.", None, 415)
 

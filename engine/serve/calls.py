@@ -80,7 +80,7 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     stream = _stream(body)
     clip, voice = _clip(body), _string(body, "voice") or _string(body, "speaker") or DEFAULT_VOICE
     if clip and voice not in STOCK_VOICES:
-        raise BadCall("a call has a voice or a reference, not both. Leave one of them out.", "voice")
+        raise BadCall("a call may have a voice or a reference, but not both. Remove one.", "voice")
     tag = _speed_tag(body, knows_tag)
     begins = _LEADING.match(text)
     if tag and not (begins and any(delivery_slot(own[0]) == "speed" for own in TAG_LIKE.finditer(begins[0]))):
@@ -97,7 +97,8 @@ def bounded(param: str, text: str, most_characters: int) -> None:
     """Raises BadCall for a text that is too long."""
     if len(text) > most_characters:
         raise BadCall(
-            f"{param} has {len(text)} characters; this server takes {most_characters}. Send less at a time.",
+            f"{param} has {len(text)} characters, but this server accepts at most {most_characters}. Send less at a "
+            "time.",
             param,
             code="input_too_long",
         )
@@ -112,7 +113,8 @@ def _text(body: Mapping, most_characters: int) -> str:
     if len(text) + silence / LETTER_SECONDS > most_characters:
         raise BadCall(
             f"input has {len(text)} characters and {silence:g} s of pauses, which count as "
-            f"{math.ceil(silence / LETTER_SECONDS)} more; this server takes {most_characters}. Send less at a time.",
+            f"{math.ceil(silence / LETTER_SECONDS)} more, but this server accepts at most {most_characters}. Send "
+            "less at a time.",
             "input",
             code="input_too_long",
         )
@@ -131,7 +133,7 @@ def _stream(body: Mapping) -> str:
 def _clip(body: Mapping) -> Clip | None:
     references = body.get("references") or []
     if not isinstance(references, list) or len(references) > 1 or not all(isinstance(r, Mapping) for r in references):
-        raise BadCall("references must be a list of one object with audio_path and text.", "references")
+        raise BadCall("references must be a list with one object that has audio_path and text.", "references")
     if not references:
         return _decoded("ref_audio", body.get("ref_audio"), body.get("ref_text"))
     (given,) = references
@@ -142,10 +144,10 @@ def _clip(body: Mapping) -> Clip | None:
 def _decoded(param: str, sound: object, transcript: object) -> Clip | None:
     if sound is None:
         if transcript:
-            raise BadCall("there is a transcript and no clip. Send the clip as well.", param)
+            raise BadCall("there is a transcript but no clip. Send the clip as well.", param)
         return None
     if not isinstance(sound, str) or not isinstance(transcript or "", str):
-        raise BadCall("a reference is a data URI or base64, and its text.", param)
+        raise BadCall("a reference must contain its audio, as a data URI or base64, and its text.", param)
     head, _, data = sound.partition(",") if sound.startswith("data:") else ("", "", sound)
     if head and not head.endswith(";base64"):
         raise BadCall("a data URI must be base64: data:audio/wav;base64,...", param)
@@ -155,8 +157,8 @@ def _decoded(param: str, sound: object, transcript: object) -> Clip | None:
         return Clip(base64.b64decode(data, validate=True), str(transcript or ""))
     except (binascii.Error, ValueError):
         raise BadCall(
-            "the clip is not base64. Send the sound itself, as a data URI or base64; this server opens no path and no "
-            "URL for its callers.",
+            "the clip is not base64. Send the audio itself, as a data URI or base64; this server does not open paths "
+            "or URLs for callers.",
             param,
         ) from None
 
@@ -189,7 +191,7 @@ def _speed_tag(body: Mapping, knows_tag: Callable[[str], bool]) -> str:
     speed = 1.0 if asked is None else _number("speed", asked, 0.25, 4.0)
     tag = next(tag for most, tag in _SPEEDS if speed <= most)
     if tag and not knows_tag(tag):
-        raise BadCall("this model speaks at one speed. Leave speed out.", "speed")
+        raise BadCall("this model has only one speed. Omit speed.", "speed")
     return tag
 
 

@@ -36,11 +36,11 @@ def serve(
     key = key or os.environ.get(KEY_VARIABLE, "")
     if not key and not is_loopback(host):
         raise HiggsError(
-            f"{host} can be reached from other machines, so callers must have a key. Give one with --api-key or in the "
-            f"environment variable {KEY_VARIABLE}, or serve at 127.0.0.1."
+            f"{host} can be reached from other machines, so callers need a key. Set one with --api-key or the "
+            f"environment variable {KEY_VARIABLE}, or use --host 127.0.0.1."
         )
     if voices is not None and not voices.is_dir():
-        raise HiggsError(f"{voices} is not a folder. Give the folder of the voices, or leave --voices out.")
+        raise HiggsError(f"{voices} is not a folder. Choose the folder with your voices, or omit --voices.")
     speaker = Speaker(engine)
     try:
         server = Server(speaker, VoiceFolder(voices), engine.model, engine.knows_tag, limits, key, told_card(engine))
@@ -50,7 +50,7 @@ def serve(
                 server.app(), host=host, port=port, print=lambda line: None, access_log=None, handler_cancellation=True
             )
         except (OSError, OverflowError) as error:  # the latter of a port above 65535
-            raise HiggsError(f"{host}:{port} cannot be served ({error}). Choose another --port.") from error
+            raise HiggsError(f"the server cannot use {host}:{port} ({error}). Choose another --port.") from error
     finally:
         speaker.close()
 

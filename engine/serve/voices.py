@@ -57,11 +57,11 @@ class VoiceFolder:
     def add(self, name: str, voice: Voice) -> str:
         """Saves a voice into the folder -> its name. Raises BadCall for a name that is taken or no name of a file."""
         if self._folder is None:
-            raise BadCall("this server keeps no voices. Start it with --voices FOLDER.", "name")
+            raise BadCall("this server has no voice folder. Start it with --voices FOLDER.", "name")
         if not _NAME.fullmatch(name) or name.endswith((".", " ")) or len(name.encode()) > _MOST_BYTES:
-            raise BadCall("a voice's name has letters, digits, spaces, _ . and -, 64 at most.", "name")
+            raise BadCall("a voice name may have up to 64 letters, digits, spaces, _ . and -.", "name")
         if name.casefold() in {*self._files(), *STOCK_VOICES}:
-            raise BadCall(f"there is a voice {name!r} already. Choose another name, or delete it.", "name", 409)
+            raise BadCall(f"a voice named {name!r} already exists. Choose another name, or delete it.", "name", 409)
         voice.save(self._folder / f"{name}{_SAVED}")
         return name
 
@@ -69,7 +69,9 @@ class VoiceFolder:
         """Removes a saved voice of the folder. Raises BadCall for one that is not there, or a clip."""
         path = self.find(name)
         if path.suffix != _SAVED or path.parent != self._folder:
-            raise BadCall(f"{name!r} is a clip that was put there by hand. Only saved voices can be deleted.", "name")
+            raise BadCall(
+                f"{name!r} is a clip that was put into the folder by hand. Only saved voices can be deleted.", "name"
+            )
         path.unlink()
         self._made.pop(path, None)
 

@@ -76,7 +76,7 @@ def bench(config: EngineConfig) -> dict:
     rows, skipped, read = [], [], 0.0
     if not config.model and device_of(config.device).type == "cpu":
         config = replace(config, model=str(EMBEDDED))
-        skipped.append("the published shapes would take minutes on a CPU. Give --model for a checkpoint of your own.")
+        skipped.append("the published shapes would take minutes on a CPU. Use --model to time your own checkpoint.")
     for family in ("",) if config.model else PUBLISHED:
         with contextlib.ExitStack() as stack:
             folder = config.model
@@ -227,4 +227,4 @@ def _unfit(engine: Engine) -> str:
     if engine.device.type != "cuda":
         return ""
     free, needs = torch.cuda.mem_get_info(engine.device)[0], engine.planned_bytes + _SPARE
-    return f"{engine.family} needs {needs / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free." if needs > free else ""
+    return f"{engine.family} needs {needs / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free." if needs > free else ""

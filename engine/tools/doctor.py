@@ -101,12 +101,12 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
     report = Report(str(folder), versions={"higgs-tts": VERSION, **versions()})
     if not folder.is_dir() and not is_gguf(folder):
         report.problems.append(f"{folder} is not a folder.")
-        report.advice = "Give the folder that contains config.json and the .safetensors files."
+        report.advice = "Choose the folder that contains config.json and the .safetensors files."
         return report
     report.files, deeper = _files(folder)
     if deeper:
         more = f" and {len(deeper) - _SHOWN:,} more" if len(deeper) > _SHOWN else ""
-        report.notes.append(f"More than {_DEPTH} levels deep and not looked at: {', '.join(deeper[:_SHOWN])}{more}.")
+        report.notes.append(f"Not checked, because more than {_DEPTH} levels deep: {', '.join(deeper[:_SHOWN])}{more}.")
     place = _try(report, lambda: checkpoint_place(folder)) or folder
     lacks = _try(report, lambda: missing_parts(place)) or []
     report.problems += lacks
@@ -220,17 +220,17 @@ def _describe_tokenizer(report: Report, path: Path, model: ModelConfig | None) -
 
 def _advice(report: Report, lacks: list[str]) -> str:
     if not report.problems:
-        return "Nothing to do: the engine can load this folder."
+        return "Nothing to do: this folder can be loaded."
     folder = Path(report.folder)
     if not report.family:
         # The folder itself may look complete by its files' names; then it is what is in them that is wrong.
         found = [found.path for found in find_checkpoints([folder], _DEPTH) if found.complete and found.path != folder]
         if found:
-            return f"Give the folder of a checkpoint: {', '.join(map(str, found))}."
+            return f"Choose a checkpoint folder: {', '.join(map(str, found))}."
         if (folder / ADAPTER_SETTINGS).is_file():
-            return "This is a LoRA. Give the folder of the model that it was trained on; say takes the LoRA by --lora."
+            return "This is a LoRA. Choose the folder of the model it was trained on; load the LoRA with say --lora."
         if _is_codec(folder):
-            return "This is a codec. Give the folder of the model that it belongs to."
+            return "This is a codec. Choose the folder of the model it belongs to."
     if any(FETCH in problem for problem in report.problems):
         return f"Run '{FETCH}' in this folder, or download the files named above."
     if lacks:

@@ -25,7 +25,7 @@ def read_film(path: str) -> tuple[np.ndarray, int]:
     Raises HiggsError for a file without sound.
     """
     if not Path(path).is_file():
-        raise HiggsError(f"There is no film and no sound file at {path}.")
+        raise HiggsError(f"There is no film or sound file at {path}. Check the path.")
     samples = bytearray()  # interleaved float32; it grows without a second copy, whatever the header claims
     try:
         with import_optional("soundfile", "SoundFile")(path) as file:
@@ -37,7 +37,7 @@ def read_film(path: str) -> tuple[np.ndarray, int]:
         samples.clear()
         rate, channels = _decode(path, samples)
     if not samples:
-        raise HiggsError(f"{path} holds no sound. Give a film or a sound file.")
+        raise HiggsError(f"{path} has no sound. Choose a film with sound, or a sound file.")
     check_rate(rate, path)
     return np.frombuffer(samples, np.float32).reshape(-1, channels).T, rate
 
@@ -45,7 +45,7 @@ def read_film(path: str) -> tuple[np.ndarray, int]:
 def _check_length(path: str, samples: bytearray, a_second: int) -> None:
     if len(samples) > 4 * a_second * MOST_FILM_SECONDS:
         hours = MOST_FILM_SECONDS / 3600
-        raise HiggsError(f"{path} holds more than {hours:g} hours of sound. Cut it into shorter films.")
+        raise HiggsError(f"{path} has more than {hours:g} hours of sound. Cut it into shorter films.")
 
 
 def _decode(path: str, samples: bytearray) -> tuple[int, int]:
@@ -60,7 +60,7 @@ def _decode(path: str, samples: bytearray) -> tuple[int, int]:
                     samples += part.to_ndarray().tobytes()
                     _check_length(path, samples, rate * channels)
     except (import_optional("av", "FFmpegError"), ValueError) as error:  # ValueError: channels or rate change
-        raise HiggsError(f"{path} cannot be read as sound ({error}). Give a film or a sound file.") from error
+        raise HiggsError(f"{path} cannot be read as audio ({error}). Choose a film or a sound file.") from error
     return rate, channels
 
 
@@ -71,7 +71,10 @@ def film_voices(
     clips = cut_references(sheet.cues, torch.from_numpy(film[0]), film[1], speakers)
     for speaker in speakers:
         if speaker not in clips:
-            print(f"warning: {speaker or 'Who has no name'} cannot be heard clearly in the film", file=sys.stderr)
+            print(
+                f"warning: the film has no clear second of {speaker or 'the unnamed speaker'} speaking alone",
+                file=sys.stderr,
+            )
     return {
         speaker: engine.encode_voice(clip.wav, SAMPLE_RATE, None if translated else clip.transcript, speaker)
         for speaker, clip in clips.items()

@@ -23,7 +23,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     try:
         with write_errors(path):
             if path.exists() and (not path.is_dir() or any(one != partial for one in path.iterdir())):
-                raise HiggsError(f"{path} already exists. Give a new folder, or delete what is there.")
+                raise HiggsError(f"{path} already exists. Choose a new folder, or empty this one.")
         with write_errors(path), sole_writer(path, f"{_PART}/{_LOCK}"):
             is_ours = True
             for left in _inside(partial):

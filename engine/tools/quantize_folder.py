@@ -31,12 +31,12 @@ def quantize_folder(folder: Path, out: Path, weights: str) -> Path:
     checkpoint = inspect(folder)
     require_whole(checkpoint)
     if not checkpoint.folder.is_dir():
-        raise HiggsError(f"{checkpoint.folder} is not a folder. Give the folder of the published model.")
+        raise HiggsError(f"{checkpoint.folder} is not a folder. Choose the folder of the published model.")
     if checkpoint.talker.weights:
-        raise HiggsError(f"{folder} holds {checkpoint.talker.weights} weights already. Give the published model.")
+        raise HiggsError(f"{folder} already contains {checkpoint.talker.weights} weights. Choose the published model.")
     require_quantizable(checkpoint, weights)
     if checkpoint.folder.resolve() in out.resolve().parents:
-        raise HiggsError(f"{out} lies inside {folder}. Give a folder outside it.")
+        raise HiggsError(f"{out} is inside {folder}. Choose a folder outside it.")
     with new_folder(out) as partial:
         write_tensors(partial / WEIGHTS, _entries(checkpoint, weights))
         for path in checkpoint.folder.iterdir():

@@ -31,7 +31,7 @@ def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSh
     try:
         data = read_whole(path, MOST_TEXT_BYTES)
     except OSError as error:
-        raise HiggsError(f"{path} cannot be read ({error}). Give an SRT or VTT file.") from error
+        raise HiggsError(f"{path} cannot be read ({error}). Choose an SRT or VTT file.") from error
     try:
         sheet = read_cues(decode_text(data), anyone=anyone, knows_tag=knows_tag)
     except HiggsError as error:
@@ -49,7 +49,7 @@ def _read(path: Path) -> str:
         text = read_whole(path, MOST_TEXT_BYTES).decode("utf-8-sig")  # Windows begins files with a mark
         return text.replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise HiggsError(f"{path} cannot be read ({error}). Give a text file in UTF-8.") from error
+        raise HiggsError(f"{path} cannot be read ({error}). Choose a text file in UTF-8.") from error
 
 
 def print_any_letter() -> None:

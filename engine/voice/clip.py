@@ -34,7 +34,7 @@ def _mono(wav: Wave) -> torch.Tensor:
     wav = torch.as_tensor(wav).detach().to("cpu", torch.float32)
     if wav.ndim not in (1, 2):
         raise HiggsError(
-            f"The reference clip has the shape {list(wav.shape)}; give one clip of the shape [channels, samples]."
+            f"The reference clip has the shape {list(wav.shape)}, but [channels, samples] is needed. Use one clip."
         )
     return wav.mean(dim=0) if wav.ndim == 2 and wav.shape[0] else wav.reshape(-1)
 
@@ -91,8 +91,8 @@ def _samples(file: Any, what: str, most: float) -> np.ndarray:
 
 
 def _too_long(what: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> HiggsError:
-    why = "makes cloning unstable. Trim it to 5 to 30 seconds of clear speech, and its transcript with it."
-    why = why if most == MAX_CLIP_SECONDS else "is not read. Cut it into parts."
+    why = "makes cloning unstable. Trim it to 5 to 30 seconds of clear speech, and its transcript to match."
+    why = why if most == MAX_CLIP_SECONDS else "cannot be read. Cut it into parts."
     return HiggsError(f"{what} is {math.ceil(seconds * 10) / 10:.1f} s long; more than {most:.0f} s {why}")
 
 
@@ -124,24 +124,24 @@ def check_clip(wav: Wave, sample_rate: int) -> None:
         raise HiggsError(f"The reference clip has a sample rate of {sample_rate}. Load the audio file again.")
     mono = _mono(wav)
     if mono.numel() == 0:
-        raise HiggsError("The reference clip is empty. Give a clip of 5 to 30 seconds of clear speech.")
+        raise HiggsError("The reference clip is empty. Use a clip of 5 to 30 seconds of clear speech.")
     bad = int((~torch.isfinite(mono)).sum())
     if bad:
         raise HiggsError(
-            f"The reference clip holds {bad} samples that are not numbers (NaN or infinite). "
-            "Check the node that made it, or load the audio file again."
+            f"The reference clip has {bad} samples that are not numbers (NaN or infinite). Check the node that made "
+            "it, or load the audio file again."
         )
     seconds = mono.numel() / sample_rate  # told rounded away from the limit, else 30.02 would read as 30.0
     if seconds < MIN_CLIP_SECONDS:
         raise HiggsError(
             f"The reference clip is {math.floor(seconds * 100) / 100:.2f} s long, too short to clone a voice from. "
-            "Give 5 to 30 seconds of clear speech."
+            "Use 5 to 30 seconds of clear speech."
         )
     if seconds > MAX_CLIP_SECONDS:
         raise _too_long("The reference clip", seconds)
     peak = float(mono.abs().max())
     if peak < SILENCE_PEAK:
-        raise HiggsError("The reference clip is silent. Give a clip with audible speech.")
+        raise HiggsError("The reference clip is silent. Use a clip with audible speech.")
 
 
 def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:

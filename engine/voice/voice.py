@@ -143,27 +143,27 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], int]]:
             shape = file.get_slice("codes").get_shape()
             if len(shape) != 2 or not 0 < shape[0] <= MOST_VOICE_FRAMES or shape[1] > FRAME_SAMPLES:
                 raise HiggsError(
-                    f"{path}: voice codes must have the shape [frames, codebooks], {MOST_VOICE_FRAMES} frames at most, "
-                    f"not {shape}. Create the voice again from its clip."
+                    f"{path}: voice codes must have the shape [frames, codebooks] with at most {MOST_VOICE_FRAMES} "
+                    f"frames, not {shape}. Create the voice again from its clip."
                 )
             yield file, metadata, shape[0]
     except (SafetensorError, OSError) as error:
         raise HiggsError(
-            f"{path} is not a voice file: it cannot be read as safetensors ({shown_name(str(error))}). "
-            "Choose a file that was saved as a Higgs voice; an audio clip has to be turned into a voice first."
+            f"{path} is not a voice file: it cannot be read as safetensors ({shown_name(str(error))}). Choose a saved "
+            "Higgs voice; an audio clip must be turned into a voice first."
         ) from error
 
 
 def _check_metadata(path: Path, metadata: dict[str, str], names: list[str]) -> None:
     if metadata.get("format") != FORMAT or "codes" not in names:
         raise HiggsError(
-            f"{path} is a safetensors file of {len(names)} tensors, but not a Higgs voice; it may hold model weights. "
-            "Choose a file that was saved as a Higgs voice."
+            f"{path} is a safetensors file with {len(names)} tensors, but not a Higgs voice; it may contain model "
+            "weights. Choose a saved Higgs voice."
         )
     version = metadata.get("format_version", "")
     if version != str(FORMAT_VERSION):
         raise HiggsError(
-            f"{path} is a voice of format version {shown(version)}; this pack reads version {FORMAT_VERSION}. "
+            f"{path} is a voice of format version {shown(version)}, but this pack reads version {FORMAT_VERSION}. "
             "Update the pack, or create the voice again from its clip."
         )
     for key, value in (("sample_rate", SAMPLE_RATE), ("frame_rate", FRAME_RATE)):

@@ -212,7 +212,7 @@ def test_three_clicks_to_speech(fresh_browser, name):
     _, status, kind, sound = browser.player()
     assert status == 200 and kind.startswith("audio/") and len(sound) > 50_000
     info = browser.page.evaluate(SHOWN, "HiggsTTSLines" if name == "lines" else "PreviewAny")
-    assert "Complete." in info or "on time as spoken" in info, info
+    assert "Complete." in info or "on time without changes" in info, info
     assert "Model: embedded" in info and "Warning" not in info, info
     assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
 

@@ -54,7 +54,7 @@ def test_folders_that_hold_no_whole_checkpoint(comfy, workflow, still_works):
         (root / name).mkdir()
         (root / name / "config.json").write_text(json.dumps(config))
     refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "whisper"})), "'whisper'")
-    refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "half"})), "half", "not complete", "tokenizer.json")
+    refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "half"})), "half", "incomplete", "tokenizer.json")
 
 
 def test_a_damaged_checkpoint(comfy, workflow, still_works):

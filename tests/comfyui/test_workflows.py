@@ -204,7 +204,7 @@ def test_a_book_goes_on_where_it_was_stopped(fresh, template):
     outcome = run("stopped", stop)
     assert sent and outcome.data("execution_interrupted") and made("stopped") == {}
     report = run("stopped").text("HiggsTTSBook")
-    assert "2 chapters, " in report and "01 One.flac: " in report and " chunks spoken before" in report, report
+    assert "2 chapters, " in report and "01 One.flac: " in report and " chunks reused" in report, report
     assert " 0 chunks spoken before" not in report and "Warning" not in report, report
     outcome = run("whole")
     report = outcome.text("HiggsTTSBook")

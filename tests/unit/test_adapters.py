@@ -157,7 +157,7 @@ class TestFiles:
         shutil.copytree(adapter, tmp_path / "anna")
         settings = json.loads((adapter / "adapter_config.json").read_text()) | {"alpha_pattern": {"(": 4}}
         (tmp_path / "anna" / "adapter_config.json").write_text(json.dumps(settings))
-        with pytest.raises(HiggsError, match=r"anna: alpha_pattern holds '\('"):
+        with pytest.raises(HiggsError, match=r"anna: alpha_pattern contains '\('"):
             inspect(base, adapters=[Adapter(tmp_path / "anna")])
 
     def test_a_fingerprint_is_of_all_that_counts(self, made, tmp_path, monkeypatch):
@@ -247,7 +247,7 @@ class TestRefused:
     def test_of_another_kind(self, made, tmp_path):
         base, adapter, _ = made("v3")
         image = {"unet.down.0.lora_A.weight": torch.ones(2, 4), "unet.down.0.lora_B.weight": torch.ones(4, 2)}
-        with pytest.raises(HiggsError, match=r"none of its 2 tensors fits.*'unet\.'"):
+        with pytest.raises(HiggsError, match=r"none of its 2 tensors match.*'unet\.'"):
             inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", image))])
 
     @pytest.mark.parametrize("lost", ["A", "B"])
@@ -255,7 +255,7 @@ class TestRefused:
         base, adapter, _ = made("v3")
         tensors = load_file(adapter / "adapter_model.safetensors")
         del tensors[next(key for key in tensors if f"lora_{lost}" in key)]
-        with pytest.raises(HiggsError, match=r"lora_[AB]\.weight alone does not tell what to change"):
+        with pytest.raises(HiggsError, match=r"lora_[AB]\.weight alone does not say what to change"):
             inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", tensors))])
 
     def test_a_file_that_is_not_there_or_cut_short(self, made, tmp_path):

@@ -466,7 +466,7 @@ def test_the_last_bytes_of_a_file_count_too(tmp_path, full_disk, kind):
 def test_a_chapter_on_a_full_disk_is_told_with_the_space(tmp_path, full_disk):
     with (
         full_disk(20_000),
-        pytest.raises(HiggsError, match=r"01 One\.flac could not be written: .*\. [0-9,]+ MB are free"),
+        pytest.raises(HiggsError, match=r"01 One\.flac could not be written: .*\. Only [0-9,]+ MB are free"),
     ):
         narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, {"": Voice(torch.zeros(50, 8).long())})
     assert not list(tmp_path.rglob("*.part"))

@@ -246,7 +246,7 @@ LOCKED = """<encryption xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:Ciphe
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"META-INF/container.xml": None}, r"container.xml is missing in it"),
+        ({"META-INF/container.xml": None}, r"container.xml is missing"),
         ({"OEBPS/book.opf": "<package"}, r"cannot be read as an EPUB"),
         ({"OEBPS/book.opf": b'<?xml encoding="unicode_escape"?><p>\xe9\\ud800</p>'}, r"has nothing to read aloud"),
         ({"OEBPS/book.opf": '<?xml version="1.0" encoding="no-such"?><package'}, r"cannot be read as an EPUB"),
@@ -268,14 +268,14 @@ def test_files_that_are_no_books(tmp_path):
     (tmp_path / "book.epub").write_text("no zip")
     (tmp_path / "empty.txt").write_text(" \n* * *\n")
     for name, told in (
-        ("book.pdf", r"Give a file that ends in \.txt"),
-        ("none.txt", "cannot be read"),
+        ("book.pdf", r"Choose a file ending in \.txt"),
+        ("none.txt", "does not exist"),
         ("book.epub", "cannot be read as an EPUB"),
         ("empty.txt", "nothing to read aloud"),
     ):
         with pytest.raises(HiggsError, match=rf"{name}.*{told}"):
             read_book(tmp_path / name)
-    with pytest.raises(HiggsError, match="Give a script as a text file"):
+    with pytest.raises(HiggsError, match="a script must be a text file"):
         read_book(tmp_path / "book.epub", is_script=True)
 
 

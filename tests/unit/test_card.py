@@ -26,7 +26,7 @@ def test_without_a_card_nothing_is_limited(tmp_path):
 def test_a_language_that_it_lacks_is_warned_about_in_a_sentence(tmp_path):
     one = card(tmp_path, languages=["en"])
     assert one.warnings(ENGLISH + " 😀 12") == ()
-    assert one.warnings("你好，世界。") == ("This checkpoint speaks English only; Chinese text will come out wrong.",)
+    assert one.warnings("你好，世界。") == ("This checkpoint speaks only English; Chinese text will come out wrong.",)
     two = card(tmp_path, languages=["en-US", "de"])
     assert two.warnings("Wo ist der Bahnhof?") == ()
     (told,) = two.warnings("你好，世界。 Привет, как дела?")

@@ -239,7 +239,7 @@ SIGNS = [
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_chunk_is_signs_alone(seed):
-    """What has no letter or digit is not spoken, so such a chunk would end the speech of the whole text."""
+    """What has no letters or digits is not spoken, so such a chunk would end the speech of the whole text."""
     rng = random.Random(seed)
     for _ in range(60):
         pieces = rng.choices(

@@ -151,7 +151,7 @@ def test_a_worker_s_death_is_told_with_ray_s_reason(seats_of):
 
 def test_workers_of_different_models_are_refused(seats_of):
     seats, *_ = seats_of(About("model", "CPU", "here", 7), About("another", "CPU", "there", 8), count=2)
-    with pytest.raises(HiggsError, match=r"The model on there is not that of the other machines.*name a --dtype"):
+    with pytest.raises(HiggsError, match=r"The model on there differs from the other machines.*set --dtype"):
         seats.gather()
 
 
@@ -169,7 +169,7 @@ def narrate(*given):
 def test_without_ray_one_sentence_says_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert narrate("--ray") == narrate("--ray-actors", "2") == 2
-    assert capsys.readouterr().err.count("Install ray into the Python that runs this.") == 2
+    assert capsys.readouterr().err.count("Install ray in the Python that runs this pack.") == 2
 
 
 @needs_ray
@@ -194,4 +194,4 @@ def test_a_book_is_the_same_to_the_byte_though_a_worker_is_killed(tmp_path):
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(out.read_text())["ray"]
     assert (row["actors"], row["killed"], row["lost"], row["same_bytes"]) == (2, 1, 0, True)
-    assert row["files"] > 8 and any("died; others spoke its part" in warning for warning in row["warnings"])
+    assert row["files"] > 8 and any("died; others took over its part" in warning for warning in row["warnings"])

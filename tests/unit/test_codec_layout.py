@@ -186,7 +186,7 @@ def test_a_tensor_of_too_few_dimensions_is_named(tensors):
 
 def test_an_unexpected_tensor_is_named(tensors):
     tensors["acoustic_decoder.block.5.snake1.alpha"] = torch.zeros(1)
-    assert problems(tensors) == ["codec.bin: acoustic_decoder.block.5.snake1.alpha is not a tensor of the codec."]
+    assert problems(tensors) == ["codec.bin: acoustic_decoder.block.5.snake1.alpha does not belong to the codec."]
 
 
 def test_problems_of_an_old_file_carry_its_own_names(tensors):
@@ -197,7 +197,7 @@ def test_problems_of_an_old_file_carry_its_own_names(tensors):
     assert problems(old) == [
         "codec.bin: fc_post2.bias is missing.",
         "codec.bin: decoder_2.model.6.alpha has the shape [3], not [1, 2, 1].",
-        "codec.bin: decoder_2.model.8.weight is not a tensor of the codec.",
+        "codec.bin: decoder_2.model.8.weight does not belong to the codec.",
     ]
 
 

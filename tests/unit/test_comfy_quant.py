@@ -107,7 +107,7 @@ def test_doctor_names_layout_bits_and_what_becomes_of_it(tmp_path):
     percent = float(report.packed.split(" by ")[1].split("%")[0])
     assert 0.2 < percent < 2
     report = examine(write(tmp_path / "b", "int8_tensorwise", only=lambda name: "mlp" in name)[0])
-    assert report.packed == "21 matrices int8_tensorwise (8 bits a weight); kept as they are"
+    assert report.packed == "21 matrices int8_tensorwise (8 bits a weight); used unchanged"
 
 
 def spoil(folder, change):
@@ -144,5 +144,5 @@ def test_a_wrong_scale_is_heard_of_before_it_is_heard(tmp_path):
     folder = spoil(
         write(tmp_path / "a", "float8_e4m3fn")[0], lambda t: t.update({f"{MATRIX}.weight_scale": torch.tensor(9.0)})
     )
-    with pytest.raises(HiggsError, match=rf"converted wrongly: {MATRIX}\.weight"):
+    with pytest.raises(HiggsError, match=rf"converted incorrectly: {MATRIX}\.weight"):
         Engine(EngineConfig(folder, device="cpu")).open()

@@ -125,7 +125,7 @@ def test_a_name_that_comes_once_counts_where_every_cue_has_one():
 
 def test_who_has_a_voice():
     text = cues_of("Ann: One.", "Bob: Two.", "Bob: Three.", "[Ann] Four.")
-    with pytest.raises(HiggsError, match=r"Bob has no voice. Names with one: Ann."):
+    with pytest.raises(HiggsError, match=r"Bob has no voice. Names with a voice: Ann."):
         read_cues(text, known=["Ann"])
     assert [who for cue in said_in(text, known=["Ann"], anyone=True) for who, _ in cue] == ["Ann", "Bob", "Bob", "Ann"]
     declared = "Ann = 1\nBob = ruth\n\n" + text
@@ -162,15 +162,15 @@ Good &lt;day&gt;.
 @pytest.mark.parametrize(
     ("times", "why"),
     [
-        ("00:00:O3,000 --> 00:00:04,000", "cannot be read as its times"),
-        ("00:00:03,000 -->", "cannot be read as its times"),
-        ("00:00:05,000 --> 00:00:04,000", "ends before it begins"),
-        ("00:00:03,000 -> 00:00:04,000", "cannot be read as its times"),
-        ("00:00:03,000 \u2192 00:00:04,000", "cannot be read as its times"),
-        ("00:00:03,000 => 00:00:04,000", "cannot be read as its times"),
-        ("00:00:03,000 \u2013> 00:00:04,000", "cannot be read as its times"),
-        ("00:00:03,000 00:00:04,000", "cannot be read as its times"),
-        (f"{'9' * 5000}:00:03,000 --> 00:00:04,000", "cannot be read as its times"),
+        ("00:00:O3,000 --> 00:00:04,000", "is not a valid pair of times"),
+        ("00:00:03,000 -->", "is not a valid pair of times"),
+        ("00:00:05,000 --> 00:00:04,000", "ends before it starts"),
+        ("00:00:03,000 -> 00:00:04,000", "is not a valid pair of times"),
+        ("00:00:03,000 \u2192 00:00:04,000", "is not a valid pair of times"),
+        ("00:00:03,000 => 00:00:04,000", "is not a valid pair of times"),
+        ("00:00:03,000 \u2013> 00:00:04,000", "is not a valid pair of times"),
+        ("00:00:03,000 00:00:04,000", "is not a valid pair of times"),
+        (f"{'9' * 5000}:00:03,000 --> 00:00:04,000", "is not a valid pair of times"),
     ],
 )
 def test_a_cue_that_is_wrong_is_left_out_and_named(times, why):
@@ -179,7 +179,9 @@ def test_a_cue_that_is_wrong_is_left_out_and_named(times, why):
     assert [(cue.number, cue.turns[0].text) for cue in sheet.cues] == [(7, "One."), (9, "Three.")]
     (told,) = sheet.warnings
     assert told.startswith("Cue 8 (line 6) was left out: ") and why in told and len(told) < 200
-    with pytest.raises(HiggsError, match=rf"no cue is left\. Cue 8 \(line 2\) was left out: .*{why}\. Write times as"):
+    with pytest.raises(
+        HiggsError, match=rf"no usable cue is left\. Cue 8 \(line 2\) was left out: .*{why}\. Write times as"
+    ):
         read_cues(f"8\n{times}\nTwo.")
 
 
@@ -190,7 +192,7 @@ def test_times_that_are_said_are_text():
 
 @pytest.mark.parametrize("text", ["", "Hello.\nGood bye."])
 def test_a_text_without_cues_is_refused(text):
-    with pytest.raises(HiggsError, match="there are no cues: no line such as 00:00:01,000 --> "):
+    with pytest.raises(HiggsError, match="there are no cues: no line looks like 00:00:01,000 --> "):
         read_cues(text)
 
 

@@ -61,7 +61,7 @@ def test_damage_is_told_part_by_part(copy):
     (folder / "config.json").write_text('{"model_type": "higgs_audio_v2"}')
     report = examine(folder)
     assert len(report.problems) == 2 and not report.family
-    assert "another model" in report.problems[0] and "tokenizer.json" in report.problems[1]
+    assert "a different model" in report.problems[0] and "tokenizer.json" in report.problems[1]
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:5000])
     assert any("model.safetensors" in problem for problem in examine(folder).problems)
@@ -81,7 +81,7 @@ def test_a_wrong_folder_is_looked_at_two_levels_deep(tmp_path, written):
     (tmp_path / ".hidden" / "file").write_text("")
     report = examine(tmp_path)
     assert list(report.files) == [f"models/{number:03}.txt" for number in range(100)]
-    assert report.notes[-1] == "More than 2 levels deep and not looked at: models/tts/higgs."
+    assert report.notes[-1] == "Not checked, because more than 2 levels deep: models/tts/higgs."
     text = report.as_text()
     assert text.count("file: ") == 40 and "... and 60 more" in text and str(deep) not in text
     report = examine(tmp_path / "models")

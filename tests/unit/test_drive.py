@@ -87,7 +87,7 @@ def test_who_leaves_frees_the_row_and_changes_nobody(engine, voice):
 def test_what_cannot_be_said_is_refused_and_others_go_on(engine, voice):
     with calls_of(engine, 2) as call:
         stays = call(TEXTS[0], voice)
-        with pytest.raises(HiggsError, match="nothing to say"):
+        with pytest.raises(HiggsError, match="nothing to speak"):
             call(" ... ")
         with pytest.raises(HiggsError, match="which leaves less than"):
             call("word " * 400, voice, SamplingParams(chunk_seconds=0.0))

@@ -167,10 +167,10 @@ def test_what_does_not_fit_is_spoken_faster_then_stretched_then_shifted():
         "worst_late": 0.44, "worst_over": 0.44,
     }  # fmt: skip
     told = cue_lines(speech)
-    assert told[0] == "1  00:00:00,000  Ann: 1.50 s for 2.00 s: as spoken" and told[4].endswith("no words")
+    assert told[0] == "1  00:00:00,000  Ann: 1.50 s of speech for 2.00 s: unchanged" and told[4].endswith("no words")
     assert told[3].endswith("spoken very fast, stretched to 1.25 times the speed, ends 0.44 s late")
     assert cue_summary(speech) == (
-        "6 cues: 1 on time as spoken, 4 with one or more changes (3 spoken faster, 2 stretched, 1 beginning up to "
+        "6 cues: 1 on time without changes, 4 changed (3 spoken faster, 2 stretched, 1 starting up to "
         "0.44 s late, 1 ending up to 0.44 s late), 1 without words."
     )
     assert [(one.start, one.stop) for one in read_cues(speech.to_srt()).cues][3:] == [
@@ -185,10 +185,8 @@ def test_the_counts_of_a_summary_add_up():
     pytest.importorskip("av")
     cues = [cue(at, at + 1, text=words(30 if at == 3 else 5), number=at + 1) for at in range(4)]
     speech = speak_cues(Spoken(), cues, fit=ALL)
-    assert cue_summary(speech).startswith(
-        "4 cues: 3 on time as spoken, 1 with one or more changes (1 spoken faster, 1 str"
-    )
-    assert cue_summary(speak_cues(Spoken(), cues[:1], fit=ALL)) == "1 cue: 1 on time as spoken."
+    assert cue_summary(speech).startswith("4 cues: 3 on time without changes, 1 changed (1 spoken faster, 1 str")
+    assert cue_summary(speak_cues(Spoken(), cues[:1], fit=ALL)) == "1 cue: 1 on time without changes."
 
 
 def test_each_means_is_used_only_as_asked_and_where_there_is_one(monkeypatch):
@@ -206,7 +204,7 @@ def test_each_means_is_used_only_as_asked_and_where_there_is_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "av.filter", None)
     found, (warning,) = outcome(Spoken(), ALL)
     assert found[0] == ("very_fast", 1, 0)
-    assert warning.startswith("What does not fit its cue is not stretched: ") and "Install av" in warning
+    assert warning.startswith("Speech that is too long for its cue was not stretched: ") and "Install av" in warning
 
 
 def test_a_cue_with_a_pace_of_its_own_keeps_it_and_two_share_one():
@@ -247,7 +245,7 @@ def test_a_cue_that_ends_after_hours_is_refused_before_anything_is_spoken():
 
 
 def test_without_a_word_there_is_nothing_to_say():
-    with pytest.raises(HiggsError, match="no cue has a word"):
+    with pytest.raises(HiggsError, match="no cue contains anything to speak"):
         speak_cues(Spoken(), [CueTurns(1, 0, 1, "[door]", ())])
 
 
@@ -394,7 +392,7 @@ def test_the_terminal_speaks_a_file_over_its_film(engine, tmp_path, capsys):
     ]
     soundfile.write(tmp_path / "silent.wav", 0 * film[0, : 20 * SAMPLE_RATE].numpy(), SAMPLE_RATE)
     assert main([*command, "--film", str(tmp_path / "silent.wav")]) == 0
-    assert "warning: Bob cannot be heard clearly" in capsys.readouterr().err
+    assert "warning: the film has no clear second of Bob" in capsys.readouterr().err
     wav, _ = soundfile.read(out)
     assert len(wav) >= 20 * SAMPLE_RATE, "as long as the film"
     assert main([*command, "--script", "a.txt"]) == 2 and "only one of them" in capsys.readouterr().err
@@ -448,7 +446,7 @@ class TestFilmFiles:
         (tmp_path / "text.mp4").write_text("This is no film.")
         (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
         monkeypatch.setattr(Engine, "open", None)
-        for name, says in (("silent.mp4", "holds no sound"), ("text.mp4", "cannot be read"), ("no.mp4", "There is no")):
+        for name, says in (("silent.mp4", "has no sound"), ("text.mp4", "cannot be read"), ("no.mp4", "There is no")):
             for option in ("--film", "--bed"):
                 command = ["say", "--srt-in", str(tmp_path / "a.srt"), "--out", str(tmp_path / "a.wav")]
                 assert main([*command, option, str(tmp_path / name)]) == 2

@@ -246,7 +246,7 @@ def test_closing_from_another_thread_stops_speech_with_a_clear_error(engine):
 
 @pytest.mark.parametrize("text", ["", "   \n "])
 def test_empty_text_is_refused(engine, text):
-    with pytest.raises(HiggsError, match="nothing to say"):
+    with pytest.raises(HiggsError, match="nothing to speak"):
         engine.speak(text)
 
 

@@ -85,7 +85,7 @@ def test_q8_0_says_what_the_dequantised_original_says(made, dtype):
 
 
 def test_bits_are_never_fewer_than_the_file_s(made):
-    with pytest.raises(HiggsError, match=r"higgs_q8_0\.gguf holds q8_0 weights.*auto or int8"):
+    with pytest.raises(HiggsError, match=r"higgs_q8_0\.gguf contains q8_0 weights.*auto or int8"):
         Engine(EngineConfig(made["q8_0"][0], device="cpu", dtype="int4"))
     for dtype in ("int8", "fp32"):
         with Engine(EngineConfig(made["q4_k"][0], device="cpu", dtype=dtype)) as engine:
@@ -108,7 +108,7 @@ def test_doctor_names_layout_bits_and_the_error(made, name, told):
         assert not report.problems, report.problems
         head, _, percent = report.packed.partition(" by ")
         if name == "q8_0":
-            assert report.packed == f"{told}; kept as they are"
+            assert report.packed == f"{told}; used unchanged"
         else:
             assert head == f"{told}; rounded once more to int4, which changes layer 0" and float(percent[:-1]) < 12
         assert report.tokens and str(path) in report.tokenizer and report.files == {path.name: path.stat().st_size}
@@ -133,7 +133,7 @@ def test_it_is_listed_by_its_file(made, tmp_path):
     names = [f"{folder.name}/higgs_{name}.gguf" for name in ("bf16", "broken", "q8_0")]
     assert list(found) == names and [found[name].complete for name in names] == [True, False, True]
     assert found[names[0]].family == "v3" and "not a GGUF file" in found[names[1]].note
-    with pytest.raises(HiggsError, match=r"several models: higgs_bf16\.gguf, .*Give one of them"):
+    with pytest.raises(HiggsError, match=r"several models: higgs_bf16\.gguf, .*Choose one of them"):
         inspect(folder)
 
 
@@ -189,7 +189,7 @@ def test_rare_block_types_ask_for_the_gguf_package(tmp_path, monkeypatch):
     raw = TensorFile({"w": Place(tmp_path / "a", (2, 44), torch.uint8)})
     blocks = Blocks(raw, "w", (2, 64), BlockType("Q5_0", 32, 22, "int8"))
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(HiggsError, match=r"gguf has no usable .*Q8_0 file of the model, or install gguf"):
+    with pytest.raises(HiggsError, match=r"gguf cannot be used: .*Q8_0 file of the model, or install gguf"):
         blocks.dense("cpu")
 
 

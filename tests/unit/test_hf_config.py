@@ -161,7 +161,7 @@ def test_the_keys_decide_the_layout_and_either_config_gives_the_values(new, old)
 
 def test_a_config_of_another_model_is_refused(v3, new):
     for config, layout in ((v3, "v2"), (new, "v3"), ({"model_type": "qwen3", "hidden_size": 8}, "v3"), ({}, "v2")):
-        with pytest.raises(HiggsError, match="another model"):
+        with pytest.raises(HiggsError, match="a different model"):
             settings(config, layout)
 
 

@@ -59,7 +59,7 @@ def test_pauses_behind_a_paragraph_are_gathered_once():
 def test_a_text_longer_than_any_book_is_refused(text, told, tmp_path):
     (tmp_path / "a.md").write_text(text)
     for read in (lambda: read_book_text(text, "T"), lambda: read_book(tmp_path / "a.md")):
-        with pytest.raises(HiggsError, match=f"{told}.*split it"):
+        with pytest.raises(HiggsError, match=f"{told}.*Split it"):
             read()
 
 
@@ -67,7 +67,7 @@ def test_a_pipe_and_a_name_with_a_zero_byte_are_no_books(tmp_path):
     for suffix in (".txt", ".md", ".epub"):
         os.mkfifo(tmp_path / f"a{suffix}")
         for name in (f"a{suffix}", f"a\0b{suffix}"):
-            with pytest.raises(HiggsError, match="there is no such file"):
+            with pytest.raises(HiggsError, match="does not exist"):
                 read_book(tmp_path / name)
 
 
@@ -129,9 +129,9 @@ def test_a_chapter_is_read_once_however_often_the_spine_names_it(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"OEBPS/text/b.xhtml": "<p>" + "a " * (12 << 20)}, "holds more than 24 MB of text"),
-        ({"OEBPS/text/b.xhtml": "<b>" * 1_000_001}, "holds more than 1,000,000 tags"),
-        ({"OEBPS/text/b.xhtml": "<p>a" * 200_001}, "holds more than 200,000 paragraphs"),
+        ({"OEBPS/text/b.xhtml": "<p>" + "a " * (12 << 20)}, "has more than 24 MB of text"),
+        ({"OEBPS/text/b.xhtml": "<b>" * 1_000_001}, "has more than 1,000,000 tags"),
+        ({"OEBPS/text/b.xhtml": "<p>a" * 200_001}, "has more than 200,000 paragraphs"),
         ({"OEBPS/book.opf": f"<!DOCTYPE a [<!ENTITY a 'aaaa'>]>{PACKAGE}"}, "defines entities"),
         ({"OEBPS/book.opf": f"<package>&{'a' * 100_000};"}, "cannot be read as an EPUB"),
     ],
@@ -147,7 +147,7 @@ def test_only_what_epubs_are_compressed_by_is_read(tmp_path, kind):
     with zipfile.ZipFile(epub(tmp_path / "a.epub")) as given, zipfile.ZipFile(tmp_path / "b.epub", "w", kind) as made:
         for name in given.namelist():
             made.writestr(name, given.read(name))
-    with pytest.raises(HiggsError, match="compressed as no EPUB may be"):
+    with pytest.raises(HiggsError, match="uses a compression that EPUB does not allow"):
         read_book(tmp_path / "b.epub")
 
 

@@ -68,7 +68,7 @@ def test_files_that_are_none_or_too_large(tmp_path):
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate((32 << 20) + 1)
     refused("it is not a file", read_json, tmp_path / "config.json")
-    refused("34 MB are read at most", read_json, tmp_path / "large.json")
+    refused("at most 34 MB can be read", read_json, tmp_path / "large.json")
     refused("No such file", read_json, tmp_path / "a\0b")
     with pytest.raises(OSError, match="not a file"):
         read_whole(tmp_path, 10)
@@ -102,8 +102,8 @@ def entry(shape=(4,), offsets=(0, 16), dtype="F32"):
         ({"a\nb": entry()}, r"damaged at the tensor 'a\\nb'"),
         ({"a": entry(dtype=LONG)}, "stored as 'xxx"),
         ({"a": entry(dtype=[[]])}, "stored as"),
-        ({"__metadata__": {"a": [1]}, "b": entry()}, "metadata that are not text"),
-        ({"__metadata__": [[1]], "b": entry()}, "metadata that are not text"),
+        ({"__metadata__": {"a": [1]}, "b": entry()}, "metadata that is not text"),
+        ({"__metadata__": [[1]], "b": entry()}, "metadata that is not text"),
         ({str(n): entry() for n in range(5)}, "its tensors are larger than the file"),  # all of them the same bytes
         ({str(n): entry([0], [0, 0]) for n in range(16_385)}, "16,385 tensors"),
     ],
@@ -290,9 +290,9 @@ def lora(written, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"alpha_pattern": {"((((.*)*)*)*)*x": 4}}, "which is not the name of a module"),  # never ends
-        ({"alpha_pattern": {"q_proj|v_proj": 4}}, "which is not the name of a module"),
-        ({"alpha_pattern": [LONG]}, "alpha_pattern holds"),
+        ({"alpha_pattern": {"((((.*)*)*)*)*x": 4}}, "which is not a module name"),  # never ends
+        ({"alpha_pattern": {"q_proj|v_proj": 4}}, "which is not a module name"),
+        ({"alpha_pattern": [LONG]}, "alpha_pattern contains"),
         ({"alpha_pattern": {"q_proj": 10**400}}, "its alpha is 1000"),
         ({"lora_alpha": 1e308}, "its alpha is 1e"),
         ({"lora_alpha": [[]]}, "its alpha is"),
@@ -374,7 +374,7 @@ def voice(path, **changes):
     [
         ({"format_version": LONG}, "format version 'xxx"),
         ({"sample_rate": LONG}, "was made for sample_rate 'xxx"),
-        ({"codes": torch.zeros(32_769, 8, dtype=torch.int16)}, r"32768 frames at most, not \[32769, 8\]"),
+        ({"codes": torch.zeros(32_769, 8, dtype=torch.int16)}, r"at most 32768 frames, not \[32769, 8\]"),
         ({"codes": torch.zeros(1, 961, dtype=torch.int16)}, r"not \[1, 961\]"),
         ({"codes": torch.zeros(5, dtype=torch.int16)}, r"not \[5\]"),
         ({"codes": torch.zeros((), dtype=torch.int16)}, r"not \[\]"),

@@ -54,7 +54,7 @@ def test_a_setting_without_a_value_is_told(setting):
         ("Anna", "Hello.", None),
     ]
     (told,) = dialogue.warnings
-    assert "of Anna was left out. Settings are seed:24" in told
+    assert "was left out for Anna. Use seed:24" in told
 
 
 SIGNS = {
@@ -113,7 +113,7 @@ def test_lists_of_pronunciations_have_an_end():
 
 def test_commands_inside_commands_are_refused():
     """Each time one is left out another one closes around it."""
-    with pytest.raises(HiggsError, match="commands inside commands"):
+    with pytest.raises(HiggsError, match="nested commands"):
         GUARD.clean("<|" * 50_000 + "x" + "|>" * 50_000, lambda warning: None)
 
 
@@ -126,7 +126,7 @@ def test_of_many_unknown_tags_the_first_are_named():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[pause " + "x" * 5000 + "] Hi.", "names no length"),
+        ("[pause " + "x" * 5000 + "] Hi.", "has no valid length"),
         ("<|" + "x" * 5000 + "|> Hi.", "Unknown tag"),
         ("<b " + "x" * 190 + "> Hi.", "is read aloud"),
         ("(" + " " * 5000 + "laughs) Hi.", "is read aloud"),
@@ -138,13 +138,13 @@ def test_a_warning_quotes_a_line_at_most(text, told):
 
 
 def test_all_pauses_together_are_bounded():
-    with pytest.raises(HiggsError, match=r"take 1,200 s together, and 600 s are possible at once\. Shorten them"):
+    with pytest.raises(HiggsError, match=r"add up to 1,200 s, but at most 600 s are allowed at once\. Shorten them"):
         planned_seconds([Turn("", "Hello. " + "[pause 60]" * 20)], SamplingParams(), is_dialogue=False)
     turns = [Turn("Anna", "Hello. [pause 60]")] * 11
-    with pytest.raises(HiggsError, match="take 660 s together"):
+    with pytest.raises(HiggsError, match="add up to 660 s"):
         planned_seconds(turns, SamplingParams(), is_dialogue=True)
     assert planned_seconds(turns[1:], SamplingParams(), is_dialogue=True) > MAX_PAUSE_SECONDS_IN_ALL
     story = [Turn("Anna", "A long story is told. " * 60 + "[pause 60]")] * 11
     assert planned_seconds(story, SamplingParams(), is_dialogue=True) > MAX_PAUSE_SECONDS_IN_ALL
-    with pytest.raises(HiggsError, match="take 660 s together, and 600 s"):
+    with pytest.raises(HiggsError, match="add up to 660 s, but at most 600 s"):
         check_pauses([read_pauses(turn.text) for turn in story], share=0)

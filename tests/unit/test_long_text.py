@@ -262,5 +262,5 @@ def test_signs_between_sentences_do_not_end_the_speech(opened):
         "...\n\nThe first one is here. ... !!! ???\n\n***\n\n— — —\n\n😀😀😀\n\nThe last one. …", params=params
     )
     assert speech.chunks > 1
-    with pytest.raises(HiggsError, match="no letter or digit"):
+    with pytest.raises(HiggsError, match="no letters or digits"):
         engine.speak("... !!! ???\n\n***\n\n— — —\n\n😀😀😀", params=params)

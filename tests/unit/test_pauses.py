@@ -36,7 +36,11 @@ def test_a_marker_is_taken_out_and_says_how_long(marker, seconds):
 
 @pytest.mark.parametrize(
     ("marker", "part"),
-    [("[pause long]", "names no length"), ("[pause -1]", "names no length"), ("[pause 90 s]", "the longest pause")],
+    [
+        ("[pause long]", "has no valid length"),
+        ("[pause -1]", "has no valid length"),
+        ("[pause 90 s]", "the longest pause"),
+    ],
 )
 def test_a_marker_that_makes_no_sense_is_left_out_and_named(marker, part):
     script = read_pauses(f"One {marker} two.")
@@ -50,7 +54,7 @@ def test_a_large_number_is_milliseconds_as_other_packs_mean_it_and_is_told(marke
     script = read_pauses(f"One {marker} two.")
     assert [pause.seconds for pause in script.pauses] == [seconds]
     (warning,) = script.warnings
-    assert warning.startswith(f'"{marker}" became {seconds:g} seconds: ') and "milliseconds" in warning
+    assert warning.startswith(f'"{marker}" was read as {seconds:g} seconds: ') and "milliseconds" in warning
 
 
 @pytest.mark.parametrize("inside", [" 1" + " " * 500_000 + "x", ":" * 500_000, " " + "9" * 500_000, " ,1" * 200_000])
@@ -70,7 +74,7 @@ def test_what_is_no_marker_stays(text):
     [
         ("[pause 1] A. [pause 2]", ["A."], [1, 2]),
         ("A. [pause 1][pause 2] B.", ["A.", "B."], [0, 3, 0]),
-        ("A. [pause 1] ... [pause 2] B.", ["A.   ...", "B."], [0, 3, 0]),  # nothing to say between them
+        ("A. [pause 1] ... [pause 2] B.", ["A.   ...", "B."], [0, 3, 0]),  # nothing to speak between them
         ("A.\n\nB.\n \n\nC.", ["A.", "B.", "C."], [0, 0.5, 0.5, 0]),
         ("\n\nA.\n\n", ["A."], [0, 0]),
         ("A. [pause 2]\n\nB.", ["A.", "B."], [0, 2, 0]),  # what is written counts, not the gap
@@ -155,5 +159,5 @@ def test_a_short_beginning_is_not_the_whole_voice(engine, monkeypatch):
 
 
 def test_a_text_of_pauses_alone_is_refused(engine):
-    with pytest.raises(HiggsError, match="nothing to say"):
+    with pytest.raises(HiggsError, match="nothing to speak"):
         engine.speak("[pause 1] [pause 2]", params=PARAMS)

@@ -122,9 +122,9 @@ def test_doctor_tells_of_it(folders):
     report = examine(folders["int8"])
     assert not report.problems and list(report.memory) == ["bf16", "fp32", "int8"] and report.auto == "int8"
     assert report.dtypes["int8_tensorwise"] == 49
-    assert report.packed == "49 matrices int8_tensorwise (8.06 bits a weight); kept as they are"
+    assert report.packed == "49 matrices int8_tensorwise (8.06 bits a weight); used unchanged"
     assert "quantised:  49 matrices" in report.as_text()
-    assert "kept as they are" in examine(folders["int4"]).packed
+    assert "used unchanged" in examine(folders["int4"]).packed
 
 
 def test_the_terminal_writes_it_once(tmp_path, capsys):
@@ -135,7 +135,7 @@ def test_the_terminal_writes_it_once(tmp_path, capsys):
     assert main(["quantize", str(EMBEDDED), str(out), "--dtype", "int4"]) == 2
     assert "already exists" in capsys.readouterr().err
     assert main(["quantize", str(out), str(tmp_path / "again"), "--dtype", "int8"]) == 2
-    assert "holds int4 weights already" in capsys.readouterr().err
+    assert "already contains int4 weights" in capsys.readouterr().err
 
 
 def test_an_interrupted_one_leaves_nothing(tmp_path, monkeypatch):

@@ -133,18 +133,18 @@ def test_several_calls_at_a_time_go_to_several_servers():
 @pytest.mark.parametrize(
     ("reply", "error"),
     [
-        (refusal(401, "Wrong key."), rf"refused the key: Wrong key\. Put the right one into .* {KEY}\."),
-        (refusal(404, "The model `x` does not exist."), "knows no such model, voice or path: The model `x` does not"),
+        (refusal(401, "Wrong key."), rf"refused the key: Wrong key\. Put the correct key into .* {KEY}\."),
+        (refusal(404, "The model `x` does not exist."), "does not know this model, voice or path: The model `x`"),
         (refusal(400, "ref_audio is too short"), "refused the call: ref_audio is too short"),
         (Reply(b'{"detail": [{"loc": ["body", "input"], "msg": "Required"}]}', 422), "body.input: Required"),
-        (refusal(413, "Too large"), "takes nothing so large: Too large. Use a shorter reference clip"),
+        (refusal(413, "Too large"), "refused the call as too large: Too large. Use a shorter reference clip"),
         (refusal(500, "CUDA error"), "failed: CUDA error"),
         (refusal(302, "", {"Location": "http://elsewhere"}), "has moved to http://elsewhere. Enter that address"),
         (Reply(b"<html>Sign in</html>", headers={"Content-Type": "text/html"}), "with text/html instead of sound"),
         (Reply(b'{"error": {"message": "dead"}}', headers=JSON), "instead of sound: dead"),
         (Reply(b"RIFF....WAVEnothing"), "answered with audio/wav instead of sound"),
-        (Reply(wav_file(np.zeros(0, "float32"))), "answered with a sound of no length"),
-        (Reply(wav_file(np.full(9000, np.nan, "float32"), subtype="FLOAT")), "values that are not numbers"),
+        (Reply(wav_file(np.zeros(0, "float32"))), "answered with empty audio"),
+        (Reply(wav_file(np.full(9000, np.nan, "float32"), subtype="FLOAT")), "invalid values"),
         (Reply(wav_file(sound_of(ONE)), cut=True), "closed the connection in the middle of its answer"),
     ],
 )  # fmt: skip
@@ -207,7 +207,9 @@ def test_what_a_lost_server_had_goes_to_the_others(why):
         speech = engine_of(bad, good, calls=1).speak(FIVE, a_voice(), PARAMS)
         assert speech.complete and len(good.calls) == 5 and bad.calls
         (warning,) = speech.warnings
-        assert warning.startswith(f"SGLang-Omni at {bad.address} ") and warning.endswith(". The others spoke its part.")
+        assert warning.startswith(f"SGLang-Omni at {bad.address} ") and warning.endswith(
+            ". The others took over its part."
+        )
         assert speech.how == f"vLLM-Omni at {good.address} (5 chunks)"
 
 
@@ -216,7 +218,7 @@ def test_with_none_left_all_reasons_are_told():
         Fake("sglang", lambda number, body: refusal(401, "No.")) as one,
         Fake("vllm", lambda n, body: Reply(b"?")) as two,
     ):
-        with pytest.raises(HiggsError, match="No server is left that could speak") as failed:
+        with pytest.raises(HiggsError, match="No server is left to speak") as failed:
             engine_of(one, two, calls=1).speak(FIVE, a_voice(), PARAMS)
         assert "refused the key" in str(failed.value) and "instead of sound" in str(failed.value)
 
@@ -231,12 +233,12 @@ class TestBeforeItRuns:
             RemoteEngine(ServerConfig(address)).speak(ONE)
         with Fake() as fake:
             speech = RemoteEngine(ServerConfig(f"{address}\n{fake.address}")).speak(ONE, a_voice(), PARAMS)
-            assert any("refuses connections" in one and "takes no part" in one for one in speech.warnings)
+            assert any("refuses connections" in one and "is not used" in one for one in speech.warnings)
 
     @pytest.mark.parametrize(
         ("paths", "settings", "error"),
         [
-            ({"/health": Reply(b'{"status": "starting"}', 503)}, {}, "is there, but not ready"),
+            ({"/health": Reply(b'{"status": "starting"}', 503)}, {}, "is running but not ready"),
             ({"/v1/models": refusal(401, "Key?")}, {}, "refused the key: Key"),
             ({"/v1/models": [1]}, {}, "does not list its models"),
             ({"/v1/models": Reply(b"<html>")}, {}, "does not list its models"),
@@ -271,7 +273,7 @@ class TestBeforeItRuns:
             RemoteEngine(ServerConfig("https://api.boson.ai")).connect()
         monkeypatch.setenv(KEY, "bai-x")
         found = RemoteEngine(ServerConfig("https://api.boson.ai")).connect()
-        assert found.servers[0].model == "higgs-tts-3" and "takes no seed" in found.warnings[0]
+        assert found.servers[0].model == "higgs-tts-3" and "ignores seed" in found.warnings[0]
 
     def test_keys_go_where_they_belong(self, monkeypatch):
         monkeypatch.setenv("HIGGS_TTS_OTHER", "second")
@@ -290,13 +292,13 @@ class TestBeforeItRuns:
             speech = engine_of(one, two).speak(f"{ONE} <|emotion:joy|>", a_voice(), PARAMS, scene="A kitchen.")
             told = "\n".join(speech.warnings)
             assert "different models (a, b)" in told and "Unknown tag <|emotion:joy|>" in told
-            assert "takes no scene description" in told and "is not known here" in told
+            assert "does not use scene descriptions" in told and "is of an unknown kind" in told
 
     def test_a_voice_of_codes_has_no_sound_and_one_of_sound_no_codes(self, written):
         codes = Voice(torch.zeros(50, 8, dtype=torch.int64), "One.")
         with Fake() as fake:
             with pytest.raises(
-                HiggsError, match="The voice of Anna holds codes of a model, and a server needs its sound"
+                HiggsError, match="The voice of Anna was made for a model on this machine, but a server needs its sound"
             ):
                 engine_of(fake).speak_turns([Turn("Anna", ONE)], {"Anna": codes})
             assert not fake.calls
@@ -351,7 +353,7 @@ def test_a_closed_set_of_connections_opens_none():
         connections = Connections()
         (server,) = engine_of(fake).connect().servers
         connections.close()
-        with pytest.raises(HiggsError, match="is not asked any more"):
+        with pytest.raises(HiggsError, match="is no longer called"):
             connections.ask(server.address, "GET", "/health")
 
 

@@ -121,7 +121,9 @@ def test_a_clip_goes_as_a_wav_file_and_a_short_one_is_filled_up():
 
 
 def test_the_hosted_one_takes_no_long_text():
-    with pytest.raises(HiggsError, match=r"takes 5000 characters at a time, and a chunk has 6000\. Set chunk_seconds"):
+    with pytest.raises(
+        HiggsError, match=r"accepts 5000 characters at a time, but a chunk has 6000\. Set chunk_seconds"
+    ):
         body(Kind.HOSTED, text="a" * 6000)
 
 
@@ -131,9 +133,9 @@ def test_texts_are_cleaned_as_for_a_model_with_all_tags():
     )
     assert made.content == "Look <|emotion:awe|>at that." and made.scene is None
     told = "\n".join(made.warnings)
-    assert "Did you mean <|sfx:laughter|>?" in told and "vLLM-Omni at here takes no scene description" in told
+    assert "Did you mean <|sfx:laughter|>?" in told and "vLLM-Omni at here does not use scene descriptions" in told
     for empty in ("", " ... ", "<|prosody:pause|>"):
-        with pytest.raises(HiggsError, match="nothing to say"):
+        with pytest.raises(HiggsError, match="nothing to speak"):
             RemotePrompts().build(empty, None, None, params=PARAMS, index=0)
 
 
@@ -193,9 +195,9 @@ class TestAddresses:
     @pytest.mark.parametrize(
         ("written", "variable", "says"),
         [
-            ("127.0.0.1 8000", KEY, "An address has no spaces"),
-            ("http://box: 8000", KEY, "An address has no spaces"),
-            ("no address at all", KEY, "An address has no spaces"),
+            ("127.0.0.1 8000", KEY, "An address contains no spaces"),
+            ("http://box: 8000", KEY, "An address contains no spaces"),
+            ("no address at all", KEY, "An address contains no spaces"),
             ("http//127.0.0.1:8000", KEY, "is not the address of a server"),
             ("http:/127.0.0.1:8000", KEY, "is not the address of a server"),
             ("127.0.0.1;8000", KEY, "is not the address of a server"),
@@ -220,7 +222,7 @@ class TestAddresses:
 
     def test_a_key_that_cannot_be_sent(self, monkeypatch):
         monkeypatch.setenv(KEY, "two\nlines")
-        with pytest.raises(HiggsError, match="characters that no key has"):
+        with pytest.raises(HiggsError, match="invalid characters"):
             assert ADDRESS.key
 
 

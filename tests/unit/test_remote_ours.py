@@ -130,5 +130,5 @@ def test_a_clip_is_encoded_once_for_all_chunks(remote, monkeypatch):
 
 def test_another_engine_s_voice_is_refused_with_the_remedy(remote, local):
     voice = local.encode_voice(clip(), SECOND)
-    with pytest.raises(HiggsError, match="Make it from its clip once more, with Higgs TTS Server"):
+    with pytest.raises(HiggsError, match="Make it from its clip again, with Higgs TTS Server"):
         remote.speak("Hello.", voice)

@@ -27,8 +27,8 @@ def test_a_manner_becomes_a_tag_where_the_model_has_one():
     dialogue = read_dialogue(script, knows_tag=lambda tag: "speed" in tag)
     assert turns_of(dialogue.turns) == [["Anna", "Hi."], ["Tom", "<|prosody:speed_slow|>Hello."]]
     assert dialogue.warnings[:2] == (
-        '"(whispering)" of Anna was left out: the model has not learned <|style:whispering|>.',
-        '"(scared)" of Anna was left out: the model has not learned <|emotion:fear|>.',
+        '"(whispering)" was left out for Anna: the model has not learned <|style:whispering|>.',
+        '"(scared)" was left out for Anna: the model has not learned <|emotion:fear|>.',
     )
 
 

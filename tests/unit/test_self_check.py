@@ -38,7 +38,7 @@ def test_a_weight_that_is_no_number_names_its_tensor(written, tmp_path, name, va
     folder = spoilt(written["v3"], tmp_path / "a", name, with_one(value))
     engine = Engine(EngineConfig(folder, device="cpu"))
     key = "q_proj" if name == Q_PROJ else name
-    with pytest.raises(HiggsError, match=rf"damaged.*{key}.* in .*model\.safetensors holds NaN or infinity.*again"):
+    with pytest.raises(HiggsError, match=rf"damaged.*{key}.* in .*model\.safetensors contains NaN or infinity.*again"):
         engine.open()
     assert not engine.opened
 
@@ -46,7 +46,7 @@ def test_a_weight_that_is_no_number_names_its_tensor(written, tmp_path, name, va
 def test_codes_without_their_scale_are_refused(written, tmp_path):
     """As a converter leaves them that forgets what to multiply by."""
     folder = spoilt(written["v3"], tmp_path / "a", Q_PROJ, lambda q: (q / q.abs().max() * 127).round())
-    with pytest.raises(HiggsError, match=r"converted wrongly: .*q_proj.*has weights of \d\d\."):
+    with pytest.raises(HiggsError, match=r"converted incorrectly: .*q_proj.*contains weights of \d\d\."):
         Engine(EngineConfig(folder, device="cpu")).open()
 
 
@@ -81,13 +81,13 @@ def test_predictions_out_of_proportion(written, value):
     logits = torch.randn(8208)
     check_logits(inspect(written["v3"]), logits)
     logits[7] = value
-    with pytest.raises(HiggsError, match=r"short prompt they predict with logits of (nan|1,000,000)"):
+    with pytest.raises(HiggsError, match=r"short prompt their logits reach (nan|1,000,000)"):
         check_logits(inspect(written["v3"]), logits)
 
 
 def test_what_makes_such_predictions_is_refused_when_it_opens(written, tmp_path):
     folder = spoilt(written["v3"], tmp_path / "a", "body.norm.weight", lambda norm: norm * 5000)
-    with pytest.raises(HiggsError, match=r"predict with logits of"):
+    with pytest.raises(HiggsError, match=r"logits reach"):
         Engine(EngineConfig(folder, device="cpu")).open()
 
 

@@ -222,9 +222,9 @@ def test_what_is_no_fault_of_the_clip_is_the_server_s(served, monkeypatch):
         (b"\xff\xfe{", 400, "not JSON"),
         (b"[" * 100_000, 400, "more than 500 values"),
         (b"[]", 400, "JSON object"),
-        (b'{"input": "..."}', 400, "nothing to say"),
+        (b'{"input": "..."}', 400, "nothing to speak"),
         (b'{"input": "Hi", "response_format": "mid"}', 400, "Choose one of"),
-        (b'{"input": "Hi", "ref_audio": "UklGRg=="}', 400, "cannot be read as sound"),
+        (b'{"input": "Hi", "ref_audio": "UklGRg=="}', 400, "cannot be read as audio"),
         (b'{"input": "' + b"x" * (21 << 20) + b'"}', 413, "larger than 20 MB"),
     ],
 )
@@ -332,7 +332,7 @@ class TestStarting:
         assert [is_loopback(name) for name in names] == [True] * 4 + [False] * 4
 
     def test_a_port_that_is_none(self, engine):
-        with pytest.raises(HiggsError, match=r"127\.0\.0\.1:99999 cannot be served .*Choose another --port"):
+        with pytest.raises(HiggsError, match=r"cannot use 127\.0\.0\.1:99999 .*Choose another --port"):
             serve(engine, "127.0.0.1", 99999, None, "", Limits(), print)
 
     def test_a_model_in_the_folder_where_it_runs_has_a_name(self, monkeypatch):

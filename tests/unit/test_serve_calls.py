@@ -70,7 +70,9 @@ def test_a_reference(asked):
 def test_pauses_count_as_the_characters_that_could_be_said_meanwhile():
     text = "One [pause 4] apple."
     assert read(input=text).text == text
-    with pytest.raises(BadCall, match="4 s of pauses, which count as 60 more; this server takes 79") as caught:
+    with pytest.raises(
+        BadCall, match="4 s of pauses, which count as 60 more, but this server accepts at most 79"
+    ) as caught:
         read_call({"input": text}, 79, bool)
     assert caught.value.code == "input_too_long"
 
@@ -80,7 +82,7 @@ def test_speed_is_what_the_tags_give():
     assert said[1] == "Hello." and said[0.5] == "<|prosody:speed_very_slow|>Hello."
     assert said[0.9] == "<|prosody:speed_slow|>Hello." and said[1.2] == "<|prosody:speed_fast|>Hello."
     assert said[2] == "<|prosody:speed_very_fast|>Hello."
-    with pytest.raises(BadCall, match="at one speed"):
+    with pytest.raises(BadCall, match="only one speed"):
         read(lambda tag: False, speed=2)
     assert read(lambda tag: False, speed=1.0).text == "Hello."
     assert read(speed=2, input="<|emotion:awe|>Hi.").text == "<|prosody:speed_very_fast|><|emotion:awe|>Hi."
@@ -98,13 +100,13 @@ def test_unknown_fields_are_told():
         ({"input": None}, "input", "must be the text"),
         ({"input": " "}, "input", "must be the text"),
         ({"input": 5}, "input", "must be the text"),
-        ({"input": "x" * 101}, "input", "takes 100"),
+        ({"input": "x" * 101}, "input", "accepts at most 100"),
         ({"voice": 5}, "voice", "must be a string"),
         ({"voice": "anna", "ref_audio": CLIP}, "voice", "not both"),
         ({"response_format": "mid"}, "response_format", "mp3, wav, pcm"),
         ({"input": "One [pause 5] apple, [pause 2 s] please."}, "input", "7 s of pauses, which count as 105 more"),
-        ({"scene": "x" * 101}, "scene", "scene has 101 characters; this server takes 100"),
-        ({"ref_audio": CLIP, "ref_text": "x" * 101}, "ref_text", "takes 100"),
+        ({"scene": "x" * 101}, "scene", "scene has 101 characters, but this server accepts at most 100"),
+        ({"ref_audio": CLIP, "ref_text": "x" * 101}, "ref_text", "accepts at most 100"),
         ({"index": []}, "index", "number from 0"),
         ({"stream": "yes"}, "stream", "true or false"),
         ({"stream_format": "ws"}, "stream_format", "audio, sse"),
@@ -116,14 +118,14 @@ def test_unknown_fields_are_told():
         ({"seed": -1}, "seed", "number from 0"),
         ({"max_new_tokens": 0}, "max_new_tokens", "number from 1"),
         ({"extra_params": []}, "extra_params", "object"),
-        ({"ref_audio": "/etc/passwd"}, "ref_audio", "opens no path and no URL"),
-        ({"ref_audio": "https://host/clip.wav"}, "ref_audio", "opens no path and no URL"),
-        ({"ref_audio": "file:///clip.wav"}, "ref_audio", "opens no path and no URL"),
+        ({"ref_audio": "/etc/passwd"}, "ref_audio", "does not open paths or URLs"),
+        ({"ref_audio": "https://host/clip.wav"}, "ref_audio", "does not open paths or URLs"),
+        ({"ref_audio": "file:///clip.wav"}, "ref_audio", "does not open paths or URLs"),
         ({"ref_audio": "data:audio/wav,abc"}, "ref_audio", "base64"),
         ({"ref_audio": "A" * (16 << 20)}, "ref_audio", "larger than 10 MB"),
         ({"ref_text": "It says."}, "ref_audio", "no clip"),
-        ({"references": [1]}, "references", "list of one"),
-        ({"references": [{}, {}]}, "references", "list of one"),
+        ({"references": [1]}, "references", "list with one"),
+        ({"references": [{}, {}]}, "references", "list with one"),
         ({"references": [{"text": "It says."}]}, "references", "no clip"),
     ],
 )

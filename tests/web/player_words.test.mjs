@@ -24,8 +24,8 @@ test("times over 90 seconds are written in minutes", () => {
 })
 
 test("it says how far speech is and how long that takes", () => {
-    assert.equal(says({}), "0:48 of about 22:10 spoken, 7:32 to go.")
-    assert.equal(says({ sound: { left: 12 } }), "0:48 of about 22:10 spoken, 12 s to go.")
+    assert.equal(says({}), "0:48 of about 22:10 spoken, 7:32 left.")
+    assert.equal(says({ sound: { left: 12 } }), "0:48 of about 22:10 spoken, 12 s left.")
     assert.equal(says({ sound: { done: 0, samples: 0, length: 0 }, mode: "buffering" }), "Starting...")
     assert.equal(says({ sound: { state: "complete" }, mode: "ended" }), "Seed 7.")
 })
@@ -34,11 +34,11 @@ test("it says what it waits for where nothing is left to hear", () => {
     const waits = says({ mode: "buffering", isSlow: true, sound: { waited: 6 } })
     assert.equal(
         waits,
-        "Waiting for the next part: 0:48 of about 22:10 spoken, 7:32 to go. " +
-            "A part is heard once it is whole and has been checked.",
+        "Waiting for the next part: 0:48 of about 22:10 spoken, 7:32 left. " +
+            "Each part plays once it is complete and has been checked.",
     )
     const slow = says({ mode: "buffering", sound: { waited: 1, pace: 0.5 } })
-    assert.equal(slow, "Slower than real time: buffering. 0:48 of about 22:10 spoken, 7:32 to go.")
+    assert.equal(slow, "Slower than real time: buffering. 0:48 of about 22:10 spoken, 7:32 left.")
     const late = says({ mode: "buffering", isSlow: true, sound: { waited: 1 } })
-    assert.equal(late, "Buffering. 0:48 of about 22:10 spoken, 7:32 to go.")
+    assert.equal(late, "Buffering. 0:48 of about 22:10 spoken, 7:32 left.")
 })

@@ -48,14 +48,14 @@ function makeRow(chapter, clip) {
     const save = make("a", "higgs-save")
     const refresh = () => {
         hear.textContent = clip.isPlaying ? "❚❚" : "▶"
-        hear.title = clip.isPlaying ? "Stop" : "Hear it"
+        hear.title = clip.isPlaying ? "Stop" : "Play"
     }
     clip.addEventListener("change", refresh)
-    clip.addEventListener("error", () => (hear.title = "This browser cannot play it: open or save it."))
+    clip.addEventListener("error", () => (hear.title = "This browser cannot play the file. Open or save it."))
     refresh()
     hear.addEventListener("click", () => clip.toggle())
     name.textContent = `${chapter.filename} · ${clock(chapter.seconds)}`
-    Object.assign(name, { href: clip.address, target: "_blank", title: "Open it in a tab" })
+    Object.assign(name, { href: clip.address, target: "_blank", title: "Open in a new tab" })
     save.textContent = "save"
     Object.assign(save, { href: clip.address, download: chapter.filename })
     row.append(hear, name, save)

@@ -67,7 +67,7 @@ class Gallery {
 
     /** Why no take can be kept; empty where they can. */
     get #problem() {
-        return isLinked(this.node, "lines") ? "The lines come from another node: write the seed there." : ""
+        return isLinked(this.node, "lines") ? "The lines come from another node. Enter the seed there." : ""
     }
 
     /**
@@ -84,7 +84,7 @@ class Gallery {
             isShown: () => clip.isPlaying,
             isOwn: () => seed !== null && this.#kept.get(take.id) === seed,
             wasKept: () => true, // a sheet has no seed that nobody wrote there
-            problem: this.#problem || take.problem || (seed === null ? "Its seed is too large for this page." : ""),
+            problem: this.#problem || take.problem || (seed === null ? "This seed is too large for a browser." : ""),
             play: () => clip.toggle(),
             keep: async () => {
                 const sheet = this.#sheet

@@ -127,7 +127,7 @@ function takeOf(entry, node, view) {
         isShown: () => view.player === player,
         isOwn: () => seed !== null && hasSeed(node, seed),
         wasKept: () => entry.wasKept,
-        problem: seed === null ? "Its seed alone does not give it again." : problemOfSeed(node),
+        problem: seed === null ? "This take cannot be repeated from its seed alone." : problemOfSeed(node),
         play() {
             view.show(player)
             if (player.isActive) player.pause()
@@ -186,7 +186,7 @@ app.registerExtension({
             name: "Play while it speaks",
             type: "boolean",
             defaultValue: true,
-            tooltip: "Higgs nodes get a player that begins with the first words. Off: nothing is sent to this page.",
+            tooltip: "Adds a player to Higgs nodes that starts with the first words. If off, no audio is sent to this page.",
             category: ["Higgs TTS", "Player", "Play while it speaks"],
             onChange(value) {
                 isOn = value

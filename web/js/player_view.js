@@ -47,9 +47,9 @@ export class PlayerView {
         this.stop.textContent = "■"
         this.stop.title = "Cancel the run"
         Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: "Volume" })
-        this.time.title = "Seconds played, and seconds left"
+        this.time.title = "Time played and time left"
         this.takes.textContent = "☰"
-        this.takes.title = "The latest takes of this node: hear them, keep one"
+        this.takes.title = "The latest takes of this node: play them and keep one"
         this.takes.setAttribute("aria-haspopup", "dialog")
         ends.append(this.stop, this.takes, this.volume)
         this.element.append(this.play, this.wave, this.time, this.says, ends)

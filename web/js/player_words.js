@@ -7,13 +7,13 @@ const LONGEST_PIECE = 5 // seconds: speech that is heard while it is made comes 
 export function whatItSays(player) {
     const { sound, mode } = player
     const said = []
-    if (player.isBlocked) said.push("Press play: the browser keeps sound off until you click.")
+    if (player.isBlocked) said.push("Press play: browsers block sound until you click.")
     else if (mode === "waiting") said.push("Plays next.")
     else if (sound.state === "speaking") said.push(whatItWaitsFor(player), progress(sound))
-    else if (sound.state === "gone") said.push("Not kept any more: run the node again.")
+    else if (sound.state === "gone") said.push("No longer available. Run the node again.")
     else if (sound.state === "stopped") said.push(sound.problem || "Stopped.")
     else if (sound.run.seed !== null) said.push(`Seed ${sound.run.seed}.`)
-    if (isBetweenParts(player)) said.push("A part is heard once it is whole and has been checked.")
+    if (isBetweenParts(player)) said.push("Each part plays once it is complete and has been checked.")
     if (sound.restarts.length) said.push(`Spoken again: ${sound.restarts.join(", then ")}.`)
     return said.filter(Boolean).join(" ")
 }
@@ -37,6 +37,6 @@ function whatItWaitsFor(player) {
 function progress(sound) {
     const done = Math.max(sound.done, sound.samples / RATE)
     if (!done) return "Starting..."
-    const left = sound.left >= 1 ? `, ${inWords(sound.left)} to go` : ""
+    const left = sound.left >= 1 ? `, ${inWords(sound.left)} left` : ""
     return `${minutes(done)} of about ${minutes(sound.length / RATE)} spoken${left}.`
 }

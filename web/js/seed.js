@@ -23,7 +23,7 @@ export function hasSeed(node, seed) {
 
 /** Why a seed cannot be written into a node; empty where it can. @param {Node} node */
 export function problemOfSeed(node) {
-    if (isLinked(node, "seed")) return "The seed comes from another node: set it there."
+    if (isLinked(node, "seed")) return "The seed comes from another node. Set it there."
     return widgetOf(node, "seed") ? "" : "This node has no seed."
 }
 

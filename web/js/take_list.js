@@ -61,7 +61,7 @@ function makeRow(take) {
     const said = make("span", "higgs-said")
     const keep = make("button", "higgs-keep")
     said.textContent = said.title = take.said
-    keep.title = take.problem || "Writes its seed into the node, and leaves that as it is"
+    keep.title = take.problem || "Sets this take's seed and keeps it fixed"
     hear.addEventListener("click", take.play)
     keep.addEventListener("click", async () => {
         try {
@@ -74,7 +74,7 @@ function makeRow(take) {
     const refresh = () => {
         name.textContent = take.name()
         hear.textContent = take.isPlaying() ? "❚❚" : "▶"
-        hear.title = take.isPlaying() ? "Pause" : "Hear it"
+        hear.title = take.isPlaying() ? "Pause" : "Play"
         const isOwn = take.isOwn()
         keep.hidden = isOwn && !take.wasKept()
         keep.textContent = isOwn ? "Kept" : "Keep"

@@ -32,11 +32,11 @@ export class TextBar {
         this.hint = make("span", "higgs-hint")
         this.length = make("span", "higgs-length")
         this.tags.textContent = "Tags ▾"
-        this.tags.title = "Tags that this model has (Ctrl+Space). <| or [ in the text completes them."
+        this.tags.title = "Tags of this model (Ctrl+Space). Or type <| or [ in the text."
         this.tags.tabIndex = -1
         this.tags.setAttribute("aria-haspopup", "listbox")
         this.hint.setAttribute("role", "status")
-        this.length.title = "How long the speech will be, by the engine's estimate"
+        this.length.title = "Estimated length of the speech"
         this.element.append(this.tags, this.hint, this.length)
         // The text area keeps the focus.
         for (const type of ["pointerdown", "mousedown"]) {

@@ -70,7 +70,7 @@ export function choicesFor(token, text, tags, names) {
         value,
         label,
         group: "speaker",
-        note: token.isSure ? "Begins a turn." : "Begins a turn. Tab takes it.",
+        note: token.isSure ? "Starts a turn." : "Starts a turn. Press Tab to insert.",
         isOff: false,
     })
     const sign = token.kind === "tag" ? "<" : "["

@@ -51,7 +51,7 @@ function addButton(node, { widget: name, accept, prefix }) {
             widget?.callback?.(value)
             button.label = LABEL
         } catch (error) {
-            button.label = `not uploaded: ${error instanceof Error ? error.message : error}`
+            button.label = `upload failed: ${error instanceof Error ? error.message : error}`
         }
         node.setDirtyCanvas(true)
     }

@@ -17,7 +17,7 @@ addStyle(`
     font: inherit; cursor: pointer; }
 `)
 
-const HEAR = "Hear the voice"
+const HEAR = "Play the voice"
 
 /**
  * A button that plays a voice and stops it again, and what silences it.
@@ -38,7 +38,7 @@ export function hearButton(name) {
         const made = (clip = new Clip(voiceAddress(name())))
         made.addEventListener("change", () => (button.textContent = made.isPlaying ? "■" : "▶"))
         made.addEventListener("error", () => {
-            button.title = "It cannot be heard: its model is not here, or the file is damaged."
+            button.title = "This voice cannot be played: its model is missing or the file is damaged."
         })
         made.play()
     })

@@ -23,12 +23,12 @@ function addStrip(node) {
     const said = make("span", "higgs-said")
     const more = make("button", "higgs-hear")
     more.textContent = "☰"
-    more.title = "All voices, with their sound"
+    more.title = "All voices, with previews"
     const hear = hearButton(() => combo.value)
     more.addEventListener("click", async () => {
         const known = await voices(modelOf(node)).catch(() => null)
         if (!known) {
-            said.textContent = said.title = "ComfyUI does not answer: is it running?"
+            said.textContent = said.title = "ComfyUI does not answer. Is it running?"
             said.classList.add("higgs-problem")
             return
         }

@@ -78,7 +78,7 @@ def test_chapters_are_told_as_soon_as_they_are_whole(run):
 
 def test_an_epub_is_no_script(run):
     (run.input / "novel.epub").write_bytes(b"PK")
-    with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB\. Give a script as a text file"):
+    with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB, but a script must be a text file"):
         run(book="novel.epub", script=True)
 
 
@@ -108,6 +108,20 @@ def test_files_of_the_input_folder(run, load_module):
         run(book="../a.txt")
 
 
+def test_forced_though_nothing_changed_it_writes_nothing(run):
+    """As by ComfyUI 0.46's --force-output-rerun."""
+
+    def contents():
+        return {
+            path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.folder.rglob("*.*") if path.is_file()
+        }
+
+    run(text=TEXT, voices={"voice_1": VOICE})
+    listed, held = run.listed, contents()
+    assert run(text=TEXT, voices={"voice_1": VOICE}) == [] and contents() == held and run.listed == listed
+    assert "01 One.flac: 1.5 s, unchanged" in run.report
+
+
 def test_it_runs_again_when_a_file_has_changed(run):
     path = run.input / "a.txt"
     path.write_text("One.", encoding="utf-8")
@@ -129,9 +143,9 @@ def test_it_runs_again_when_a_file_has_changed(run):
 def test_a_script_s_names_are_found_as_in_a_dialogue(run):
     voices = {"voice_1": VOICE, "voice_2": OTHER, "voice_3": OTHER}
     run(text="It was dark.\n**Ben:** One.\n**Ada:** Two.", script=True, voices={**voices, "voice_2": replace(OTHER)})
-    for told in ("Ben and Ada have only one line each", "before the first name is spoken with the voice of Ben"):
-        assert f"Warning: {told}" in run.report or f"Warning: What stands {told}" in run.report
-    assert "Warning: Nobody speaks with voice 3, which is connected." in run.report
+    for told in ("Ben and Ada have only one line each", "before the first name is spoken in the voice of Ben"):
+        assert f"Warning: {told}" in run.report or f"Warning: Text {told}" in run.report
+    assert "Warning: No speaker uses the connected voice 3." in run.report
 
 
 def test_a_script_finds_its_voices(run, library):
@@ -166,7 +180,7 @@ def test_words_are_said_as_listed(run):
 def test_what_is_wrong_is_told(run):
     for given, told in (
         ({"text": " \n"}, "has nothing to read aloud"),
-        ({"text": "A.", "folder": "../elsewhere"}, "not a folder below ComfyUI's output"),
+        ({"text": "A.", "folder": "../elsewhere"}, "not inside ComfyUI's output"),
     ):
         with pytest.raises(HiggsError, match=rf"^Higgs Book: .*{told}"):
             run(**given)

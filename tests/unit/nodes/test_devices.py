@@ -31,7 +31,9 @@ def test_gpus_have_comfyui_s_names_and_there_is_one_for_all(devices, comfy, monk
     assert devices.resolve_devices("all GPUs") == devices.resolve_devices("gpu:0") == (["cuda:0"], "")
     assert devices.resolve_devices("gpu:1")[0] == ["cuda:0"] and "gpu:1" in devices.resolve_devices("gpu:1")[1]
     comfy["comfy.model_management"].get_torch_device = lambda: torch.device("cpu")
-    assert devices.resolve_devices("all GPUs")[0] == ["cpu"] and "no GPU" in devices.resolve_devices("all GPUs")[1]
+    assert (
+        devices.resolve_devices("all GPUs")[0] == ["cpu"] and "no usable GPU" in devices.resolve_devices("all GPUs")[1]
+    )
 
 
 def test_a_device_of_another_machine_becomes_auto_with_a_warning(devices, load_module, caplog):

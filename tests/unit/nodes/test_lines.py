@@ -52,6 +52,11 @@ def files_in(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
+def contents(folder):
+    """name -> (bytes, time of the last change)"""
+    return {name: ((folder / name).read_bytes(), (folder / name).stat().st_mtime_ns) for name in files_in(folder)}
+
+
 def test_a_file_for_each_row(run):
     assert run(SHEET, voices=VOICES, seed=2) == ["Hello.", "Who is there?", "Good bye."]
     ((turns, given, params, scene, even),) = run.calls
@@ -67,7 +72,7 @@ def test_a_file_for_each_row(run):
     for line in (
         "hello: 0.00 s, hello.wav, spoken",
         "door/who: 0.00 s, door/who.wav, spoken",
-        "none: skipped: no text",
+        "none: skipped, no text",
     ):
         assert line in told
 
@@ -82,7 +87,9 @@ def test_a_linked_list_is_a_row_each(run):
 @pytest.mark.parametrize("name", ["seed", "voices"])
 def test_nothing_else_is_a_list(run, name):
     lists = {"seed": [1, 2]} if name == "seed" else {"voices": {"voice_1": [VOICE, OTHER]}}
-    with pytest.raises(HiggsError, match=r"^Higgs Lines: (seed|voice_1) has 2 values\. Only lines can be a list"):
+    with pytest.raises(
+        HiggsError, match=r"^Higgs Lines: (seed|voice_1) received 2 values, but only lines can be a list"
+    ):
         run.node.execute(lines=["One."], **lists)
 
 
@@ -176,7 +183,7 @@ def test_takes_have_seeds_of_their_own(run):
     told = [line for line in run.report.splitlines() if line.startswith("a: ")]
     assert told == ["a: 0.00 s, a_1.wav, spoken", "a: 0.00 s, a_2.wav, spoken"]
     assert len(run("id,text\na,One.", voices=VOICES, takes=3, seed=4)) == 1
-    assert "Left as they are, since no row is theirs: 2 files of earlier runs (b_1.wav, b_2.wav)." in run.report
+    assert "Kept 2 files from earlier runs that match no row (b_1.wav, b_2.wav)." in run.report
 
 
 def test_speakers_without_a_voice_keep_theirs(run):
@@ -242,7 +249,7 @@ def test_a_damaged_list_counts_as_absent(run):
     ):
         (run.folder / "lines.json").write_text(damaged, encoding="utf-8")
         assert len(run(SHEET, voices=VOICES)) == 3
-        assert "Warning: lines.json in " in run.report and "everything was made again" in run.report
+        assert "Warning: lines.json in " in run.report and "all files were made again" in run.report
         assert run(SHEET, voices=VOICES) == [] and "Warning" not in run.report
 
 
@@ -272,7 +279,7 @@ def test_a_run_that_ends_early_leaves_no_wrong_file(run, monkeypatch):
     "folder", ["", " ", "..", "a/../..", "/etc", "\\\\host\\share", "C:\\x", "C:x", "a//b", "nul", "a\0"]
 )
 def test_no_folder_but_below_output(run, folder):
-    with pytest.raises(HiggsError, match=r"^Higgs Lines: folder is .* below ComfyUI's output"):
+    with pytest.raises(HiggsError, match=r"^Higgs Lines: folder is .* not inside ComfyUI's output"):
         run(SHEET, folder=folder)
     assert run.engine.calls == []
 
@@ -284,7 +291,7 @@ def test_a_folder_in_a_folder(run, tmp_path):
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a//b", "C:x", "what?", "nul", "a."])
 def test_ids_that_are_no_files_are_told(run, name):
-    with pytest.raises(HiggsError, match=r"^Higgs Lines: row 2: the id .* cannot be the name of a file"):
+    with pytest.raises(HiggsError, match=r"^Higgs Lines: row 2: the id .* cannot be used as a file name"):
         run(f"id,text\na,One.\n{name},Two.")
     assert run.engine.calls == []
 
@@ -319,6 +326,14 @@ class TestRunsAgain:
         for name in ("hello.wav", "lines.json"):
             (run.folder / name).unlink()
             assert queue(SHEET) and not queue(SHEET), name
+
+    def test_forced_though_nothing_changed(self, run):
+        """As by ComfyUI 0.46's --force-output-rerun: the files and the list of takes stay as they are."""
+        run(SHEET, voices=VOICES)
+        listed, held = run.listed, contents(run.folder)
+        assert run(SHEET, voices=VOICES) == [] and contents(run.folder) == held and run.listed == listed
+        assert run.report.startswith(f"4 rows in {run.folder}: 3 unchanged, 1 skipped.")
+        assert run.audio.shape[-1] > 0, "a node behind it takes no empty sound"
 
     def test_when_inputs_change_back(self, run, queue):
         other = SHEET.replace("Hello", "Hallo")

@@ -68,7 +68,7 @@ def test_without_any_the_list_says_where_to_put_one(load_module, comfy):
     node = load_module("lora").HiggsTTSLoadLoRA
     (options,) = [socket.options for socket in node.define_schema().inputs if hasattr(socket, "options")]
     assert options == ["(put one into models/loras)"]
-    assert "Put its .safetensors file or the folder" in node.validate_inputs(options[0])
+    assert "Put its .safetensors file or PEFT folder" in node.validate_inputs(options[0])
 
 
 def test_strength_1_is_merged_and_0_is_the_model_itself(load, add):

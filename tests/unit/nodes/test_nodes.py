@@ -167,7 +167,7 @@ class TestSpeak:
         assert speech.stopped in info[0] and "Complete" not in info[0]
         assert "1 frames" in info[-1] and "3 chunks" in info[-1] and "Memory" not in info[-1]
         peak = load_module("speak").describe(replace(speech, peak_bytes=9_960_000_000), "higgs").splitlines()[-1]
-        assert "Memory: 10.0 GB at most." in peak
+        assert "Peak memory: 10.0 GB." in peak
 
     def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, load_module, comfy, patcher):
         audio, info, srt = (
@@ -234,7 +234,7 @@ class TestVoice:
         patcher = load_module("patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 1, 60 * 8000), "sample_rate": 8000}
         voice, listen = load_module("voice").HiggsTTSVoice, load_module("transcribe").HiggsTTSTranscribe
-        told = r"the clip is 60\.0 s long, and 30 s are the most\. Set start .* and length to 5 to 30 seconds"
+        told = r"the clip is 60\.0 s long, but at most 30 s can be used\. Set start .* and length to between 5 and 30"
         with pytest.raises(HiggsError, match=f"^Higgs Voice: {told}"):
             voice.execute(patcher, audio)
         with pytest.raises(HiggsError, match=f"^Higgs Transcribe: {told}"):
@@ -248,7 +248,9 @@ class TestVoice:
         patcher = load_module("patcher").make_patcher(make_engine())
         (tmp_path / "input").mkdir()
         soundfile.write(tmp_path / "input" / "me.wav", torch.zeros(8000 * 40).numpy(), 8000)
-        with pytest.raises(HiggsError, match=r"^Higgs Load Voice: me\.wav is 40 s long.*Higgs Voice, whose start and"):
+        with pytest.raises(
+            HiggsError, match=r"^Higgs Load Voice: me\.wav is 40 s long.*Higgs Voice instead, and choose a part"
+        ):
             load_module("voice_files").HiggsTTSLoadVoice.execute("input/me.wav", patcher)
         assert patcher.engine.calls == []
 
@@ -426,18 +428,18 @@ class TestDialogue:
             (_, given, *_), *_, info = run(script, voices=voices)
             assert {name.casefold(): voice for name, voice in given.items() if name} == {"anna": VOICE, "tom": OTHER}
             assert "Warning: A" in info and "only one line each" in info
-        assert "Warning: What stands before the first name is spoken with the voice of Anna." in info
+        assert "Warning: Text before the first name is spoken in the voice of Anna." in info
 
     def test_a_manner_becomes_a_tag_that_the_model_has(self, run):
         (turns, *_), *_, info = run("Anna (slowly, whispering): One.\nTom: Two.")
         assert [turn.text for turn in turns] == ["<|prosody:speed_slow|>One.", "Two."]
-        assert 'Warning: "(whispering)" of Anna was left out: the model has not learned <|style:whispering|>.' in info
+        assert 'Warning: "(whispering)" was left out for Anna: the model has not learned <|style:whispering|>.' in info
 
     def test_what_may_be_meant_otherwise_is_told(self, run):
         voices = {"voice_1": VOICE, "voice_2": replace(OTHER, name="oliver")}
         *_, info = run("Anna, softly: One.\nTom, loudly: Two.", voices=voices)
         assert "Warning: This looks like a script, but no speaker was found" in info
-        assert "Warning: Nobody speaks with voice 2 (oliver), which is connected." in info
+        assert "Warning: No speaker uses the connected voice 2 (oliver)." in info
         *_, info = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.", voices=voices)
         assert "Warning" not in info
 
@@ -490,7 +492,7 @@ class TestDialogue:
         [
             ("  # nothing", {}, "the script is empty"),
             ("Ann = gone.wav\nAnn: One.", {}, "there is no voice 'gone.wav'"),
-            ("[1] Zero.\n[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with one: 1"),
+            ("[1] Zero.\n[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with a voice: 1"),
         ],
     )
     def test_errors_name_node_and_remedy(self, run, script, voices, error):

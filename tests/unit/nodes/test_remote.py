@@ -36,7 +36,7 @@ def test_it_says_who_is_there_and_what_they_cannot_do(node, fake):
             f"SGLang-Omni at {fake.address}: higgs",
             f"a server of another kind at {unknown.address}: other",
         ]
-        for told in ("127.0.0.1:1 refuses connections", "is not known here", "different models (higgs, other)"):
+        for told in ("127.0.0.1:1 refuses connections", "is of an unknown kind", "different models (higgs, other)"):
             assert f"{told}" in info and info.count("Warning: ") == 3
     assert not fake.calls and model.others == () and model.model.label.startswith("higgs, other on SGLang-Omni")
 
@@ -79,7 +79,7 @@ def test_a_clip_in_the_library_and_one_of_the_pack_s(load_module, model, library
     read = load_module("voice_files")
     loaded, _ = read.HiggsTTSLoadVoice.execute("built-in/amber.flac", model).args
     assert loaded.is_sound and loaded.transcript
-    with pytest.raises(HiggsError, match="holds codes of a model, and a server needs its sound"):
+    with pytest.raises(HiggsError, match="was made for a model on this machine, but a server needs its sound"):
         load_module("speak").HiggsTTSSpeak.execute(model, SPEECH, voice=read.load(library / "d.safetensors", None))
 
 
@@ -91,7 +91,7 @@ def test_a_saved_voice_keeps_its_sound_and_is_heard_without_a_model(load_module,
     sound, kind = load_module("voice_sounds").sound_of("of a server.safetensors")
     assert kind == "audio/wav" and len(sound) == 44 + 2 * 48_000
     (told,) = [one for one in load_module("voice_sounds").listed("") if one["name"] == "of a server.safetensors"]
-    assert told["seconds"] == 2.0 and "It is for Higgs TTS Server" in told["problem"]
+    assert told["seconds"] == 2.0 and "works only with Higgs TTS Server" in told["problem"]
     elsewhere = load_module("voice_sounds").listed("(on a server)")  # as web/js/graph.js says of a server
     saved = [one for one in elsewhere if one["name"] in ("of a server.safetensors", "d.safetensors")]
     assert [one["problem"] for one in saved] == ["", ""]
@@ -141,7 +141,9 @@ def test_a_book(load_module, model, fake, tmp_path):
 def test_a_lora_is_for_weights(load_module, model):
     node = load_module("lora").HiggsTTSLoadLoRA
     assert node.execute(model, "any", 0.0).args == (model,)
-    with pytest.raises(HiggsError, match=r"^Higgs Load LoRA: a LoRA changes the weights, and these are on a server"):
+    with pytest.raises(
+        HiggsError, match=r"^Higgs Load LoRA: a LoRA cannot be added here because the model runs on a server"
+    ):
         node.execute(model, "any", 1.0)
 
 
@@ -159,7 +161,7 @@ def test_stop_ends_the_speech_and_its_calls(load_module, model, fake, comfy, int
 def test_an_error_names_node_server_and_remedy(load_module, model, fake):
     fake.reply = lambda number, body: refusal(401, "No.")
     with pytest.raises(
-        HiggsError, match=r"^Higgs Speak: SGLang-Omni at .* refused the key: No\. Put the right one into"
+        HiggsError, match=r"^Higgs Speak: SGLang-Omni at .* refused the key: No\. Put the correct key into"
     ):
         load_module("speak").HiggsTTSSpeak.execute(model, SPEECH)
 
@@ -177,7 +179,7 @@ class TestKeys:
     def test_one_goes_only_to_servers_that_the_user_has_listed(self, node, fake, servers):
         with pytest.raises(HiggsError, match=r"^Higgs TTS Server: the key in HIGGS_TTS_API_KEY") as refused:
             node.execute(fake.address)
-        assert not fake.keys and f"http://{fake.address} HIGGS_TTS_API_KEY into {servers}" in str(refused.value)
+        assert not fake.keys and f"http://{fake.address} HIGGS_TTS_API_KEY to {servers}" in str(refused.value)
         servers.write_text(f"# mine\nhttps://{fake.address}\nhttp://{fake.address}/path\n", encoding="utf-8")
         with pytest.raises(HiggsError, match="not confirmed"):
             node.execute(fake.address)
@@ -188,7 +190,7 @@ class TestKeys:
     def test_each_server_gets_the_key_that_it_was_listed_with(self, node, fake, servers):
         servers.write_text(fake.address, encoding="utf-8")
         for given in ((f"{fake.address} HIGGS_TTS_OTHER",), (fake.address, "", "", "HIGGS_TTS_OTHER")):
-            with pytest.raises(HiggsError, match="the key in HIGGS_TTS_OTHER goes to no server"):
+            with pytest.raises(HiggsError, match="the key in HIGGS_TTS_OTHER was not sent to"):
                 node.execute(*given)
         servers.write_text(f"{fake.address} HIGGS_TTS_OTHER", encoding="utf-8")
         node.execute(f"{fake.address} HIGGS_TTS_OTHER")

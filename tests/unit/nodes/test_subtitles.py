@@ -68,11 +68,16 @@ def test_each_cue_is_spoken_at_its_time(run):
     wave = run.audio["waveform"]
     assert wave.shape == (1, 1, 12 * 24000) and run.audio["sample_rate"] == 24000
     assert wave[0, 0, 24000] == 1 and wave[0, 0, 24000 - 1] == 0 == wave[0, 0, 24000 + 5]
-    assert run.info.startswith("5 cues: 4 on time as spoken, 1 without words. 12.0 s, spoken in 0.0 s.")
-    for part in ("Warning: a model's warning", "Warning: Not spoken", "Speakers: 1 Anna, 2 Tom", "Model: higgs"):
+    assert run.info.startswith("5 cues: 4 on time without changes, 1 without words. 12.0 s, spoken in 0.0 s.")
+    for part in (
+        "Warning: a model's warning",
+        "Warning: Sound descriptions were not spoken",
+        "Speakers: 1 Anna, 2 Tom",
+        "Model: higgs",
+    ):
         assert part in run.info
     told = run.report.splitlines()
-    assert len(told) == 5 and told[0] == "1  00:00:01,000  Anna: 0.00 s for 2.50 s: as spoken"
+    assert len(told) == 5 and told[0] == "1  00:00:01,000  Anna: 0.00 s of speech for 2.50 s: unchanged"
     cues = read_cues(run.srt).cues
     assert [cue.start for cue in cues] == [1, 4, 7, 8.5, 11] and "<i>Tom:" in run.srt and cues[2].stop == 8
 
@@ -101,7 +106,7 @@ def test_voices_are_found_as_in_a_dialogue(run, library):
     before = run.node.fingerprint_inputs("Anna = cleo\n\n" + SRT)
     OTHER.save(library / "cleo.safetensors")
     assert run.node.fingerprint_inputs("Anna = cleo\n\n" + SRT) != before
-    with pytest.raises(HiggsError, match=r"^Higgs Subtitles: Tom has no voice. Names with one: .*Anna"):
+    with pytest.raises(HiggsError, match=r"^Higgs Subtitles: Tom has no voice. Names with a voice: .*Anna"):
         run(voices={"voice_1": replace(VOICE, name="Anna")})
 
 
@@ -111,13 +116,13 @@ def test_the_node_as_it_is_added_speaks_with_both_voices(run, load_module):
     assert run.voices == {"Anna": VOICE, "Tom": OTHER}
     assert run.info.count("Warning") == 1, run.info  # the model's
     run(default, voices={"voice_1": VOICE, "voice_2": OTHER, "voice_3": replace(OTHER, name="ruth")})
-    assert "Warning: Nobody speaks with voice 3 (ruth), which is connected." in run.info
+    assert "Warning: No speaker uses the connected voice 3 (ruth)." in run.info
 
 
 def test_a_cue_that_is_wrong_is_left_out_and_named(run):
     said = run(SRT.replace("00:00:08,500 -->", "00:00:08,500 ->"))
     assert [speaker for speaker, _ in said] == ["Anna", "Tom", "Tom"] and "the cat" not in str(said)
-    assert 'Warning: Cue 4 (line 14) was left out: "00:00:08,500 -> 00:00:10,000" cannot be read' in run.info
+    assert 'Warning: Cue 4 (line 14) was left out: "00:00:08,500 -> 00:00:10,000" is not a valid pair' in run.info
 
 
 def test_a_film_lends_its_voices_to_who_has_none(run):
@@ -128,7 +133,7 @@ def test_a_film_lends_its_voices_to_who_has_none(run):
         (24000, "Who is there, in the middle of the night?"),
     ]
     assert {name: voice.name for name, voice in run.voices.items()} == {"Anna": "Anna", "Tom": "Tom"}
-    assert "Voice of Anna: " in run.info and " s of the film, cue 1, 4." in run.info
+    assert "Voice of Anna: " in run.info and " s from the film, cue 1, 4." in run.info
     assert run.audio["waveform"].shape == (1, 1, 20 * 24000), "as long as the film"
     run.engine.calls.clear()
     run(film=film(), voices={"voice_1": replace(VOICE, name="Anna")}, translated=True)
@@ -137,7 +142,7 @@ def test_a_film_lends_its_voices_to_who_has_none(run):
     run(film=film(seconds=6))
     assert "Warning: Tom cannot be heard" not in run.info and len(run.voices) == 2
     run(film={"waveform": torch.zeros(1, 1, 48000), "sample_rate": 48000})
-    assert "Warning: Tom cannot be heard clearly in the film" in run.info and run.voices == {}
+    assert "Warning: the film has no clear second of Tom" in run.info and run.voices == {}
 
 
 @pytest.mark.parametrize(
@@ -171,13 +176,13 @@ def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
         ({"srt": "Hello."}, "there are no cues"),
         (
             {"srt": "1\n00:00:01,000 --> 00:00:00,000\nHi."},
-            r"no cue is left.*Cue 1 \(line 2\) was left out: .* ends before it begins",
+            r"no usable cue is left.*Cue 1 \(line 2\) was left out: .* ends before it starts",
         ),
-        ({"srt": "1\n00:00:01,000 --> 00:00:02,000\n[door]"}, "no cue has a word"),
+        ({"srt": "1\n00:00:01,000 --> 00:00:02,000\n[door]"}, "no cue contains anything to speak"),
         ({"srt": "missing.srt"}, r"there is no file 'missing\.srt' in ComfyUI's input folder"),
         ({"srt": "x\0.srt"}, r"there is no file 'x\\x00\.srt'"),
         *(
-            ({"srt": name}, r"outside of the folders that workflows may read.*higgs_tts/folders\.txt")
+            ({"srt": name}, r"outside the folders a workflow may read.*higgs_tts/folders\.txt")
             for name in ("/etc/film.srt", "../secret.srt", "a/../../secret.srt", "/etc/../proc/film.srt")
         ),
         ({"film": None}, "the film input is empty"),
@@ -214,13 +219,13 @@ def test_other_folders_are_read_once_the_user_has_listed_them(run, tmp_path):
     films = tmp_path / "films"
     films.mkdir()
     (films / "film.srt").write_text(SRT, encoding="utf-8")
-    with pytest.raises(HiggsError, match=r"write the line .*films into .*folders\.txt"):
+    with pytest.raises(HiggsError, match=r"add the line .*films to .*folders\.txt"):
         run(str(films / "film.srt"))
     (tmp_path / "user" / "higgs_tts").mkdir(parents=True)
     (tmp_path / "user" / "higgs_tts" / "folders.txt").write_text(f"# mine\n\n {films}/ \n", encoding="utf-8")
     assert run(str(films / "film.srt"))[3] == ("Tom", "Good.")
     (tmp_path / "films 2").mkdir()
-    with pytest.raises(HiggsError, match="outside of the folders"):
+    with pytest.raises(HiggsError, match="outside the folders"):
         run(str(tmp_path / "films 2" / "film.srt"))
 
 

@@ -60,13 +60,13 @@ def test_hints_stand_at_their_places_and_say_what_the_info_output_says(look):
 
 
 def test_no_tag_is_advised_that_the_model_has_not_learned(look):
-    for text, says in (("Ha [laughs]", "Write Haha instead."), ("<b>Ha</b>", "SSML and HTML are not followed")):
+    for text, says in (("Ha [laughs]", "Write Haha instead."), ("<b>Ha</b>", "SSML and HTML tags are not supported")):
         hints = look(text)["hints"]
         assert hints and all(says in hint["says"] and "<|" not in hint["says"] for hint in hints), hints
 
 
 def test_a_language_is_noted_and_a_model_without_tags_has_no_hint_about_sounds(look):
-    assert "speaks English only" in look("Der Hund und die Katze sind nicht im Haus.")["notes"][0]
+    assert "speaks only English" in look("Der Hund und die Katze sind nicht im Haus.")["notes"][0]
     assert look("Hello there.")["notes"] == ()
     told = look("<|emotion:awe|> Ha [laughs]", model=V2)
     (hint,) = told["hints"]

@@ -80,11 +80,11 @@ def test_clips_are_heard_as_they_are_and_saved_voices_decoded(ask, library):
 @pytest.mark.parametrize(
     "name, status, told",
     [
-        ("", 400, "Name a voice"),
+        ("", 400, "name of a voice"),
         ("nobody.wav", 404, "there is no voice"),
         ("../../secret.wav", 404, "there is no voice"),
         ("lora.safetensors", 404, "there is no voice"),
-        ("dora.safetensors", 404, "a model that is not here"),
+        ("dora.safetensors", 404, "a model that is not on this machine"),
     ],
 )
 def test_a_voice_that_cannot_be_heard_is_told(ask, library, name, status, told):
