@@ -186,7 +186,8 @@ app.registerExtension({
             name: "Play while it speaks",
             type: "boolean",
             defaultValue: true,
-            tooltip: "Adds a player to Higgs nodes that starts with the first words. If off, no audio is sent to this page.",
+            tooltip:
+                "Adds a player to Higgs nodes that starts with the first words. If off, no audio is sent to this page.",
             category: ["Higgs TTS", "Player", "Play while it speaks"],
             onChange(value) {
                 isOn = value
