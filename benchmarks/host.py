@@ -1,4 +1,4 @@
-"""What the host costs around the network: the first voice of a process, and seconds until a command is ready.
+"""Cost of the host around the network: the first voice of a process, and seconds until a command is ready.
 
     python benchmarks/host.py [--figure NAME ...] [--before FOLDER] [--model FOLDER] [--device cuda:0]
 
@@ -142,7 +142,7 @@ def seconds_to_serve(checkout: pathlib.Path, how: tuple[str, ...]) -> float:
 
 
 def python(checkout: pathlib.Path, *arguments: object) -> str:
-    """What a Python in a checkout prints; the benchmark ends where it fails."""
+    """Return what a Python in a checkout prints; the benchmark ends if it fails."""
     done = subprocess.run([sys.executable, *map(str, arguments)], cwd=checkout, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)

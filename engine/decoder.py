@@ -15,7 +15,7 @@ from .voice.voice import Voice
 
 
 class Stage(NamedTuple):
-    """What decides the codes and the memory of a session, known before its first step."""
+    """Settings that decide the codes and the memory of a session, known before its first step."""
 
     rows: int  # sequences to decode at a time, at most; 0 where all of them come with their codes
     slots: int = 0  # positions of the KV cache that the longest of them takes
@@ -33,7 +33,7 @@ class ReferenceClip(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What is new of one sequence, whose codes and counters are those so far."""
+    """News of one sequence, whose codes and counters are those so far."""
 
     sequence: Sequence
     wav: torch.Tensor  # samples [n] float32 on the host, which follow those heard before; may be empty
@@ -42,7 +42,7 @@ class Heard(NamedTuple):
 
     @property
     def error(self) -> BaseException | None:
-        """What ended this sequence alone; the others go on."""
+        """The error that ended this sequence alone; the others go on."""
         return self.sequence.error
 
 

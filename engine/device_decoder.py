@@ -163,7 +163,7 @@ class DeviceSession:
                 sound.finish()
 
     def _heard(self) -> list[Heard]:
-        """What is new, of each sequence."""
+        """Return the news of each sequence."""
         heard = []
         for sequence in [one for one, sound in self._sounds.items() if sound.has_news or one in self._moved]:
             sound = self._sounds[sequence]

@@ -22,7 +22,7 @@ _BUSY_SECONDS = 180.0  # of being busy without an answer between
 
 @dataclass(eq=False)
 class Part:
-    """What a member decodes for a caller. skip: samples of it that were heard before, from another member."""
+    """A sequence that a member decodes for a caller. skip: samples that were heard before, from another member."""
 
     asked: Sequence
     skip: int
@@ -87,7 +87,7 @@ class Pool:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that was submitted is heard."""
+        """True once all that was submitted is heard."""
         return not self._missing
 
     @property
@@ -138,7 +138,7 @@ class Pool:
         return copies
 
     def has_work(self, member: Member) -> bool:
-        """Whether a sequence waits that this member may decode."""
+        """True while a sequence waits that this member may decode."""
         return bool(self._open_to(member))
 
     def _open_to(self, member: Member) -> deque[Sequence]:
@@ -147,7 +147,7 @@ class Pool:
         return deque(one for one in self._waiting if self._heard.get(one, (0, member.kind))[1] == member.kind)
 
     def hear(self, member: Member, heard: Heard) -> list[Heard]:
-        """What a member's step comes to for the callers."""
+        """Turn what a member's step brought into news for the callers."""
         copy, part = heard.sequence, member.parts.get(heard.sequence)
         if part is None:  # dropped, or the member was given up
             return []

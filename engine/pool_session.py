@@ -39,7 +39,7 @@ class PoolSession(ABC):
 
     @abstractmethod
     def _end(self) -> BaseException | None:
-        """What the call ends with where every member is lost; None where another was found."""
+        """Return the error that ends the call once every member is lost; None if another was found."""
 
     def submit(self, *sequences: Sequence) -> None:
         with self._changed:

@@ -116,14 +116,14 @@ class SpeechRequest:
             yield self._begin(places)
 
     def decoded_by(self, report: Report) -> None:
-        """What decoded a stage."""
+        """Note how a stage was decoded."""
         self._how = report.how or self._how
         self._warnings += report.notes
         self._peak = max(self._peak, report.peak_bytes)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all sequences so far are judged."""
+        """True once all sequences so far are judged."""
         return not self._speaking
 
     def result(self) -> SpeechResult:

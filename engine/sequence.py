@@ -14,7 +14,7 @@ from .config import SamplingParams
 
 
 class Bounds(NamedTuple):
-    """What speech of a text lies within, unless something is wrong with it."""
+    """Bounds that speech of a text lies within, unless something is wrong with it."""
 
     shortest: float = 0.0  # frames
     longest: float = math.inf  # frames

@@ -86,7 +86,7 @@ class SpeechAPI(ABC):
 
     @abstractmethod
     def knows_tag(self, tag: str) -> bool:
-        """Whether the checkpoint follows a control tag, as far as its files say."""
+        """Tell whether the checkpoint follows a control tag, as far as its files say."""
 
     @abstractmethod
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:

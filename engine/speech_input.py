@@ -1,4 +1,4 @@
-"""What a call of speak is given: turns and settings, options of a dialogue, and callbacks."""
+"""Input of a call of speak: turns and settings, options of a dialogue, and callbacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class SpeechInput:
-    """What a request speaks: turns, voices by speaker, settings, and v2's description of the recording."""
+    """Content of a request: turns, voices by speaker, settings, and v2's description of the recording."""
 
     turns: Ordered[Turn]
     voices: Mapping[str, Voice] = field(default_factory=dict)

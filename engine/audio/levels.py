@@ -35,7 +35,7 @@ def silences(wav: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def is_near_silent(wav: torch.Tensor) -> bool:
-    """Whether next to nothing is heard in speech [n]."""
+    """Tell whether speech [n] is almost silent."""
     levels = _levels(wav)
     return not len(levels) or float(levels.quantile(_SPEECH)) < _NOTHING
 
@@ -47,7 +47,7 @@ def contrast(wav: torch.Tensor) -> float:
 
 
 def is_clipped(wav: torch.Tensor) -> bool:
-    """Whether so much of speech [n] lies at full scale that it is heard."""
+    """Tell whether so much of speech [n] lies at full scale that it is heard."""
     if not len(wav):
         return False
     low, high = wav.aminmax()  # a tenth of the time that counting takes, and nearly all speech stays below

@@ -38,7 +38,7 @@ def integrated_loudness(wav: torch.Tensor) -> float:
 
 
 def evening_gain(wav: torch.Tensor) -> float:
-    """What speech [n] is to be multiplied by for TARGET, at most MOST_GAIN up or down and never into clipping."""
+    """Return the gain that brings speech [n] to TARGET, at most MOST_GAIN up or down and never into clipping."""
     loudness = integrated_loudness(wav)
     if math.isinf(loudness):
         return 1.0

@@ -78,7 +78,7 @@ class Cluster(SpeechAPI):
 
     @property
     def devices(self) -> int:
-        """How many speak together."""
+        """Number of workers that speak together."""
         return len(self.workers)
 
     @property

@@ -27,7 +27,7 @@ _LOOK = 0.2  # seconds between two looks whether a worker that is waited for is 
 
 @dataclass(eq=False)
 class _Stream:
-    """What goes to a worker's session and comes from it, by numbers."""
+    """Traffic with a worker's session, by numbers."""
 
     copies: dict[int, Sequence] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)

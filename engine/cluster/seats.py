@@ -33,7 +33,7 @@ class Seat:
 
     @property
     def is_gone(self) -> bool:
-        """Whether no worker comes any more."""
+        """True once no worker comes any more."""
         return self.about is None and self.opening is None
 
     @property
@@ -122,5 +122,5 @@ def reason_of(error: RayError) -> str:
 
 
 def own_error(error: RayTaskError) -> BaseException:
-    """What a worker raised: in its own words where it is meant for users."""
+    """Unwrap a worker's error, in its own words where it is meant for users."""
     return error.cause if isinstance(error.cause, HiggsError) else error

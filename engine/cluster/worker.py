@@ -25,7 +25,7 @@ _PROGRESS = 0.2  # seconds between two reports of progress alone
 
 
 class About(NamedTuple):
-    """What a worker is: its model's fingerprint, what sort of device it has, and which process of which machine."""
+    """Identity of a worker: its model's fingerprint, what sort of device it has, and which process of which machine."""
 
     fingerprint: str
     kind: str
@@ -34,7 +34,7 @@ class About(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What is new of the sequence of that number. codes [T, K]: of one that is whole; None before, or with an error."""
+    """News of the sequence of that number. codes [T, K]: of one that is whole; None before, or with an error."""
 
     number: int
     frames: int
@@ -46,7 +46,7 @@ class Said(NamedTuple):
 
 
 class News(NamedTuple):
-    """What a session has said and which voices it has made by number, how many sequences it could still begin, how
+    """News of a session: what it said, voices made by number, how many sequences it could still begin, how
     many it has received so far, and how it decodes.
     """
 
@@ -64,7 +64,7 @@ class Unfit(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What a session should do next, by numbers: decode, drop, make voices of clips, or end."""
+    """Orders for a session, by numbers: decode, drop, make voices of clips, or end."""
 
     sequences: tuple[tuple[int, Sequence], ...] = ()
     drops: tuple[int, ...] = ()
@@ -96,7 +96,7 @@ class Worker:
             self._changed.notify_all()
 
     def decode(self, session: int, stage: Stage) -> Iterator[News | Unfit]:
-        """What a session says until it is told to end. Raises HiggsError where other workers would fail as well."""
+        """Yield what a session says until it is told to end. Raises HiggsError if other workers would fail as well."""
         where = f"The {self._engine.kind} of {platform.node()}"
         try:
             with torch.inference_mode(), self._engine.decoding() as decoder, decoder.session(stage) as decoding:
@@ -167,12 +167,12 @@ class _State:
 
     @property
     def is_worth_telling(self) -> bool:
-        """Whether there is sound or an end, or progress that was not told for a while."""
+        """True if there is sound or an end, or progress that was not told for a while."""
         is_news = self._voices or any(len(said.wav) or said.is_last for said in self._said)
         return bool(is_news) or time.monotonic() - self._told_at > _PROGRESS
 
     def news(self) -> News:
-        """What has not been told."""
+        """Return what has not been told."""
         self._told_at = time.monotonic()
         news = News(self._said, self._voices, self._session.room, self._received, self._session.report)
         self._said, self._voices = [], []

@@ -114,7 +114,7 @@ class Sound:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it is there."""
+        """True once all of it is there."""
         return self._finished and not self._open
 
     @property
@@ -163,10 +163,10 @@ class Sound:
 
     @property
     def has_news(self) -> bool:
-        """Whether there are samples that `new` has not given, or the end."""
+        """True if there are samples that `new` has not given, or the end."""
         return bool(self._fresh) or self.is_complete
 
     def new(self) -> torch.Tensor:
-        """What follows the samples that were given before, [n] fp32."""
+        """Return the samples that follow those given before, [n] fp32."""
         fresh, self._fresh = self._fresh, []
         return fresh[0] if len(fresh) == 1 else torch.cat([torch.empty(0), *fresh])

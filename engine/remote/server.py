@@ -145,7 +145,7 @@ class Server:
         raise Broken("closed the connection in the middle of its answer.")
 
     def _has_ended(self, said: RemoteSequence, frames: int, reason: str | None) -> bool:
-        """Whether speech ended by itself."""
+        """Tell whether speech ended by itself."""
         return frames < said.params.max_frames - _DELAY if reason is None else reason != "length"
 
 

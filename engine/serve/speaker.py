@@ -27,7 +27,7 @@ _IDLE = 30.0  # seconds without a call after which the batch gives its memory ba
 
 @dataclass(eq=False)
 class Job:
-    """What is to be said, and who is told; both are called in the speaker's thread and must not wait.
+    """A text to speak, and callbacks; both are called in the speaker's thread and must not wait.
 
     end(result or what went wrong): called once, unless the job was dropped. hear(wav [n]): sound as it comes. index: of
     a text that comes in parts, the part's place.
@@ -43,11 +43,11 @@ class Job:
 
 
 class Refused(HiggsError):
-    """What cannot be said: no word in it, or more than fits."""
+    """The text cannot be spoken: it has no word, or does not fit."""
 
 
 class _Batch(NamedTuple):
-    """What decodes while there is something to do."""
+    """The session and its loop, while there is something to do."""
 
     session: Session
     drive: Drive

@@ -458,7 +458,7 @@ def test_voices_are_told_heard_and_chosen(open_listener, vue):
 
 def test_the_player_says_what_it_waits_for_after_the_first_chunk(classic):
     """Chunks after the first are heard once they are whole."""
-    classic.open(text=LONG * 4, chunk_seconds=8)
+    classic.open(text=LONG * 4, chunk_seconds=20, retries=2)
     page = classic.page
     page.evaluate("""() => {
         window.waits = []
