@@ -258,7 +258,7 @@ def test_a_bad_take_is_spoken_again_and_what_was_heard_of_it_is_void(two):
 def test_what_was_said_before_comes_from_its_codes(two):
     first, again = (two.api.speak_turns(TURNS, {}, PARAMS) for _ in range(2))
     assert first.reused == 0 and again.reused == len(TURNS) and same(again, first)
-    assert again.how == "none, all of it had been spoken before" or isinstance(two, Servers)
+    assert again.how == "none, as all speech was reused" or isinstance(two, Servers)
     edited = two.api.speak_turns([*TURNS, Turn("Ann", "Another.")], {}, PARAMS)
     assert edited.reused == len(TURNS) and edited.chunks == len(TURNS) + 1
 
