@@ -85,7 +85,7 @@ class Servers(Two):
         super().__init__(*given)
         self.monkeypatch.setattr(pool, "FIRST_REST", 0.01)
         self.monkeypatch.setattr(pool, "LONGEST_REST", 0.02)
-        self.failing, self.replies = {}, {}
+        self.failing, self.wait = {}, lambda: None  # what a stream waits for in its middle
         self.fakes = [
             self.stack.enter_context(Fake(kind, reply=lambda number, body, at=at: self.reply(at, number, body)))
             for at, kind in enumerate(("sglang", "vllm"))
@@ -101,7 +101,7 @@ class Servers(Two):
         if when == "before" or (when == "after" and not is_first):
             return Reply(status=401, headers={"Content-Type": "application/json"})
         if is_first:
-            return streamed(body, cut=when == "during")
+            return streamed(body, self.wait, cut=when == "during")
         reply = spoken(body)
         reply.headers = {**reply.headers, "X-Finish-Reason": "stop"}
         return reply
@@ -146,13 +146,17 @@ def two(request, written, monkeypatch):
 
 def listened(api, text=TEXT, params=PARAMS, **more):
     """(the result, the parts that were heard, why what was heard was void)"""
-    heard, void = [], []
+    heard, void, begun = [], [], more.pop("begun", threading.Event())
+
+    def hear(wav):
+        heard.append(wav.clone())
+        begun.set()
 
     def restart(why):
         heard.clear()
         void.append(why)
 
-    listener = Listener(more.pop("on_frame", None), lambda wav: heard.append(wav.clone()), restart)
+    listener = Listener(more.pop("on_frame", None), hear, restart)
     return api.speak(text, None, params, listener=listener), heard, void
 
 
@@ -208,9 +212,10 @@ def test_without_on_restart_sound_that_cannot_go_on_is_an_error(written, monkeyp
         two = Servers(str(written["v3"]), monkeypatch, stack)
         two.lose(0, "during")
         two.lose(1, "during")
-        heard = []
+        heard, begun = [], threading.Event()
+        two.wait = lambda: begun.wait(60)
         with pytest.raises(HiggsError, match=r"The sound that was heard cannot go on: .*Run it again"):
-            two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=heard.append))
+            two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=lambda wav: (heard.append(wav), begun.set())))
         assert heard
 
 
@@ -220,9 +225,10 @@ def test_a_server_that_breaks_in_the_middle_makes_what_was_heard_void(written, m
         expected = two.api.speak(TEXT, None, PARAMS)
         two.lose(0, "during")
         two.failing[1] = "before"
-        first = two.fakes[0].reply
+        first, begun = two.fakes[0].reply, threading.Event()
+        two.wait = lambda: begun.wait(60)
         two.fakes[0].reply = lambda number, body: (first(number, body), two.failing.clear())[0]
-        speech, heard, void = listened(two.api)
+        speech, heard, void = listened(two.api, begun=begun)
         assert same(speech, expected) and torch.equal(torch.cat(heard), speech.wav)
         assert len(void) == 1 and "closed the connection in the middle" in void[0]
 
