@@ -78,7 +78,6 @@ class PoolSession(ABC):
 
     def _fail(self, error: BaseException) -> None:
         """From a member's thread: end the call with an error that is not the member's own."""
-
         errors = [error]
 
         def fail() -> list[Heard]:

@@ -62,7 +62,7 @@ class _Part:
 class SpeechRequest:
     """Turns on their way to sound: names what is to be decoded, takes what is heard, and asks again for bad takes.
 
-    Its driver decodes one of `stages` after another, hands over what is heard of it, and decodes what `settle` returns
+    Its driver decodes one of `stages` after another, hands over what is heard of it, and decodes what `hear` returns
     as well. size: the context's positions, and codebooks. dialogue: None for one text. Of a dialogue the noise is
     numbered by how often the same speaker has said the same before, so that a turn more or less changes no other; and a
     speaker's own voice depends on its name.

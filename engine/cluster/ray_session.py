@@ -115,7 +115,7 @@ class RayPoolSession(PoolSession):
     def _work(self, seat: Seat):
         """The thread that follows a seat's worker, and the one after it."""
         try:
-            while not self._closed and self._admitted(seat):
+            while not (self._closed or seat.is_gone) and self._admitted(seat):
                 self._follow(seat)
         except HiggsError as error:
             self._fail(error)

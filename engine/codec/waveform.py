@@ -24,7 +24,7 @@ LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAME
 
 
 class Waveform:
-    """Makes the sounds of one request; their windows are decoded in the order in which they are complete.
+    """Makes the sounds of one session; their windows are decoded in the order in which they are complete.
 
     together: so many windows are decoded at once, on a GPU; windows that somebody waits for go by themselves.
     """
