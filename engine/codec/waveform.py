@@ -20,6 +20,7 @@ _STREAMED_WINDOW = 100  # then, on a GPU: more would be heard late, fewer cost i
 _FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
 _PATIENCE = 64  # looks at what is ready after which windows that wait for others go without
+_NO_SAMPLES = torch.empty(0)
 LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # as padded
 
 
@@ -169,4 +170,6 @@ class Sound:
     def new(self) -> torch.Tensor:
         """Return the samples that follow those given before, [n] fp32."""
         fresh, self._fresh = self._fresh, []
-        return fresh[0] if len(fresh) == 1 else torch.cat([torch.empty(0), *fresh])
+        if not fresh:
+            return _NO_SAMPLES
+        return fresh[0] if len(fresh) == 1 else torch.cat(fresh)
