@@ -7,6 +7,7 @@ if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` l
 
     quit_at_once()
 
+from .audio.resample import check_rate, resample
 from .book.book import Book
 from .book.narrate import narrate
 from .book.read import SUFFIXES as BOOK_SUFFIXES
@@ -18,7 +19,7 @@ from .checkpoint.catalog import DOWNLOADS
 from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache
 from .checkpoint.download import download_checkpoint
 from .checkpoint.embedded import EMBEDDED, EMBEDDED_NAME
-from .config import (
+from .core.config import (
     BOOK_FORMATS,
     BOOK_GAP,
     DEFAULT_GRAPHS,
@@ -40,15 +41,22 @@ from .config import (
     ServerConfig,
     range_of,
 )
-from .device_pool import Engines
+from .core.errors import HiggsError
 from .dubbing.mix import mix_speech
 from .dubbing.references import cut_references
 from .dubbing.report import cue_lines, cue_summary
 from .dubbing.speak import CueSpeech, speak_cues
-from .engine import Engine
-from .errors import HiggsError
-from .file_list import FileList, write_file
-from .plain_text import decode_text, doubts
+from .engines.device_pool import Engines
+from .engines.engine import Engine
+from .engines.remote.address import Address, read_addresses
+from .engines.remote.engine import RemoteEngine
+from .files.file_list import FileList, write_file
+from .files.plain_text import decode_text, doubts
+from .files.whole_file import write_whole
+from .preview.text_check import text_check, text_check_before
+from .preview.transcribe import WHISPERS, download_whisper, find_whispers, transcribe
+from .preview.transcribe import size_of as whisper_size
+from .preview.voice_sound import codec_of, voice_sound
 from .prompt.chunking import estimate_seconds
 from .prompt.cues import CueSheet, cue_names, read_cues
 from .prompt.dialogue import Dialogue, read_dialogue, script_names
@@ -59,19 +67,11 @@ from .prompt.names import speaker_key
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Turn
-from .remote.address import Address, read_addresses
-from .remote.engine import RemoteEngine
-from .resample import check_rate, resample
-from .result import Retaken, SpeechResult, SpokenTurn, duration
-from .speech_input import Listener
-from .subtitles import to_srt, turn_to_srt
-from .text_check import text_check, text_check_before
-from .transcribe import WHISPERS, download_whisper, find_whispers, transcribe
-from .transcribe import size_of as whisper_size
+from .speech.result import Retaken, SpeechResult, SpokenTurn, duration
+from .speech.speech_input import Listener
+from .speech.subtitles import to_srt, turn_to_srt
 from .voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, clip_seconds, cut_clip, read_clip
 from .voice.voice import Voice, VoiceHead, read_voice_head
-from .voice_sound import codec_of, voice_sound
-from .whole_file import write_whole
 
 __all__ = [
     "ADAPTER_SETTINGS",

@@ -35,12 +35,12 @@ from . import (
     to_srt,
 )
 from . import narrate as narrate_book
-from .config import DEFAULT_GRAPHS, GRAPHS, Adapter
-from .device_pool import engine_of
+from .core.config import DEFAULT_GRAPHS, GRAPHS, Adapter
+from .core.optional import import_optional
+from .engines.device_pool import engine_of
+from .engines.speech_api import SpeechAPI
 from .interrupt import STOPPED
-from .optional import import_optional
-from .result import duration
-from .speech_api import SpeechAPI
+from .speech.result import duration
 from .tools.arguments import make_parser
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
@@ -54,7 +54,7 @@ from .tools.text_files import cues_in, dialogue_in, print_any_letter, pronunciat
 from .tools.tiny import write_tiny
 
 if TYPE_CHECKING:
-    from .cluster.cluster import Cluster
+    from .engines.cluster.cluster import Cluster
 
 _SMALL_VOICE = (
     f"No --model given, so the small embedded model speaks. It reads English only; see {EMBEDDED / 'README.md'}."
@@ -184,7 +184,7 @@ def _narrator(args: argparse.Namespace) -> Engine | Engines | Cluster:
     if args.ray is None and not args.ray_actors:
         return engine_of(_engine_config(args))
     import_optional("ray", "remote")  # one sentence where it is missing
-    from .cluster.cluster import Cluster
+    from .engines.cluster.cluster import Cluster
 
     return Cluster(_engine_config(args), args.ray or "", args.ray_actors)
 

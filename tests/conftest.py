@@ -24,7 +24,7 @@ def _import_pack():
 if "higgs_tts" not in sys.modules:
     _import_pack()
 
-from higgs_tts.engine import config  # noqa: E402
+from higgs_tts.engine.core import config  # noqa: E402
 from higgs_tts.engine.cuda import cubin_cache  # noqa: E402
 from higgs_tts.engine.decode.executors import EXECUTORS  # noqa: E402
 from higgs_tts.tests.skips import unexpected  # noqa: E402

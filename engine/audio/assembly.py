@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..config import SAMPLE_RATE
+from ..core.config import SAMPLE_RATE
 from .levels import spoken_part
 
 FADE = SAMPLE_RATE // 200  # samples: where two chunks meet, neither stops or begins with a step

@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..config import SAMPLE_RATE
+from ..core.config import SAMPLE_RATE
 
 _STEP = SAMPLE_RATE // 100
 _NOTHING = 10 ** (-50 / 20)  # of full scale: nobody speaks so softly

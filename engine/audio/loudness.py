@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..config import SAMPLE_RATE
+from ..core.config import SAMPLE_RATE
 
 TARGET = -20.0  # LUFS: speech as loud as podcasts have it, less headroom for what is mixed in
 MOST_GAIN = 8.0  # dB up or down: a whisper stays one

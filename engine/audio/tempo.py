@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from ..config import SAMPLE_RATE
-from ..optional import import_optional
+from ..core.config import SAMPLE_RATE
+from ..core.optional import import_optional
 
 
 def check_tempo() -> None:

@@ -10,9 +10,9 @@ from types import TracebackType
 import numpy as np
 import torch
 
-from ..config import SAMPLE_RATE
-from ..subtitles import Cue
-from ..whole_file import replacing
+from ..core.config import SAMPLE_RATE
+from ..files.whole_file import replacing
+from ..speech.subtitles import Cue
 from .sound_file import Tags, open_sound
 
 _LEAD, _TAIL = 0.5, 1.0  # seconds of silence at a chapter's ends, as shops for audiobooks ask for

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ..config import SamplingParams
+from ..core.config import SamplingParams
 from ..prompt.chunking import estimate_seconds, split_text
 from ..prompt.script import Turn, read_pauses
 from ..voice.voice import Voice

@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from ..config import MOST_BOOK_BYTES, MOST_BOOK_LINES, MOST_BOOK_TAGS
-from ..errors import HiggsError, shown_name
-from ..plain_text import decode_text, doubts
+from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_LINES, MOST_BOOK_TAGS
+from ..core.errors import HiggsError, shown_name
+from ..files.plain_text import decode_text, doubts
 from .book import Book, Paragraph, make_chapters
 from .xhtml import Document, links_in, read_document
 

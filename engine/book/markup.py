@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..plain_text import unescape
+from ..files.plain_text import unescape
 
 _NAME = re.compile(r"(?:/\s*)?([A-Za-z][^\s/>]*)")
 _END = re.compile(r""">|=\s*(["'])""")  # of a tag, or where a quoted value begins

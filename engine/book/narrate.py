@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import torch
 
-from ..config import SAMPLE_RATE, SamplingParams
-from ..errors import HiggsError
-from ..file_list import FileList, sole_writer, write_errors, write_file
+from ..core.config import SAMPLE_RATE, SamplingParams
+from ..core.errors import HiggsError
+from ..device.threads import one_thread
+from ..files.file_list import FileList, sole_writer, write_errors, write_file
+from ..files.whole_file import replacing
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
-from ..result import Retaken, SpeechResult, SpokenTurn
-from ..speech_input import Listener
-from ..subtitles import Cue, cues_of, srt_of
-from ..threads import one_thread
+from ..speech.result import Retaken, SpeechResult, SpokenTurn
+from ..speech.speech_input import Listener
+from ..speech.subtitles import Cue, cues_of, srt_of
 from ..voice.voice import Voice, voice_of_speech
-from ..whole_file import replacing
 from .book import Book
 from .chapter_file import ChapterFile
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of

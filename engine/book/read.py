@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ..config import MOST_BOOK_BYTES, MOST_BOOK_CHARACTERS, MOST_BOOK_LINES
-from ..errors import HiggsError
-from ..plain_text import decode_text, doubts
+from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_CHARACTERS, MOST_BOOK_LINES
+from ..core.errors import HiggsError
+from ..files.plain_text import decode_text, doubts
+from ..files.whole_file import read_whole
 from ..prompt.dialogue import read_dialogue
 from ..prompt.pronunciations import Pronunciations
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import every_tag, is_spoken
-from ..whole_file import read_whole
 from .book import BREAK, Book, Chapter, title_of
 from .epub import read_epub
 from .markdown import read_markdown

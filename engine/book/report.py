@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..config import SamplingParams
-from ..decode.kept_codes import SequenceStore
+from ..core.config import SamplingParams
 from ..prompt.script import Turn
-from ..result import Retaken, SpeechResult, duration
-from ..speech_input import Listener
+from ..speech.kept_codes import SequenceStore
+from ..speech.result import Retaken, SpeechResult, duration
+from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..config import SAMPLE_RATE
-from ..errors import HiggsError
-from ..optional import import_optional
+from ..core.config import SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..core.optional import import_optional
 
 BOUND = "m4b"  # one file with all chapters
 LOSSLESS = ("flac", "wav")

@@ -9,9 +9,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from ..decode.kept_codes import key_of
-from ..file_list import write_file
-from ..sequence import Sequence
+from ..core.sequence import Sequence
+from ..files.file_list import write_file
+from ..speech.kept_codes import key_of
 
 _FORMAT = "higgs-tts-sequence"  # -> whether it ended by itself; one entry, for safetensors puts several in any order
 _ENDED, _CUT = "ended", "cut"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from ..config import Adapter
-from ..errors import HiggsError, shown
-from ..json_file import number, read_json
+from ..core.config import Adapter
+from ..core.errors import HiggsError, shown
+from ..files.json_file import number, read_json
 from .talker_layout import Plan, Source, beginnings, table_name, untied
 from .tensor_file import TensorFile, open_tensors
 

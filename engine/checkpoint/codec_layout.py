@@ -25,9 +25,9 @@ from ..codec.modules import (
     decoder_parts,
     encoder_parts,
 )
-from ..codes import CODEBOOK_SIZE
-from ..config import FRAME_SAMPLES
-from ..errors import HiggsError
+from ..core.codes import CODEBOOK_SIZE
+from ..core.config import FRAME_SAMPLES
+from ..core.errors import HiggsError
 
 if TYPE_CHECKING:
     from .tensor_file import TensorFile

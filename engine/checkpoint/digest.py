@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from ..config import EngineConfig
+from ..core.config import EngineConfig
 from .adapters import adapter_files
 from .load import Checkpoint
 

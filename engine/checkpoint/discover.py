@@ -9,9 +9,9 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from ..errors import HiggsError
-from ..gguf_header import SUFFIX, is_gguf
-from ..json_file import read_json
+from ..core.errors import HiggsError
+from ..files.gguf_header import SUFFIX, is_gguf
+from ..files.json_file import read_json
 from .catalog import DOWNLOADS, Repo
 from .gguf_file import has_file, side_file
 from .hf_config import family_of

@@ -11,7 +11,7 @@ import huggingface_hub
 from huggingface_hub import constants, errors
 from tqdm.std import tqdm
 
-from ..errors import HiggsError
+from ..core.errors import HiggsError
 from .catalog import DOWNLOADS, Download, Repo
 from .discover import CODEC_SUBFOLDER, CONFIG, missing_parts
 from .tensor_file import open_folder, open_tensors

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import HiggsError
-from ..json_file import read_json
+from ..core.errors import HiggsError
+from ..files.json_file import read_json
 from .catalog import CODEC_V2, Repo
 from .codec_layout import CodecWeights, looks_like_codec
 from .discover import CODEC_SUBFOLDER, cached_snapshots

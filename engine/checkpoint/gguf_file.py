@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from ..errors import HiggsError
-from ..gguf_header import SUFFIX, GgufTensor, is_gguf, read_gguf
-from ..optional import import_optional
+from ..core.errors import HiggsError
+from ..core.optional import import_optional
+from ..files.gguf_header import SUFFIX, GgufTensor, is_gguf, read_gguf
 from ..talker.quantize import pack_q8_0
 from .places import Place, refuse_shared
 from .quantised_file import QuantisedFile

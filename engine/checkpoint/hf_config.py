@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import HiggsError, shown
-from ..json_file import number, whole
+from ..core.errors import HiggsError, shown
+from ..files.json_file import number, whole
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig, RopeConfig
 from .talker_layout import family_of_layout

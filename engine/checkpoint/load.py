@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from ..config import Adapter
-from ..errors import HiggsError
+from ..core.config import Adapter
+from ..core.errors import HiggsError
 from ..talker.config import ModelConfig
 from ..talker.weight import FORMATS, KEPT_BY, SCRATCH, Format, format_of, is_layer_matrix, scratch_bytes
 from .adapters import Adapters, lay_over

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import HiggsError
-from ..gguf_header import is_gguf
-from ..json_file import read_json
+from ..core.errors import HiggsError
+from ..files.gguf_header import is_gguf
+from ..files.json_file import read_json
 from ..talker import FAMILIES
 from ..talker.weight import is_layer_matrix
 from .codec_layout import looks_like_codec

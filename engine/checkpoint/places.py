@@ -13,9 +13,9 @@ from typing import TypeGuard
 import numpy as np
 import torch
 
-from ..config import MOST_DIMENSIONS, MOST_HEADER_BYTES, MOST_NAME, MOST_TENSORS
-from ..errors import HiggsError, shown
-from ..json_file import parse_object, refuse_pointer
+from ..core.config import MOST_DIMENSIONS, MOST_HEADER_BYTES, MOST_NAME, MOST_TENSORS
+from ..core.errors import HiggsError, shown
+from ..files.json_file import parse_object, refuse_pointer
 
 DTYPES = {
     "F64": torch.float64,

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import torch
 
-from ..config import MOST_NAME
-from ..errors import HiggsError, shown_name
-from ..json_file import parse_object
+from ..core.config import MOST_NAME
+from ..core.errors import HiggsError, shown_name
+from ..files.json_file import parse_object
 from ..talker.quantize import BLOCK, INT4_BLOCK, dequantize_int4, pack_int8
 from ..talker.weight import FORMATS
 from .tensor_file import TensorFile

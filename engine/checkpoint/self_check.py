@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..errors import HiggsError
+from ..core.errors import HiggsError
 from ..talker.weight import format_of
 from .load import ON_HOST, Checkpoint
 

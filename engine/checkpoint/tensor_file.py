@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import torch
 
-from ..errors import HiggsError
-from ..json_file import read_json
+from ..core.errors import HiggsError
+from ..files.json_file import read_json
 from .places import DTYPES, HALF, Place, is_name, places_in_pickle, places_in_safetensors
 
 INDEX = "model.safetensors.index.json"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from ..errors import HiggsError
-from ..torch_names import release_pinned_memory
+from ..core.errors import HiggsError
+from ..device.torch_names import release_pinned_memory
 
 CHUNK = 32 << 20  # bytes of a pinned buffer
 READERS = 4

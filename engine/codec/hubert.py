@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..torch_names import weight_norm
+from ..device.torch_names import weight_norm
 from .config import CodecConfig
 
 STRIDES = (5, 2, 2, 2, 2, 2, 2)  # of the feature convolutions; shapes do not tell strides

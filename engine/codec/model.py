@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..config import FRAME_SAMPLES, SAMPLE_RATE
-from ..errors import HiggsError
-from ..memory import drop, to_device
-from ..resample import resample
+from ..audio.resample import resample
+from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..device.memory import drop, to_device
 from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp
 from .hubert import SemanticModel

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..config import FRAME_SAMPLES
-from ..memory import PrivatePool, to_device
+from ..core.config import FRAME_SAMPLES
+from ..device.memory import PrivatePool, to_device
 from .model import CodecDecoder
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
-from ..errors import HiggsError
-from ..memory import PrivatePool
+from ..core.errors import HiggsError
+from ..device.memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
 from .stream import Window, make_windows
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..buffers import Buffers, buffer
-from ..codes import BOC, EOC
+from ..core.codes import BOC, EOC
+from ..device.buffers import Buffers, buffer
 
 
 @dataclass(eq=False)

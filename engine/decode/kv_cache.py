@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..buffers import Buffers, buffer
+from ..device.buffers import Buffers, buffer
 
 
 @dataclass(eq=False)

@@ -7,9 +7,9 @@ import traceback
 
 import torch
 
-from ..config import EngineConfig
-from ..memory import PrivatePool
-from ..sequence import Sequence
+from ..core.config import EngineConfig
+from ..core.sequence import Sequence
+from ..device.memory import PrivatePool
 from ..talker import Talker
 from ..talker.config import ModelConfig
 from .backend import choose_backend, planned_scratch

@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 import torch
 
-from ..memory import PrivatePool
-from ..sequence import Sequence
+from ..core.sequence import Sequence
+from ..device.memory import PrivatePool
 
 MIN_PREFIX = 16  # shorter ones cost nothing beside the rest of the prompt
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ..buffers import Buffers, buffer
-from ..codes import BOC, CODE_VOCAB, EOC
-from ..config import RAS_WINDOW, SamplingParams
-from ..memory import to_device
+from ..core.codes import BOC, CODE_VOCAB, EOC
+from ..core.config import RAS_WINDOW, SamplingParams
+from ..device.buffers import Buffers, buffer
+from ..device.memory import to_device
 from .delay_machine import DelayMachine
 from .philox import ROUNDS, gumbel, multipliers, philox, round_keys
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from ..codes import frames_ready, revert
-from ..errors import HiggsError
-from ..sequence import Sequence, next_fair
+from ..core.codes import frames_ready, revert
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence, next_fair
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
 

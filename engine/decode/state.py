@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from ..buffers import Buffers
-from ..config import RAS_WINDOW
-from ..sequence import Sequence
+from ..core.config import RAS_WINDOW
+from ..core.sequence import Sequence
+from ..device.buffers import Buffers
+from ..device.torch_names import storage_id
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig
 from ..talker.layers import Work
-from ..torch_names import storage_id
 from .delay_machine import DelayMachine
 from .kv_cache import KVCache
 from .sampler import RepetitionAwareSampler, Sampler

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..sequence import Sequence
+from ..core.sequence import Sequence
 from ..talker import Talker
 from .prefix_cache import MIN_PREFIX, PrefixCache
 from .sampler import RepetitionAwareSampler

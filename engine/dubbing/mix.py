@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..config import SAMPLE_RATE
-from ..resample import resample
+from ..audio.resample import resample
+from ..core.config import SAMPLE_RATE
 
 _FALL, _RISE = 0.25, 0.5  # seconds that the bed takes on its way down and up
 _TOGETHER = 1.5  # seconds: in shorter pauses it stays down

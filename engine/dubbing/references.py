@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from ..audio.levels import contrast, is_clipped, is_near_silent, spoken_part
-from ..config import SAMPLE_RATE
+from ..core.config import SAMPLE_RATE
+from ..device.threads import one_thread
 from ..prompt.chunking import estimate_seconds
 from ..prompt.cues import CueTurns
 from ..prompt.script import read_pauses
 from ..prompt.tags import TAG_LIKE
-from ..threads import one_thread
 from ..voice.clip import MIN_CLIP_SECONDS, prepare_clip
 
 ENOUGH, MOST = 5.0, 15.0  # seconds of a reference

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..prompt.cues import srt_time
-from ..result import duration
+from ..speech.result import duration
 from .speak import CueSpeech, SpokenCue
 
 _LATE = 0.02  # seconds that nobody sees

@@ -10,15 +10,15 @@ from types import MappingProxyType
 import torch
 
 from ..audio.tempo import check_tempo, with_tempo
-from ..config import MOST_FILM_SECONDS, SAMPLE_RATE, CueParams, SamplingParams
-from ..errors import HiggsError
+from ..core.config import MOST_FILM_SECONDS, SAMPLE_RATE, CueParams, SamplingParams
+from ..core.errors import HiggsError
+from ..engines.speech_api import SpeechAPI
 from ..prompt.chunking import estimate_frames
 from ..prompt.cues import Cue, CueTurns, srt_time, write_srt
 from ..prompt.script import Turn
 from ..prompt.tags import TAG_LIKE, delivery_slot
-from ..result import SpeechResult
-from ..speech_api import SpeechAPI
-from ..speech_input import Listener
+from ..speech.result import SpeechResult
+from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 from .timeline import Timeline
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import CueParams
+from ..core.config import CueParams
 from ..prompt.cues import CueTurns
 
 _MEETS = 0.1  # seconds that one cue may reach into the next by mistake; further, the file has both speak at once

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from ..codes import BOC
-from ..config import SamplingParams
-from ..errors import HiggsError
-from ..sequence import Sequence
+from ..core.codes import BOC
+from ..core.config import SamplingParams
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence
 from ..talker.config import ModelConfig
 from ..voice.voice import Voice
 from .chunking import estimate_frames

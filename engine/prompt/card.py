@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import HiggsError, shown_name
-from ..json_file import read_json
+from ..core.errors import HiggsError, shown_name
+from ..files.json_file import read_json
 from .language import foreign, name_of
 from .tags import TAG_LIKE, TAGS, canonical_tag
 

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from itertools import accumulate, pairwise
 
-from ..config import FRAME_RATE
+from ..core.config import FRAME_RATE
 from .script import Pause, Script
 from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag, delivery_slot
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..errors import HiggsError, few, shown_name
+from ..core.errors import HiggsError, few, shown_name
 
 _LOOK = 200  # characters of a line that may hold times
 _TIME = r"(?:(\d{1,9})\s*:\s*)?(\d{1,3})\s*:\s*(\d{1,2})(?:\s*[.,:]\s*(\d{1,9}))?"

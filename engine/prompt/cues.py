@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ..errors import few, shown_name
-from ..plain_text import unescape
+from ..core.errors import few, shown_name
+from ..files.plain_text import unescape
 from .cue_blocks import read_blocks
 from .dialogue import DialogueReader, heads_unused, read_head
 from .names import parse, speaker_key

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..config import MAX_NAMES
-from ..errors import HiggsError, few, shown, shown_name
+from ..core.config import MAX_NAMES
+from ..core.errors import HiggsError, few, shown, shown_name
 from .names import NAME, Form, ParsedLine, Start, is_loud, parse, speaker_key
 from .script import Turn, is_comment
 from .tags import every_tag, stage_directions

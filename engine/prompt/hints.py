@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..config import MAX_HINTS
+from ..core.config import MAX_HINTS
 from .card import Card
 from .script import pause_faults, without_comments
 from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions, find_markup

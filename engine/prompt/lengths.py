@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 
-from ..config import FRAME_RATE
-from ..sequence import Bounds
+from ..core.config import FRAME_RATE
+from ..core.sequence import Bounds
 from .chunking import estimate_seconds, is_syllabic
 from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag
 

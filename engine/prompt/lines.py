@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..config import SamplingParams, range_of
-from ..errors import HiggsError, shown
+from ..core.config import SamplingParams, range_of
+from ..core.errors import HiggsError, shown
 from .names import speaker_key
 from .script import read_pauses
 from .tags import is_spoken

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..config import FRAME_RATE, MAX_PAUSE_SECONDS_IN_ALL, SamplingParams
-from ..errors import HiggsError
+from ..core.config import FRAME_RATE, MAX_PAUSE_SECONDS_IN_ALL, SamplingParams
+from ..core.errors import HiggsError
 from .chunking import estimate_frames, estimate_seconds, split_script
 from .script import Script, Turn, read_pauses
 from .tags import is_spoken
@@ -24,7 +24,7 @@ class Chunk:
     speaker: str
     text: str
     params: SamplingParams
-    index: int  # see engine/sequence.py
+    index: int  # see engine/core/sequence.py
     silence: float | None  # seconds before it; None: it goes on where the one before ends
 
 

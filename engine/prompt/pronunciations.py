@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config import MAX_PRONOUNCED, MAX_PRONUNCIATIONS
-from ..errors import HiggsError, shown
+from ..core.config import MAX_PRONOUNCED, MAX_PRONUNCIATIONS
+from ..core.errors import HiggsError, shown
 from .chunking import is_syllabic
 from .names import speaker_key
 from .tags import TAG_LIKE

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..config import MAX_PAUSE
-from ..errors import few, shown_name
+from ..core.config import MAX_PAUSE
+from ..core.errors import few, shown_name
 
 PAUSE = 0.5  # seconds of a [pause] that names none
 _LONGEST = 40  # characters that name a length

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from ..config import FRAME_RATE, SamplingParams
-from ..errors import HiggsError
-from ..sequence import Sequence
+from ..core.config import FRAME_RATE, SamplingParams
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence
 from ..voice.voice import Voice
 from .chunking import estimate_seconds
 from .plan import Chunk

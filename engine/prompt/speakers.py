@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from ..config import FRAME_RATE, SamplingParams
-from ..sequence import Sequence
+from ..core.config import FRAME_RATE, SamplingParams
+from ..core.sequence import Sequence
 from ..voice.clip import MAX_CLIP_SECONDS
 from ..voice.voice import Voice, voice_of_speech
 from .plan import Chunk

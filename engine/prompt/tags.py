@@ -9,8 +9,8 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from ..config import MAX_NESTING
-from ..errors import HiggsError, few, shown, shown_name
+from ..core.config import MAX_NESTING
+from ..core.errors import HiggsError, few, shown, shown_name
 
 # Every tag the model was trained on. Others are read aloud or spoil the speech.
 # fmt: off

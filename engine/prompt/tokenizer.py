@@ -9,8 +9,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Tokenizer
 
-from ..errors import HiggsError, shown_name
-from ..json_file import parse_object, read_text
+from ..core.errors import HiggsError, shown_name
+from ..files.json_file import parse_object, read_text
 from ..talker import FAMILIES
 from ..talker.config import ModelConfig
 from .tags import TAGS, TextGuard, left_out

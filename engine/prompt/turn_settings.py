@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..errors import shown_name
+from ..core.errors import shown_name
 from .names import Start
 from .tags import manner_tags
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from aiohttp import web
 
-from ..errors import HiggsError
+from ..audio.resample import check_rate
+from ..core.errors import HiggsError
 from ..prompt.card import Card
-from ..resample import check_rate
-from ..result import SpeechResult
+from ..speech.result import SpeechResult
 from ..voice.clip import check_clip, decode_clip, read_clip
 from ..voice.voice import Voice
 from .bodies import MOST_BYTES, check_head, parse_form, parse_json

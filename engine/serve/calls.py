@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import SamplingParams, range_of
-from ..errors import HiggsError
+from ..core.config import SamplingParams, range_of
+from ..core.errors import HiggsError
 from ..prompt.chunking import LETTER_SECONDS
 from ..prompt.script import read_pauses
 from ..prompt.tags import TAG_LIKE, delivery_slot

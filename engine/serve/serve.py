@@ -10,11 +10,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from ..config import KEY_VARIABLE
-from ..errors import HiggsError
+from ..core.config import KEY_VARIABLE
+from ..core.errors import HiggsError
+from ..engines.speech_api import SpeechAPI
 from ..prompt.card import Card
 from ..prompt.tags import TAGS
-from ..speech_api import SpeechAPI
 from .app import Limits, Server
 from .speaker import Speaker
 from .voices import VoiceFolder

@@ -8,9 +8,9 @@ import struct
 import numpy as np
 import torch
 
-from ..config import SAMPLE_RATE
-from ..errors import HiggsError
-from ..optional import import_optional
+from ..core.config import SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..core.optional import import_optional
 
 FORMATS = {  # name -> media type
     "mp3": "audio/mpeg",

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..config import MAX_BATCH, SamplingParams
-from ..decoder import ReferenceClip, Session, Stage
-from ..drive import Drive, Ended
-from ..errors import HiggsError
+from ..core.config import MAX_BATCH, SamplingParams
+from ..core.errors import HiggsError
+from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
-from ..request import SpeechRequest
-from ..result import SpeechResult
-from ..speech_api import SpeechAPI
-from ..speech_input import Listener, SpeechInput
+from ..speech.decoder import ReferenceClip, Session, Stage
+from ..speech.drive import Drive, Ended
+from ..speech.request import SpeechRequest
+from ..speech.result import SpeechResult
+from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
 
 _IDLE = 30.0  # seconds without a call after which the batch gives its memory back

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import torch
 from aiohttp import web
 
-from ..config import SAMPLE_RATE
-from ..result import SpeechResult
+from ..core.config import SAMPLE_RATE
+from ..speech.result import SpeechResult
 from .errors import envelope
 from .sound import FORMATS, encoder_of
 

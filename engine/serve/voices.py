@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..errors import HiggsError
+from ..core.errors import HiggsError
 from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 

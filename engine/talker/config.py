@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..codes import CODE_VOCAB
+from ..core.codes import CODE_VOCAB
 
 
 @dataclass(frozen=True)

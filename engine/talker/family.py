@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..codes import apply_v2, apply_v3
+from ..core.codes import apply_v2, apply_v3
 from . import v2, v3
 from .config import ModelConfig, RopeConfig
 from .layers import Layer

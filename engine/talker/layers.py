@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from ..buffers import Buffers, buffer
+from ..device.buffers import Buffers, buffer
 from .config import ModelConfig
 from .ops.attention import attend, attend_filled
 from .ops.linear import add_linear, linear

@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from ..memory import to_device
-from ..torch_names import flash_attention
+from ..device.memory import to_device
+from ..device.torch_names import flash_attention
 from .config import ModelConfig
 from .family import Family
 from .layers import Expert, Layer

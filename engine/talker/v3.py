@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..codes import CODE_VOCAB
+from ..core.codes import CODE_VOCAB
 from .config import ModelConfig
 from .layers import Expert, Layer
 from .weight import SCRATCH, Weight

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..config import (
+from ..core.config import (
     BOOK_FORMATS,
     BOOK_GAP,
     DEFAULT_GRAPHS,

@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 
 from ..checkpoint.embedded import EMBEDDED
-from ..config import FRAME_RATE, QUANTIZED, VERSION, EngineConfig, SamplingParams
+from ..core.config import FRAME_RATE, QUANTIZED, VERSION, EngineConfig, SamplingParams
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence
 from ..decode.model_runner import ModelRunner
 from ..decode.state import DecodeState
-from ..device import device_of
-from ..engine import Engine
-from ..errors import HiggsError
-from ..loaded_model import LoadedModel
-from ..sequence import Sequence
+from ..device.device import device_of
+from ..engines.engine import Engine
+from ..engines.loaded_model import LoadedModel
 from ..talker import Talker
 from .published import PUBLISHED, SIZES, fill, write_hollow
 

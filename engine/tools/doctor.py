@@ -20,14 +20,14 @@ from ..checkpoint.load import Checkpoint, inspect, require_quantizable
 from ..checkpoint.open_talker import open_talker, talker_problems
 from ..checkpoint.talker_layout import V3_CODEC, layout_of, make_plan
 from ..checkpoint.tensor_file import TensorFile, open_folder
-from ..config import DTYPES, VERSION, EngineConfig
+from ..core.config import DTYPES, VERSION, EngineConfig
+from ..core.errors import HiggsError
+from ..core.optional import versions
 from ..decode.kernels.support import decode_ops
-from ..dtypes import auto_dtype, compute_dtype
-from ..errors import HiggsError
-from ..gguf_header import is_gguf
-from ..json_file import FETCH, read_json
-from ..loaded_model import planned_bytes
-from ..optional import versions
+from ..engines.dtypes import auto_dtype, compute_dtype
+from ..engines.loaded_model import planned_bytes
+from ..files.gguf_header import is_gguf
+from ..files.json_file import FETCH, read_json
 from ..prompt.builder import PromptBuilder
 from ..prompt.card import read_card
 from ..prompt.tokenizer import REMEDY

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..config import MOST_FILM_SECONDS, SAMPLE_RATE
+from ..audio.resample import check_rate
+from ..core.config import MOST_FILM_SECONDS, SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..core.optional import import_optional
 from ..dubbing.references import cut_references
-from ..errors import HiggsError
-from ..optional import import_optional
+from ..engines.speech_api import SpeechAPI
 from ..prompt.cues import CueSheet
-from ..resample import check_rate
-from ..speech_api import SpeechAPI
 from ..voice.voice import Voice
 
 

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import HiggsError
-from ..file_list import sole_writer, write_errors
+from ..core.errors import HiggsError
+from ..files.file_list import sole_writer, write_errors
 
 _PART, _LOCK = ".part", ".lock"  # in the new folder while it is filled, and in that
 

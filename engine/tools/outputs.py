@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from ..book.sound_file import BySoundfile, Tags
-from ..config import SAMPLE_RATE
-from ..errors import HiggsError
-from ..file_list import write_errors
-from ..optional import import_optional
-from ..whole_file import replacing
+from ..core.config import SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..core.optional import import_optional
+from ..files.file_list import write_errors
+from ..files.whole_file import replacing
 from .new_folder import writable
 
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")

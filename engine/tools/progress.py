@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from ..book.report import BookProgress
 from ..dubbing.speak import CueSpeech
-from ..result import SpeechResult
-from ..speech_input import Listener
+from ..speech.result import SpeechResult
+from ..speech.speech_input import Listener
 
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)
 

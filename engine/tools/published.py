@@ -11,7 +11,7 @@ from ..checkpoint.hf_config import read_settings
 from ..checkpoint.talker_layout import V3_CODEC, Plan, make_plan
 from ..checkpoint.tensor_file import INDEX, open_tensors
 from ..codec.config import CodecConfig
-from ..codes import BOC
+from ..core.codes import BOC
 from ..talker import Talker
 from ..talker.weight import FORMATS, Weight
 from .tiny import write_tiny

@@ -13,7 +13,7 @@ from ..checkpoint.load import Checkpoint, inspect, require_quantizable, require_
 from ..checkpoint.quantised_file import LAYOUTS, MARKER
 from ..checkpoint.talker_layout import V3_CODEC
 from ..checkpoint.tensor_file import INDEX, Entry, write_tensors
-from ..errors import HiggsError
+from ..core.errors import HiggsError
 from ..talker.quantize import quantize_int4, row_int8
 from ..talker.weight import FORMATS, is_layer_matrix
 from .new_folder import new_folder

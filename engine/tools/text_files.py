@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ..config import MOST_TEXT_BYTES
-from ..errors import HiggsError
-from ..plain_text import decode_text, doubts
+from ..core.config import MOST_TEXT_BYTES
+from ..core.errors import HiggsError
+from ..files.plain_text import decode_text, doubts
+from ..files.whole_file import read_whole
 from ..prompt.cues import CueSheet, read_cues
 from ..prompt.dialogue import Dialogue, read_dialogue
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
-from ..whole_file import read_whole
 
 
 def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], bool]) -> Dialogue:

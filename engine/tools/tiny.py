@@ -20,8 +20,8 @@ from ..checkpoint.codec_layout import unused_shapes
 from ..checkpoint.discover import CODEC_SUBFOLDER, CONFIG, TOKENIZER
 from ..checkpoint.talker_layout import V3_CODEC
 from ..checkpoint.tensor_file import INDEX
-from ..codes import BOC, CODE_VOCAB, EOC
-from ..errors import HiggsError
+from ..core.codes import BOC, CODE_VOCAB, EOC
+from ..core.errors import HiggsError
 from .tiny_codec import TINY, hf_config, tiny_codec, to_old
 from .tiny_config import (
     CODEBOOKS,

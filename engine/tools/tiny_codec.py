@@ -20,8 +20,8 @@ from ..codec.config import CodecConfig
 from ..codec.hubert import STRIDES
 from ..codec.model import build_decoder
 from ..codec.modules import CODEBOOKS, SEMANTIC_RATE
-from ..codes import CODEBOOK_SIZE
-from ..config import SAMPLE_RATE
+from ..core.codes import CODEBOOK_SIZE
+from ..core.config import SAMPLE_RATE
 
 TINY = CodecConfig(
     codebook_size=CODEBOOK_SIZE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from ..codes import BOC, CODE_VOCAB, CODEBOOK_SIZE, EOC
+from ..core.codes import BOC, CODE_VOCAB, CODEBOOK_SIZE, EOC
 from ..prompt.tags import TAGS
 
 CODEBOOKS = 8

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from ..config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
-from ..errors import HiggsError
-from ..optional import import_optional
-from ..resample import check_rate, resample
+from ..audio.resample import check_rate, resample
+from ..core.config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
+from ..core.errors import HiggsError
+from ..core.optional import import_optional
 
 Wave = torch.Tensor | np.ndarray  # of a clip: [S] or [C, S]
 

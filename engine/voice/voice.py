@@ -13,11 +13,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safetensors_bytes
 
-from .. import pcm
-from ..codes import CODEBOOK_SIZE
-from ..config import FRAME_RATE, FRAME_SAMPLES, MOST_VOICE_FRAMES, SAMPLE_RATE
-from ..errors import HiggsError, shown, shown_name
-from ..file_list import write_file
+from ..audio import pcm
+from ..core.codes import CODEBOOK_SIZE
+from ..core.config import FRAME_RATE, FRAME_SAMPLES, MOST_VOICE_FRAMES, SAMPLE_RATE
+from ..core.errors import HiggsError, shown, shown_name
+from ..files.file_list import write_file
 
 FORMAT = "higgs-tts-voice"
 FORMAT_VERSION = 1

@@ -61,8 +61,7 @@ def test_a_missing_checkpoint_is_told_once_and_any_device_is_taken(comfy, workfl
     missing = comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "nothing", "device": "gpu:7"})).error
     assert missing.count("Higgs Load Model: ") == 1 and "nothing" in missing, missing
     assert (
-        "This machine has no device gpu:7"
-        in comfy.run(workflow("speak", HiggsTTSLoadModel={"device": "gpu:7"})).text()
+        "This machine has no device gpu:7" in comfy.run(workflow("speak", HiggsTTSLoadModel={"device": "gpu:7"})).text()
     )
 
 

@@ -5,9 +5,9 @@ import pathlib
 import pytest
 import torch
 from higgs_tts.engine.checkpoint.talker_layout import make_plan
-from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.core.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.state import DecodeState
-from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.tests.quantized import quantize

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels import batch as batch_module

@@ -7,11 +7,12 @@ import sys
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, Voice, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, Voice
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.engines import loaded_model
 
 SEQUENCES = 40
 TEXT = " ".join(f"This is sentence number {number} of forty." for number in range(1, SEQUENCES + 1))

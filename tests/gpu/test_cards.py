@@ -7,7 +7,8 @@ import threading
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, Engines, Listener, SamplingParams, Turn, Voice, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, Engines, Listener, SamplingParams, Turn, Voice
+from higgs_tts.engine.engines import loaded_model
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two GPUs here")
 CARDS = range(torch.cuda.device_count())

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.executors.graph import GraphError, GraphExecutor
@@ -12,7 +12,7 @@ from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.step import prefill
-from higgs_tts.engine.memory import PrivatePool
+from higgs_tts.engine.device.device.memory import PrivatePool
 
 CUDA = torch.device("cuda", 0)
 LAYERS = 3

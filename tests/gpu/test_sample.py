@@ -5,16 +5,16 @@ import random
 
 import pytest
 import torch
-from higgs_tts.engine.codes import BOC, CODE_VOCAB, EOC
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.codes import BOC, CODE_VOCAB, EOC
+from higgs_tts.engine.core.config import SamplingParams
+from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors.graph import GraphExecutor
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.step import prefill
-from higgs_tts.engine.memory import PrivatePool
-from higgs_tts.engine.sequence import Sequence
+from higgs_tts.engine.device.device.memory import PrivatePool
 
 CONTEXT = 160
 TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.01), (200, 0.8), (1025, 0.999), (128, 1.0)]

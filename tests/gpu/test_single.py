@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable, read_source
 from higgs_tts.engine.decode.backend import Backend

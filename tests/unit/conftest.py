@@ -7,13 +7,13 @@ import types
 import pytest
 import torch
 import transformers
-from higgs_tts.engine.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.core.codes import BOC, apply_v2, apply_v3
+from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.state import DecodeState
 from higgs_tts.engine.decode.step import prefill
-from higgs_tts.engine.sequence import Sequence
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny

@@ -13,23 +13,14 @@ SOURCES = sorted([*ENGINE.rglob("*.py"), *NODES.rglob("*.py"), ROOT / "__init__.
 
 # Rooms, the folders and files of engine/, from the ground up. A room imports only rooms of lower tiers.
 TIERS = [
-    {"buffers", "codes", "cuda", "errors", "interrupt", "plain_text", "threads", "torch_names", "whole_file"},
-    {"config", "file_list", "memory"},
-    {"gguf_header"},
-    {"device", "json_file", "optional"},
-    {"pcm", "resample"},
-    {"audio", "codec", "sequence", "talker", "voice"},
-    {"decoder", "result"},
-    {"checkpoint", "decode", "ending", "prompt"},
-    {"dtypes", "loaded_model", "pool", "speech_input", "subtitles", "text_check", "transcribe", "voice_sound"},
-    {"device_decoder", "pool_session", "request"},
-    {"drive"},
-    {"speech_api"},
-    {"engine"},
-    {"device_pool"},
-    {"book", "cluster", "dubbing", "remote", "serve"},
-    {"__init__"},
-    {"tools"},
+    {"core", "cuda", "interrupt"},
+    {"audio", "device", "files"},
+    {"codec", "talker", "voice"},
+    {"checkpoint", "decode", "prompt"},
+    {"preview", "speech"},
+    {"book", "engines"},
+    {"dubbing", "serve"},
+    {"__init__", "tools"},
     {"terminal"},
     {"__main__"},
 ]
@@ -121,7 +112,7 @@ def test_only_their_owners_name_risky_things():
     owners = {
         r"\btriton\b|_compile_kernel|libnvrtc|nvrtc[A-Z]": lambda p: p.parent == ENGINE / "cuda",
         r"\bCUDAGraph\b|\bMemPool\b|graph_pool_handle": lambda p: p.name in ("memory.py", "graph.py"),
-        r"torch\._C|ops\.aten|\._cdata": lambda p: p == ENGINE / "torch_names.py",
+        r"torch\._C|ops\.aten|\._cdata": lambda p: p == ENGINE / "device" / "torch_names.py",
         r"from tokenizers|import tokenizers": lambda p: p.name == "tokenizer.py" or p.parent == ENGINE / "tools",
         r"[\"']waveform[\"']": lambda p: p.name == "audio.py",
     }
@@ -235,7 +226,7 @@ def test_requirements_name_what_is_imported_and_pin_nothing():
     import sys
 
     assert used - set(sys.stdlib_module_names) - RARELY_NEEDED == listed | COMFYUI_S
-    for library, room in (("aiohttp", "serve"), ("ray", "cluster")):
+    for library, room in (("aiohttp", "serve"), ("ray", "engines/cluster")):
         named = {path.parent for path in ENGINE.rglob("*.py") if library in {m for _, m, _ in imports_of(path)}}
         assert named == {ENGINE / room}
 
@@ -263,12 +254,17 @@ def test_few_places_name_a_family():
 EVERYWHERE = ("engine", "nodes", "tests", "benchmarks")
 DECODE = (
     "engine/decode",
-    *(f"engine/{name}.py" for name in ("request", "drive", "device_decoder", "sequence", "loaded_model", "engine")),
+    "engine/core/sequence.py",
+    "engine/speech",
+    *(f"engine/engines/{name}.py" for name in ("device_decoder", "loaded_model", "engine")),
 )
 PRIVATE_WORDS = [
     (r"\b[Rr]esiden(cy|cies)\b", EVERYWHERE),
     (r"\bLane\(|class Lane\b", EVERYWHERE),
-    (r"\blanes?\b", ("engine/decode/scheduler.py", "engine/decode/model_runner.py", "engine/loaded_model.py", "nodes")),
+    (
+        r"\blanes?\b",
+        ("engine/decode/scheduler.py", "engine/decode/model_runner.py", "engine/engines/loaded_model.py", "nodes"),
+    ),
     (r"\b[Uu]tterances?\b", ("engine", "nodes", "tests/gpu", "benchmarks")),
     (r"\b_?Line\b|\blines? that decode\b|\bfirst_line\b", ("engine", "tests/unit", "tests/gpu")),
     (r"\bDecoding\b", ("engine",)),

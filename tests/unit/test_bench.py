@@ -11,8 +11,8 @@ from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.checkpoint.embedded import EMBEDDED
 from higgs_tts.engine.checkpoint.load import inspect, require_whole
 from higgs_tts.engine.checkpoint.tensor_file import open_folder
-from higgs_tts.engine.config import EngineConfig
-from higgs_tts.engine.engine import Engine
+from higgs_tts.engine.core.config import EngineConfig
+from higgs_tts.engine.engines.engine import Engine
 from higgs_tts.engine.tools import bench
 from higgs_tts.engine.tools.published import PUBLISHED, fill, write_hollow
 from higgs_tts.engine.tools.tiny import FAMILIES

@@ -33,8 +33,8 @@ from higgs_tts.engine import (
 from higgs_tts.engine.book import chapters as planning
 from higgs_tts.engine.book import sound_file
 from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
-from higgs_tts.engine.decode import takes
 from higgs_tts.engine.prompt.script import read_pauses
+from higgs_tts.engine.speech import takes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARAMS = SamplingParams(seed=2, max_frames=60, retries=0, paragraph_gap=0.6)

@@ -9,7 +9,7 @@ import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams
 from higgs_tts.engine.checkpoint.discover import constants
 from higgs_tts.engine.checkpoint.load import inspect, load_talker, talker_sizes
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file, save_file

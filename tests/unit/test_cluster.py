@@ -16,9 +16,9 @@ from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, Samplin
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book.book import Chapter
 from higgs_tts.engine.book.chapters import PlannedChapter, groups
-from higgs_tts.engine.cluster.worker import About, Orders, Unfit, Worker
 from higgs_tts.engine.decode.model_runner import ModelRunner
-from higgs_tts.engine.speech_input import SpeechInput
+from higgs_tts.engine.engines.cluster.worker import About, Orders, Unfit, Worker
+from higgs_tts.engine.speech.speech_input import SpeechInput
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -122,8 +122,8 @@ def seats_of(monkeypatch):
         ray = FakeRay(iter(answers))
         monkeypatch.setitem(sys.modules, "ray", ray)
         monkeypatch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
-        path = ROOT / "engine" / "cluster" / "seats.py"
-        spec = importlib.util.spec_from_file_location("higgs_tts.engine.cluster.seats_of_fakes", path)
+        path = ROOT / "engine" / "engines" / "cluster" / "seats.py"
+        spec = importlib.util.spec_from_file_location("higgs_tts.engine.engines.cluster.seats_of_fakes", path)
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)

@@ -12,7 +12,7 @@ from higgs_tts.engine.checkpoint.codec_layout import (
     encoder_shapes,
     looks_like_codec,
 )
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.tools.tiny_codec import TINY, tiny_codec, to_old
 
 POSITION = "semantic_model.encoder.pos_conv_embed.conv"

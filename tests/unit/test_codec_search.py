@@ -10,7 +10,7 @@ import torch
 from higgs_tts.engine.checkpoint.catalog import CODEC_V2
 from higgs_tts.engine.checkpoint.discover import constants
 from higgs_tts.engine.checkpoint.load import inspect, require_whole
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.tools.doctor import examine
 
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from higgs_tts.engine import codes as codes_module
+from higgs_tts.engine.core import codes as codes_module
 
 A, B, C, BEGIN, END = 1, 2, 3, 1024, 1025
 

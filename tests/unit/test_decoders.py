@@ -22,12 +22,12 @@ from higgs_tts.engine import (
     SamplingParams,
     ServerConfig,
     Turn,
-    pool,
 )
 from higgs_tts.engine.decode.model_runner import ModelRunner
-from higgs_tts.engine.decoder import ReferenceClip, Stage
-from higgs_tts.engine.drive import Drive
-from higgs_tts.engine.speech_input import SpeechInput
+from higgs_tts.engine.engines import pool
+from higgs_tts.engine.speech.decoder import ReferenceClip, Stage
+from higgs_tts.engine.speech.drive import Drive
+from higgs_tts.engine.speech.speech_input import SpeechInput
 from higgs_tts.tests.speech_servers import Fake, Reply, spoken, streamed, wav_file
 
 PARAMS = SamplingParams(seed=3, max_frames=30, chunk_seconds=3, retries=0)
@@ -113,7 +113,7 @@ class Servers(Two):
 class Workers(Two):
     def __init__(self, *given):
         super().__init__(*given)
-        from higgs_tts.engine.cluster.cluster import Cluster
+        from higgs_tts.engine.engines.cluster.cluster import Cluster
 
         packages = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         (packages / "higgs_tts").symlink_to(pathlib.Path(__file__).resolve().parents[2])  # as the workers import it

@@ -21,8 +21,8 @@ from higgs_tts.engine import (
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.audio.loudness import evening_gain
-from higgs_tts.engine.decode.kept_codes import KeptCodes
-from higgs_tts.engine.sequence import Sequence
+from higgs_tts.engine.core.sequence import Sequence
+from higgs_tts.engine.speech.kept_codes import KeptCodes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARAMS = SamplingParams(seed=3, max_frames=60, retries=0)

@@ -12,7 +12,7 @@ from higgs_tts.engine.checkpoint.catalog import DOWNLOADS
 from higgs_tts.engine.checkpoint.discover import cached_snapshots, constants, find_checkpoints, find_in_hf_cache
 from higgs_tts.engine.checkpoint.download import download_checkpoint
 from higgs_tts.engine.checkpoint.hf_config import family_of
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.tools.tiny_config import boson_config, tiny_tokenizer, v2_config, v3_config
 from safetensors.torch import save_file
 from tqdm.contrib.concurrent import thread_map

@@ -6,9 +6,9 @@ import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.decode.model_runner import ModelRunner
-from higgs_tts.engine.decoder import Stage
-from higgs_tts.engine.drive import Drive
-from higgs_tts.engine.speech_input import SpeechInput
+from higgs_tts.engine.speech.decoder import Stage
+from higgs_tts.engine.speech.drive import Drive
+from higgs_tts.engine.speech.speech_input import SpeechInput
 
 TEXTS = ["One apple.", "Two apples are here. And three of them are there.", "Four."]
 PARAMS = SamplingParams(max_frames=40, seed=3, chunk_seconds=2.5, retries=0)

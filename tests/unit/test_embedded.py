@@ -8,13 +8,13 @@ import pytest
 import torch
 import transformers
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams
+from higgs_tts.engine.audio.resample import resample
 from higgs_tts.engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from higgs_tts.engine.checkpoint.find_codec import open_codec
 from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
 from higgs_tts.engine.checkpoint.tensor_file import open_folder
 from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.prompt.tags import TAGS
-from higgs_tts.engine.resample import resample
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.engine.tools.tiny_codec import hf_config
 

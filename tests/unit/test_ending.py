@@ -1,7 +1,7 @@
 """Speech that was cut says so, and how much of the text is missing."""
 
-from higgs_tts.engine import ending
-from higgs_tts.engine.sequence import Sequence
+from higgs_tts.engine.core.sequence import Sequence
+from higgs_tts.engine.speech import ending
 
 
 def sequence(text="Some words.", expected=100, frames=100, ended=True, budget=4000):

@@ -12,7 +12,7 @@ import torch
 import transformers
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
 from higgs_tts.engine.__main__ import main
-from higgs_tts.engine.codes import BOC, revert
+from higgs_tts.engine.core.codes import BOC, revert
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.tools.tiny import FAMILIES
 

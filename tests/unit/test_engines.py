@@ -8,7 +8,7 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, Engines, HiggsError, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.decode.model_runner import ModelRunner
-from higgs_tts.engine.loaded_model import LoadedModel
+from higgs_tts.engine.engines.loaded_model import LoadedModel
 
 PARAMS = SamplingParams(seed=3, max_frames=20, chunk_seconds=3, retries=0)
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five six seven".split())

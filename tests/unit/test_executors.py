@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.decode import backend, step
 from higgs_tts.engine.decode.executors.graph import same_bits
 from higgs_tts.tests.traced import StepError, Tape, tensors_of

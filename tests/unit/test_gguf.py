@@ -12,7 +12,7 @@ from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.checkpoint.places import Place
 from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
 from higgs_tts.engine.checkpoint.tensor_file import TensorFile, open_folder
-from higgs_tts.engine.gguf_header import read_gguf
+from higgs_tts.engine.files.gguf_header import read_gguf
 from higgs_tts.engine.talker.weight import FORMATS, SCRATCH, Weight
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.tests.gguf_files import BF16, F16, Q4_K, Q8_0, encoded, write_gguf

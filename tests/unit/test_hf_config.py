@@ -2,8 +2,8 @@
 
 import pytest
 from higgs_tts.engine.checkpoint.hf_config import read_settings
-from higgs_tts.engine.codes import CODE_VOCAB
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.codes import CODE_VOCAB
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.tools.tiny_config import boson_config, tiny_tokenizer, v2_config, v3_config
 
 V3, V2 = tiny_tokenizer("v3"), tiny_tokenizer("v2")

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 from higgs_tts.engine import HiggsError, read_book, read_book_text
 from higgs_tts.engine.book.xhtml import links_in, read_document
-from higgs_tts.engine.plain_text import unescape
+from higgs_tts.engine.files.plain_text import unescape
 from higgs_tts.tests.epub_files import DOCUMENTS, NCX, PACKAGE, epub
 
 

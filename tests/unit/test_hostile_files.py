@@ -22,14 +22,14 @@ from higgs_tts.engine.checkpoint.hf_config import read_settings
 from higgs_tts.engine.checkpoint.load import inspect
 from higgs_tts.engine.checkpoint.quantised_file import quantised
 from higgs_tts.engine.checkpoint.tensor_file import INDEX, open_folder, open_tensors
-from higgs_tts.engine.errors import shown, shown_name
-from higgs_tts.engine.gguf_header import read_gguf
-from higgs_tts.engine.json_file import read_json
+from higgs_tts.engine.core.errors import shown, shown_name
+from higgs_tts.engine.files.gguf_header import read_gguf
+from higgs_tts.engine.files.json_file import read_json
+from higgs_tts.engine.files.whole_file import read_whole
 from higgs_tts.engine.prompt.card import read_card
 from higgs_tts.engine.prompt.tokenizer import Vocabulary
 from higgs_tts.engine.tools.tiny_config import tiny_tokenizer, v2_config, v3_config
 from higgs_tts.engine.voice.clip import decode_clip
-from higgs_tts.engine.whole_file import read_whole
 from higgs_tts.tests.peft_files import write_adapter
 from safetensors.torch import save_file
 

@@ -13,7 +13,7 @@ from higgs_tts.engine import (
     read_pronunciations,
     script_names,
 )
-from higgs_tts.engine.config import MAX_HINTS, MAX_PAUSE_SECONDS_IN_ALL, MAX_PRONOUNCED, MAX_PRONUNCIATIONS
+from higgs_tts.engine.core.config import MAX_HINTS, MAX_PAUSE_SECONDS_IN_ALL, MAX_PRONOUNCED, MAX_PRONUNCIATIONS
 from higgs_tts.engine.prompt.card import Card
 from higgs_tts.engine.prompt.chunking import split_sentences, split_text
 from higgs_tts.engine.prompt.hints import TextCheck

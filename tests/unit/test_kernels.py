@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from higgs_tts.engine.config import MAX_BATCH
+from higgs_tts.engine.core.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.cuda.kernel import ANY, Limits, structure
 from higgs_tts.engine.cuda.kernel import options as kernel_options

@@ -4,14 +4,15 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
 from higgs_tts.engine.audio.assembly import FADE
 from higgs_tts.engine.codec import waveform
 from higgs_tts.engine.codec.stream import InlineWindows
-from higgs_tts.engine.codes import EOC
+from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.scheduler import Scheduler
-from higgs_tts.engine.loaded_model import CPU_BATCH
+from higgs_tts.engine.engines import loaded_model
+from higgs_tts.engine.engines.loaded_model import CPU_BATCH
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.chunking import estimate_frames, split_text
 

@@ -6,11 +6,12 @@ import weakref
 
 import pytest
 import torch
-from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, loaded_model
+from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams
 from higgs_tts.engine.codec.model import CodecEncoder
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.executors import GraphError
-from higgs_tts.engine.memory import PrivatePool
+from higgs_tts.engine.device.device.memory import PrivatePool
+from higgs_tts.engine.engines import loaded_model
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(max_frames=12, seed=1)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
-from higgs_tts.engine.codes import BOC, EOC
+from higgs_tts.engine.core.codes import BOC, EOC
 from higgs_tts.engine.decode.scheduler import Scheduler
 
 PARAMS = SamplingParams(seed=7, max_frames=30)

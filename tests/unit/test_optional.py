@@ -5,9 +5,9 @@ import importlib
 import sys
 
 import pytest
-from higgs_tts.engine import optional
-from higgs_tts.engine.errors import HiggsError
-from higgs_tts.engine.optional import import_optional
+from higgs_tts.engine.core import optional
+from higgs_tts.engine.core.errors import HiggsError
+from higgs_tts.engine.core.optional import import_optional
 
 
 def test_a_class_is_borrowed():

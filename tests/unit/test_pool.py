@@ -3,9 +3,9 @@
 import pytest
 import torch
 from higgs_tts.engine import HiggsError
-from higgs_tts.engine.decoder import Heard
-from higgs_tts.engine.pool import Member, Pool
-from higgs_tts.engine.sequence import Sequence
+from higgs_tts.engine.core.sequence import Sequence
+from higgs_tts.engine.engines.pool import Member, Pool
+from higgs_tts.engine.speech.decoder import Heard
 
 LOST = HiggsError("went away.")
 

@@ -6,11 +6,11 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
+from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.prefix_cache import MIN_PREFIX, PrefixCache
 from higgs_tts.engine.decode.step import prefill
-from higgs_tts.engine.memory import PrivatePool
+from higgs_tts.engine.device.device.memory import PrivatePool
 from higgs_tts.engine.prompt.builder import PromptBuilder
-from higgs_tts.engine.sequence import Sequence
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0, max_frames=50)

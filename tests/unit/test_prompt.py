@@ -6,8 +6,8 @@ import random
 
 import pytest
 import torch
-from higgs_tts.engine.codes import BOC, EOC
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.codes import BOC, EOC
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.prompt.tags import TAGS
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig

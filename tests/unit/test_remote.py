@@ -27,12 +27,12 @@ from higgs_tts.engine import (
     Turn,
     Voice,
     narrate,
-    pool,
     read_book_text,
     read_cues,
     speak_cues,
 )
-from higgs_tts.engine.remote.connections import Connections
+from higgs_tts.engine.engines import pool
+from higgs_tts.engine.engines.remote.connections import Connections
 from higgs_tts.tests.speech_servers import Fake, Reply, refusal, sound_of, spoken, wav_file
 
 ONE = "One sentence is all that there is."

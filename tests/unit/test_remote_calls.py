@@ -20,10 +20,10 @@ import pytest
 import soundfile
 import torch
 from higgs_tts.engine import HiggsError, RemoteEngine, SamplingParams, ServerConfig
-from higgs_tts.engine.pcm import to_frames, to_wav
-from higgs_tts.engine.remote.address import read_addresses
-from higgs_tts.engine.remote.prompts import RemotePrompts, named_voice
-from higgs_tts.engine.remote.server import Kind, Server, foreign_seed
+from higgs_tts.engine.audio.pcm import to_frames, to_wav
+from higgs_tts.engine.engines.remote.address import read_addresses
+from higgs_tts.engine.engines.remote.prompts import RemotePrompts, named_voice
+from higgs_tts.engine.engines.remote.server import Kind, Server, foreign_seed
 
 KEY = "HIGGS_TTS_API_KEY"
 PUBLISHED = json.loads((pathlib.Path(__file__).parent / "data" / "speech_requests.json").read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ def test_texts_are_cleaned_as_for_a_model_with_all_tags():
 
 
 def test_what_is_said_before_is_known_by_all_that_matters():
-    from higgs_tts.engine.decode.kept_codes import key_of
+    from higgs_tts.engine.speech.kept_codes import key_of
 
     def key(text="Hello.", voice=None, scene=None, **params):
         return key_of(RemotePrompts().build(text, voice, scene, params=SamplingParams(**params), index=0))

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, HiggsError, Listener, RemoteEngine, SamplingParams, ServerConfig
-from higgs_tts.engine import engine as engine_module
+from higgs_tts.engine.engines import engine as engine_module
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 

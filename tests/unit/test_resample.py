@@ -5,7 +5,7 @@ import pathlib
 import pytest
 import torch
 from higgs_tts.engine import HiggsError
-from higgs_tts.engine.resample import resample
+from higgs_tts.engine.audio.resample import resample
 from safetensors.torch import load_file
 
 VALUES = load_file(pathlib.Path(__file__).parent / "data" / "resampled.safetensors")  # made with torchaudio 2.11

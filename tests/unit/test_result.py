@@ -1,7 +1,7 @@
 """Seconds as users read them."""
 
 import pytest
-from higgs_tts.engine.result import duration
+from higgs_tts.engine.speech.result import duration
 
 
 @pytest.mark.parametrize(

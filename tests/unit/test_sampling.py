@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.config import SamplingParams
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.decode import philox
-from higgs_tts.engine.errors import HiggsError
 
 # Philox 4x32-10 known answers from Random123's kat_vectors: counter, key, result.
 KNOWN = [

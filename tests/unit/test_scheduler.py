@@ -5,8 +5,8 @@ import random
 
 import pytest
 import torch
-from higgs_tts.engine.codes import EOC
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.codes import EOC
+from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.decode.scheduler import CHECK_EVERY, Scheduler
 
 ENDS = [37, 5, 60, 12, 0, 28, 9]  # frames after which each sequence finds its end

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
-from higgs_tts.engine import engine as engine_module
+from higgs_tts.engine.engines import engine as engine_module
 
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
-from higgs_tts.engine.request import SpeechRequest  # noqa: E402
 from higgs_tts.engine.serve.app import Limits  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import Job, Speaker  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
 from higgs_tts.engine.serve.voices import BUILT_IN  # noqa: E402
+from higgs_tts.engine.speech.request import SpeechRequest  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
 
 SHORT = {"model": "tts-1", "voice": "alloy", "input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0}

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from higgs_tts.engine.codes import BOC, EOC, frames_ready
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.codes import BOC, EOC, frames_ready
+from higgs_tts.engine.core.config import SamplingParams
 from higgs_tts.engine.decode.backend import Backend
 
 N = 8

@@ -19,7 +19,7 @@ from higgs_tts.engine import (
 )
 from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.prompt.chunking import split_sentences
-from higgs_tts.engine.subtitles import cues_of
+from higgs_tts.engine.speech.subtitles import cues_of
 
 SENTENCES = [
     "The first one is short.",

@@ -8,11 +8,11 @@ import torch
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, Listener, SamplingParams, Turn, Voice
 from higgs_tts.engine.audio.assembly import FADE, Assembly
 from higgs_tts.engine.audio.levels import is_clipped, is_near_silent, longest_silence, spoken_part
-from higgs_tts.engine.codes import EOC
-from higgs_tts.engine.decode import takes
-from higgs_tts.engine.decode.takes import Takes, another, judge, repeats
+from higgs_tts.engine.core.codes import EOC
+from higgs_tts.engine.core.sequence import Bounds, Sequence
 from higgs_tts.engine.prompt.lengths import bounds_of
-from higgs_tts.engine.sequence import Bounds, Sequence
+from higgs_tts.engine.speech import takes
+from higgs_tts.engine.speech.takes import Takes, another, judge, repeats
 
 TEXT = "The first sentence is short. The second one says a little more than that. And the third one ends it."
 PARAMS = SamplingParams(seed=5, max_frames=250, chunk_seconds=3)

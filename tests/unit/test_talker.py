@@ -3,8 +3,8 @@
 import pytest
 import torch
 import transformers
-from higgs_tts.engine.codes import BOC, EOC
-from higgs_tts.engine.config import SamplingParams
+from higgs_tts.engine.core.codes import BOC, EOC
+from higgs_tts.engine.core.config import SamplingParams
 
 HAS_V2 = hasattr(transformers, "HiggsAudioV2ForConditionalGeneration")
 HAS_V3 = hasattr(transformers, "Qwen3Model")

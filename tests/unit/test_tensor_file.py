@@ -8,7 +8,7 @@ import pytest
 import torch
 from higgs_tts.engine.checkpoint import places
 from higgs_tts.engine.checkpoint.tensor_file import INDEX, open_folder, open_tensors, weight_files
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.errors import HiggsError
 from safetensors.torch import save_file
 
 

@@ -7,7 +7,7 @@ import torch
 import transformers
 from higgs_tts.engine import EMBEDDED
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.prompt.tags import TAGS
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
 from safetensors.torch import load_file

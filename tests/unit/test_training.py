@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from higgs_tts.engine.codes import apply_v3
+from higgs_tts.engine.core.codes import apply_v3
 from higgs_tts.engine.prompt.builder import PromptBuilder
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig

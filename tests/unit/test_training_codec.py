@@ -11,7 +11,7 @@ from higgs_tts.engine.checkpoint.find_codec import open_codec
 from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
 from higgs_tts.engine.checkpoint.tensor_file import open_folder
 from higgs_tts.engine.codec.model import build_decoder
-from higgs_tts.engine.config import FRAME_SAMPLES
+from higgs_tts.engine.core.config import FRAME_SAMPLES
 from higgs_tts.engine.prompt.card import CARD
 from higgs_tts.engine.tools.tiny_codec import hf_config
 from higgs_tts.training import export, train_codec

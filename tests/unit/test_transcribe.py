@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 from higgs_tts.engine import HiggsError, find_whispers, transcribe
-from higgs_tts.engine.transcribe import WHISPERS, download_whisper, size_of
+from higgs_tts.engine.preview.transcribe import WHISPERS, download_whisper, size_of
 
 transformers = pytest.importorskip("transformers")
 SPECIAL = (

@@ -5,10 +5,10 @@ import os
 
 import pytest
 import torch
-from higgs_tts.engine.config import ClipParams
-from higgs_tts.engine.errors import HiggsError
+from higgs_tts.engine.audio.resample import check_rate
+from higgs_tts.engine.core.config import ClipParams
+from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.prompt.lengths import misfit
-from higgs_tts.engine.resample import check_rate
 from higgs_tts.engine.voice import voice as voice_module
 from higgs_tts.engine.voice.clip import check_clip, cut_clip, prepare_clip
 from higgs_tts.engine.voice.voice import Voice

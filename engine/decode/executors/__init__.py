@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...memory import PrivatePool
+from ...device.memory import PrivatePool
 from ..backend import Backend
 from .eager import EagerExecutor
 from .graph import GraphError, GraphExecutor

@@ -7,7 +7,7 @@ import pathlib
 
 import torch
 
-from ...codes import BOC, EOC
+from ...core.codes import BOC, EOC
 from ...cuda.kernel import ANY, Arguments, CudaKernel, Limits, first_reason, options, structure
 from ...cuda.nvrtc import KernelUnavailable, launch
 from ...talker import FAMILIES, Talker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...torch_names import silu_into
+from ...device.torch_names import silu_into
 
 
 def swiglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:

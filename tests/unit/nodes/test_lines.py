@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice, file_list, with_seed
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, Voice, with_seed
+from higgs_tts.engine.files import file_list
 
 VOICE, OTHER = Voice(torch.zeros(50, 8, dtype=torch.int64), "One."), Voice(torch.ones(60, 8, dtype=torch.int64), "Two.")
 SHEET = "id,speaker,text,seed\nhello,Anna,Hello.,\ndoor/who,Tom,Who is there?,5\nnone,Tom,,\nbye,Anna,Good bye.,\n"

@@ -1,0 +1,1 @@
+"""Errors, codes, configuration and sequences: what every other room may import."""

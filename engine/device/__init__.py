@@ -1,0 +1,1 @@
+"""Devices: memory pools, buffers, CPU threads, and the parts of torch that are not public API."""

@@ -1,0 +1,44 @@
+"""A device by the name that users give."""
+
+from __future__ import annotations
+
+import torch
+
+from ..core.errors import HiggsError
+
+ALL_GPUS = "all GPUs"
+
+
+def devices_of(name: str) -> list[str]:
+    """Names of the devices that a user names: one, several with commas between, or all GPUs.
+
+    Raises HiggsError where there is no GPU to be one of all.
+    """
+    if name != ALL_GPUS:
+        return [part.strip() for part in name.split(",")]
+    if not torch.cuda.is_available():
+        raise HiggsError(f"The device is {ALL_GPUS}, but PyTorch sees no CUDA GPU here. Use cpu or auto.")
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+
+def device_of(name: str) -> torch.device:
+    """The device of that name, always with its index where it has one.
+
+    Raises HiggsError for a name that is none and for a device that is not there.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise HiggsError(f"'{name}' is not a device. Use auto, cpu, or cuda:0 and so on.") from error
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise HiggsError(f"The device is {name}, but Higgs runs on CUDA GPUs and on the CPU. Use auto, cpu or cuda:0.")
+    if not torch.cuda.is_available():
+        raise HiggsError(f"The device is {name}, but PyTorch sees no CUDA GPU here. Use cpu or auto.")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise HiggsError(f"The device is {name}, but there are only {torch.cuda.device_count()} GPUs.")
+    return torch.device("cuda", index)

@@ -1,0 +1,1 @@
+"""Engines and the decoders behind them: one device, several, servers, a Ray cluster."""

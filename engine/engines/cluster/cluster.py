@@ -1,0 +1,136 @@
+"""A Ray cluster as an engine: joins it or starts one, and speaks with its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from ...core.config import EngineConfig
+from ...core.errors import HiggsError
+from ...prompt.script import Turn
+from ...speech.request import SpeechRequest
+from ...speech.result import SpeechResult
+from ...speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ...voice.clip import Wave
+from ...voice.voice import Voice
+from ..engine import Engine
+from ..speech_api import SpeechAPI
+from .ray_pool import RayPool
+from .seats import Seats, own_error
+
+_STORE_BYTES = 512 << 20  # of the object store, where Ray is started here: sound on its way, which does not stay
+_DEVICES = ("auto", "cuda", "cpu")
+
+
+class Cluster(SpeechAPI):
+    """Speaks as an `Engine` does, on the workers of a Ray cluster, for the length of a `with`.
+
+    config: each worker's, with a device of _DEVICES. address: the cluster's; empty: that which runs on this machine,
+    else Ray is started here. workers: how many; 0: one a GPU, or one a machine where there is no GPU. Ray places them
+    and starts them again. Every machine needs this pack and the model at the same paths.
+
+    The codes are those of one engine where the devices are of one kind. What a worker that dies has not sent goes to
+    the others, and the result's warnings say so. Raises HiggsError where there is no cluster or no worker.
+    """
+
+    def __init__(self, config: EngineConfig, address: str = "", workers: int = 0):
+        if address.startswith("ray://"):
+            raise HiggsError(f"{address} is an address for Ray's client. Run this on a machine of the cluster instead.")
+        if config.device not in _DEVICES:
+            raise HiggsError(f"The device is {config.device}, but Ray picks the device for each worker. Omit --device.")
+        self._config, self._address, self._workers = config, address, workers
+        # Makes the prompts, for which it reads headers only and needs no device.
+        self._planner = Engine(replace(config, device="cpu", runner="auto"))
+        planner = self._planner
+        self.kept, self.card, self.context, self.model = planner.kept, planner.card, planner.context, planner.model
+
+    def __enter__(self) -> Cluster:
+        with contextlib.ExitStack() as stack:
+            if not ray.is_initialized():
+                _join(self._address, self._workers)
+                stack.callback(ray.shutdown)
+            self.workers = self._hire()
+            stack.callback(self.workers.close)
+            self.workers.gather()
+            self._pool = RayPool(self.workers)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
+
+    def _hire(self) -> Seats:
+        gpus = int(ray.cluster_resources().get("GPU", 0))
+        if self._config.device == "cuda" and not gpus:
+            raise HiggsError("The Ray cluster has no GPU. Add a machine that has one, or choose --device cpu.")
+        if gpus and self._config.device != "cpu":
+            config = replace(self._config, device="cuda:0")  # of the GPUs a worker sees its own alone
+            return Seats(config, self._workers or gpus, {"num_gpus": 1})
+        machines = sum(node["Alive"] for node in ray.nodes())
+        return Seats(replace(self._config, device="cpu"), self._workers or machines, {"num_cpus": 1})
+
+    @property
+    def devices(self) -> int:
+        """Number of workers that speak together."""
+        return len(self.workers)
+
+    @property
+    def fingerprint(self) -> str:
+        """As an engine's: stands for weights and precision."""
+        return self.workers.fingerprint
+
+    def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
+        """As `Engine.encode_voice`, by a worker."""
+        for seat in self.workers.ready:
+            try:
+                return ray.get(seat.actor.encode_voice.remote(wav, sample_rate, transcript, name))
+            except RayTaskError as error:
+                raise own_error(error) from None
+            except RayError:  # it died, and the pool hears of it when it speaks
+                continue
+        raise HiggsError("All workers of the Ray cluster are lost. Run it again.")
+
+    def knows_tag(self, tag: str) -> bool:
+        return self._planner.knows_tag(tag)
+
+    @contextlib.contextmanager
+    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[RayPool]:
+        yield self._pool
+
+    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+        return self._planner.request(what, listener, dialogue)
+
+    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
+        return self._planner.with_warnings(speech, turns)
+
+
+def _join(address: str, workers: int):
+    """Joins a cluster; without an address that of this machine, or else one that is started here, for this alone."""
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        _require_answer(address)
+        ray.init(address, **quiet)
+        return
+    try:
+        ray.init("auto", **quiet)
+    except ConnectionError:
+        cpus = max(workers, os.cpu_count() or 1)
+        ray.init("local", num_cpus=cpus, object_store_memory=_STORE_BYTES, include_dashboard=False, **quiet)
+
+
+def _require_answer(address: str):
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise HiggsError(
+            f"There is no Ray cluster at {address} ({error}). Give the HOST:PORT that `ray start --head` prints."
+        ) from error

@@ -1,0 +1,231 @@
+"""A session on the workers of a Ray cluster: what goes to each, what it streams, and who takes a dead one's place."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from ...core.errors import HiggsError
+from ...core.sequence import Sequence
+from ...speech.decoder import Heard, ReferenceClip, Report, Stage
+from ...voice.voice import Voice
+from ..device_pool import described
+from ..pool import Member, Pool
+from ..pool_session import PoolSession
+from .seats import Seat, Seats, own_error, reason_of
+from .worker import News, Orders, Unfit
+
+_LOOK = 0.2  # seconds between two looks whether a worker that is waited for is wanted any more
+
+
+@dataclass(eq=False)
+class _Stream:
+    """Traffic with a worker's session, by numbers."""
+
+    copies: dict[int, Sequence] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    room: int = 0  # sequences that it could begin when it last told
+    sent: int = 0
+    received: int = 0  # of these, what it had then
+    voices: dict[int, tuple[Future[Voice], ReferenceClip]] = field(default_factory=dict)
+
+
+class RayPoolSession(PoolSession):
+    """A `Session` on workers: a thread follows each, and takes part again with the one that Ray starts in its place."""
+
+    def __init__(self, seats: Seats, stage: Stage, number: int):
+        super().__init__(Pool([]))
+        self._workers, self._number = seats, number
+        count = max(1, len(seats))
+        self._stage = stage._replace(rows=math.ceil(stage.rows / count), shared=count > 1 and not stage.alone)
+        self._streams: dict[Member, tuple[Seat, _Stream]] = {}
+        self._reports: dict[Member, tuple[str, Report]] = {}  # kind of device, and how it decodes
+        self._notes: list[str] = []
+        self._unfit = ""
+        self._has_started = False
+
+    @property
+    def report(self) -> Report:
+        used = [self._reports[member] for member in self._pool.members if member.spoken and member in self._reports]
+        notes = [*(note for _, report in used for note in report.notes), *self._notes]
+        peak = max([0, *(report.peak_bytes for _, report in used)])
+        return Report(described((kind, report.how) for kind, report in used), tuple(notes), peak)
+
+    def submit(self, *sequences: Sequence) -> None:
+        super().submit(*sequences)
+        self._feed_all()
+
+    def drop(self, *sequences: Sequence) -> None:
+        with self._changed:
+            for member, copy in self._pool.drop(*sequences):
+                seat, stream = self._streams[member]
+                numbers = [number for number, one in stream.copies.items() if one is copy]
+                self._give(seat, Orders(drops=tuple(numbers)))
+
+    def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
+        made: Future[Voice] = Future()
+        with self._changed:
+            self._begin()
+            self._encode(made, clip)
+        return made
+
+    def _encode(self, made: Future[Voice], clip: ReferenceClip):
+        """Have a clip made into a voice by any worker; one that dies gives it back to another."""
+        ready = [(seat, stream) for member, (seat, stream) in self._streams.items() if member.error is None]
+        if not ready:
+            made.set_exception(self._workers.none_left())
+            return
+        seat, stream = min(ready, key=lambda one: len(one[1].copies))
+        number = next(stream.numbers)
+        stream.voices[number] = made, clip
+        self._give(seat, Orders(clips=((number, clip),)))
+
+    def _start(self, members: list[Member]) -> None:
+        self._begin()
+
+    def _begin(self):
+        if not self._has_started:
+            self._has_started = True
+            for seat in self._workers.ready:
+                self._join(seat)
+            for seat in self._workers.all:
+                if not seat.is_gone:
+                    self._run("worker", self._work, seat)
+
+    def _join(self, seat: Seat) -> None:
+        assert seat.about
+        seat.member = Member(seat.name, seat.about.kind)
+        self._pool.members.append(seat.member)
+        self._streams[seat.member] = seat, _Stream()
+
+    def _end(self) -> BaseException | None:
+        if not all(seat.is_gone for seat in self._workers.all):
+            return None
+        if self._unfit:
+            return HiggsError(f"No GPU in the Ray cluster can speak: {self._unfit}. Choose --dtype int8.")
+        return self._workers.none_left()
+
+    def _work(self, seat: Seat):
+        """The thread that follows a seat's worker, and the one after it."""
+        try:
+            while not (self._closed or seat.is_gone) and self._admitted(seat):
+                self._follow(seat)
+        except HiggsError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _admitted(self, seat: Seat) -> bool:
+        """Wait for the seat's worker -> whether it takes part."""
+        while seat.opening is not None and not self._workers.admit(seat, _LOOK):
+            if self._closed:
+                return False
+        if seat.about is None:
+            self._notes.append(f"A worker could not be started again.{seat.reason}")
+            self._tell(self._pool.give_up, seat.member) if seat.member else self.wake()
+            return False
+        with self._changed:
+            if seat.member is None or seat.member.error is not None:
+                if seat.member:
+                    seat.member.returns = False
+                self._join(seat)
+        return True
+
+    def _follow(self, seat: Seat):
+        """One worker's stream, until it ends or dies."""
+        member = seat.member
+        assert member
+        stream = seat.actor.decode.options(num_returns="streaming").remote(self._number, self._stage)
+        try:
+            for promise in stream:
+                news: News | Unfit = ray.get(promise)
+                if isinstance(news, Unfit):
+                    self._dismiss(seat, member, news.why)
+                    return
+                self._take_news(member, news)
+        except RayTaskError as error:
+            raise own_error(error) from None
+        except RayError as error:
+            if not self._closed:
+                self._lose(seat, member, error)
+
+    def _lose(self, seat: Seat, member: Member, error: RayError):
+        seat.reason = f" Ray's reason: {reason_of(error)}"
+        self._notes.append(f"{seat.name} died; others took over its part.{seat.reason}")
+        seat.open()
+        self._leave(member, HiggsError("died."), True)
+
+    def _dismiss(self, seat: Seat, member: Member, why: str):
+        """A worker whose device has no room takes no more part."""
+        self._unfit, seat.about = why, None
+        self._notes.append(why)
+        ray.kill(seat.actor)
+        self._leave(member, HiggsError(why), False)
+
+    def _leave(self, member: Member, error: HiggsError, returns: bool):
+        def leave() -> list[Heard]:
+            heard = self._pool.lose(member, error, returns)
+            _, stream = self._streams[member]
+            for order in stream.voices.values():
+                self._encode(*order)
+            self._feed_all()
+            return heard
+
+        self._tell(leave)
+
+    def _take_news(self, member: Member, news: News):
+        _, stream = self._streams[member]
+        self._reports[member] = member.kind, news.report
+        for said in news.said:
+            copy = stream.copies[said.number]
+            copy.num_frames = said.frames
+            if said.is_last:
+                del stream.copies[said.number]
+                copy.error = said.error
+                if said.codes is not None:
+                    copy.fill(said.codes, said.ended)
+            self._tell(self._pool.hear, member, Heard(copy, said.wav, said.is_last))
+        for number, voice in news.voices:
+            made, _ = stream.voices.pop(number)
+            made.set_exception(voice) if isinstance(voice, BaseException) else made.set_result(voice)
+        with self._changed:
+            stream.room, stream.received = news.room, news.received
+            self._feed(member)
+
+    def _feed_all(self):
+        with self._changed:
+            for member in self._pool.left:
+                self._feed(member)
+
+    def _feed(self, member: Member):
+        """Send what a worker has room for."""
+        seat, stream = self._streams[member]
+        copies = self._pool.take(member, stream.room - (stream.sent - stream.received))
+        if copies:
+            numbered = [(next(stream.numbers), copy) for copy in copies]
+            stream.copies |= dict(numbered)
+            stream.sent += len(copies)
+            self._give(seat, Orders(tuple(numbered)))
+
+    def _give(self, seat: Seat, orders: Orders):
+        with contextlib.suppress(RayError):  # it died, and its thread hears of it
+            seat.actor.give.remote(self._number, orders)
+
+    def close(self) -> None:
+        """End the workers' parts. A thread ends when its worker says so."""
+        super().close()
+        for member, (seat, stream) in self._streams.items():
+            if member.error is None:
+                self._give(seat, Orders(is_end=True))
+            for made, _ in stream.voices.values():
+                made.set_exception(HiggsError("The session ended before the voice was made. Try again."))
+        for seat in self._workers.all:
+            seat.member = None

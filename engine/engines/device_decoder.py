@@ -1,0 +1,195 @@
+"""Decodes on one device: a scheduler, a model runner, and the codec's windows of the sequences that are decoded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import torch
+
+from ..codec.waveform import Sound, Waveform
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence
+from ..decode.model_runner import ModelRunner
+from ..decode.prefix_cache import PrefixCache
+from ..decode.scheduler import Outputs, Scheduler
+from ..device.memory import Peak
+from ..speech.decoder import Heard, ReferenceClip, Report, Stage
+from ..voice.clip import Wave
+from ..voice.voice import Voice
+from .loaded_model import LoadedModel
+
+_AHEAD = 2  # sequences taken before there are rows for them, so that the device never waits for the host
+
+Encode = Callable[[Wave, int, str], Voice]
+
+
+class TooSmall(HiggsError):
+    """The device has no room for two rows, so it would say other codes than the other devices of its pool."""
+
+
+class DeviceDecoder:
+    """Decodes with a loaded model, for the thread that holds its engine.
+
+    encode: `Engine.encode_voice`. require_open(): called after every step, raises when somebody closes the engine.
+    """
+
+    def __init__(self, loaded: LoadedModel, encode: Encode, require_open: Callable[[], None]):
+        self.loaded, self._encode, self._require_open = loaded, encode, require_open
+
+    @contextlib.contextmanager
+    def session(self, stage: Stage) -> Iterator[DeviceSession]:
+        """Raises torch.OutOfMemoryError, and TooSmall for a stage that is shared."""
+        with contextlib.ExitStack() as stack:
+            peak = Peak(self.loaded.pool.device, self.loaded.held_bytes)
+            runner = None
+            if stage.rows:
+                runner = stack.enter_context(self.loaded.runner_for(stage.rows, stage.slots, stage.alone))
+                if stage.shared and runner.state.batch == 1 and runner.state.device.type == "cuda":
+                    raise TooSmall("has no room for two chunks at a time")
+            session = DeviceSession(self.loaded, runner, stage, peak, self._encode, self._require_open)
+            stack.callback(session.close)
+            yield session
+
+
+class DeviceSession:
+    """A `Session` on one device. `room` says how many more sequences it can use now."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        runner: ModelRunner | None,
+        stage: Stage,
+        peak: Peak,
+        encode: Encode,
+        require_open: Callable[[], None],
+    ):
+        self._encode, self._require_open, self._peak = encode, require_open, peak
+        self._waveform = Waveform(loaded.decoder, loaded.pool)
+        self._waveform.together = 1 if stage.alone and runner is not None else loaded.windows_together()
+        self._scheduler: Scheduler | None = None
+        self._how, self._notes = "", ()
+        self._sounds: dict[Sequence, Sound] = {}  # of all that is not heard to its end
+        self._spoken: deque[Sequence] = deque()  # those that came with their codes
+        self._moved: set[Sequence] = set()  # those with new codes
+        self._steps: Iterator[list[Heard]] | None = None
+        if runner is not None:
+            rows = min(runner.state.batch, stage.rows)
+            self._waveform.windows.serialize = rows == 1
+            self._how = loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
+            self._notes = tuple(runner.notes)
+            prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
+            self._scheduler = Scheduler(runner, (), prefixes)
+
+    @property
+    def report(self) -> Report:
+        return Report(self._how, self._notes, self._peak.nbytes())
+
+    @property
+    def room(self) -> int:
+        """Sequences that it can begin soon."""
+        if self._scheduler is None:
+            return _AHEAD - len(self._spoken)
+        return min(_AHEAD, self._scheduler.running.count(None)) - len(self._scheduler.waiting) - len(self._spoken)
+
+    def submit(self, *sequences: Sequence) -> None:
+        for sequence in sequences:
+            if sequence.finished:
+                self._sounds[sequence] = self._waveform.sound()
+                self._spoken.append(sequence)
+                continue
+            assert self._scheduler is not None, "a stage without rows decodes nothing"
+            self._sounds[sequence] = sound = self._waveform.sound(streamed=sequence.listened)
+            if sequence.listened and not (self._scheduler.is_busy or self._scheduler.waiting):
+                self._scheduler.low_latency_frames = sound.low_latency_frames
+            self._scheduler.add(sequence)
+
+    def drop(self, *sequences: Sequence) -> None:
+        for sequence in sequences:
+            if self._sounds.pop(sequence, None) and self._scheduler is not None:
+                self._scheduler.drop(sequence)
+            if sequence in self._spoken:
+                self._spoken.remove(sequence)
+
+    def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
+        made: Future[Voice] = Future()
+        run_into(made, lambda: self._encode(*clip))
+        return made
+
+    def wake(self) -> None:
+        """Nothing to do: the iteration never waits."""
+
+    def __iter__(self) -> Iterator[list[Heard]]:
+        """Go on where the last iteration was left."""
+        if self._steps is None:
+            self._steps = self._iterate()
+        return self._steps
+
+    def _iterate(self) -> Iterator[list[Heard]]:
+        while self._sounds:
+            yield from self._speak_codes()
+            for outputs in self._scheduler or ():
+                yield from self._push(outputs)
+                self._waveform.poll()
+                self._require_open()
+                yield self._heard()
+                yield from self._speak_codes()
+            self._waveform.finish()
+            self._require_open()
+            yield self._heard()
+        self._steps = None
+
+    def _speak_codes(self) -> Iterator[list[Heard]]:
+        """The sound of what came with its codes, window after window."""
+        while self._spoken:
+            sequence = self._spoken.popleft()
+            sound = self._sounds[sequence]
+            for _ in sound.push(torch.cat(sequence.codes)):
+                self._require_open()
+                yield self._heard()
+            sound.finish()
+
+    def _push(self, outputs: Outputs) -> Iterator[list[Heard]]:
+        for sequence, frames in outputs:
+            sound = self._sounds.get(sequence)  # whoever iterates may have dropped it since
+            if sound is None:
+                continue
+            self._moved.add(sequence)
+            for _ in sound.push(frames):
+                yield self._heard()
+            if sequence.finished:
+                sound.finish()
+
+    def _heard(self) -> list[Heard]:
+        """Return the news of each sequence."""
+        heard = []
+        for sequence in [one for one, sound in self._sounds.items() if sound.has_news or one in self._moved]:
+            sound = self._sounds[sequence]
+            wav, is_last = sound.new(), sound.is_complete
+            sequence.error = sequence.error or sound.error
+            if sequence.error is not None:
+                self.drop(sequence)
+                wav, is_last = wav[:0], True
+            elif is_last:
+                del self._sounds[sequence]
+            heard.append(Heard(sequence, wav, is_last))
+        self._moved.clear()
+        return heard
+
+    def close(self) -> None:
+        """Lets go of all that is on the device: an exception that ends the call refers to this object for longer."""
+        self._steps = None
+        self._waveform.close()
+        if self._scheduler is not None:
+            self._scheduler.__exit__()
+        self._sounds.clear()
+
+
+def run_into(future: Future, work: Callable[[], object]) -> None:
+    """Do a future's work now; HiggsError and a lack of memory become the future's."""
+    try:
+        future.set_result(work())
+    except (HiggsError, torch.cuda.OutOfMemoryError) as error:
+        future.set_exception(error)

@@ -1,0 +1,254 @@
+"""Several engines of one checkpoint, each on its own device, that speak together: a thread each, one queue for all."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+import torch
+
+from ..core.config import EngineConfig
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence as Decoded
+from ..device.device import devices_of
+from ..device.threads import one_thread
+from ..prompt.script import Turn
+from ..speech.decoder import ReferenceClip, Report, Stage
+from ..speech.request import SpeechRequest
+from ..speech.result import SpeechResult
+from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ..voice.clip import Wave
+from ..voice.voice import Voice
+from .device_decoder import DeviceSession, TooSmall, run_into
+from .engine import Engine
+from .pool import Member, Pool
+from .pool_session import TICK, PoolSession
+from .speech_api import SpeechAPI
+
+
+def engine_of(config: EngineConfig) -> Engine | Engines:
+    """An engine, or several where the device names more than one: "cuda:0,cuda:2", or "all GPUs"."""
+    engines = [Engine(replace(config, device=device)) for device in devices_of(config.device)]
+    return engines[0] if len(engines) == 1 else Engines(engines)
+
+
+class Engines(SpeechAPI):
+    """Speaks on all of these engines that are open; the first one's checkpoint says how.
+
+    Output matches a single engine where all devices are of one kind. An engine that runs out of memory or is closed
+    meanwhile gives back what it has not finished, and the result's warnings say so.
+    """
+
+    def __init__(self, engines: Sequence[Engine]):
+        self._engines, first = list(engines), engines[0]
+        self.kept, self.card, self.context, self.model = first.kept, first.card, first.context, first.model
+
+    @property
+    def devices(self) -> int:
+        return sum(engine.opened for engine in self._engines)
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for weights and precision, as an engine's."""
+        return self._engines[0].fingerprint
+
+    def __enter__(self) -> Engines:
+        with contextlib.ExitStack() as stack:
+            for engine in self._engines:
+                stack.enter_context(engine)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
+
+    def knows_tag(self, tag: str) -> bool:
+        return self._engines[0].knows_tag(tag)
+
+    def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
+        return self._engines[0].encode_voice(wav, sample_rate, transcript, name)
+
+    @contextlib.contextmanager
+    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[DevicePool]:
+        pool = DevicePool([engine for engine in self._engines if engine.opened])
+        with one_thread():
+            yield pool
+
+    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+        return self._engines[0].request(what, listener, dialogue)
+
+    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
+        return self._engines[0].with_warnings(speech, turns)
+
+
+class DevicePool:
+    """A decoder of the engines' decoders. Raises HiggsError where no engine is open."""
+
+    def __init__(self, engines: Sequence[Engine]):
+        self._engines = list(engines)
+        if not self._engines:
+            raise HiggsError("The engine is not open. Open it before speaking.")
+
+    @contextlib.contextmanager
+    def session(self, stage: Stage) -> Iterator[DevicePoolSession]:
+        """Threads start with the first sequence. An engine that is lost takes no part in later sessions."""
+        session = DevicePoolSession(self._engines, stage)
+        try:
+            yield session
+        finally:
+            session.close()
+            self._engines = session.left
+
+
+class _InTurn:
+    """Sets members up one after another; none decodes before all are.
+
+    torch marks whatever is allocated on any device while one captures, and warns when it is freed. In order, so that
+    two calls cannot each wait for a device that the other has.
+    """
+
+    def __init__(self, count: int):
+        self._count, self._made, self._changed = count, 0, threading.Condition()
+
+    @contextlib.contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._made == number)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._made += 1
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.wait_for(lambda: self._made == self._count)
+
+
+class DevicePoolSession(PoolSession):
+    """A `Session` on several devices."""
+
+    def __init__(self, engines: Sequence[Engine], stage: Stage):
+        seats = min(len(engines), max(1, stage.rows))
+        self._engines = {Member(engine.label, engine.kind): engine for engine in engines}
+        super().__init__(Pool(self._engines, seats))
+        self._stage = stage._replace(rows=math.ceil(stage.rows / seats), shared=seats > 1 and not stage.alone)
+        self._sessions: list[tuple[Engine, DeviceSession]] = []
+        self._drops: dict[Member, list[Decoded]] = {}
+        self._encodings: deque[tuple[Future[Voice], ReferenceClip]] = deque()
+
+    @property
+    def left(self) -> list[Engine]:
+        """Engines that are not lost."""
+        return [self._engines[member] for member in self._pool.left]
+
+    @property
+    def report(self) -> Report:
+        reports = [(engine.kind, session.report) for engine, session in self._sessions]
+        notes = [note for _, report in reports for note in report.notes]
+        notes += [
+            f"{member.label} {self._why(member)}; the other devices took over its part." for member in self._pool.lost
+        ]
+        how = described((kind, report.how) for kind, report in reports)
+        return Report(how, tuple(notes), max([0, *(report.peak_bytes for _, report in reports)]))
+
+    def _why(self, member: Member) -> str:
+        if isinstance(member.error, torch.cuda.OutOfMemoryError):
+            return "ran out of memory"
+        return "was unloaded" if self._engines[member].is_closing else str(member.error)
+
+    def drop(self, *sequences: Decoded) -> None:
+        with self._changed:
+            for member, copy in self._pool.drop(*sequences):
+                self._drops.setdefault(member, []).append(copy)
+
+    def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
+        made: Future[Voice] = Future()
+        with self._changed:
+            self._encodings.append((made, clip))
+            self._start(self._pool.start())
+            self._changed.notify_all()
+        return made
+
+    def _start(self, members: list[Member]) -> None:
+        turns = _InTurn(len(members))
+        for number, member in enumerate(members):
+            self._run(member.label, self._work, member, turns, number)
+
+    def _end(self) -> BaseException | None:
+        small = next((member for member in self._pool.lost if isinstance(member.error, TooSmall)), None)
+        if small is None or not self._stage.shared:
+            own = [member.error for member in self._pool.lost if not self._engines[member].is_closing]
+            return own[-1] if own else self._pool.lost[0].error
+        self._stage = self._stage._replace(shared=False)  # by itself it may speak one chunk after another
+        alone = Member(small.label, small.kind)
+        self._engines[alone] = self._engines[small]
+        self._pool.members.append(alone)
+        return None
+
+    def _work(self, member: Member, turns: _InTurn, number: int):
+        """The thread of a device."""
+        engine = self._engines[member]
+        try:
+            with torch.inference_mode(), contextlib.ExitStack() as stack:
+                with turns.turn(number):
+                    decoder = stack.enter_context(engine.decoding())
+                    session = stack.enter_context(decoder.session(self._stage))
+                self._sessions.append((engine, session))
+                self._decode(member, engine, session)
+        except (HiggsError, torch.cuda.OutOfMemoryError) as error:
+            traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the device's part
+            if engine.is_closing or isinstance(error, (TooSmall, torch.cuda.OutOfMemoryError)):
+                self._tell(self._pool.lose, member, error.with_traceback(None))
+            else:
+                self._fail(error.with_traceback(None))
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _decode(self, member: Member, engine: Engine, session: DeviceSession):
+        while not self._closed:
+            self._feed(member, engine, session)
+            for heard in session:
+                for one in heard:
+                    if isinstance(one.error, torch.cuda.OutOfMemoryError):
+                        raise one.error
+                    self._tell(self._pool.hear, member, one)
+                if self._closed:
+                    return
+                self._feed(member, engine, session)
+            engine.require_open()
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._closed or self._encodings or self._pool.has_work(member), timeout=TICK
+                )
+
+    def _feed(self, member: Member, engine: Engine, session: DeviceSession):
+        """Hand over what there are free rows for, and what else is to be done between two steps."""
+        with self._changed:
+            dropped = self._drops.pop(member, ())
+            session.drop(*dropped)
+            copies = self._pool.take(member, session.room)
+            encoding = self._encodings.popleft() if self._encodings else None
+        session.submit(*copies)
+        if encoding is not None:
+            made, clip = encoding
+            run_into(made, lambda: engine.encode_voice(*clip))
+
+    def close(self) -> None:
+        super().close()
+        for thread in self._threads:
+            thread.join()
+        for made, _ in self._encodings:
+            made.set_exception(HiggsError("The model was unloaded before the voice was made. Try again."))
+
+
+def described(parts: Iterable[tuple[str, str]]) -> str:
+    """Describe what decodes, of (kind of device, how): devices of a kind together."""
+    found = Counter((kind, how) for kind, how in parts if how)
+    return "; ".join(f"{count} x {kind}: {how}" for (kind, how), count in found.items())

@@ -1,0 +1,45 @@
+"""Which dtype a checkpoint gets on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from ..checkpoint.load import Checkpoint, require_quantizable, talker_sizes
+from ..core.errors import HiggsError
+from ..talker.weight import KEPT_BY
+
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+# Bytes of a card beside bf16 weights: cache, codec, CUDA's own, what prompts and clips need for a moment, the desktop.
+_BESIDE_WEIGHTS = 2560 << 20
+
+
+def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
+    """EngineConfig's dtype for "auto": fp32 on a CPU, bf16 on a GPU, int8 where the GPU's memory is too small for that.
+    A file with quantised layers is taken in the format next to theirs.
+
+    Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
+    """
+    held = checkpoint.talker.weights
+    held = KEPT_BY.get(held, held)
+    if held and _is_quantizable(checkpoint, held):
+        return held
+    if device.type == "cpu":
+        return "fp32"
+    weights = sum(talker_sizes(checkpoint, torch.bfloat16))
+    fits = weights + _BESIDE_WEIGHTS <= torch.cuda.get_device_properties(device).total_memory
+    return "bf16" if fits or not _is_quantizable(checkpoint, "int8") else "int8"
+
+
+def _is_quantizable(checkpoint: Checkpoint, weights: str) -> bool:
+    try:
+        require_quantizable(checkpoint, weights)
+    except HiggsError:
+        return False
+    return True
+
+
+def compute_dtype(name: str, device: torch.device) -> torch.dtype:
+    """What EngineConfig's dtype computes in on a device; the weights of int8 and int4 are stored otherwise."""
+    if name not in _DTYPES:
+        name = "fp32" if device.type == "cpu" else "bf16"
+    return _DTYPES[name]

@@ -1,0 +1,216 @@
+"""The engine: a checkpoint that can be opened on one device, speaks, and gives everything back when closed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from ..checkpoint.codec_layout import encoder_shapes, fp32_sizes
+from ..checkpoint.digest import fingerprint_of
+from ..checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
+from ..codec.model import encode_once
+from ..core.config import EngineConfig
+from ..core.errors import HiggsError
+from ..device.device import device_of
+from ..device.memory import device_bytes, free_bytes
+from ..device.threads import few_threads
+from ..prompt.builder import PromptBuilder
+from ..prompt.card import read_card
+from ..prompt.script import Turn
+from ..speech.kept_codes import KeptCodes
+from ..speech.request import SpeechRequest
+from ..speech.result import SpeechResult
+from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ..voice.clip import Wave, check_clip, prepare_clip
+from ..voice.voice import Voice
+from .device_decoder import DeviceDecoder
+from .dtypes import auto_dtype, compute_dtype
+from .loaded_model import LoadedModel, planned_bytes
+from .speech_api import SpeechAPI
+
+
+class Engine(SpeechAPI):
+    """Speaks with one checkpoint on one device.
+
+    Making it reads headers only. `open` puts weights, cache and codec on the device, `close` drops them all; both may
+    be called again. Raises HiggsError for a folder that holds no usable checkpoint or a device that is not there.
+    """
+
+    def __init__(self, config: EngineConfig):
+        self.device = device_of(config.device)
+        if config.runner == "graph" and self.device.type != "cuda":
+            raise HiggsError(f"CUDA graphs are on, but the device is {self.device}. Set graphs to auto or off.")
+        self.checkpoint = inspect(config.model, config.codec, config.adapters)
+        require_whole(self.checkpoint)
+        if config.dtype == "auto":
+            config = replace(config, dtype=auto_dtype(self.checkpoint, self.device))
+        require_quantizable(self.checkpoint, config.weights)
+        self.config = config
+        self.dtype = compute_dtype(config.dtype, self.device)
+        self.card = read_card(self.checkpoint.folder)
+        self.model = self.checkpoint.folder.resolve().name
+        self.context = min(config.context, self.checkpoint.config.max_context)
+        self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config, self.card.tags)
+        self._lock = threading.RLock()
+        self._closing = self._speaking = self._drop_after = False
+        self._loaded: LoadedModel | None = None
+        self.kept = KeptCodes()
+
+    @property
+    def family(self) -> str:
+        return self.checkpoint.config.family
+
+    @property
+    def label(self) -> str:
+        """Which device it is, in words for users."""
+        return f"GPU {self.device.index} ({self.kind})" if self.device.type == "cuda" else self.kind
+
+    @property
+    def kind(self) -> str:
+        """What sort of device it is."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
+
+    def knows_tag(self, tag: str) -> bool:
+        """Whether the checkpoint follows a control tag, as far as its files say."""
+        return self._builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for weights and precision: with voice, text and settings they decide what is said."""
+        return fingerprint_of(self.checkpoint, self.config)
+
+    @property
+    def opened(self) -> bool:
+        return self._loaded is not None
+
+    @property
+    def loaded(self) -> LoadedModel | None:
+        """What is on the device, None when closed. For tests and benchmarks: speech is `speak`'s alone."""
+        return self._loaded
+
+    @functools.cached_property
+    def planned_bytes(self) -> int:
+        """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""
+        return planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
+
+    @property
+    def encoder_bytes(self) -> int:
+        """Bytes that `encode_voice` takes on the device while it runs."""
+        return device_bytes(fp32_sizes(encoder_shapes(self.checkpoint.codec.config)), self.device)
+
+    @torch.inference_mode()
+    def open(self) -> None:
+        """Puts everything that speaking needs on the device and captures the step. Frees what it took when it fails."""
+        with self._lock, self._on_device():
+            if self.opened:
+                return
+            self._closing = self._drop_after = False
+            self._loaded = LoadedModel(self.checkpoint, self.config, self.context, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def trim(self) -> int:
+        """Gives up cache and captures but keeps the weights, and returns the bytes that this gave back.
+
+        The next `speak` makes them anew. Returns 0 when speech is under way.
+        """
+        if not self._lock.acquire(blocking=False):
+            return 0
+        try:
+            if self._loaded is None or self._speaking or not (size := self._loaded.spare_bytes):
+                return 0
+            with self._on_device():
+                before = free_bytes(self.device)
+                self._loaded.trim()
+                return max(0, free_bytes(self.device) - before) if self.device.type == "cuda" else size
+        finally:
+            self._lock.release()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes on the device between calls: `planned_bytes`, kept prefixes; less after `trim`, none when closed."""
+        loaded = self._loaded  # another thread may close it meanwhile
+        return loaded.held_bytes if loaded is not None else 0
+
+    def close(self) -> None:
+        """Gives everything back. Speech in another thread stops at its next frame, and is waited for.
+
+        From inside a callback of `speak` it takes effect once that speech has stopped, at its next frame.
+        """
+        self._closing = True
+        with self._lock, self._on_device():
+            self._drop_after = self._speaking  # only a callback gets here while it does
+            if not self._speaking:
+                self._drop()
+
+    def _drop(self):
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.close()
+
+    def _on_device(self):
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def __enter__(self) -> Engine:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @torch.inference_mode()
+    def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
+        """A reference clip [S] or [C, S] -> a voice. The encoder is on the device for this call only.
+
+        Raises HiggsError for a clip that is silent, not finite, under 1 s or over 30 s.
+        """
+        check_clip(wav, sample_rate)
+        clip = prepare_clip(wav, sample_rate).to(self.device)
+        with self._lock, self._on_device():
+            codec = self.checkpoint.codec
+            codes = encode_once(codec.config, codec.read("encoder", self.device), clip)
+        return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
+
+    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
+        # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
+        of_text = self.card.warnings("\n".join(turn.text for turn in turns))
+        warnings = *speech.warnings, *self.checkpoint.adapters.warnings, *of_text
+        return replace(speech, warnings=tuple(dict.fromkeys(warnings)))
+
+    def require_open(self) -> None:
+        """Raises HiggsError when somebody closes the engine."""
+        if self._closing:
+            raise HiggsError("The model was unloaded while it spoke. Run it again.")
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether somebody closes the engine, or has."""
+        return self._closing or not self.opened
+
+    @contextlib.contextmanager
+    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[DeviceDecoder]:
+        """The decoder, for one thread; another that speaks or closes the engine waits. See `SpeechAPI.decoding`."""
+        size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
+        with self._lock, self._on_device(), few_threads(self.device, size):
+            if self._loaded is None:
+                raise HiggsError("The engine is not open. Open it before speaking.")
+            self._speaking = True
+            try:
+                yield DeviceDecoder(self._loaded, self.encode_voice, self.require_open)
+            finally:
+                self._speaking = False
+                if self._drop_after:
+                    self._drop()
+
+    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+        for name, voice in what.voices.items():
+            if voice.codec not in ("", self.checkpoint.codec.config.name):
+                raise HiggsError(
+                    f"The voice{f' of {name}' if name else ''} was made with a different model and does not work with "
+                    "this one. Create it again from its clip."
+                )
+        return SpeechRequest(self._builder, (self.context, self.checkpoint.config.codebooks), what, listener, dialogue)

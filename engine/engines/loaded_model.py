@@ -1,0 +1,237 @@
+"""Everything an open engine holds on its device, as one object: leaving it frees all, in reverse order of making."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import traceback
+from collections.abc import Iterator
+
+import torch
+
+from ..checkpoint.codec_layout import decoder_shapes, fp32_sizes
+from ..checkpoint.load import Checkpoint, load_talker, talker_sizes
+from ..checkpoint.self_check import check_logits, check_weights
+from ..codec.model import build_decoder
+from ..codec.snake import SnakeKernel
+from ..codec.waveform import LENGTHS, Waveform
+from ..core.config import MAX_BATCH, EngineConfig
+from ..cuda.nvrtc import KernelUnavailable
+from ..decode.model_runner import ModelRunner
+from ..decode.prefix_cache import PrefixCache
+from ..device.memory import PrivatePool, device_bytes, free_bytes, workspace_bytes
+from ..device.torch_names import release_pinned_memory
+from ..talker import build_talker
+from ..talker.rope import rope_sizes
+
+CPU_BATCH = 4  # rows at most on a CPU, where memory is not asked and one more row saves less
+RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
+_TOGETHER = (8, 4, 2)  # windows of sound at once
+SLOT_BLOCK = 64  # slots of a batch's cache come in multiples of this
+
+
+def planned_bytes(
+    checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+) -> int:
+    """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
+    runner = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
+    return _lasting_bytes(checkpoint, config, context, device, dtype) + device_bytes(runner, device)
+
+
+def _lasting_bytes(
+    checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+) -> int:
+    """Bytes of what `trim` leaves: weights, rotary tables, codec and cuBLAS's workspace."""
+    sizes = talker_sizes(checkpoint, dtype, config.weights) + rope_sizes(checkpoint.config, context, dtype)
+    sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
+    return device_bytes(sizes, device) + workspace_bytes(device)
+
+
+class LoadedModel:
+    """Weights, codec, the runner of one row that is always there, and the pool they live in.
+
+    When making it fails, nothing stays. Raises HiggsError for a bad checkpoint and torch.OutOfMemoryError.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
+    ):
+        self.context = context
+        self._config = config
+        self._runner: ModelRunner | None = None
+        self._snake: SnakeKernel | None = None
+        self._codec_backend = ""
+        self.pool = PrivatePool(device)
+        self._make_spare(device)
+        try:
+            self._lasting_bytes = _lasting_bytes(checkpoint, config, context, device, dtype)
+            tensors = load_talker(checkpoint, device, dtype, config.weights, self.pool.allocate)
+            check_weights(checkpoint, tensors)
+            with self.pool.allocate():
+                self.talker = build_talker(checkpoint.config, tensors, context)
+                self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
+            self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
+            self._take_snake_kernel()
+            self.runner()
+            self._warm_up(checkpoint)
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
+            tensors = None
+            self.close()
+            raise
+
+    def _make_spare(self, device: torch.device):
+        """A separate pool for everything `trim` frees: a pool returns its memory only when it is destroyed."""
+        self.spare = PrivatePool(device)
+        self.prefixes = PrefixCache(self.spare, self._config.prefixes)
+
+    def _take_snake_kernel(self):
+        """The CUDA Snake kernel where it can be compiled (Snake is a third of the codec's launches)."""
+        if self._config.kernels == "torch" or self.pool.device.type != "cuda":
+            return
+        try:
+            self._snake = SnakeKernel(self.pool.device)
+        except KernelUnavailable as error:
+            self._codec_backend = f", the codec by torch ops ({error})"
+        else:
+            self.decoder.use(self._snake)
+
+    def _warm_up(self, checkpoint: Checkpoint):
+        """Looks at what the talker predicts, and lets the libraries set themselves up, which takes them a third of a
+        second the first time in a process.
+        """
+        is_gpu, config = self.pool.device.type == "cuda", self.talker.config
+        length = 32 if is_gpu else 8
+        with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
+            keys, values = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
+            check_logits(checkpoint, self.talker.prefill(range(length), (), keys, values))
+            if not is_gpu:
+                return
+            waveform = Waveform(self.decoder, self.pool)
+            sound = waveform.sound()
+            list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))
+            sound.finish()
+            waveform.finish()
+
+    def describe(self, runner: ModelRunner) -> str:
+        """In plain words, what decodes and, where the codec's kernel is missing, why."""
+        weights = f", {self.talker.layers[0].qkv.format} weights" if self._config.weights else ""
+        return runner.describe() + weights + self._codec_backend
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes on the device between calls, captures aside."""
+        return self._lasting_bytes + self.spare_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes on the device that `trim` gives up, captures aside."""
+        runner = self._runner.sizes() if self._runner is not None else []
+        return self.prefixes.nbytes() + device_bytes(runner, self.pool.device)
+
+    def runner(self) -> ModelRunner:
+        """One row of the whole context, made anew after `trim`."""
+        if self._runner is None:
+            self._runner = ModelRunner(self.talker, self._config, 1, self.context, self.spare, self.pool)
+        return self._runner
+
+    @contextlib.contextmanager
+    def runner_for(self, count: int, max_seq_len: int, alone: bool = True) -> Iterator[ModelRunner]:
+        """A runner for `count` sequences of up to `max_seq_len` positions, for the length of this `with`.
+
+        It has as many rows as there are sequences, or as fit into free memory, or as the configuration allows; where
+        that is one, it is the runner of one row. alone: whether one sequence may have that one; else a GPU decodes it
+        as it would together with others, since kernels for one row add up in another order. What the runner took is
+        given back at the end, after an error too.
+        """
+        if not alone and self.pool.device.type == "cuda":
+            count = max(2, count)
+        max_seq_len = min(self.context, -(-max_seq_len // SLOT_BLOCK) * SLOT_BLOCK)
+        made = self._make_runner(self._batch_size(count, max_seq_len), max_seq_len) if count > 1 else None
+        if made is None:
+            yield self.runner()
+            return
+        pool, runner = made
+        try:
+            yield runner
+        finally:
+            self._synchronize()
+            runner.close()
+            pool.close()
+
+    def _make_runner(self, rows: int, max_seq_len: int) -> tuple[PrivatePool, ModelRunner] | None:
+        """A runner in a pool of its own, with half the rows as long as memory runs out; None for less than two."""
+        while rows > 1:
+            pool = PrivatePool(self.pool.device)
+            try:
+                return pool, ModelRunner(self.talker, self._config, rows, max_seq_len, pool, self.pool)
+            except torch.cuda.OutOfMemoryError:
+                pool.close()
+                rows //= 2
+            except BaseException:
+                pool.close()
+                raise
+        return None
+
+    def _batch_size(self, count: int, max_seq_len: int) -> int:
+        """Rows for `count` sequences: the fewest that need no more waves than the largest batch that fits."""
+        rows = min(count, self._config.batch or MAX_BATCH)
+        device = self.pool.device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            two, three = (self._runner_bytes(batch, max_seq_len) for batch in (2, 3))
+            free = self._free_bytes() - RESERVE - (3 * two - 2 * three)  # less what any batch takes
+            rows = min(rows, free // (three - two))
+        else:
+            rows = min(rows, CPU_BATCH)
+        return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
+
+    def _free_bytes(self) -> int:
+        """Bytes of a GPU that are free, and that the configuration allows."""
+        free, limit = free_bytes(self.pool.device), self._config.memory
+        return min(free, int(limit * 1e9) - self.held_bytes) if limit else free
+
+    def windows_together(self) -> int:
+        """Windows of sound to decode at once beside a batch, as free memory allows."""
+        if self.pool.device.type != "cuda":
+            return 1
+        free = RESERVE if self._config.memory else free_bytes(self.pool.device)
+        most = (free - RESERVE // 4) // self.decoder.bytes_of(max(LENGTHS))
+        return next((count for count in _TOGETHER if count <= most), 1)
+
+    def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
+        talker, kernels = self.talker, self._config.kernels
+        sizes = ModelRunner.planned_sizes(talker.config, batch, max_seq_len, talker.device, talker.dtype, kernels)
+        return sum(sizes)
+
+    def _synchronize(self):
+        if self.pool.device.type == "cuda":
+            torch.cuda.synchronize(self.pool.device)
+
+    def trim(self) -> None:
+        """Gives up cache, prefixes, buffers and captures; the weights stay. The next `runner` makes them anew."""
+        self._synchronize()
+        self.prefixes.clear()
+        if self._runner is not None:
+            self._runner.close()
+        self._runner = None
+        self.spare.close()
+        self._make_spare(self.pool.device)
+        self.pool.trim()
+
+    def close(self) -> None:
+        """Frees everything; safe to call twice, and from any thread that the owner lets in."""
+        self.trim()
+        if self._snake is not None:
+            self._snake.close()
+        self._snake = None
+        with contextlib.suppress(AttributeError):  # closed before, or never made
+            del self.talker, self.decoder
+        self.pool.close()
+        if self.pool.device.type == "cuda":
+            release_pinned_memory()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.close()

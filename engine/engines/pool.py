@@ -1,0 +1,209 @@
+"""Which member of a pool decodes which sequence: its decisions alone, without threads, sockets or a clock.
+
+A shell asks `take` on behalf of members, tells what came of it, and passes on what there is to hear.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence, next_fair
+from ..speech.decoder import Heard
+
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds before a member that failed is asked again; doubled each time
+_FAILURES = 3  # in a row, after which a member is lost
+_BUSY_SECONDS = 180.0  # of being busy without an answer between
+
+
+@dataclass(eq=False)
+class Part:
+    """A sequence that a member decodes for a caller. skip: samples that were heard before, from another member."""
+
+    asked: Sequence
+    skip: int
+    wavs: list[torch.Tensor] = field(default_factory=list)  # until it is whole, where nobody waits for its first sound
+
+
+@dataclass(eq=False)
+class Member:
+    """One decoder of a pool. label: which, as a sentence begins. kind: equal for members that make the same samples of
+    the same sequence; empty where no other does.
+    """
+
+    label: str
+    kind: str = ""
+    parts: dict[Sequence, Part] = field(default_factory=dict)  # by the copy that it decodes
+    spoken: int = 0  # sequences decoded to their ends
+    error: BaseException | None = None  # why it is lost
+    returns: bool = False  # whether it is lost for a while only, and another of its kind will take its place
+    rest_until: float = 0.0
+    _rests: int = 0  # since the last answer
+    _failures: int = 0  # of these, those of a member that was not busy
+    _busy_since: float | None = None
+
+    def answered(self) -> None:
+        """Forget earlier failures."""
+        self._rests, self._failures, self._busy_since = 0, 0, None
+
+    def failed(self, now: float, is_busy: bool, rest: float) -> bool:
+        """Rest for a while, `rest` seconds if named -> whether it should be given up.
+
+        What many calls of the same moment meet counts once.
+        """
+        if now < self.rest_until:
+            return False
+        self._rests += 1
+        usual = min(LONGEST_REST, FIRST_REST * 2 ** (self._rests - 1))
+        if is_busy:
+            self._busy_since = now if self._busy_since is None else self._busy_since
+            self.rest_until = now + min(LONGEST_REST, rest or usual)
+            return now - self._busy_since > _BUSY_SECONDS
+        self._failures, self._busy_since = self._failures + 1, None
+        self.rest_until = now + usual
+        return self._failures >= _FAILURES
+
+
+class Pool:
+    """One queue of sequences, and the members that decode them. Members work on copies.
+
+    A member that is lost gives back what it had. Where something of that was heard already, another member of its kind
+    decodes it again and the samples that were heard are skipped; where none is left, what was heard is void. What a
+    lost member still says counts for nothing. seats: members that work at a time; the others wait for one to be lost.
+    """
+
+    def __init__(self, members: Iterable[Member], seats: int | None = None):
+        self.members = list(members)
+        self._seats = len(self.members) if seats is None else seats
+        self._started: list[Member] = []
+        self.lost: list[Member] = []  # in the order in which they were
+        self._waiting: deque[Sequence] = deque()
+        self._missing: set[Sequence] = set()
+        self._heard: dict[Sequence, tuple[int, str]] = {}  # samples of what is not whole, and the kind that made them
+
+    @property
+    def is_done(self) -> bool:
+        """True once all that was submitted is heard."""
+        return not self._missing
+
+    @property
+    def left(self) -> list[Member]:
+        """Members that are not lost."""
+        return [member for member in self.members if member.error is None]
+
+    def start(self) -> list[Member]:
+        """Members that begin now: for all seats, once nobody sits."""
+        if any(member.error is None for member in self._started):
+            return []
+        self._started = self.left[: self._seats]
+        return self._started
+
+    def submit(self, *sequences: Sequence) -> None:
+        """Queue sequences behind those that wait."""
+        self._missing.update(sequences)
+        self._waiting.extend(sequences)
+
+    def drop(self, *sequences: Sequence) -> list[tuple[Member, Sequence]]:
+        """Forget sequences -> the copies that members should drop."""
+        copies = []
+        for sequence in sequences:
+            self._missing.discard(sequence)
+            self._heard.pop(sequence, None)
+            if sequence in self._waiting:
+                self._waiting.remove(sequence)
+            for member in self.members:
+                for copy in [copy for copy, part in member.parts.items() if part.asked is sequence]:
+                    del member.parts[copy]
+                    copies.append((member, copy))
+        return copies
+
+    def take(self, member: Member, room: int, now: float = 0.0) -> list[Sequence]:
+        """Copies of up to `room` sequences for a member to decode; none while it rests."""
+        copies = []
+        if room > 0 and now >= member.rest_until and (own := self._open_to(member)):
+            running = [part.asked for one in self.members for part in one.parts.values()]
+            while own and len(copies) < room:
+                asked = next_fair(own, running)
+                self._waiting.remove(asked)
+                running.append(asked)
+                copy = replace(asked)
+                if asked.finished:
+                    copy.fill(torch.cat(asked.codes), asked.ended)
+                member.parts[copy] = Part(asked, self._heard.get(asked, (0, ""))[0])
+                copies.append(copy)
+        return copies
+
+    def has_work(self, member: Member) -> bool:
+        """True while a sequence waits that this member may decode."""
+        return bool(self._open_to(member))
+
+    def _open_to(self, member: Member) -> deque[Sequence]:
+        if member.error is not None:
+            return deque()
+        return deque(one for one in self._waiting if self._heard.get(one, (0, member.kind))[1] == member.kind)
+
+    def hear(self, member: Member, heard: Heard) -> list[Heard]:
+        """Turn what a member's step brought into news for the callers."""
+        copy, part = heard.sequence, member.parts.get(heard.sequence)
+        if part is None:  # dropped, or the member was given up
+            return []
+        asked, wav = part.asked, heard.wav[part.skip :]
+        part.skip -= len(heard.wav) - len(wav)
+        asked.num_frames = copy.num_frames
+        if not asked.listened:
+            part.wavs.append(wav)
+            wav = torch.cat(part.wavs) if heard.is_last else wav[:0]
+        if heard.is_last:
+            del member.parts[copy]
+            self._missing.discard(asked)
+            self._heard.pop(asked, None)
+            member.answered()
+            if copy.error is None:
+                member.spoken += 1
+                asked.fill(torch.cat(copy.codes), copy.ended)
+            else:
+                asked.error, asked.finished = copy.error, True
+        elif len(wav):
+            self._heard[asked] = self._heard.get(asked, (0, ""))[0] + len(wav), member.kind
+        return [Heard(asked, wav, heard.is_last)]
+
+    def fail(
+        self, member: Member, copy: Sequence, error: HiggsError, now: float, is_busy: bool = False, rest: float = 0.0
+    ) -> list[Heard]:
+        """A member could not decode one sequence: it rests, or is lost."""
+        if copy not in member.parts or member.error is not None:
+            return []
+        if member.failed(now, is_busy, rest):
+            return self.lose(member, error)
+        return self._give_back(member, [copy], str(error))
+
+    def lose(self, member: Member, error: BaseException, returns: bool = False) -> list[Heard]:
+        """A member takes no more part; returns: until a new one of its kind joins in its place."""
+        if member.error is not None:
+            return []
+        member.error, member.returns = error, returns
+        self.lost.append(member)
+        return self._give_back(member, list(member.parts), str(error))
+
+    def give_up(self, member: Member) -> list[Heard]:
+        """Nothing takes the place of a lost member after all."""
+        member.returns = False
+        return self._give_back(member, [], str(member.error))
+
+    def _give_back(self, member: Member, copies: list[Sequence], why: str) -> list[Heard]:
+        """Queue what a member had before all else -> what is void of it, since no other can go on with it."""
+        asked = [member.parts.pop(copy).asked for copy in copies]
+        self._waiting.extendleft(reversed(asked))
+        for sequence in asked:
+            if not sequence.finished:
+                sequence.clear()
+        kinds = {one.kind for one in self.members if one.kind and (one.error is None or one.returns)}
+        void = [one for one in self._waiting if one in self._heard and self._heard[one][1] not in kinds]
+        for sequence in void:
+            del self._heard[sequence]
+        reasons = dict.fromkeys(asked, "") | dict.fromkeys(void, f"{member.label} {why}")
+        return [Heard(one, torch.empty(0), void=reason) for one, reason in reasons.items()]

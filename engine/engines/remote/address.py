@@ -1,0 +1,107 @@
+"""Where servers are, as users write it, and which key each of them gets. Opens no connection."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from ...core.errors import HiggsError
+
+HOSTED = "api.boson.ai"
+_VARIABLE = re.compile(r"HIGGS_TTS_[A-Z0-9_]+")
+_HOST = re.compile(r"(?!https?$)[\w.:%-]+")  # not what a mistyped http:// leaves
+_ENDINGS = ("/", "/audio/speech", "/v1", "/")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A server. path: what stands before /v1. variable: the environment variable that holds its key."""
+
+    host: str
+    port: int
+    secure: bool
+    path: str
+    variable: str
+
+    @property
+    def label(self) -> str:
+        """In words for users."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = self.port == (443 if self.secure else 80)
+        return f"{host}{'' if usual else f':{self.port}'}{self.path}"
+
+    @property
+    def line(self) -> str:
+        """As `read_addresses` reads it again."""
+        return f"{'https' if self.secure else 'http'}://{self.label} {self.variable}"
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether it is Boson's own."""
+        return self.host == HOSTED
+
+    @property
+    def key(self) -> str:
+        """Read when it is used, so that no workflow holds it; empty where there is none.
+
+        Raises HiggsError whose message goes on from the server's name.
+        """
+        key = os.environ.get(self.variable, "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise HiggsError(f"cannot be called: the key in {self.variable} contains invalid characters.")
+        return key
+
+
+def read_addresses(text: str, variable: str) -> list[Address]:
+    """The addresses in a text, one a line, each with a variable of its own after it if need be.
+
+    Raises HiggsError for what is not an address, and for a variable that is not for this.
+    """
+    found = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
+    if not found:
+        raise HiggsError("there is no address. Enter one per line, such as 127.0.0.1:8000.")
+    return list(dict.fromkeys(found))
+
+
+def _read(line: str, variable: str) -> Address:
+    written, *own = line.split()
+    # What is wrong with these two is not repeated: somebody may have put the key itself there.
+    if own and not (len(own) == 1 and _VARIABLE.fullmatch(own[0])):
+        raise HiggsError(
+            "An address contains no spaces. Only the name of its key's environment variable may follow it, as in "
+            "127.0.0.1:8000 HIGGS_TTS_BOSON_KEY."
+        )
+    url, variable = _split(written), own[0] if own else variable
+    if not _VARIABLE.fullmatch(variable):
+        raise HiggsError(
+            "Put the key into an environment variable whose name begins with HIGGS_TTS_, and enter only that name "
+            "here: HIGGS_TTS_API_KEY, for example. Other variables are never read, so no workflow can send another "
+            "program's key away."
+        )
+    host, is_hosted = url.hostname or "", url.hostname == HOSTED
+    secure = is_hosted or url.scheme == "https"
+    path = url.path
+    for ending in _ENDINGS:
+        path = path.removesuffix(ending)
+    return Address(host, url.port or (443 if secure else 80), secure, path, variable)
+
+
+def _split(written: str) -> SplitResult:
+    if "@" in written:
+        raise HiggsError(
+            "The address contains a name or a password, and workflows get shared. Put the key into an environment "
+            "variable."
+        )
+    try:
+        url = urlsplit(written if "://" in written else f"http://{written}")
+        host = url.hostname or ""
+        is_good = url.scheme in ("http", "https") and _HOST.fullmatch(host) and not (url.query or url.fragment)
+        host.encode("idna")
+        is_good = is_good and (url.port is None or url.port > 0) and url.path.isascii() and url.path.isprintable()
+    except ValueError:  # of a port, of brackets, of a host
+        is_good = False
+    if not is_good:
+        raise HiggsError(f"{written[:80]!r} is not the address of a server. Write it as http://127.0.0.1:8000.")
+    return url

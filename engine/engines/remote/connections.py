@@ -1,0 +1,131 @@
+"""Calls over HTTP that another thread can end. Knows no speech."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from email.message import Message
+from typing import Any, NamedTuple
+
+from ...core.config import VERSION
+from ...core.errors import HiggsError
+from .address import Address
+
+CONNECT_SECONDS = 10.0
+_MOST_BYTES = 256 << 20  # of an answer: an hour of sound and more
+
+
+class Broken(HiggsError):
+    """There is no connection, or it ended before the answer did. The message goes on from the server's name."""
+
+
+class TimedOut(Broken):
+    """The server did not answer in time."""
+
+
+class Answer(NamedTuple):
+    """What a server said."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def kind(self) -> str:
+        """The media type, without parameters."""
+        return self.headers.get_content_type() if "Content-Type" in self.headers else ""
+
+    def json(self) -> Any:
+        """The body read as JSON; None where it is none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+
+class Connections:
+    """The calls that are under way. `close` ends them at once, and all that come later."""
+
+    def __init__(self) -> None:
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self.closed = False
+
+    def ask(
+        self, address: Address, method: str, path: str, body: dict[str, Any] | None = None, seconds: float = 30.0
+    ) -> Answer:
+        """One call, with a connection of its own. seconds: how long the server may be silent. Raises Broken."""
+        with self.opened(address, method, path, body, seconds) as answer:
+            return Answer(answer.status, answer.headers, whole_body(answer))
+
+    @contextlib.contextmanager
+    def opened(
+        self, address: Address, method: str, path: str, body: dict[str, Any] | None, seconds: float
+    ) -> Iterator[http.client.HTTPResponse]:
+        """As `ask`, of an answer that is read while it comes; errors of reading it become Broken as well."""
+        headers = {"Accept": "*/*", "Connection": "close", "User-Agent": f"ComfyUI-Higgs-TTS/{VERSION}"}
+        if key := address.key:
+            headers["Authorization"] = f"Bearer {key}"
+        data = None
+        if body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
+        connection = kind(address.host, address.port, timeout=CONNECT_SECONDS)
+        try:
+            with self._connected(connection) as opened:
+                opened.settimeout(seconds)
+                connection.request(method, address.path + path, data, headers)
+                yield connection.getresponse()
+        except TimeoutError as error:
+            raise TimedOut(f"did not answer within {seconds:.0f} s.") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Broken(_reason(error)) from error
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def _connected(self, connection: http.client.HTTPConnection):
+        try:
+            connection.connect()
+        except TimeoutError as error:
+            raise Broken(f"could not be reached within {CONNECT_SECONDS:.0f} s.") from error
+        opened: socket.socket = connection.sock  # kept here: http.client forgets it while an answer is read
+        with self._lock:
+            if self.closed:
+                raise Broken("is no longer called.")
+            self._open.add(opened)
+        try:
+            yield opened
+        finally:
+            with self._lock:
+                self._open.discard(opened)
+
+    def close(self) -> None:
+        """From any thread: who waits for an answer gets Broken."""
+        with self._lock:
+            self.closed = True
+            for opened in self._open:
+                with contextlib.suppress(OSError):  # the other side was faster
+                    socket.socket.shutdown(opened, socket.SHUT_RDWR)  # also below TLS, which would wait for the reader
+
+
+def whole_body(answer: http.client.HTTPResponse) -> bytes:
+    """The rest of an answer. Raises Broken where its end is missing."""
+    data = answer.read(_MOST_BYTES)
+    if answer.length:  # http.client says nothing of it
+        raise Broken("closed the connection in the middle of its answer.")
+    return data
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "refuses connections. Is the server running?"
+    if isinstance(error, socket.gaierror):
+        return "was not found under that name."
+    if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # RemoteDisconnected among them
+        return "closed the connection in the middle of its answer."
+    return f"could not be reached ({str(error) or type(error).__name__})."

@@ -1,0 +1,124 @@
+"""Servers as one engine: what nodes ask of an `Engine`, done elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from ...audio import pcm
+from ...core.config import FRAME_SAMPLES, ServerConfig
+from ...core.errors import HiggsError
+from ...prompt.card import Card
+from ...prompt.script import Turn
+from ...prompt.tags import TAGS
+from ...speech.kept_codes import KeptCodes
+from ...speech.request import SpeechRequest
+from ...speech.result import SpeechResult
+from ...speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ...voice.clip import Wave, check_clip, prepare_clip
+from ...voice.voice import Voice
+from ..speech_api import SpeechAPI
+from .address import read_addresses
+from .find import Found, find_servers
+from .prompts import CONTEXT, NAMED, RemotePrompts, named_voice
+from .server import Kind, Server
+from .server_pool import ServerPool
+
+
+class RemoteEngine(SpeechAPI):
+    """Speaks on servers; it takes no memory on a device.
+
+    The chunks of a call lie in one queue, from which all servers are asked, several calls at a time. A server that
+    fails gives back what it has not said, and the result's warnings say so. Raises HiggsError for addresses that are
+    none.
+    """
+
+    device = torch.device("cpu")
+    context = CONTEXT
+    encoder_bytes = 0  # that making a voice takes on it
+
+    def __init__(self, config: ServerConfig):
+        self.config = config
+        self._addresses = read_addresses(config.addresses, config.key_variable)
+        self.kept = KeptCodes()
+        self._last: Found | None = None
+
+    def connect(self, on_wait: Callable[[], object] = lambda: None) -> Found:
+        """Looks which servers are there, and what they are. on_wait() is called meanwhile and may raise to stop.
+
+        Raises HiggsError where none can speak.
+        """
+        found = find_servers(self._addresses, self.config, on_wait)
+        if self._last is not None and _models(self._last.servers) != _models(found.servers):
+            self.kept.clear()
+        self._last = found
+        return found
+
+    @property
+    def found(self) -> Found:
+        """The servers as they were when they were last asked."""
+        return self._last or self.connect()
+
+    @property
+    def label(self) -> str:
+        """What the models are called, and where they are."""
+        servers = self.found.servers
+        return f"{', '.join(_models(servers)) or 'model'} on {', '.join(server.label for server in servers)}"
+
+    @property
+    def card(self) -> Card:
+        """What the servers' models have learned, all of them."""
+        cards = [server.card for server in self.found.servers]
+        tags = [card.tags for card in cards if card.tags is not None]
+        languages = next((card.languages for card in cards if card.languages), None)
+        known = tuple(tag for tag in TAGS if all(tag in some for some in tags)) if tags else None
+        return Card(languages, known, any(card.one_voice for card in cards))
+
+    def knows_tag(self, tag: str) -> bool:
+        return tag in TAGS if (tags := self.card.tags) is None else tag in tags
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for the model, as far as its name does. Not for the servers: another one may finish a book."""
+        models = [self.config.model] if self.config.model else _models(self.found.servers)
+        return hashlib.sha256(repr(("servers", models, self.config.voice)).encode()).hexdigest()
+
+    def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
+        """A reference clip [S] or [C, S] -> a voice that keeps its sound, since servers have codecs of their own.
+
+        Raises HiggsError for a clip that is silent, not finite, under 1 s or over 30 s.
+        """
+        check_clip(wav, sample_rate)
+        frames = pcm.to_frames(prepare_clip(wav, sample_rate))
+        return Voice(frames, (transcript or "").strip() or None, name, pcm.CODEC)
+
+    @contextlib.contextmanager
+    def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[ServerPool]:
+        yield ServerPool(self.connect(on_wait), self.config, self.encode_voice)
+
+    def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
+        for name, voice in what.voices.items():
+            if not (voice.is_sound or voice.codec == NAMED):
+                raise HiggsError(
+                    f"The voice{f' of {name}' if name else ''} was made for a model on this machine, but a server "
+                    "needs its sound. Make it from its clip again, with Higgs TTS Server connected to Higgs Voice or "
+                    "Higgs Load Voice."
+                )
+        if self.config.voice:
+            theirs = named_voice(self.config.voice)
+            what = replace(what, voices={turn.speaker: theirs for turn in what.turns} | dict(what.voices))
+        without = [server.label for server in self.found.servers if server.kind is not Kind.OURS]
+        prompts = RemotePrompts(" and ".join(without), self.knows_tag)
+        return SpeechRequest(prompts, (CONTEXT, FRAME_SAMPLES), what, listener, dialogue)
+
+    def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
+        of_text = self.card.warnings("\n".join(turn.text for turn in turns))
+        return replace(speech, warnings=tuple(dict.fromkeys((*speech.warnings, *of_text))))
+
+
+def _models(servers: Iterable[Server]) -> list[str]:
+    return list(dict.fromkeys(server.model for server in servers if server.model))

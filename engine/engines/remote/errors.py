@@ -1,0 +1,75 @@
+"""How a call to a server can fail, and who is to blame. Messages go on from the server's name."""
+
+from __future__ import annotations
+
+from ...core.errors import HiggsError
+from .connections import Answer
+
+_SHOWN = 300  # characters of what a server says
+
+
+class Refusal(HiggsError):
+    """The call is wrong, so no server is asked again."""
+
+
+class Busy(HiggsError):
+    """The server takes no call now. rest: seconds that it asks for, 0 where it names none."""
+
+    def __init__(self, message: str, rest: float = 0.0):
+        super().__init__(message)
+        self.rest = rest
+
+
+class Failing(HiggsError):
+    """Something is wrong in the server, which may be luckier with the next try."""
+
+
+class Lost(HiggsError):
+    """The server is of no use for this."""
+
+
+def error_of(answer: Answer, variable: str) -> HiggsError:
+    """What an answer that is no 200 means. variable: where the key is."""
+    status, said = answer.status, _said(answer)
+    because = f": {said.rstrip('.')}." if said else f" (HTTP {status})."
+    if status in (401, 403):
+        return Lost(f"refused the key{because} Put the correct key into the environment variable {variable}.")
+    if status in (404, 405):
+        return Lost(f"does not know this model, voice or path{because}")
+    if status in (429, 503):
+        return Busy(f"is busy{because}", _rest(answer))
+    if status in (502, 504):
+        return Busy(f"could not be reached behind its gateway{because}")
+    if status >= 500:
+        return Failing(f"failed{because}")
+    if 300 <= status < 400:
+        return Lost(f"has moved to {str(answer.headers.get('Location', 'elsewhere'))[:100]}. Enter that address.")
+    if status == 413:
+        return Refusal(f"refused the call as too large{because} Use a shorter reference clip or smaller chunk_seconds.")
+    return Refusal(f"refused the call{because}")
+
+
+def no_sound(answer: Answer) -> Lost:
+    """An answer that should have been sound."""
+    said = _said(answer) if answer.kind in ("application/json", "text/plain") else ""
+    what = f"{answer.kind or 'something'} instead of sound" + (f": {said}" if said else "")
+    return Lost(f"answered with {what}. Is it the address of a speech server?")
+
+
+def _said(answer: Answer) -> str:
+    """The server's own words, on one line: OpenAI's envelope, or FastAPI's."""
+    told = answer.json()
+    for name in ("error", "message", "detail"):
+        if isinstance(told, dict) and name in told:
+            told = told[name]
+    if isinstance(told, list) and told and isinstance(told[0], dict):  # of a body that does not validate
+        told = f"{'.'.join(map(str, told[0].get('loc', ())))}: {told[0].get('msg', '')}"
+    words = " ".join(told.split()) if isinstance(told, str) else ""
+    return words if len(words) <= _SHOWN else words[:_SHOWN] + "..."
+
+
+def _rest(answer: Answer) -> float:
+    try:
+        return max(0.0, float(answer.headers.get("Retry-After", "0")))
+    except ValueError:  # a date
+        return 0.0

@@ -1,0 +1,159 @@
+"""Which of the servers that were named answer, what each of them is, and what it cannot do. Sends no text."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.config import ServerConfig
+from ...core.errors import HiggsError
+from ...prompt.card import Card
+from ...prompt.tags import TAGS
+from .address import Address
+from .connections import Connections
+from .errors import Lost, error_of
+from .server import SPEECH, Kind, Server
+
+LOOK = 0.1  # seconds between two looks whether somebody wants to stop
+_SECONDS = 15.0  # that a server may take to tell what it is
+_OWNERS = {"higgs-tts": Kind.OURS, "sglang-omni": Kind.SGLANG, "vllm": Kind.VLLM}  # of models, as /v1/models tells
+_SGLANG_S_OWN = f"{SPEECH}/{{request_id}}"  # a path that vLLM-Omni lacks
+_HOSTED_MODEL = "higgs-tts-3"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Servers that answer, in the order in which they were named, and a sentence for each thing that is amiss."""
+
+    servers: tuple[Server, ...]
+    warnings: tuple[str, ...]
+
+
+def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Callable[[], object]) -> Found:
+    """Asks all of them at once. on_wait() is called meanwhile and may raise to stop.
+
+    Raises HiggsError where none can speak.
+    """
+    wanted = list(addresses)
+    told: queue.Queue[tuple[Address, Server | BaseException]] = queue.Queue()
+    connections = Connections()
+
+    def look(address: Address):
+        try:
+            told.put((address, _look(address, config, connections)))
+        except HiggsError as error:
+            told.put((address, error))
+        except BaseException as error:
+            told.put((address, error))
+            raise
+
+    for address in wanted:
+        threading.Thread(target=look, args=(address,), name=f"Higgs TTS {address.label}", daemon=True).start()
+    found: dict[Address, Server | BaseException] = {}
+    try:
+        while len(found) < len(wanted):
+            on_wait()
+            try:
+                address, what = told.get(timeout=LOOK)
+            except queue.Empty:
+                continue
+            if isinstance(what, BaseException) and not isinstance(what, HiggsError):
+                raise what
+            found[address] = what
+    finally:
+        connections.close()
+    return _judged({address: found[address] for address in wanted})
+
+
+def _judged(found: Mapping[Address, Server | BaseException]) -> Found:
+    servers = [what for what in found.values() if isinstance(what, Server)]
+    failed = [f"{address.label} {what}" for address, what in found.items() if not isinstance(what, Server)]
+    if not servers:
+        raise HiggsError(" ".join(["No server can speak." if len(failed) > 1 else "The server cannot speak:", *failed]))
+    warnings = [f"{sentence} It is not used." for sentence in failed]
+    warnings += [f"{server.label} {server.lacks}" for server in servers if server.lacks]
+    models = list(dict.fromkeys(server.model for server in servers if server.model))
+    if len(models) > 1:
+        warnings.append(f"The servers have different models ({', '.join(models)}), so chunks may sound different.")
+    return Found(tuple(servers), tuple(warnings))
+
+
+def _look(address: Address, config: ServerConfig, connections: Connections) -> Server:
+    if address.is_hosted:
+        if not address.key:
+            raise Lost(f"needs a key. Put it into the environment variable {address.variable}, and restart.")
+        return Server(address, Kind.HOSTED, config.model or _HOSTED_MODEL)
+    health = connections.ask(address, "GET", "/health", seconds=_SECONDS)
+    if health.status == 503:
+        raise Lost("is running but not ready (HTTP 503). Wait until it has started, or check its log.")
+    models = _models(address, connections)
+    kind = _kind(address, models, connections)
+    known = [str(model.get("id")) for model in models if model.get("id")]
+    if config.model and known and config.model not in known:
+        raise Lost(f"has no model {config.model!r}, only {', '.join(known[:8])}.")
+    if config.voice:
+        _require_voice(address, config.voice, connections)
+    server = Server(address, kind, config.model or (known[0] if known else ""))
+    return replace(server, card=_card(models[0])) if kind is Kind.OURS else server
+
+
+def _models(address: Address, connections: Connections) -> list[Mapping[str, Any]]:
+    """What /v1/models lists; nothing where a server of another kind has no such path."""
+    answer = connections.ask(address, "GET", "/v1/models", seconds=_SECONDS)
+    if answer.status in (404, 405):
+        return []
+    if answer.status != 200:
+        raise error_of(answer, address.variable)
+    told = answer.json()
+    listed = told.get("data") if isinstance(told, Mapping) else None
+    if not isinstance(listed, list):
+        raise Lost("does not list its models as a speech server does. Is the address right?")
+    return [model for model in listed if isinstance(model, Mapping)]
+
+
+def _kind(address: Address, models: list[Mapping[str, Any]], connections: Connections) -> Kind:
+    owners = {str(model.get("owned_by")) for model in models}
+    for owner, kind in _OWNERS.items():
+        if owner in owners:
+            return kind
+    answer = connections.ask(address, "GET", "/openapi.json", seconds=_SECONDS)
+    told = answer.json() if answer.status == 200 else None
+    paths = told.get("paths") if isinstance(told, Mapping) else None
+    if isinstance(paths, Mapping):
+        if _SGLANG_S_OWN in paths:
+            return Kind.SGLANG
+        if SPEECH not in paths:
+            raise Lost(f"has no {SPEECH}. Is it a speech server?")
+    return Kind.OTHER
+
+
+def _require_voice(address: Address, voice: str, connections: Connections):
+    """Raises where a server lists its voices, and this one is not among them."""
+    answer = connections.ask(address, "GET", "/v1/audio/voices", seconds=_SECONDS)
+    told = answer.json() if answer.status == 200 else None
+    listed = next((told[key] for key in ("voices", "data") if key in told), None) if isinstance(told, Mapping) else told
+    if not isinstance(listed, list):
+        return
+    names = [one if isinstance(one, str) else one.get("name") or one.get("id") for one in listed if _is_voice(one)]
+    if names and voice.casefold() not in {str(name).casefold() for name in names}:
+        raise Lost(f"has no voice {voice!r}, only {', '.join(map(str, names[:16]))}.")
+
+
+def _is_voice(one: object) -> bool:
+    return isinstance(one, (str, Mapping))
+
+
+def _card(model: Mapping[str, Any]) -> Card:
+    """What a server of ours tells of its model."""
+    told = model.get("higgs_tts")
+    if not isinstance(told, Mapping):
+        return Card()
+    languages, tags = told.get("languages"), told.get("tags")
+    return Card(
+        tuple(map(str, languages)) if isinstance(languages, list) and languages else None,
+        tuple(tag for tag in TAGS if tag in tags) if isinstance(tags, list) else None,
+        told.get("one_voice") is True,
+    )

@@ -1,0 +1,98 @@
+"""What a server is asked to say, as a request's prompts; it makes the ids itself."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ...core.config import FRAME_SAMPLES, SamplingParams
+from ...core.errors import HiggsError
+from ...core.sequence import Sequence
+from ...prompt.chunking import estimate_frames
+from ...prompt.lengths import bounds_of
+from ...prompt.tags import TAGS, TextGuard, after_first_word, every_tag, find_markup, stage_directions
+from ...voice.voice import Voice
+
+CONTEXT = 1 << 20  # positions: how many a server has it does not say
+NAMED = "server"  # the codec of a voice that is but a name there
+
+
+@dataclass(eq=False)
+class RemoteSequence(Sequence):
+    """A chunk for a server. Its ids only tell it from others; its codes are samples, see pcm.py."""
+
+    content: str = ""  # the text without what the model would take for a command
+    transcript: str = ""
+    scene: str | None = None
+
+
+def named_voice(name: str) -> Voice:
+    """A voice that a server has."""
+    return Voice(torch.zeros(1, FRAME_SAMPLES, dtype=torch.int64), None, name, NAMED)
+
+
+class RemotePrompts:
+    """Makes them as PromptBuilder does, and cleans the text as it does for a model with all control tags.
+
+    without_scene: those of the servers, in words, that take no scene; then it is left out for all. knows_tag: whether
+    their model follows a control tag.
+    """
+
+    def __init__(self, without_scene: str = "", knows_tag: Callable[[str], bool] = every_tag):
+        self._guard, self._knows_tag = TextGuard(TAGS, False, "the server's model"), knows_tag
+        self._without_scene = without_scene
+
+    def build(
+        self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
+    ) -> RemoteSequence:
+        """The sequence that makes a server say `text`. Raises HiggsError where there is nothing to say."""
+        warnings: list[str] = []
+        content = self._content(text, warnings.append)
+        scene = (scene or "").strip() or None
+        if scene and self._without_scene:
+            scene = None
+            warnings.append(f"{self._without_scene} does not use scene descriptions, so scene was left out.")
+        transcript, audio, name = "", (), ""
+        if voice is not None:
+            content = after_first_word(content)
+            transcript = self._guard.clean(voice.transcript or "", warnings.append)
+            audio, name = ((0, voice.codes),), voice.name if voice.codec == NAMED else ""
+        told = repr((content, transcript, scene, name))
+        ids = list(hashlib.sha256(told.encode()).digest())
+        return RemoteSequence(
+            ids,
+            audio,
+            tuple(dict.fromkeys(warnings)),
+            text=text,
+            voice=voice,
+            params=params,
+            index=index,
+            expected=estimate_frames(text),
+            bounds=bounds_of(text),
+            content=content,
+            transcript=transcript,
+            scene=scene,
+        )
+
+    def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
+        """Whether `build` finds anything to say in a text; warn is told what it leaves out."""
+        return self._guard.speakable(self._guard.clean(text, warn))
+
+    def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
+        """(1, 0): nobody here knows how many positions it takes. Raises as `build` does."""
+        self._content(text, lambda warning: None)
+        return 1, 0
+
+    def _content(self, text: str, warn: Callable[[str], None]) -> str:
+        content = self._guard.clean(text, warn)
+        for warning in stage_directions(content, self._knows_tag):
+            warn(warning)
+        for *_, warning in itertools.islice(find_markup(content), 1):
+            warn(warning)
+        if not self._guard.speakable(content):
+            raise HiggsError("There is nothing to speak: the text has no letters or digits. Enter some text.")
+        return content

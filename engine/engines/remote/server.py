@@ -1,0 +1,205 @@
+"""A server that speaks: what it is asked, in the words that it knows, and what its answers are."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import wave
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ...audio import pcm
+from ...audio.resample import resample
+from ...core.config import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE
+from ...core.errors import HiggsError
+from ...prompt.card import Card
+from ...voice.clip import MIN_CLIP_SECONDS, decode_clip
+from ...voice.voice import Voice
+from .address import Address
+from .connections import Answer, Broken, Connections, whole_body
+from .errors import Failing, Refusal, error_of, no_sound
+from .prompts import NAMED, RemoteSequence
+
+SPEECH = "/v1/audio/speech"
+HOSTED_CHARACTERS = 5000  # of one input; longer ones get a 400
+_MOST_SECONDS = 1800.0  # of one answer
+_SEEDS = 1 << 31  # SGLang-Omni keeps as much of one
+_DELAY = 8  # frames short of the limit that speech may be which was cut there: some count the delay's columns
+
+
+class Kind(Enum):
+    """Who made a server."""
+
+    OURS = "Higgs TTS"
+    SGLANG = "SGLang-Omni"
+    VLLM = "vLLM-Omni"
+    HOSTED = "Boson's hosted API"
+    OTHER = "a server of another kind"
+
+
+_STREAMING = (Kind.OURS, Kind.SGLANG, Kind.VLLM)  # those that send events while they speak
+_FRAME_BYTES = 2 * FRAME_SAMPLES
+
+
+class Spoken(NamedTuple):
+    """The next frames of a chunk, samples int16 [T, FRAME_SAMPLES]; of the last ones, whether it ended by itself."""
+
+    frames: torch.Tensor
+    ended: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """One that answers. card: what its model has learned, as far as it says."""
+
+    address: Address
+    kind: Kind
+    model: str = ""
+    card: Card = Card()
+
+    @property
+    def label(self) -> str:
+        """In words for users."""
+        return f"{self.kind.value} at {self.address.label}"
+
+    @property
+    def lacks(self) -> str:
+        """What it cannot do, as a sentence that goes on from its name; empty where it can do all."""
+        if self.kind is Kind.HOSTED:
+            return "ignores seed, sampling settings and max_frames, so each run sounds different."
+        if self.kind is Kind.OTHER:
+            return "is of an unknown kind and may ignore seed, sampling settings and reference clips."
+        return ""
+
+    def body(self, said: RemoteSequence) -> dict[str, Any]:
+        """The call's JSON. Sampling stands in it twice, for vLLM-Omni drops what it does not find in extra_params."""
+        body: dict[str, Any] = {"input": said.content, "response_format": "wav"}
+        if said.listened and self.kind in _STREAMING:
+            body |= {"response_format": "pcm", "stream": True, "stream_format": "sse"}
+        if self.model:
+            body["model"] = self.model
+        if isinstance(said.voice, Voice):
+            body |= _voice_fields(said.voice, said.transcript)
+        if self.kind is Kind.HOSTED:
+            if len(said.content) > HOSTED_CHARACTERS:
+                raise Refusal(
+                    f"accepts {HOSTED_CHARACTERS} characters at a time, but a chunk has {len(said.content)}. Set "
+                    "chunk_seconds above 0 to split the text."
+                )
+            return body
+        params = said.params
+        sampling = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
+        body["max_new_tokens"] = params.max_frames
+        if self.kind is Kind.OURS:
+            body |= {**sampling, "seed": params.seed, "index": said.index, "retries": 0}
+            body.setdefault("stream", False)  # with the sound's length, and how it ended
+            return body | ({"scene": said.scene} if said.scene else {})
+        sampling["top_k"] = params.top_k or -1  # how these turn it off
+        return body | sampling | {"extra_params": sampling, "seed": foreign_seed(params.seed, said.index)}
+
+    def speak(self, said: RemoteSequence, connections: Connections, seconds: float) -> Iterator[Spoken]:
+        """One call: frames as they come, where somebody waits for them and the server streams.
+
+        Raises what errors.py has, and Broken.
+        """
+        with connections.opened(self.address, "POST", SPEECH, self.body(said), seconds) as opened:
+            if opened.status == 200 and opened.headers.get_content_type() == "text/event-stream":
+                yield from self._streamed(said, events_of(opened))
+                return
+            answer = Answer(opened.status, opened.headers, whole_body(opened))
+        if answer.status != 200:
+            raise error_of(answer, self.address.variable)
+        frames = pcm.to_frames(_sound(answer))
+        if not len(frames):
+            raise Failing("answered with empty audio.")
+        yield Spoken(frames, self._has_ended(said, len(frames), answer.headers.get("X-Finish-Reason")))
+
+    def _streamed(self, said: RemoteSequence, events: Iterable[Mapping[str, Any]]) -> Iterator[Spoken]:
+        """Frames of events in OpenAI's names, whose sound is PCM of 16 bits at SAMPLE_RATE."""
+        left, count = b"", 0
+        for event in events:
+            kind = event.get("type")
+            if kind == "speech.audio.delta":
+                left += _decoded(event)
+                whole = len(left) - len(left) % _FRAME_BYTES
+                if whole:
+                    yield Spoken(_frames(left[:whole]))
+                    count, left = count + whole // _FRAME_BYTES, left[whole:]
+            elif kind == "error":
+                told = event.get("error")
+                raise Failing(f"failed: {told.get('message') if isinstance(told, Mapping) else told}")
+            elif kind == "speech.audio.done":
+                last = _frames(left + bytes(-len(left) % _FRAME_BYTES))
+                if not count + len(last):
+                    raise Failing("answered with empty audio.")
+                yield Spoken(last, self._has_ended(said, count + len(last), event.get("finish_reason")))
+                return
+        raise Broken("closed the connection in the middle of its answer.")
+
+    def _has_ended(self, said: RemoteSequence, frames: int, reason: str | None) -> bool:
+        """Tell whether speech ended by itself."""
+        return frames < said.params.max_frames - _DELAY if reason is None else reason != "length"
+
+
+def events_of(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+    """The data of server-sent events, each a JSON object on one line."""
+    for line in lines:
+        if line.startswith(b"data:"):
+            with contextlib.suppress(ValueError, RecursionError):  # [DONE], as some servers end
+                if isinstance(event := json.loads(line[5:]), Mapping):
+                    yield event
+
+
+def _decoded(event: Mapping[str, Any]) -> bytes:
+    try:
+        return base64.b64decode(event.get("audio") or "")
+    except (TypeError, ValueError) as error:
+        raise Failing("sent sound that is not base64.") from error
+
+
+def _frames(data: bytes) -> torch.Tensor:
+    return pcm.to_frames(torch.from_numpy(np.frombuffer(data, "<i2").astype(np.float32) / 32768))  # as files are read
+
+
+def foreign_seed(seed: int, index: int) -> int:
+    """A seed for servers that know no index: the chunks of a text have the same seed, and need noise of their own."""
+    if not index and seed < _SEEDS:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "big") % _SEEDS
+
+
+def _voice_fields(voice: Voice, transcript: str) -> dict[str, str]:
+    if voice.codec == NAMED:
+        return {"voice": voice.name}
+    least = round(MIN_CLIP_SECONDS * FRAME_RATE)  # a first chunk may be shorter than servers take clips
+    frames = torch.nn.functional.pad(voice.codes, (0, 0, 0, max(0, least - len(voice.codes))))
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(SAMPLE_RATE)
+        out.writeframes(frames.reshape(-1).numpy().astype("<i2").tobytes())
+    clip = {"ref_audio": f"data:audio/wav;base64,{base64.b64encode(file.getvalue()).decode()}"}
+    return clip | ({"ref_text": transcript} if transcript else {})
+
+
+def _sound(answer: Answer) -> torch.Tensor:
+    """An answer's sound, [n] float32 at SAMPLE_RATE."""
+    try:
+        wav, rate = decode_clip(answer.body, _MOST_SECONDS, "The sound")
+    except RuntimeError as error:  # soundfile's own
+        raise no_sound(answer) from error
+    except HiggsError as error:
+        raise Failing(f"answered with unusable audio. {error}") from error
+    mono = wav.mean(dim=0)
+    if not bool(mono.isfinite().all()):
+        raise Failing("answered with audio that contains invalid values (NaN or infinity).")
+    return resample(mono, rate, SAMPLE_RATE)

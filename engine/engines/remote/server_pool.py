@@ -1,0 +1,153 @@
+"""HTTP servers as a decoder: one queue of chunks, and servers that are asked for them, several calls at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+
+import torch
+
+from ...audio import pcm
+from ...core.config import ServerConfig
+from ...core.errors import HiggsError
+from ...core.sequence import Sequence
+from ...speech.decoder import Heard, ReferenceClip, Report, Stage
+from ...voice.voice import Voice
+from ..device_decoder import Encode, run_into
+from ..pool import Member, Pool
+from ..pool_session import PoolSession
+from .connections import Broken, Connections, TimedOut
+from .errors import Busy, Failing, Lost
+from .find import Found
+from .prompts import RemoteSequence
+from .server import Server
+
+
+class ServerPool:
+    """A decoder of servers, for one call: a server that is lost takes no part in later stages."""
+
+    def __init__(self, found: Found, config: ServerConfig, encode: Encode):
+        self._servers, self._notes = list(found.servers), found.warnings
+        self._config, self._encode = config, encode
+        self._chunks: Counter[str] = Counter()  # by the server's name
+
+    @contextlib.contextmanager
+    def session(self, stage: Stage) -> Iterator[ServerPoolSession]:
+        session = ServerPoolSession(self, stage.rows)
+        try:
+            yield session
+        finally:
+            session.close()
+            self._servers, self._notes = session.left, ()
+            self._chunks = session.chunks
+
+
+class ServerPoolSession(PoolSession):
+    """A `Session` on servers. What one did not answer goes to another, or to itself once it has rested."""
+
+    def __init__(self, pool: ServerPool, rows: int):
+        self._servers = {Member(server.label): server for server in pool._servers}
+        super().__init__(Pool(self._servers))
+        self._config, self._encode, self._calls = pool._config, pool._encode, min(pool._config.calls, max(1, rows))
+        self._notes, self._before = pool._notes, pool._chunks
+        self._connections = Connections()
+
+    @property
+    def left(self) -> list[Server]:
+        """Servers that are not lost."""
+        return [self._servers[member] for member in self._pool.left]
+
+    @property
+    def chunks(self) -> Counter[str]:
+        """Chunks that each server has spoken, in earlier stages as well."""
+        return self._before + Counter({member.label: member.spoken for member in self._pool.members})
+
+    @property
+    def report(self) -> Report:
+        lost = [f"{member.label} {member.error} The others took over its part." for member in self._pool.lost]
+        return Report(_described(self.chunks.items()), (*self._notes, *lost))
+
+    def drop(self, *sequences: Sequence) -> None:
+        """The answer to a call that is under way counts for nothing."""
+        with self._changed:
+            self._pool.drop(*sequences)
+
+    def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
+        made: Future[Voice] = Future()
+        run_into(made, lambda: self._encode(*clip))
+        return made
+
+    def _start(self, members: list[Member]) -> None:
+        for _ in range(self._calls):
+            for member in members:
+                self._run(self._servers[member].address.label, self._work, member)
+
+    def _end(self) -> BaseException | None:
+        lost = self._pool.lost
+        if len(lost) == 1:
+            return HiggsError(f"{lost[0].label} {lost[0].error}")
+        told = " ".join(f"{member.label} {member.error}" for member in lost)
+        return HiggsError(f"No server is left to speak. {told}")
+
+    def _work(self, member: Member):
+        """A thread: one call to a server after another."""
+        try:
+            while (copy := self._next(member)) is not None:
+                self._ask(member, copy)
+        except HiggsError as error:  # no other server would take it
+            self._fail(HiggsError(f"{member.label} {error}"))
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _next(self, member: Member) -> Sequence | None:
+        """A chunk, once there is one and the server has rested; None at the end."""
+        with self._changed:
+            while not (self._closed or member.error):
+                now = time.monotonic()
+                if copies := self._pool.take(member, 1, now):
+                    return copies[0]
+                rest = member.rest_until - now
+                self._changed.wait(rest if rest > 0 and self._pool.has_work(member) else None)
+        return None
+
+    def _ask(self, member: Member, copy: Sequence):
+        assert isinstance(copy, RemoteSequence)
+        if copy.finished:  # its sound is what it came with
+            self._hear(member, copy, copy.codes[0], True)
+            return
+        try:
+            for frames, ended in self._servers[member].speak(copy, self._connections, self._config.timeout):
+                copy.codes.append(frames)
+                copy.num_frames += len(frames)
+                copy.ended = bool(ended)
+                self._hear(member, copy, frames, ended is not None)
+        except (Lost, TimedOut) as error:
+            self._decide(self._pool.lose, member, error)
+        except (Busy, Broken, Failing) as error:
+            is_busy, rest = isinstance(error, Busy), getattr(error, "rest", 0.0)
+            self._decide(self._pool.fail, member, copy, error, time.monotonic(), is_busy, rest)
+
+    def _hear(self, member: Member, copy: Sequence, frames: torch.Tensor, is_last: bool):
+        self._tell(self._pool.hear, member, Heard(copy, pcm.to_wav(frames), is_last))
+
+    def _decide(self, decide: Callable[..., list[Heard]], *given: object):
+        """Decide at once, so that this thread finds the server resting; what there is to hear follows."""
+        with self._changed:
+            if self._closed:  # its connections were
+                return
+            heard = decide(*given)
+            self._changed.notify_all()
+        self._tell(lambda: heard)
+
+    def close(self) -> None:
+        """Close all connections, upon which the servers stop. A thread that waits for one to open ends by itself."""
+        super().close()
+        self._connections.close()
+
+
+def _described(chunks: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{label} ({count} chunk{'s' if count > 1 else ''})" for label, count in chunks if count)

@@ -1,0 +1,1 @@
+"""Writing and reading files: whole or not at all, in any encoding, under a lock."""

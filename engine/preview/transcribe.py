@@ -1,0 +1,91 @@
+"""What is said in a clip, by Whisper through transformers. Nothing stays on a device between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from ..audio.resample import resample
+from ..checkpoint.catalog import Repo
+from ..checkpoint.discover import CONFIG
+from ..checkpoint.download import download_repo
+from ..core.config import SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..core.optional import import_optional
+from ..device.memory import drop
+from ..files.json_file import read_json
+from ..voice.clip import Wave, check_clip, prepare_clip
+
+_HEARS = 16_000  # Hz
+_WEIGHTS = "model.safetensors"
+_FILES = ("*.json", "*.txt", _WEIGHTS)
+WHISPERS = {
+    "whisper-small": Repo("openai/whisper-small", "973afd24965f72e36ca33b3055d56a652f456b4d", _FILES, size=970_000_000),
+    "whisper-large-v3-turbo": Repo(
+        "openai/whisper-large-v3-turbo", "41f01f3fe87f28c78e2fbf8b568835947dd65ed9", _FILES, size=1_620_000_000
+    ),
+}
+
+
+def find_whispers(roots: Iterable[Path]) -> dict[str, Path]:
+    """Name -> folder of each Whisper, in transformers' layout, that lies directly in one of these folders."""
+    found: dict[str, Path] = {}
+    for folder in (path for root in roots if root.is_dir() for path in sorted(root.iterdir())):
+        if _is_whisper(folder):
+            found.setdefault(folder.name, folder)
+    return found
+
+
+def download_whisper(name: str, root: Path, on_progress: Callable[[float, str], None] | None = None) -> Path:
+    """Fetch `WHISPERS[name]` into a folder of its own under `root`, unless it is there -> the folder.
+
+    Raises HiggsError where it cannot be fetched.
+    """
+    if (folder := find_whispers([root]).get(name)) is None:
+        folder = root / name
+        download_repo(WHISPERS[name], folder, on_progress)
+    return folder
+
+
+def size_of(folder: Path) -> int:
+    """Bytes that its weights take on a GPU, at most; on a CPU they are fp32."""
+    return (folder / _WEIGHTS).stat().st_size
+
+
+@torch.inference_mode()
+def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) -> str:
+    """What is said in a clip [C, S] or [S] of 1 to 30 seconds, in whatever language Whisper hears.
+
+    Raises HiggsError for another clip, and for a folder that holds no whole Whisper.
+    """
+    check_clip(wav, sample_rate)
+    heard = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, _HEARS)
+    kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
+    classes = [import_optional("transformers", kind) for kind in kinds]
+    # Where nothing is said, transformers 4 makes fp32 of all weights and transformers 5 takes them as they are.
+    dtype = torch.float32 if device.type == "cpu" else "auto"
+    try:
+        extractor, tokenizer = (kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2])
+        model = classes[2].from_pretrained(folder, local_files_only=True, torch_dtype=dtype)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise HiggsError(
+            f"{folder} cannot be loaded as Whisper ({str(error).partition(chr(10))[0]}). Download it again."
+        ) from error
+    try:
+        model.eval().to(device)
+        features = extractor(heard.numpy(), sampling_rate=_HEARS, return_tensors="pt").input_features
+        ids = model.generate(features.to(device, model.dtype))
+        return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
+    finally:
+        drop((*model.parameters(), *model.buffers()))
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _is_whisper(folder: Path) -> bool:
+    try:
+        return (folder / _WEIGHTS).is_file() and read_json(folder / CONFIG).get("model_type") == "whisper"
+    except (HiggsError, OSError):  # another model's folder, or one that may not be read
+        return False

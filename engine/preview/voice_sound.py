@@ -1,0 +1,33 @@
+"""What a voice sounds like: its codes as sound, on the CPU. Knows no talker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..checkpoint.load import inspect
+from ..codec.model import build_decoder
+from ..core.errors import HiggsError
+from ..voice.voice import Voice
+
+
+def codec_of(folder: Path | str) -> str:
+    """The name of a checkpoint's codec, as voices carry it. Reads headers only."""
+    return inspect(folder).codec.config.name
+
+
+@torch.inference_mode()
+def voice_sound(voice: Voice, folder: Path | str) -> torch.Tensor:
+    """The clip [n] float32, 24 kHz, that a voice was made from, as the codec of a checkpoint's folder gives it back.
+
+    The decoder is on the CPU for this call only. Raises HiggsError for a voice of another codec.
+    """
+    codec = inspect(folder).codec
+    if voice.codec not in ("", codec.config.name):
+        raise HiggsError(
+            "The voice was made with a different model, so this one cannot play it. Make it again from its clip."
+        )
+    cpu = torch.device("cpu")
+    decoder = build_decoder(codec.config, codec.read("decoder", cpu))
+    return decoder.decode(voice.codes.T[None])[0].clamp_(-1.0, 1.0)

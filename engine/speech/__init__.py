@@ -1,0 +1,1 @@
+"""Requests: chunks, retries, results, subtitles, and the loop that drives them over a decoder."""

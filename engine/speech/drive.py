@@ -1,0 +1,109 @@
+"""The one loop that decodes requests: of a call, of a server's callers, of a book."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence
+from .decoder import Decoder, Heard, Session
+from .request import SpeechRequest
+from .result import SpeechResult
+
+Stages = Iterator[list[Sequence]]
+
+
+class Ended(NamedTuple):
+    """A request that is whole, or what ended it."""
+
+    request: SpeechRequest
+    error: BaseException | None
+
+
+class Drive:
+    """Requests that decode on one session: hands over what is heard, and submits what is spoken again.
+
+    Iterate it: after every step it yields the requests that have ended. What ends one does not end the others.
+    """
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._stages: dict[SpeechRequest, Stages] = {}
+        self._owners: dict[Sequence, SpeechRequest] = {}
+        self._numbers = itertools.count(1)
+
+    def __len__(self) -> int:
+        """Requests that have not ended."""
+        return len(self._stages)
+
+    def add(self, request: SpeechRequest, stages: Stages) -> None:
+        """Take a request in. Raises HiggsError where it has no word, or a prompt of it does not fit."""
+        first = next(stages)
+        self._stages[request] = stages
+        self._submit(request, first, next(self._numbers))
+
+    def drop(self, request: SpeechRequest) -> None:
+        """Take a request out: nothing more is heard of it."""
+        self._stages.pop(request, None)
+        dropped = [sequence for sequence, owner in self._owners.items() if owner is request]
+        for sequence in dropped:
+            del self._owners[sequence]
+        self._session.drop(*dropped)
+
+    def __iter__(self) -> Iterator[list[Ended]]:
+        for heard in self._session:
+            yield list(filter(None, map(self._hear, heard)))
+
+    def _hear(self, heard: Heard) -> Ended | None:
+        request = self._owners.get(heard.sequence)
+        if request is None:  # dropped since
+            return None
+        if (error := heard.error) is not None:
+            heard.sequence.error = None  # what its traceback refers to may not refer to it
+            self.drop(request)
+            return Ended(request, error)
+        try:
+            again = request.hear(heard)
+            if heard.is_last:
+                del self._owners[heard.sequence]
+            self._submit(request, again, heard.sequence.caller)
+            if request.is_settled and self._advance(request, heard.sequence.caller):
+                return Ended(request, None)
+        except (HiggsError, torch.cuda.OutOfMemoryError) as error:
+            self.drop(request)
+            return Ended(request, error)
+        return None
+
+    def _advance(self, request: SpeechRequest, caller: int) -> bool:
+        """Begin the request's next stage; true where there is none."""
+        sequences = next(self._stages[request], None)
+        if sequences is None:
+            del self._stages[request]
+            return True
+        self._submit(request, sequences, caller)
+        return False
+
+    def _submit(self, request: SpeechRequest, sequences: list[Sequence], caller: int):
+        for sequence in sequences:
+            sequence.caller = caller
+            self._owners[sequence] = request
+        self._session.submit(*sequences)
+
+
+def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:
+    """Speak one request, each of its stages in a session of its own. Raises what the request and its listener raise."""
+    for stage, sequences in request.stages():
+        with decoder.session(stage) as session:
+            drive = Drive(session)
+            drive.add(request, iter([sequences]))
+            for ended in drive:
+                if errors := [one.error for one in ended if one.error is not None]:
+                    del ended
+                    raise errors.pop()  # which this frame must not refer to
+                request.tick()
+            request.decoded_by(session.report)
+    return request.result()

@@ -1,0 +1,87 @@
+"""How a text's chunks ended: why speech stopped, and how much of the text was not spoken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core.config import FRAME_RATE
+from ..core.sequence import Sequence
+from .result import END_OF_SPEECH, FLAWS, Retaken, duration, quoted
+
+_MORE = {
+    "limit": "Raise max_frames, or set chunk_seconds above 0 so that the text is split.",
+    "context": "Load the model with a larger context, or use a shorter reference clip or smaller chunk_seconds.",
+}
+_RAN_ON = "There was time for all of the text, but speech did not end. Try another seed or a lower temperature."
+
+
+def stopped(sequences: list[Sequence], limit: int, context: int) -> str:
+    """Why speech ended: by itself, at the limit of `limit` frames, or where the `context` was full."""
+    reasons = []
+    for kind in ("limit", "context"):
+        cut = [number for number, sequence in enumerate(sequences, 1) if _cut_by(sequence, limit) == kind]
+        if cut:
+            reasons.append(_place(kind, limit, context) + _in_chunks(cut, len(sequences)))
+    return ", ".join(reasons) or END_OF_SPEECH
+
+
+def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
+    """A sentence for each way in which chunks were cut: where, how much of the whole text is missing, what helps."""
+    total = sum(sequence.expected for sequence in sequences) or 1
+    told = []
+    for kind in ("limit", "context"):
+        cut = [sequence for sequence in sequences if _cut_by(sequence, limit) == kind]
+        short = [sequence for sequence in cut if sequence.num_frames < sequence.expected]
+        long = [sequence for sequence in cut if sequence.num_frames >= sequence.expected]
+        place = _place(kind, limit, context)
+        if short:
+            share = max(1, round(100 * sum(sequence.expected - sequence.num_frames for sequence in short) / total))
+            where = _where(short, len(sequences))
+            told.append(f"Speech was cut at {place}{where}: about {share} % of the text was not spoken. {_MORE[kind]}")
+        if long:
+            told.append(f"Speech was cut at {place}{_where(long, len(sequences))}. {_RAN_ON}")
+    return told
+
+
+def flawed(retaken: Iterable[Retaken]) -> list[str]:
+    """A sentence for each chunk whose best take is bad all the same; `warnings` tells of one that did not end."""
+    told = []
+    for chunk in retaken:
+        flaws = chunk.flaws[chunk.kept - 1]
+        if flaws and "limit" not in flaws:
+            count = f" in {len(chunk.flaws)} takes" if len(chunk.flaws) > 1 else ""
+            told.append(
+                f"The chunk that starts {quoted(chunk.text)} came out badly{count}: "
+                f"{' and '.join(FLAWS[flaw] for flaw in flaws)}. Try another seed or a lower temperature."
+            )
+    return told
+
+
+def _cut_by(sequence: Sequence, limit: int) -> str:
+    """What cut a sequence: "limit", "context", or "" where it ended by itself."""
+    if sequence.ended:
+        return ""
+    return "context" if sequence.budget < limit else "limit"
+
+
+def _place(kind: str, limit: int, context: int) -> str:
+    if kind == "limit":
+        return f"the frame limit ({limit} frames, {duration(limit / FRAME_RATE)})"
+    return f"the end of the context ({context} positions)"
+
+
+def _in_chunks(numbers: list[int], count: int) -> str:
+    if count == 1:
+        return ""
+    if len(numbers) == count:
+        return f" in all {count} chunks"
+    return f" in chunk {', '.join(map(str, numbers))} of {count}"
+
+
+def _where(cut: list[Sequence], count: int) -> str:
+    """One chunk is quoted, several are counted."""
+    if count == 1:
+        return ""
+    if len(cut) > 1:
+        return f" in {len(cut)} of {count} chunks"
+    return f" in the chunk that starts {quoted(cut[0].text)}"

@@ -1,0 +1,282 @@
+"""One call of speak: turns of text as sequences that decode together, and one waveform in the text's order."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from ..audio.assembly import Assembly
+from ..audio.loudness import set_volume
+from ..core.errors import HiggsError
+from ..core.sequence import Sequence
+from ..prompt.chunking import estimate_frames
+from ..prompt.plan import Chunk, plan
+from ..prompt.sequences import Prompts, SequenceBuilder
+from ..prompt.speakers import Speakers
+from . import ending
+from .decoder import Heard, Report, Stage
+from .result import Retaken, SpeechResult, SpokenTurn, in_words, join_turns
+from .speech_input import DialogueOptions, Listener, SpeechInput
+from .takes import Takes
+
+
+@dataclass(eq=False)
+class _Part:
+    """A chunk on its way to sound."""
+
+    chunk: Chunk
+    takes: Takes | None = None  # of its sequence, once it has one
+    frames: int = 0  # frames of the current take that progress counts
+    remaining: int = 0  # frames that progress still expects of it
+    _wavs: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def spoken(self) -> Sequence | None:
+        """The take that is kept."""
+        return self.takes.kept if self.takes else None
+
+    def hear(self, wav: torch.Tensor) -> None:
+        if len(wav):
+            self._wavs.append(wav)
+
+    def forget(self) -> None:
+        """Drop the sound of the current take."""
+        self._wavs = []
+
+    def wav(self) -> torch.Tensor:
+        """The sound of the current take so far, [n] float32."""
+        if len(self._wavs) > 1:
+            self._wavs = [torch.cat(self._wavs)]
+        return self._wavs[0] if self._wavs else torch.empty(0)
+
+    def begin(self, take: Sequence) -> None:
+        """Count a take from its start; of one that was said before no frames are to come."""
+        self.frames, self.remaining = take.num_frames, take.expected
+        self.forget()
+
+
+class SpeechRequest:
+    """Turns on their way to sound: names what is to be decoded, takes what is heard, and asks again for bad takes.
+
+    Its driver decodes one of `stages` after another, hands over what is heard of it, and decodes what `hear` returns
+    as well. size: the context's positions, and codebooks. dialogue: None for one text. Of a dialogue the noise is
+    numbered by how often the same speaker has said the same before, so that a turn more or less changes no other; and a
+    speaker's own voice depends on its name.
+    """
+
+    def __init__(
+        self,
+        builder: Prompts,
+        size: tuple[int, int],
+        what: SpeechInput,
+        listener: Listener,
+        dialogue: DialogueOptions | None = None,
+    ):
+        self._began = time.perf_counter()
+        self._size, self._listener = size, listener
+        self._turns, self._params, self._dialogue, self._reused = what.turns, what.params, dialogue, 0
+        self._speakers = Speakers(what.voices, size[0])
+        self._prompts = SequenceBuilder(
+            builder, self._speakers, what.params, what.scene, *size, is_dialogue=dialogue is not None
+        )
+        self._kept = dialogue.kept if dialogue else None
+        self._warnings: list[str] = []
+        self._chunks: list[Chunk] = []  # in the text's order, and so are their parts
+        self._parts: list[_Part] = []
+        self._speaking: dict[Sequence, _Part] = {}  # those that are not judged yet
+        self._current = 0  # the part that is heard now
+        self._streamed = (0, 0)  # the part that was streamed last, and samples of it
+        self._done = self._remaining = 0  # frames, over the whole text
+        self._how, self._peak = "", 0
+
+    def __enter__(self) -> SpeechRequest:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
+        with contextlib.suppress(AttributeError):  # closed before
+            del self._listener, self._kept, self._dialogue
+
+    def stages(self) -> Iterator[tuple[Stage, list[Sequence]]]:
+        """Yield what is to be decoded, all of it known to fit; before the next stage that must be settled.
+
+        First what becomes the voice of a speaker without one, then all else. Of sequences that were said before, which
+        are finished, only the sound is wanted. Raises HiggsError for a prompt that does not fit.
+        """
+        self._plan()
+        while places := self._speakers.reference_places(self._chunks, self._spoken()):
+            yield self._begin(places)
+            for speaker in {self._chunks[place].speaker for place in places}:
+                self._speakers.refer(speaker, self._chunks, self._spoken())
+        if places := [place for place, part in enumerate(self._parts) if part.spoken is None]:
+            yield self._begin(places)
+
+    def decoded_by(self, report: Report) -> None:
+        """Note how a stage was decoded."""
+        self._how = report.how or self._how
+        self._warnings += report.notes
+        self._peak = max(self._peak, report.peak_bytes)
+
+    @property
+    def is_settled(self) -> bool:
+        """True once all sequences so far are judged."""
+        return not self._speaking
+
+    def result(self) -> SpeechResult:
+        """The whole text, once all stages are settled."""
+        sequences = [part.spoken for part in self._parts if part.spoken is not None]
+        frames = [frames for sequence in sequences for frames in sequence.codes]
+        codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
+        limits = sequences, self._params.max_frames, self._size[0]
+        wav, said, retaken = self._assembly.finish(), self._said(), self._retaken()
+        turns = join_turns(
+            [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], said
+        )
+        if self._dialogue:
+            for asked, turn in zip(self._turns, turns, strict=True):
+                if turn.is_spoken:
+                    set_volume(wav[turn.start : turn.stop], asked.volume, self._dialogue.even)
+        told = [*self._warnings, *self._prompts.warnings]
+        return SpeechResult(
+            wav,
+            codes,
+            time.perf_counter() - self._began,
+            len(self._chunks),
+            ending.stopped(*limits),
+            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *told])),
+            self._how or "none, as all speech was reused",
+            turns,
+            self._reused,
+            retaken,
+            said,
+            self._speakers.voices,
+            self._peak,
+        )
+
+    def _plan(self):
+        """Chunks, and what will become of them."""
+        prompts = self._prompts
+        planned = plan(self._turns, self._params, self._dialogue is not None, prompts.chunk_seconds, prompts.is_spoken)
+        self._chunks = planned.chunks
+        self._warnings += planned.warnings
+        if not self._chunks:
+            why = " ".join(["There is nothing to speak: the script has no words.", *dict.fromkeys(prompts.warnings)])
+            raise HiggsError(f"{why} Enter some text.")
+        self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
+        self._parts = [_Part(chunk) for chunk in self._chunks]
+        ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
+        silences = [*(chunk.silence for chunk in self._chunks), planned.last_silence or ends]
+        silences[0] = silences[0] or ends
+        self._assembly = Assembly(silences, self._listener.on_audio)
+
+    def _spoken(self) -> list[Sequence | None]:
+        return [part.spoken for part in self._parts]
+
+    def _begin(self, places: list[int]) -> tuple[Stage, list[Sequence]]:
+        """The sequences of these chunks; those that have been said before are finished."""
+        sequences = []
+        for place in places:
+            part = self._parts[place]
+            sequence = self._prompts.build(part.chunk)
+            is_reused = self._kept is not None and self._kept.fill(sequence)
+            listened = place == 0 and self._listener.on_audio is not None
+            sequence.listened = listened and not is_reused
+            once = is_reused or (listened and self._listener.on_restart is None) or self._params.greedy
+            part.takes = Takes(sequence, 0 if once else self._params.retries, judged=self._params.retries > 0)
+            part.begin(sequence)
+            self._reused += is_reused
+            self._speaking[sequence] = part
+            sequences.append(sequence)
+        return self._stage(sequences), sequences
+
+    def _stage(self, sequences: list[Sequence]) -> Stage:
+        decoded = [sequence for sequence in sequences if not sequence.finished]
+        if not decoded:
+            return Stage(0)
+        slots = max(map(len, decoded)) + self._params.max_frames + self._size[1] - 1
+        # A text's first chunk may go the way of one row, where it is alone.
+        alone = self._dialogue is None and len(decoded) == 1 and self._speaking[decoded[0]] is self._parts[0]
+        is_given = self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys()
+        return Stage(len(decoded), slots, alone, 0 if is_given else max(1, len(self._speakers.voices)))
+
+    def hear(self, heard: Heard) -> list[Sequence]:
+        """Take what is new of a sequence, and let hear what is next in the text's order -> what is to be spoken again.
+
+        Raises HiggsError where sound that was heard cannot go on.
+        """
+        sequence, part = heard.sequence, self._speaking[heard.sequence]
+        if heard.void:
+            self._restart(part, heard.void)
+            part.forget()
+        self._done += sequence.num_frames - part.frames
+        self._remaining += sequence.remaining - part.remaining
+        part.frames, part.remaining = sequence.num_frames, sequence.remaining
+        part.hear(heard.wav)
+        again = self._judge(part, sequence) if heard.is_last else []
+        self._stream()
+        while self._current < len(self._parts) and (takes := self._parts[self._current].takes) and takes.kept:
+            self._assembly.append(takes.take_wav())
+            self._current += 1
+        return again
+
+    def _judge(self, part: _Part, sequence: Sequence) -> list[Sequence]:
+        """The chunk's next take where this one is bad; else one is kept."""
+        assert part.takes
+        del self._speaking[sequence]
+        again = part.takes.add(sequence, part.wav())
+        if again is None:
+            part.forget()
+            # A bad take that had no second one, because it was heard already, is nothing to go by.
+            if self._kept is not None and part.spoken and not (part.takes.is_only and any(part.takes.flaws)):
+                self._kept.keep(part.takes.asked, part.spoken)
+            return []
+        self._restart(part, in_words(part.takes.flaws[-1]))
+        part.begin(again)
+        self._remaining += again.remaining
+        self._speaking[again] = part
+        return [again]
+
+    def _restart(self, part: _Part, why: str):
+        """Make void what was heard of a part."""
+        if part is not self._parts[self._current] or not self._assembly.was_heard:
+            return
+        if self._listener.on_restart is None:
+            raise HiggsError(f"The sound that was heard cannot go on: {why}. Run it again.")
+        self._assembly.restart()
+        self._streamed = (0, 0)
+        self._listener.on_restart(why)
+
+    def _stream(self):
+        """Let hear what is there of the part that is heard now: the first, or one that will not be spoken again."""
+        if self._listener.on_audio is None or self._current == len(self._parts):
+            return
+        part = self._parts[self._current]
+        if part.takes and part.spoken is None and (part.takes.is_only or (self._current == 0 and not part.takes.flaws)):
+            wav = part.wav()
+            if self._streamed != (self._current, len(wav)):  # as after most steps
+                self._streamed = self._current, len(wav)
+                self._assembly.stream(wav)
+
+    def tick(self) -> None:
+        """Tell how far it is. Raises what the listener raises to cancel."""
+        if self._listener.on_frame is not None:
+            self._listener.on_frame(self._done, self._done + self._remaining)
+
+    def _said(self) -> tuple[SpokenTurn, ...]:
+        found, at = [], 0
+        for part, (start, stop) in zip(self._parts, self._assembly.spans, strict=True):
+            frames = at, at + (part.spoken.num_frames if part.spoken else 0)
+            found.append(SpokenTurn(part.chunk.speaker, part.chunk.text, start, stop, frames))
+            at = frames[1]
+        return tuple(found)
+
+    def _retaken(self) -> tuple[Retaken, ...]:
+        return tuple(
+            Retaken(number, part.chunk.text, tuple(part.takes.flaws), part.takes.number)
+            for number, part in enumerate(self._parts, 1)
+            if part.takes and any(part.takes.flaws)
+        )

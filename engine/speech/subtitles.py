@@ -1,0 +1,100 @@
+"""Subtitles of speech, a cue a sentence: exact where a chunk is one sentence, by its pauses inside longer ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from ..audio.levels import silences, spoken_part
+from ..core.config import SAMPLE_RATE
+from ..device.threads import one_thread
+from ..prompt.chunking import estimate_seconds, split_sentences
+from ..prompt.cues import Cue, write_srt
+from .result import SpeechResult
+
+_LEAST_PAUSE = 0.06  # seconds: shorter ones are stops inside words
+_LONG_PAUSE = 0.4  # seconds: a longer one is not likelier to stand between sentences
+_PAUSE_WORTH = 2.0  # what a long pause makes up for, in spreads of a sentence's length
+_SPREAD, _LEAST_SPREAD = 0.2, 0.15  # of a sentence's length around its estimate: a share of it, and seconds
+_KEPT = 50  # ways that are followed
+_NO_PAUSE = 3.0  # what it costs to put an end where nothing is silent
+
+
+@one_thread()
+def cues_of(speech: SpeechResult) -> list[Cue]:
+    """A cue for each sentence that was spoken, in order."""
+    found = []
+    for chunk in speech.said:
+        sentences = split_sentences(chunk.text)
+        if chunk.stop > chunk.start and sentences:
+            for text, (start, stop) in zip(
+                sentences, _times(speech.wav[chunk.start : chunk.stop], sentences), strict=True
+            ):
+                begin, end = ((chunk.start + sample) / SAMPLE_RATE for sample in (start, stop))
+                found.append(Cue(begin, end, text, chunk.speaker))
+    return found
+
+
+def turn_to_srt(speech: SpeechResult, number: int) -> str:
+    """One turn of a dialogue as a SubRip file of its own; number: its place in `speech.turns`."""
+    turn = speech.turns[number]
+    said = [
+        replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
+        for chunk in speech.said
+        if turn.start <= chunk.start and chunk.stop <= turn.stop
+    ]
+    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(said)))
+
+
+def to_srt(speech: SpeechResult) -> str:
+    """The cues as a SubRip file; of several speakers each cue begins with the name."""
+    return srt_of(cues_of(speech))
+
+
+def srt_of(cues: Sequence[Cue]) -> str:
+    """As `to_srt`, of cues that are there."""
+    several = len({cue.speaker for cue in cues}) > 1
+    return write_srt(cues if several else [replace(cue, speaker="") for cue in cues])
+
+
+def _times(wav: torch.Tensor, sentences: Sequence[str]) -> list[tuple[int, int]]:
+    """Samples from where to where each of the sentences is heard in wav [n]."""
+    first, last = spoken_part(wav) or (0, len(wav))
+    least = _LEAST_PAUSE * SAMPLE_RATE
+    pauses = [(a, b) for a, b in silences(wav) if first < a and b < last and b - a >= least]
+    whole = sum(map(estimate_seconds, sentences)) or 1.0
+    lengths = [max(1.0, estimate_seconds(sentence) / whole * (last - first)) for sentence in sentences]
+    between = _boundaries(pauses, lengths, first, last)
+    return list(zip([first, *(stop for _, stop in between)], [*(start for start, _ in between), last], strict=True))
+
+
+def _boundaries(pauses: list[tuple[int, int]], lengths: list[float], first: int, last: int) -> list[tuple[int, int]]:
+    """The pause at the end of each sentence but the last: what suits their lengths best, found sentence by sentence.
+
+    Where no pause suits, a sentence ends after its estimated length.
+    """
+    ways: list[tuple[float, int, list[tuple[int, int]]]] = [
+        (0.0, first, [])
+    ]  # cost, where it goes on, the pauses so far
+    for number, length in enumerate(lengths[:-1]):
+        after = sum(lengths[number + 1 :])
+        reached: dict[int, tuple[float, int, list[tuple[int, int]]]] = {}
+        for cost, at, taken in ways:
+            end = min(round(at + length), last)
+            for start, stop in [*(pause for pause in pauses if pause[0] > at), (end, end)]:
+                seconds = (stop - start) / SAMPLE_RATE
+                worth = _PAUSE_WORTH * min(seconds / _LONG_PAUSE, 1.0) if stop > start else -_NO_PAUSE
+                total = cost + _misfit(start - at, length) - worth
+                if stop not in reached or total < reached[stop][0]:
+                    reached[stop] = (total, stop, [*taken, (start, stop)])
+        ways = sorted(reached.values(), key=lambda way: way[0] + _misfit(last - way[1], after))[:_KEPT]
+    return min(ways, key=lambda way: way[0] + _misfit(last - way[1], lengths[-1]))[2]
+
+
+def _misfit(samples: float, expected: float) -> float:
+    """How badly a length fits the expected one, in spreads squared."""
+    spread = _SPREAD * expected + _LEAST_SPREAD * SAMPLE_RATE
+    return math.pow((samples - expected) / spread, 2)
