@@ -28,7 +28,7 @@ from engine.voice.clip import read_clip
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"
-VOICE = ROOT / "nodes" / "voices" / "oliver.flac"
+VOICE = ROOT / "engine" / "voice" / "built_in" / "oliver.flac"
 SENTENCES, CHAPTER_MINUTES = 4, 15
 KILLED_AT = (1 / 3, 2 / 3)  # of the paragraphs
 

@@ -21,6 +21,8 @@ import time
 
 import torch
 from common import ROOT, commit
+from engine.resample import resample
+from engine.subtitles import cues_of
 from hearing import RATE, Speakers, words_of
 
 from engine import (
@@ -39,8 +41,6 @@ from engine import (
 )
 from engine.dubbing.report import fit_counts
 from engine.prompt.cues import Cue, write_srt
-from engine.resample import resample
-from engine.subtitles import cues_of
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"
@@ -50,7 +50,7 @@ CHARACTERS = (10, 20)  # a second, as subtitles have them
 GAPS = (0.1, 0.1, 0.5, 2.0)  # seconds between cues
 DUBBED, TAUGHT = 40, 12  # cues of the dub; pairs of sentences of each voice that the classifier learns
 FILM = ("oliver", "amber")
-KNOWN = tuple(sorted(path.stem for path in (ROOT / "nodes" / "voices").glob("*.flac")))
+KNOWN = tuple(sorted(path.stem for path in (ROOT / "engine" / "voice" / "built_in").glob("*.flac")))
 
 
 def main():
@@ -151,7 +151,7 @@ def sentences_of(count: int, seed: int) -> list[str]:
 
 def clip_voice(engine: Engine, name: str):
     """One of the pack's clips."""
-    clip = ROOT / "nodes" / "voices" / f"{name}.flac"
+    clip = ROOT / "engine" / "voice" / "built_in" / f"{name}.flac"
     return engine.encode_voice(*read_clip(clip), clip.with_suffix(".txt").read_text(encoding="utf-8").strip(), name)
 
 

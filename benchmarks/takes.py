@@ -21,17 +21,17 @@ from dataclasses import replace
 
 import torch
 from common import ROOT, commit
+from engine.decode.takes import judge
+from engine.result import FLAWS
+from engine.sequence import Sequence
 from hearing import RECOGNISERS, Speakers, word_errors
 
 from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice, read_clip
-from engine.decode.takes import judge
 from engine.prompt.lengths import bounds_of
-from engine.result import FLAWS
-from engine.sequence import Sequence
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "takes.json"
-CLIPS = ROOT / "nodes" / "voices"
+CLIPS = ROOT / "engine" / "voice" / "built_in"
 PLANTED = 50  # good takes that each failure is planted into
 HOT = {"temperature": 1.4, "top_p": 1.0, "top_k": 0}
 NOISE = 0.5  # of each weight's own spread

@@ -70,7 +70,7 @@ from .prompt.script import Turn
 from .speech.result import Retaken, SpeechResult, SpokenTurn, duration
 from .speech.speech_input import Listener
 from .speech.subtitles import to_srt, turn_to_srt
-from .voice.clip import MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, clip_seconds, cut_clip, read_clip
+from .voice.clip import BUILT_IN_CLIPS, MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, clip_seconds, cut_clip, read_clip
 from .voice.voice import Voice, VoiceHead, read_voice_head
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "BOOK_FORMATS",
     "BOOK_GAP",
     "BOOK_SUFFIXES",
+    "BUILT_IN_CLIPS",
     "DEFAULT_GRAPHS",
     "DOWNLOADS",
     "DTYPES",

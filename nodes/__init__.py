@@ -21,12 +21,12 @@ class HiggsExtension(ComfyExtension):
         if not is_new_enough():
             log.error("Higgs TTS needs ComfyUI 0.14 or newer. It stays disabled until you update ComfyUI.")
             return []
-        from . import routes
         from .book import HiggsTTSBook
         from .dialogue import HiggsTTSDialogue
         from .lines import HiggsTTSLines
         from .load import HiggsTTSLoadModel
         from .lora import HiggsTTSLoadLoRA
+        from .page import routes
         from .remote import HiggsTTSServer
         from .speak import HiggsTTSSpeak
         from .subtitles import HiggsTTSSubtitles

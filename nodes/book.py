@@ -33,17 +33,18 @@ from ..engine import (
     script_names,
 )
 from ..engine import said_as as spelled
-from . import folders, progress_text, types, voice_files, widgets
-from .chapter_list import chapter_teller, chapters_of
-from .exit_guard import is_exiting
-from .linked import check_linked
-from .memory import load_engine
-from .node_errors import check_interrupt, node_errors
-from .remote_model import AnyModel
+from . import voice_files
+from .comfy import folders, progress_text, types, widgets
+from .comfy.exit_guard import is_exiting
+from .comfy.linked import check_linked
+from .comfy.memory import load_engine
+from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.remote_model import AnyModel
+from .comfy.written import Written
+from .library.voice_folders import listed_pronunciations, voice_called
+from .page.chapter_list import chapter_teller, chapters_of
 from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
-from .voice_folders import listed_pronunciations, voice_called
-from .written import Written
 
 NAME = "Higgs Book"
 FOLDER, TITLE = "book", "Book"

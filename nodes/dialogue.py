@@ -9,14 +9,15 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt
-from . import audio, types, voice_files, widgets
-from .linked import check_linked
-from .memory import load_engine
-from .node_errors import node_errors
-from .remote_model import AnyModel
+from . import voice_files
+from .comfy import audio, types, widgets
+from .comfy.linked import check_linked
+from .comfy.memory import load_engine
+from .comfy.node_errors import node_errors
+from .comfy.remote_model import AnyModel
+from .library.voice_folders import listed_pronunciations, voice_called
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, srt_output, with_player
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
-from .voice_folders import listed_pronunciations, voice_called
 
 NAME = "Higgs Dialogue"
 SCRIPT = """Anna: Did you hear that?

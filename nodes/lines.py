@@ -10,20 +10,20 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..engine import LinesRow, SpeechResult, Voice, read_lines, turn_to_srt
-from . import audio, folders, types, voice_files
-from .line_files import LineFiles, look, subtitles_of
-from .line_plan import LinePlan, LineTake, plan
-from .line_takes import takes_of
-from .linked import check_linked
-from .memory import load_engine
-from .node_errors import node_errors
-from .remote_model import AnyModel
+from ..engine import HiggsError, LinesRow, SpeechResult, Voice, read_lines, turn_to_srt
+from . import voice_files
+from .comfy import audio, folders, types
+from .comfy.linked import check_linked
+from .comfy.memory import load_engine
+from .comfy.node_errors import node_errors
+from .comfy.remote_model import AnyModel
+from .comfy.written import Written
+from .library.voice_folders import listed_pronunciations, voice_called
+from .sheet.files import LineFiles, look, subtitles_of
+from .sheet.plan import LinePlan, LineTake, plan
+from .sheet.takes import takes_of
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, with_player
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
-from .voice_folders import listed_pronunciations, voice_called
-from .whole_lists import single
-from .written import Written
 
 NAME = "Higgs Lines"
 FOLDER, MOST_TAKES = "lines", 16
@@ -102,7 +102,7 @@ class HiggsTTSLines(io.ComfyNode):
     @classmethod
     def execute(cls, lines: Sequence[str], **others: Sequence[Any]) -> io.NodeOutput:
         with node_errors(NAME):
-            return cls._execute(lines, **{name: single(name, values, "lines") for name, values in others.items()})
+            return cls._execute(lines, **{name: _single(name, values, "lines") for name, values in others.items()})
 
     @classmethod
     def _execute(
@@ -236,3 +236,17 @@ def _report(
     if speech is not None:
         return "\n".join([*lead, describe(speech, model.model.label, warnings, *told)])
     return "\n".join([*lead, *(f"Warning: {warning}" for warning in warnings), *told, f"Model: {model.model.label}"])
+
+
+def _single(name: str, values: Sequence[Any] | Mapping[str, Any], several: str) -> Any:
+    """The one value of an input, or of each of its sockets.
+
+    Raises HiggsError where a list of more is linked. several: the input that may have such a list.
+    """
+    if isinstance(values, Mapping):
+        return {socket: _single(socket, held, several) for socket, held in values.items()}
+    if len(values) != 1:
+        raise HiggsError(
+            f"{name} received {len(values)} values, but only {several} can be a list. Connect a single {name}."
+        )
+    return values[0]

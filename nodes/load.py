@@ -10,11 +10,11 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import DEFAULT_GRAPHS, DTYPES, GRAPHS, Engine, EngineConfig, HiggsError, download_checkpoint
-from . import progress_text, types, widgets
-from .checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
-from .devices import device_names, resolve_devices, resolve_runner
-from .node_errors import check_interrupt, is_interrupted, node_errors
-from .sharing import share_patchers
+from .comfy import progress_text, types, widgets
+from .comfy.devices import device_names, resolve_devices, resolve_runner
+from .comfy.node_errors import check_interrupt, is_interrupted, node_errors
+from .comfy.sharing import share_patchers
+from .library.checkpoint_folders import AUTO, DOWNLOAD, choices, download_root, find_checkpoint, fingerprint
 
 NAME = "Higgs Load Model"
 LICENCE = (

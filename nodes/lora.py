@@ -7,12 +7,12 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..engine import Adapter, Engine, HiggsError
-from . import types, widgets
-from .linked import check_linked
-from .lora_folders import find_lora, lora_fingerprint, loras
-from .node_errors import node_errors
-from .remote_model import AnyModel, ServerModel
-from .sharing import share_patchers
+from .comfy import types, widgets
+from .comfy.linked import check_linked
+from .comfy.node_errors import node_errors
+from .comfy.remote_model import AnyModel, ServerModel
+from .comfy.sharing import share_patchers
+from .library.lora_folders import find_lora, lora_fingerprint, loras
 
 NAME = "Higgs Load LoRA"
 NONE = "(put one into models/loras)"  # what the list has where there are none: an empty one cannot be queued

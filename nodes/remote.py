@@ -5,10 +5,10 @@ from __future__ import annotations
 from comfy_api.latest import io
 
 from ..engine import KEY_VARIABLE, HiggsError, RemoteEngine, ServerConfig
-from . import types, widgets
-from .allowed import check_keys
-from .node_errors import check_interrupt, node_errors
-from .remote_model import ServerModel
+from .comfy import types, widgets
+from .comfy.allowed import check_keys
+from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.remote_model import ServerModel
 
 NAME = "Higgs TTS Server"
 ADDRESS = "127.0.0.1:8000"

@@ -25,13 +25,14 @@ from ..engine import (
     read_pronunciations,
     to_srt,
 )
-from . import audio, events, progress_text, types, widgets
-from .exit_guard import is_exiting
-from .linked import check_linked
-from .memory import load_engine
-from .node_errors import check_interrupt, node_errors
-from .remote_model import AnyModel
-from .voice_folders import PRONUNCIATIONS, listed_pronunciations
+from .comfy import audio, progress_text, types, widgets
+from .comfy.exit_guard import is_exiting
+from .comfy.linked import check_linked
+from .comfy.memory import load_engine
+from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.remote_model import AnyModel
+from .library.voice_folders import PRONUNCIATIONS, listed_pronunciations
+from .page import events
 
 NAME = "Higgs Speak"
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)

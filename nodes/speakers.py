@@ -8,10 +8,11 @@ from types import MappingProxyType
 from comfy_api.latest import io
 
 from ..engine import Voice, speaker_key
-from . import types, voice_files
-from .linked import check_linked
-from .remote_model import AnyModel
-from .voice_folders import built_in_voices, find_voice, voice_called
+from . import voice_files
+from .comfy import types
+from .comfy.linked import check_linked
+from .comfy.remote_model import AnyModel
+from .library.voice_folders import built_in_voices, find_voice, voice_called
 
 SOCKETS = [f"voice_{number}" for number in range(1, 17)]
 

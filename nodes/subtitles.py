@@ -27,15 +27,17 @@ from ..engine import (
     read_cues,
     speak_cues,
 )
-from . import audio, events, types, voice, voice_files, widgets
-from .linked import check_linked
-from .memory import load_engine
-from .node_errors import node_errors
-from .remote_model import AnyModel
+from . import voice, voice_files
+from .comfy import audio, types, widgets
+from .comfy.linked import check_linked
+from .comfy.memory import load_engine
+from .comfy.node_errors import node_errors
+from .comfy.remote_model import AnyModel
+from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
+from .library.voice_folders import listed_pronunciations, voice_called
+from .page import events
 from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, told_again, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
-from .subtitle_files import SUFFIXES, fingerprint, subtitle_text
-from .voice_folders import listed_pronunciations, voice_called
 
 NAME = "Higgs Subtitles"
 SRT = """1

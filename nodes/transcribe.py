@@ -13,13 +13,13 @@ from ..engine import (
     transcribe,
     whisper_size,
 )
-from . import audio as clips
-from . import folders, types
-from .checkpoint_folders import DOWNLOAD
-from .devices import resolve_devices
+from .comfy import audio as clips
+from .comfy import folders, types
+from .comfy.devices import resolve_devices
+from .comfy.memory import free_memory
+from .comfy.node_errors import check_interrupt, node_errors
+from .library.checkpoint_folders import DOWNLOAD
 from .load import show_download
-from .memory import free_memory
-from .node_errors import check_interrupt, node_errors
 from .voice import part_inputs, part_of
 
 NAME = "Higgs Transcribe"

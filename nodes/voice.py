@@ -7,12 +7,12 @@ import math
 from comfy_api.latest import io
 
 from ..engine import MAX_CLIP_SECONDS, ClipParams, HiggsError, Voice, Wave, cut_clip, misfit
-from . import audio as clips
-from . import types, widgets
-from .linked import check_linked
-from .memory import free_memory
-from .node_errors import check_interrupt, node_errors
-from .remote_model import AnyModel
+from .comfy import audio as clips
+from .comfy import types, widgets
+from .comfy.linked import check_linked
+from .comfy.memory import free_memory
+from .comfy.node_errors import check_interrupt, node_errors
+from .comfy.remote_model import AnyModel
 
 NAME = "Higgs Voice"
 TRANSCRIPT_TIP = "The exact words spoken in the clip. Cloning works less well without them."

@@ -9,14 +9,15 @@ from pathlib import Path
 from comfy_api.latest import io, ui
 
 from ..engine import MAX_CLIP_SECONDS, HiggsError, Voice, clip_seconds, read_clip
-from . import types, voice
-from .linked import check_linked
-from .node_errors import node_errors
-from .remote_model import AnyModel
-from .transcripts import transcript_of
-from .voice_folders import CLIPS, SAVED, UPLOADED, choices, find_voice, fingerprint_of, numbered, voice_target
-from .widgets import upload_button
-from .written import Written
+from . import voice
+from .comfy import types
+from .comfy.linked import check_linked
+from .comfy.node_errors import node_errors
+from .comfy.remote_model import AnyModel
+from .comfy.widgets import upload_button
+from .comfy.written import Written
+from .library.transcripts import transcript_of
+from .library.voice_folders import CLIPS, SAVED, UPLOADED, choices, find_voice, fingerprint_of, numbered, voice_target
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
 _saved = Written()  # by the path asked for

@@ -1,6 +1,6 @@
-"""The clips of nodes/voices: who speaks them and what they say. Needs libespeak-ng1, as `read` does.
+"""The clips of engine/voice/built_in: who speaks them and what they say. Needs libespeak-ng1, as `read` does.
 
-python -m training.built_in --model kokoro-v1.0.int8.onnx --kokoro DIR --out nodes/voices
+python -m training.built_in --model kokoro-v1.0.int8.onnx --kokoro DIR --out engine/voice/built_in
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from ..core.errors import HiggsError
+from ..voice.clip import BUILT_IN_CLIPS
 from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 
-BUILT_IN = Path(__file__).resolve().parents[2] / "nodes" / "voices"  # clips that ComfyUI's nodes offer as well
 _SAVED, _CLIPS = ".safetensors", (".wav", ".flac", ".mp3", ".ogg")
 _MOST_BYTES = 200  # of a name, so that a file can have it
 _NAME = re.compile(r"\w[\w .-]{0,63}")
@@ -77,7 +77,7 @@ class VoiceFolder:
 
     def _files(self) -> dict[str, Path]:
         found = {}
-        for folder in filter(None, (BUILT_IN, self._folder)):
+        for folder in filter(None, (BUILT_IN_CLIPS, self._folder)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if path.suffix.lower() in (_SAVED, *_CLIPS):
                     found[path.stem.casefold()] = path

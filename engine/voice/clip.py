@@ -20,12 +20,9 @@ from ..core.optional import import_optional
 
 Wave = torch.Tensor | np.ndarray  # of a clip: [S] or [C, S]
 
+BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript in a .txt file
 MIN_CLIP_SECONDS = 1.0
-
-
 MAX_CLIP_SECONDS = 30.0  # longer references make cloning unstable, and each second takes 25 positions of the context
-
-
 SILENCE_PEAK = 1e-4
 
 

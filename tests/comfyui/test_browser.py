@@ -12,7 +12,7 @@ from higgs_tts.tests.templates import TITLES
 from . import chromium
 from .server import TODAY, WAIT, interpreter, read_workflow
 
-VOICES = pathlib.Path(__file__).resolve().parents[2] / "nodes" / "voices"
+VOICES = pathlib.Path(__file__).resolve().parents[2] / "engine" / "voice" / "built_in"
 SAVED = pathlib.Path(__file__).resolve().parents[1] / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
 NODES = [
     "HiggsTTSLoadModel",

@@ -365,7 +365,7 @@ def test_a_narration_runs_again_with_another_clip(comfy, workflow):
 @pytest.mark.parametrize("name", ["speak", "clone_voice", "long_narration", "dialogue"])
 def test_every_template_speaks_on_a_fresh_install(fresh, template, name):
     """As it is opened, with the checkpoint that comes with the pack; Voice Cloning once a clip is uploaded."""
-    clip = BENCHMARKS.parent / "nodes" / "voices" / "oliver.flac"
+    clip = BENCHMARKS.parent / "engine" / "voice" / "built_in" / "oliver.flac"
     shutil.copy(clip, fresh.base / "input" / "mine.flac")
     outcome = fresh.run(template(name, LoadAudio={"audio": "mine.flac"}))
     info = outcome.text()

@@ -23,8 +23,8 @@ from higgs_tts.engine.serve.app import Limits  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import Job, Speaker  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
-from higgs_tts.engine.serve.voices import BUILT_IN  # noqa: E402
 from higgs_tts.engine.speech.request import SpeechRequest  # noqa: E402
+from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
 
 SHORT = {"model": "tts-1", "voice": "alloy", "input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0}
@@ -148,8 +148,8 @@ def test_many_at_once_say_what_each_says_alone(served, alone):
 
 def test_voices_are_listed_made_used_and_deleted(served, folder):
     port, _ = served
-    clip = (BUILT_IN / "amber.flac").read_bytes()
-    text = (BUILT_IN / "amber.txt").read_text(encoding="utf-8").strip()
+    clip = (BUILT_IN_CLIPS / "amber.flac").read_bytes()
+    text = (BUILT_IN_CLIPS / "amber.txt").read_text(encoding="utf-8").strip()
 
     def form(name, sample=clip):
         fields = [("name", name.encode(), ""), ("ref_text", text.encode(), ""), ("audio_sample", sample, "a.flac")]
@@ -165,7 +165,7 @@ def test_voices_are_listed_made_used_and_deleted(served, folder):
         return json.loads(ask(port, "GET", "/v1/audio/voices")[2])["voices"]
 
     before = names()
-    assert before == ["default", *sorted(path.stem for path in BUILT_IN.glob("*.flac"))]
+    assert before == ["default", *sorted(path.stem for path in BUILT_IN_CLIPS.glob("*.flac"))]
     assert form("my voice")[0] == 200 and names() == sorted([*before, "my voice"], key=lambda n: (n != "default", n))
     assert (folder / "my voice.safetensors").is_file()
     said = {
@@ -177,12 +177,12 @@ def test_voices_are_listed_made_used_and_deleted(served, folder):
     assert form("broken", b"no sound")[0] == 400 and form("short", clip[:200])[0] == 400
     assert ask(port, "DELETE", "/v1/audio/voices/my%20voice")[0] == 200 and names() == before
     assert ask(port, "DELETE", "/v1/audio/voices/my%20voice")[0] == 404
-    assert ask(port, "DELETE", "/v1/audio/voices/amber")[0] == 400 and (BUILT_IN / "amber.flac").is_file()
+    assert ask(port, "DELETE", "/v1/audio/voices/amber")[0] == 400 and (BUILT_IN_CLIPS / "amber.flac").is_file()
 
 
 def test_a_clip_comes_with_the_call(served):
-    clip = base64.b64encode((BUILT_IN / "oliver.flac").read_bytes()).decode()
-    text = (BUILT_IN / "oliver.txt").read_text(encoding="utf-8").strip()
+    clip = base64.b64encode((BUILT_IN_CLIPS / "oliver.flac").read_bytes()).decode()
+    text = (BUILT_IN_CLIPS / "oliver.txt").read_text(encoding="utf-8").strip()
     body = {**SHORT, "response_format": "pcm", "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": text}
     given, named = (
         ask(served[0], body=body),
@@ -192,7 +192,7 @@ def test_a_clip_comes_with_the_call(served):
 
 
 def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(served, monkeypatch):
-    clip = base64.b64encode((BUILT_IN / "ruth.flac").read_bytes()).decode()
+    clip = base64.b64encode((BUILT_IN_CLIPS / "ruth.flac").read_bytes()).decode()
     body = {**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "A text."}
 
     def short_of_memory(*given):
@@ -205,7 +205,7 @@ def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(serv
 
 
 def test_what_is_no_fault_of_the_clip_is_the_server_s(served, monkeypatch):
-    clip = base64.b64encode((BUILT_IN / "amber.flac").read_bytes()).decode()
+    clip = base64.b64encode((BUILT_IN_CLIPS / "amber.flac").read_bytes()).decode()
 
     def fail(*given):
         raise HiggsError("transformers is missing.")

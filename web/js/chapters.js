@@ -7,7 +7,7 @@ import { openPopover } from "./popover.js"
 import { outputAddress } from "./server.js"
 
 /**
- * A file of a book; see `chapters_of` in nodes/chapter_list.py.
+ * A file of a book; see `chapters_of` in nodes/page/chapter_list.py.
  * @typedef {{filename: string, subfolder: string, version: string, seconds: number}} Chapter
  */
 

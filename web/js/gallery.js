@@ -10,7 +10,7 @@ import { inWords } from "./times.js"
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
 /**
- * A file of a row; see `takes_of` in nodes/line_takes.py. own: the row has this seed already.
+ * A file of a row; see `takes_of` in nodes/sheet/takes.py. own: the row has this seed already.
  * @typedef {{id: string, text: string, file: string, filename: string, subfolder: string, version: string,
  *     seconds: number, seed: number | null, own: boolean, problem: string}} LineTake
  */

@@ -8,7 +8,7 @@ import { api } from "./comfy.js"
  */
 
 /**
- * How the sound of a run stands; see LiveSound.told in nodes/live_sound.py.
+ * How the sound of a run stands; see LiveSound.told in nodes/page/live_sound.py.
  * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", problem: string,
  *     restarts: string[], samples: number, piece: number, expected: number, done: number, left: number, pace: number,
  *     waited: number, first: number, outline: string}} News
@@ -137,7 +137,7 @@ export async function tagsOf(model) {
 }
 
 /**
- * What there is to tell of a text; see `look` in nodes/written_text.py.
+ * What there is to tell of a text; see `look` in nodes/page/written_text.py.
  * @typedef {{seconds: number | null, hints: import("./tokens.js").Hint[], notes: string[], names: string[]}} Look
  */
 

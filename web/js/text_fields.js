@@ -3,7 +3,7 @@ import { app } from "./comfy.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
-/** @type {Record<string, {widget: string, kind: string}>} by the node's type; kind: as nodes/written_text.py knows it */
+/** @type {Record<string, {widget: string, kind: string}>} by the node's type; kind: as nodes/page/written_text.py knows it */
 const FIELDS = {
     HiggsTTSSpeak: { widget: "text", kind: "text" },
     HiggsTTSDialogue: { widget: "script", kind: "script" },

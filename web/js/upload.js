@@ -5,7 +5,7 @@ const LABEL = "choose file to upload" // as ComfyUI's own button says
 
 /**
  * accept: suffixes of files; prefix: what stands before a file's name in the widget. See `upload_button` in
- * nodes/widgets.py.
+ * nodes/comfy/widgets.py.
  * @typedef {{widget: string, accept: string, prefix: string}} Upload
  */
 

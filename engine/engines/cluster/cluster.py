@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import socket
@@ -15,6 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 from ...core.config import EngineConfig
 from ...core.errors import HiggsError
 from ...prompt.script import Turn
+from ...speech.decoder import Stage
 from ...speech.request import SpeechRequest
 from ...speech.result import SpeechResult
 from ...speech.speech_input import DialogueOptions, Listener, SpeechInput
@@ -22,11 +24,26 @@ from ...voice.clip import Wave
 from ...voice.voice import Voice
 from ..engine import Engine
 from ..speech_api import SpeechAPI
-from .ray_pool import RayPool
+from .ray_session import RayPoolSession
 from .seats import Seats, own_error
 
 _STORE_BYTES = 512 << 20  # of the object store, where Ray is started here: sound on its way, which does not stay
 _DEVICES = ("auto", "cuda", "cpu")
+
+
+class RayPool:
+    """A decoder of the workers' decoders."""
+
+    def __init__(self, seats: Seats):
+        self._seats, self._numbers = seats, itertools.count()
+
+    @contextlib.contextmanager
+    def session(self, stage: Stage) -> Iterator[RayPoolSession]:
+        session = RayPoolSession(self._seats, stage, next(self._numbers))
+        try:
+            yield session
+        finally:
+            session.close()
 
 
 class Cluster(SpeechAPI):

@@ -278,7 +278,7 @@ class Asked:
 @pytest.fixture
 def server_routes(comfy, load_module):
     """server_routes(path, body, **query) -> what our route answers"""
-    load_module("routes").register()
+    load_module("page.routes").register()
     routes = comfy["server"].routes
     return lambda path, *given, **asked: asyncio.run(routes[f"/higgs_tts/{path}"](Asked(*given, **asked)))
 

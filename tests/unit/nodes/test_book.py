@@ -16,7 +16,7 @@ TEXT = "# One\n\nFirst of all.\n\n# Two\n\nAnd then.\n"
 @pytest.fixture
 def run(load_module, make_engine, comfy, tmp_path):
     (tmp_path / "input" / "novels").mkdir(parents=True)
-    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher = load_module("comfy.patcher").make_patcher(make_engine())
     patcher.model.label, patcher.model.warnings = "higgs", ("the loader's",)
     node = load_module("book").HiggsTTSBook
 

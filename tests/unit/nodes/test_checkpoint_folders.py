@@ -21,7 +21,7 @@ def make_checkpoint(folder, whole=True, kind=V3):
 
 @pytest.fixture
 def folders(load_module):
-    return load_module("checkpoint_folders")
+    return load_module("library.checkpoint_folders")
 
 
 def test_what_the_yaml_names_comes_first_and_only_weights_are_listed(folders, comfy, tmp_path):
@@ -99,7 +99,7 @@ def test_a_replaced_file_changes_the_fingerprint(folders, tmp_path):
 def test_a_gguf_file_is_a_choice_of_its_own(load_module, tmp_path):
     path = tmp_path / "disk" / "higgs-gguf" / "higgs_q8_0.gguf"
     write_gguf(EMBEDDED, path, Q8_0)
-    folders = load_module("checkpoint_folders")
+    folders = load_module("library.checkpoint_folders")
     assert "higgs-gguf/higgs_q8_0.gguf" in folders.choices()
     found = folders.find_checkpoint("elsewhere/higgs_q8_0.gguf")
     assert found.path == path and folders.fingerprint(path) == [

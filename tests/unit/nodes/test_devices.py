@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture
 def devices(load_module):
-    return load_module("devices")
+    return load_module("comfy.devices")
 
 
 def test_a_device_has_an_index(devices, comfy):
@@ -56,7 +56,7 @@ class TestEnginesThatSpeakTogether:
         """patcher(fails of each engine) -> the first one's patcher."""
 
         def make(*fails):
-            first, *others = (load_module("patcher").make_patcher(make_engine(one)) for one in fails)
+            first, *others = (load_module("comfy.patcher").make_patcher(make_engine(one)) for one in fails)
             first.others = tuple(others)
             return first
 
@@ -64,20 +64,20 @@ class TestEnginesThatSpeakTogether:
 
     def test_all_are_loaded_at_once(self, load_module, comfy, patcher):
         made = patcher(None, None)
-        engines = load_module("memory").load_engine(made)
+        engines = load_module("comfy.memory").load_engine(made)
         assert type(engines).__name__ == "Engines" and comfy["comfy.model_management"].loads == [made, *made.others]
         assert made.engine.opened and made.others[0].engine.opened
 
     def test_one_without_room_is_left_out_and_all_without_are_an_error(self, load_module, patcher, caplog):
         made = patcher(None, torch.cuda.OutOfMemoryError("full"))
-        load_module("memory").load_engine(made)
+        load_module("comfy.memory").load_engine(made)
         assert made.engine.opened and not made.others[0].engine.opened and "room" in caplog.text
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            load_module("memory").load_engine(patcher(*2 * [torch.cuda.OutOfMemoryError("full")]))
+            load_module("comfy.memory").load_engine(patcher(*2 * [torch.cuda.OutOfMemoryError("full")]))
 
 
 def test_memory_is_freed_on_a_gpu_only(load_module, comfy):
-    memory = load_module("memory")
+    memory = load_module("comfy.memory")
     memory.free_memory(300, torch.device("cpu"))
     memory.free_memory(300, torch.device("cuda", 1))
     assert comfy["comfy.model_management"].freed == [(307, torch.device("cuda", 1))]

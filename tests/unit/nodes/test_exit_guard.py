@@ -10,12 +10,12 @@ import pytest
 
 @pytest.fixture
 def guard(load_module):
-    return load_module("exit_guard")
+    return load_module("comfy.exit_guard")
 
 
 @pytest.fixture
 def nodes(load_module):
-    return load_module("node_errors")
+    return load_module("comfy.node_errors")
 
 
 def gets_in(guard, seconds):

@@ -19,7 +19,7 @@ VOICES = {"voice_1": replace(VOICE, name="Anna"), "voice_2": replace(OTHER, name
 
 @pytest.fixture
 def run(load_module, make_engine, tmp_path):
-    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher = load_module("comfy.patcher").make_patcher(make_engine())
     patcher.model.label, patcher.model.warnings = "higgs", ()
     node = load_module("lines").HiggsTTSLines
 
@@ -227,7 +227,7 @@ def test_voices_are_found_as_in_a_dialogue(run, library, load_module):
     run.engine.card = types.SimpleNamespace(one_voice=True)
     run("speaker,text\nAda,One.\nBen,Two.", folder="c")
     ((turns, given, *_),) = run.calls
-    clips = [path.stem for path in load_module("voice_folders").built_in_voices()]
+    clips = [path.stem for path in load_module("library.voice_folders").built_in_voices()]
     assert [given[turn.speaker].name for turn in turns] == clips[:2]
 
 
@@ -355,7 +355,7 @@ class TestRunsAgain:
 def test_the_embedded_engine_speaks_them(load_module, tmp_path):
     """What is spoken alone, for a file that was lost, is what was spoken among others."""
     engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
-    patcher = load_module("sharing").share_patchers([engine], [["files"]], "embedded")
+    patcher = load_module("comfy.sharing").share_patchers([engine], [["files"]], "embedded")
     node, folder = load_module("lines").HiggsTTSLines, tmp_path / "output" / "lines"
     sheet = "id,speaker,text\na,amber,One apple.\nb,Ann,Two.\nc,Ann,Three.\nd,amber,One apple.\n"
     node.execute(**as_lists(model=patcher, lines=[sheet], max_frames=50, takes=2))
@@ -364,7 +364,7 @@ def test_the_embedded_engine_speaks_them(load_module, tmp_path):
     for name in ("c_2.wav", "d_1.wav", "a_2.wav"):
         (folder / name).unlink()
     engine.close()  # what it had said before is of no help to another
-    other = load_module("sharing").share_patchers(
+    other = load_module("comfy.sharing").share_patchers(
         [Engine(EngineConfig(str(EMBEDDED), device="cpu", context=2048))], [["files"]], "embedded"
     )
     audio, report = node.execute(**as_lists(model=other, lines=[sheet], max_frames=50, takes=2)).args

@@ -28,7 +28,7 @@ LITERALS = ["text", 5, 0.5, True, {}, ["7", 0, 1]]
 @pytest.fixture
 def run(load_module, make_engine, library):
     """run("speak.HiggsTTSSpeak", text="Hi") -> the output, with a model unless one is given"""
-    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher = load_module("comfy.patcher").make_patcher(make_engine())
     patcher.model.label, patcher.model.warnings, patcher.model.files = "higgs", (), []
 
     def run(where, **inputs):
@@ -133,5 +133,5 @@ def test_a_name_of_a_million_letters_is_not_repeated(run, node, name):
 
 @pytest.mark.parametrize("device", [0, None, 1.5, {}])
 def test_a_device_that_is_no_name_is_told_and_replaced(load_module, device):
-    (used,), warning = load_module("devices").resolve_devices(device)
+    (used,), warning = load_module("comfy.devices").resolve_devices(device)
     assert used == "cpu" and "This machine has no device" in warning

@@ -22,7 +22,7 @@ def as_sent(wav):
 
 @pytest.fixture
 def live(load_module):
-    return load_module("live_sound")
+    return load_module("page.live_sound")
 
 
 @pytest.fixture

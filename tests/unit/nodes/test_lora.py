@@ -55,7 +55,7 @@ def codes(patcher):
 
 
 def test_folders_and_single_files_are_listed_once(load_module, loras):
-    found = load_module("lora_folders")
+    found = load_module("library.lora_folders")
     assert list(found.loras()) == ["alone.safetensors", "anna", "image.safetensors", "more/slow"]
     assert found.find_lora("elsewhere\\Slow") == loras / "more" / "slow"
     with pytest.raises(HiggsError, match=r"no LoRA 'bob'.*models/loras"):

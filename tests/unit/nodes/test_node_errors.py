@@ -11,7 +11,7 @@ from higgs_tts.engine import HiggsError
 
 @pytest.fixture
 def node_errors(load_module):
-    return load_module("node_errors").node_errors
+    return load_module("comfy.node_errors").node_errors
 
 
 def test_errors_begin_with_the_node(node_errors):

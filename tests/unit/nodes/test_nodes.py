@@ -137,7 +137,7 @@ def test_what_is_wrong_with_an_input_is_told_once(comfy):
 
 class TestSpeak:
     def test_words_are_said_as_listed(self, load_module, make_engine, library):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         patcher.model.label, patcher.model.warnings = "higgs", ()
         speak = load_module("speak").HiggsTTSSpeak
         speak.execute(patcher, "Nguyen of York.", pronunciations="Nguyen = Win")
@@ -148,7 +148,7 @@ class TestSpeak:
         assert said == ["Win of York.", "Win of Yorrk."] and speak.fingerprint_inputs(text="York") != before
 
     def test_a_script_gets_a_hint(self, load_module, make_engine):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         patcher.model.label, patcher.model.warnings = "higgs", ()
         speak = load_module("speak").HiggsTTSSpeak
         for text, told in (("Anna: Hi.\nTom: Ho.\nAnna: Bye.", True), ("Anna: Hi.\nThat was all.", False)):
@@ -157,7 +157,7 @@ class TestSpeak:
 
     @pytest.fixture
     def patcher(self, load_module, make_engine):
-        made = load_module("patcher").make_patcher(make_engine())
+        made = load_module("comfy.patcher").make_patcher(make_engine())
         made.model.label, made.model.warnings = "higgs", ("a warning of the loader",)
         return made
 
@@ -213,14 +213,14 @@ class TestSpeak:
 
 class TestVoice:
     def test_a_clip_goes_as_it_is_with_its_transcript(self, load_module, make_engine):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
         voice, info = load_module("voice").HiggsTTSVoice.execute(patcher, audio, " Hello. ").args
         assert patcher.engine.calls == [((2, 800), 44100, "Hello.", "")] and voice.transcript == "Hello."
         assert info == "0.2 s, 'Hello.'"
 
     def test_a_part_of_a_long_recording(self, load_module, make_engine):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 1, 60 * 8000), "sample_rate": 8000}
         execute = load_module("voice").HiggsTTSVoice.execute
         said = "Far more words than anybody can say in so short a time as a fifth of a second is."
@@ -231,7 +231,7 @@ class TestVoice:
             execute(patcher, audio, start=61.0)
 
     def test_a_recording_that_is_too_long_names_start_and_length(self, load_module, make_engine):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 1, 60 * 8000), "sample_rate": 8000}
         voice, listen = load_module("voice").HiggsTTSVoice, load_module("transcribe").HiggsTTSTranscribe
         told = r"the clip is 60\.0 s long, but at most 30 s can be used\. Set start .* and length to between 5 and 30"
@@ -245,7 +245,7 @@ class TestVoice:
 
     def test_a_file_that_is_too_long_names_the_node_that_cuts(self, load_module, make_engine, tmp_path):
         soundfile = pytest.importorskip("soundfile")
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         (tmp_path / "input").mkdir()
         soundfile.write(tmp_path / "input" / "me.wav", torch.zeros(8000 * 40).numpy(), 8000)
         with pytest.raises(
@@ -255,14 +255,14 @@ class TestVoice:
         assert patcher.engine.calls == []
 
     def test_a_missing_transcript_is_a_warning(self, load_module, make_engine):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
         _, info = load_module("voice").HiggsTTSVoice.execute(patcher, audio, " ").args
         assert info.startswith("0.2 s\nWarning: ") and "transcript" in info
 
     @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
     def test_no_clip_or_several(self, load_module, make_engine, audio):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         with pytest.raises(HiggsError, match=r"^Higgs Voice: .*audio"):
             load_module("voice").HiggsTTSVoice.execute(patcher, audio)
         assert patcher.engine.calls == []
@@ -366,7 +366,7 @@ class TestSaveVoice:
 class TestDialogue:
     @pytest.fixture
     def run(self, load_module, make_engine):
-        patcher = load_module("patcher").make_patcher(make_engine())
+        patcher = load_module("comfy.patcher").make_patcher(make_engine())
         patcher.model.label, patcher.model.warnings = "higgs", ()
         node = load_module("dialogue").HiggsTTSDialogue
 
@@ -478,7 +478,7 @@ class TestDialogue:
         assert given == {}
         run.engine.card = types.SimpleNamespace(one_voice=True)
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.")
-        clips = [path.stem for path in load_module("voice_folders").built_in_voices()]
+        clips = [path.stem for path in load_module("library.voice_folders").built_in_voices()]
         assert [voice.name for voice in given.values()] == clips[:2] and list(given) == ["Anna", "Tom"]
         (_, given, *_), *_ = run("Only one speaks.")
         assert given == {}

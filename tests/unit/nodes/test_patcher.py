@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def module(load_module):
-    return load_module("patcher")
+    return load_module("comfy.patcher")
 
 
 @pytest.fixture

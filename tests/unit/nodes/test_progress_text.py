@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture
 def text(load_module, comfy, monkeypatch):
     """progress_text, on a clock that is set by hand: text.now"""
-    module = load_module("progress_text")
+    module = load_module("comfy.progress_text")
     comfy["server"].PromptServer.instance.client_id, comfy["server"].PromptServer.instance.last_node_id = "me", "7"
     module.now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: module.now)

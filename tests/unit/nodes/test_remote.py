@@ -88,11 +88,11 @@ def test_a_saved_voice_keeps_its_sound_and_is_heard_without_a_model(load_module,
     load_module("voice_files").HiggsTTSSaveVoice.execute(voice, "of a server")
     again = Voice.load(library / "of a server.safetensors")
     assert again.wav().equal(voice.wav())
-    sound, kind = load_module("voice_sounds").sound_of("of a server.safetensors")
+    sound, kind = load_module("page.voice_sounds").sound_of("of a server.safetensors")
     assert kind == "audio/wav" and len(sound) == 44 + 2 * 48_000
-    (told,) = [one for one in load_module("voice_sounds").listed("") if one["name"] == "of a server.safetensors"]
+    (told,) = [one for one in load_module("page.voice_sounds").listed("") if one["name"] == "of a server.safetensors"]
     assert told["seconds"] == 2.0 and "works only with Higgs TTS Server" in told["problem"]
-    elsewhere = load_module("voice_sounds").listed("(on a server)")  # as web/js/graph.js says of a server
+    elsewhere = load_module("page.voice_sounds").listed("(on a server)")  # as web/js/graph.js says of a server
     saved = [one for one in elsewhere if one["name"] in ("of a server.safetensors", "d.safetensors")]
     assert [one["problem"] for one in saved] == ["", ""]
 

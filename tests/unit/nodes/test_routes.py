@@ -26,9 +26,9 @@ def ask(server, server_routes):
 @pytest.fixture
 def speak(load_module, make_engine):
     """Runs Higgs Speak, and waits until its sound is written."""
-    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher = load_module("comfy.patcher").make_patcher(make_engine())
     patcher.model.label, patcher.model.warnings = "higgs", ()
-    node, live = load_module("speak").HiggsTTSSpeak, load_module("live_sound")
+    node, live = load_module("speak").HiggsTTSSpeak, load_module("page.live_sound")
 
     def run(text="Hi", **settings):
         args = node.execute(patcher, text, **settings).args
@@ -124,7 +124,7 @@ def test_a_temp_folder_that_fills_up_is_told(server, ask, speak, load_module, mo
         raise OSError(28, "No space left on device")
 
     listen(ask, "me")
-    monkeypatch.setattr(load_module("live_sound"), "pcm16", full)
+    monkeypatch.setattr(load_module("page.live_sound"), "pcm16", full)
     _, info, *_ = speak()
     told = ask("runs/{run}", run=server.sent[0][1]["id"], version=-1).data
     assert "(No space left on device)" in told["problem"] and f"Warning: {told['problem']}" in info
@@ -132,7 +132,7 @@ def test_a_temp_folder_that_fills_up_is_told(server, ask, speak, load_module, mo
 
 def test_a_cancelled_run_ends_its_sound(server, ask, speak, comfy, interrupted, load_module):
     listen(ask, "me")
-    events = load_module("events")
+    events = load_module("page.events")
     with pytest.raises(interrupted), events.heard() as sound:
         sound.hear(torch.zeros(960))
         raise interrupted
@@ -142,7 +142,7 @@ def test_a_cancelled_run_ends_its_sound(server, ask, speak, comfy, interrupted, 
 
 
 def test_the_oldest_sounds_make_room(server, ask, speak, load_module, monkeypatch, tmp_path):
-    monkeypatch.setattr(load_module("events"), "KEPT_RUNS", 3)
+    monkeypatch.setattr(load_module("page.events"), "KEPT_RUNS", 3)
     listen(ask, "me")
     for _ in range(5):
         speak()
@@ -150,7 +150,7 @@ def test_the_oldest_sounds_make_room(server, ask, speak, load_module, monkeypatc
     assert kept == [run["id"] for _, run, _ in server.sent[2:]]
     assert len(list((tmp_path / "temp").iterdir())) == 3
     assert ask("runs/{run}", run=server.sent[0][1]["id"]).status == 404
-    monkeypatch.setattr(load_module("events"), "KEPT_BYTES", 2 * 1920)
+    monkeypatch.setattr(load_module("page.events"), "KEPT_BYTES", 2 * 1920)
     speak()
     assert len(list((tmp_path / "temp").iterdir())) <= 2
 
@@ -222,7 +222,7 @@ def test_numbers_are_checked_and_what_is_gone_is_told(server, ask, speak):
 def test_news_wait_for_what_is_not_known_yet(server, ask, load_module):
     """The answer comes with the next sound, and without one when the time is over."""
     listen(ask, "me")
-    events, live = load_module("events"), load_module("live_sound")
+    events, live = load_module("page.events"), load_module("page.live_sound")
 
     async def follow():
         server.PromptServer.instance.loop = types.SimpleNamespace(

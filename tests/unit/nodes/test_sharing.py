@@ -44,7 +44,7 @@ def test_different_loaders_stay_apart(load, settings):
 
 
 def test_engines_that_speak_together_are_shared_with_such_alone(load, load_module, model):
-    share, config = load_module("sharing").share_patchers, EngineConfig(str(model), device="cpu")
+    share, config = load_module("comfy.sharing").share_patchers, EngineConfig(str(model), device="cpu")
 
     def shared(context=4096):
         return share([Engine(config), Engine(replace(config, context=context))], [["files"]], "one", "a warning")

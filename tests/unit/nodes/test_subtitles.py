@@ -42,7 +42,7 @@ def film(seconds=20, rate=48000):
 
 @pytest.fixture
 def run(load_module, make_engine):
-    patcher = load_module("patcher").make_patcher(make_engine())
+    patcher = load_module("comfy.patcher").make_patcher(make_engine())
     patcher.model.label, patcher.model.warnings = "higgs", ("a model's warning",)
     node = load_module("subtitles").HiggsTTSSubtitles
 
@@ -83,18 +83,18 @@ def test_each_cue_is_spoken_at_its_time(run):
 
 
 def test_the_page_has_the_whole_when_it_is_done(run, comfy, load_module):
-    server, events = comfy["server"].PromptServer.instance, load_module("events")
+    server, events = comfy["server"].PromptServer.instance, load_module("page.events")
     server.client_id, server.last_node_id, server.sockets = "me", "7", {"me": object()}
     events.listen("me", True)
     run(seed=5)
     (one,) = events.runs_of("me")
-    assert load_module("live_sound").settle(60) and one.sound.state == "complete"
+    assert load_module("page.live_sound").settle(60) and one.sound.state == "complete"
     assert one.about()["seed"] == 5 and one.about()["said"].startswith("Anna: Hello to all of you")
     wave = run.audio["waveform"][0, 0]
     assert one.sound.read(one.sound.revision, 0, len(wave)) == (wave * 32767).round().to(torch.int16).numpy().tobytes()
     run(film=film(), bed=film())
     loud = events.runs_of("me")[1].sound
-    assert load_module("live_sound").settle(60) and loud.size == 2 * 24_000 * 20, "one channel, at the page's rate"
+    assert load_module("page.live_sound").settle(60) and loud.size == 2 * 24_000 * 20, "one channel, at the page's rate"
 
 
 def test_voices_are_found_as_in_a_dialogue(run, library):
@@ -245,7 +245,7 @@ def test_words_are_said_as_listed_and_not_shown_so(run):
 def test_the_embedded_engine_dubs_its_own_film(load_module):
     pytest.importorskip("av")
     engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
-    patcher = load_module("sharing").share_patchers([engine], [["files"]], "embedded")
+    patcher = load_module("comfy.sharing").share_patchers([engine], [["files"]], "embedded")
     node = load_module("subtitles").HiggsTTSSubtitles
     srt = SRT.replace("Good.", "Then we can go to bed again.").replace("[door slams]", "Anna: One moment, please!")
     made, info, *_ = node.execute(patcher, "Anna = amber\nTom = oliver\n\n" + srt).args

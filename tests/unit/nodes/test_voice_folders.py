@@ -8,12 +8,12 @@ from higgs_tts.engine import HiggsError
 
 @pytest.fixture
 def folders(load_module):
-    return load_module("voice_folders")
+    return load_module("library.voice_folders")
 
 
 @pytest.fixture
 def transcript_of(load_module):
-    return load_module("transcripts").transcript_of
+    return load_module("library.transcripts").transcript_of
 
 
 def test_voices_with_and_without_a_transcript_are_listed(folders, transcript_of, library):

@@ -56,7 +56,7 @@ def test_the_list_tells_what_each_voice_is_and_why_one_does_not_fit(ask, library
 
 
 def test_a_file_is_opened_again_only_when_it_has_changed(ask, library, load_module, monkeypatch):
-    module, opened = load_module("voice_sounds"), []
+    module, opened = load_module("page.voice_sounds"), []
     for name in ("clip_seconds", "read_voice_head"):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda path, real=real: opened.append(path.name) or real(path))

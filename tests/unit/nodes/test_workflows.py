@@ -67,11 +67,11 @@ def test_no_workflow_is_left_out():
 
 
 def test_the_voices_that_templates_name_are_there():
-    voices = {path.name for path in (ROOT / "nodes" / "voices").glob("*.flac")}
+    voices = {path.name for path in (ROOT / "engine" / "voice" / "built_in").glob("*.flac")}
     inputs = [node["inputs"] for name in EVERY for node in api(name).values() if "Load" in node["class_type"]]
     named = [given["voice"] for given in inputs if "voice" in given]
     assert len(named) == 8 and {name.removeprefix("built-in/") for name in named} <= voices
-    assert all((ROOT / "nodes" / "voices" / name).with_suffix(".txt").is_file() for name in voices)
+    assert all((ROOT / "engine" / "voice" / "built_in" / name).with_suffix(".txt").is_file() for name in voices)
 
 
 @pytest.mark.parametrize("folder, name", [*GRAPHS, *((TODAY, name) for name in API_ONLY)])

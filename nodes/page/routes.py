@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from server import PromptServer
 
-from ..engine import MAX_PAGE_BODY, MAX_SHEET, SAMPLE_RATE, HiggsError, with_seed
+from ...engine import MAX_PAGE_BODY, MAX_SHEET, SAMPLE_RATE, HiggsError, with_seed
 from . import events, voice_sounds, written_text
 
 WAIT = 5.0  # seconds that a question for news stays open

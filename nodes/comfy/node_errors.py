@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import comfy.model_management as mm
 import torch
 
-from ..engine import HiggsError
+from ...engine import HiggsError
 from . import exit_guard
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from . import audio, folders
-from .line_files import LineFiles
-from .line_plan import LinePlan, LineTake
+from ..comfy import audio, folders
+from .files import LineFiles
+from .plan import LinePlan, LineTake
 
 MOST = 600  # files that are listed
 _SAID = 80  # characters of a row's text

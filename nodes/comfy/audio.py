@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import torch
 
-from ..engine import SAMPLE_RATE, HiggsError, SpeechResult, resample
+from ...engine import SAMPLE_RATE, HiggsError, SpeechResult, resample
 
 _HEADER = 44  # bytes of a WAV file before its samples
 

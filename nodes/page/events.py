@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from server import PromptServer
 
-from . import folders
+from ..comfy import folders
 from .live_sound import LiveSound
 
 RUN = "higgs_tts.run"  # the event: a node begins to speak

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, Found, HiggsError, find_checkpoints, find_in_hf_cache
-from . import folders
+from ...engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, Found, HiggsError, find_checkpoints, find_in_hf_cache
+from ..comfy import folders
 from .saved_names import closest, parts_of
 
 FOLDER = "higgs_tts"  # below models/, and our key in extra_model_paths.yaml

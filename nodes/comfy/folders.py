@@ -8,7 +8,7 @@ from pathlib import Path
 
 import folder_paths
 
-from ..engine import HiggsError
+from ...engine import HiggsError
 from .portable_names import portable_parts
 
 

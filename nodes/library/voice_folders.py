@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ..engine import HiggsError, VoiceHead, decode_text, read_voice_head
-from . import folders
-from .portable_names import portable_parts
+from ...engine import BUILT_IN_CLIPS, HiggsError, VoiceHead, decode_text, read_voice_head
+from ..comfy import folders
+from ..comfy.portable_names import portable_parts
 from .saved_names import closest, parts_of
 
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
@@ -16,7 +16,6 @@ SAVED = ".safetensors"  # a saved voice
 CLIPS = (".wav", ".flac", ".mp3", ".ogg")
 BUILT_IN = "built-in"  # what the names of the pack's clips begin with
 UPLOADED = "input"  # what the names of clips in ComfyUI's input folder begin with
-BUILT_IN_CLIPS = Path(__file__).parent / "voices"
 
 folders.register(FOLDER)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from comfy_api.latest import io
 
-from ..engine import range_of
+from ...engine import range_of
 
 
 def upload_button(suffixes: Collection[str], prefix: str = "") -> dict:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..engine import FileList, HiggsError, LinesRow, write_file
-from .portable_names import portable_parts
+from ...engine import FileList, HiggsError, LinesRow, write_file
+from ..comfy.portable_names import portable_parts
 
 LIST = "lines.json"
 _FORMAT = "higgs-tts-lines"

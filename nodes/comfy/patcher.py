@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from comfy.model_patcher import ModelPatcher
 
-from ..engine import Engine
+from ...engine import Engine
 
 log = logging.getLogger("higgs_tts")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..engine import (
+from ...engine import (
     MAX_WRITTEN,
     HiggsError,
     SamplingParams,
@@ -22,9 +22,9 @@ from ..engine import (
     text_check,
     text_check_before,
 )
-from .checkpoint_folders import AUTO, DOWNLOAD, find_checkpoint
-from .checkpoint_folders import fingerprint as files_of
-from .voice_folders import BUILT_IN, voices
+from ..library.checkpoint_folders import AUTO, DOWNLOAD, find_checkpoint
+from ..library.checkpoint_folders import fingerprint as files_of
+from ..library.voice_folders import BUILT_IN, voices
 
 _MOST_NAMES = 64
 _GAPS = ("paragraph_gap", "turn_gap")

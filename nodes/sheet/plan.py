@@ -7,8 +7,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ..engine import FRAME_RATE, LinesRow, Pronunciations, SamplingParams, Turn, Voice, estimate_seconds
-from .line_files import file_name
+from ...engine import FRAME_RATE, LinesRow, Pronunciations, SamplingParams, Turn, Voice, estimate_seconds
+from .files import file_name
 
 # What a speaker without a voice says first is the voice of the rest: the first turns until 3 seconds are spoken. How
 # long they get is not known before, so as many turns count as are estimated at three times that.

@@ -8,7 +8,7 @@ import traceback
 import comfy.model_management as mm
 import torch
 
-from ..engine import Engine, Engines, RemoteEngine
+from ...engine import Engine, Engines, RemoteEngine
 from .remote_model import AnyModel, ServerModel
 
 log = logging.getLogger("higgs_tts")

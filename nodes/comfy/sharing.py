@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..engine import Engine
+from ...engine import Engine
 from .patcher import HiggsPatcher, make_patcher
 
 _patchers: weakref.WeakValueDictionary[tuple, HiggsPatcher] = weakref.WeakValueDictionary()

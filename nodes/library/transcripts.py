@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..engine import decode_text
+from ...engine import decode_text
 
 SUFFIXES = (".reference.txt", ".txt")  # the first that is there counts
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..engine import ADAPTER_SETTINGS, HiggsError, adapter_files
-from . import folders
+from ...engine import ADAPTER_SETTINGS, HiggsError, adapter_files
+from ..comfy import folders
 from .saved_names import closest
 
 FOLDER = "loras"  # ComfyUI's own

@@ -15,8 +15,8 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
-from ..engine import FRAME_RATE, SAMPLE_RATE
-from .audio import pcm16
+from ...engine import FRAME_RATE, SAMPLE_RATE
+from ..comfy.audio import pcm16
 
 FRAME = SAMPLE_RATE // FRAME_RATE  # samples that one number of the outline stands for
 SPEAKING, COMPLETE, STOPPED = "speaking", "complete", "stopped"

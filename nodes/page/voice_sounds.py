@@ -6,7 +6,7 @@ import functools
 import mimetypes
 from pathlib import Path
 
-from ..engine import (
+from ...engine import (
     MAX_CLIP_SECONDS,
     MIN_CLIP_SECONDS,
     HiggsError,
@@ -17,11 +17,11 @@ from ..engine import (
     read_voice_head,
     voice_sound,
 )
-from .audio import wav_bytes
-from .checkpoint_folders import AUTO, checkpoints, find_checkpoint
-from .checkpoint_folders import fingerprint as files_of
-from .transcripts import transcript_of
-from .voice_folders import SAVED, choices, find_voice, fingerprint_of
+from ..comfy.audio import wav_bytes
+from ..library.checkpoint_folders import AUTO, checkpoints, find_checkpoint
+from ..library.checkpoint_folders import fingerprint as files_of
+from ..library.transcripts import transcript_of
+from ..library.voice_folders import SAVED, choices, find_voice, fingerprint_of
 
 _SHOWN = 80  # characters of a transcript
 _KEPT = 16  # decoded voices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..engine import KEY_VARIABLE, Address, HiggsError, decode_text, read_addresses
+from ...engine import KEY_VARIABLE, Address, HiggsError, decode_text, read_addresses
 from . import folders
 
 PLACE = "higgs_tts"  # below ComfyUI's user folder

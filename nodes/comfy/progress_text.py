@@ -6,7 +6,7 @@ import time
 
 from server import PromptServer
 
-from ..engine import FRAME_RATE, duration
+from ...engine import FRAME_RATE, duration
 
 _OFTEN = 0.5  # seconds between two lines
 

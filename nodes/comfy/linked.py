@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 
-from ..engine import HiggsError, Voice
+from ...engine import HiggsError, Voice
 from .patcher import HiggsPatcher
 from .remote_model import ServerModel
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine import RemoteEngine
+from ...engine import RemoteEngine
 from .patcher import HiggsPatcher
 
 

@@ -8,7 +8,7 @@ import re
 import comfy.model_management as mm
 import torch
 
-from ..engine import GRAPHS
+from ...engine import GRAPHS
 
 log = logging.getLogger("higgs_tts")
 

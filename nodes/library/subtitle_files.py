@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..engine import HiggsError, decode_text, doubts
-from .allowed import readable
+from ...engine import HiggsError, decode_text, doubts
+from ..comfy.allowed import readable
 
 SUFFIXES = (".srt", ".vtt")
 

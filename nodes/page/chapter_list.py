@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..engine import BookFile, BookReport
-from . import events, folders
+from ...engine import BookFile, BookReport
+from ..comfy import folders
+from . import events
 
 CHAPTERS = "higgs_tts.chapters"  # the event: another chapter of a book is whole
 

@@ -1,0 +1,1 @@
+"""ComfyUI's side: memory, devices, folders, types, errors."""

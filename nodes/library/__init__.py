@@ -1,0 +1,1 @@
+"""Files that nodes offer by name: checkpoints, LoRAs, voices, transcripts, subtitles."""

@@ -1,0 +1,1 @@
+"""What the page asks for while it is open: routes, events, live sound."""

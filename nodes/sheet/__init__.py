@@ -1,0 +1,1 @@
+"""The files of Higgs Lines: what rows become, what lies in the folder, what the page lists."""
