@@ -25,14 +25,14 @@ _HOSTED_MODEL = "higgs-tts-3"
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundServers:
     """Servers that answer, in the order in which they were named, and a sentence for each thing that is amiss."""
 
     servers: tuple[Server, ...]
     warnings: tuple[str, ...]
 
 
-def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Callable[[], object]) -> Found:
+def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Callable[[], object]) -> FoundServers:
     """Asks all of them at once. on_wait() is called meanwhile and may raise to stop.
 
     Raises HiggsError where none can speak.
@@ -68,7 +68,7 @@ def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Ca
     return _judged({address: found[address] for address in wanted})
 
 
-def _judged(found: Mapping[Address, Server | BaseException]) -> Found:
+def _judged(found: Mapping[Address, Server | BaseException]) -> FoundServers:
     servers = [what for what in found.values() if isinstance(what, Server)]
     failed = [f"{address.label} {what}" for address, what in found.items() if not isinstance(what, Server)]
     if not servers:
@@ -78,7 +78,7 @@ def _judged(found: Mapping[Address, Server | BaseException]) -> Found:
     models = list(dict.fromkeys(server.model for server in servers if server.model))
     if len(models) > 1:
         warnings.append(f"The servers have different models ({', '.join(models)}), so chunks may sound different.")
-    return Found(tuple(servers), tuple(warnings))
+    return FoundServers(tuple(servers), tuple(warnings))
 
 
 def _look(address: Address, config: ServerConfig, connections: Connections) -> Server:
