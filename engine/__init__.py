@@ -16,7 +16,7 @@ from .book.report import BookFile, BookProgress, BookReport
 from .checkpoint.adapters import SETTINGS as ADAPTER_SETTINGS
 from .checkpoint.adapters import adapter_files
 from .checkpoint.catalog import DOWNLOADS
-from .checkpoint.discover import Found, find_checkpoints, find_in_hf_cache
+from .checkpoint.discover import Match, find_checkpoints, find_in_hf_cache
 from .checkpoint.download import download_checkpoint
 from .checkpoint.embedded import EMBEDDED, EMBEDDED_NAME
 from .core.config import (
@@ -111,11 +111,11 @@ __all__ = [
     "EngineConfig",
     "Engines",
     "FileList",
-    "Found",
     "HiggsError",
     "Hint",
     "LinesRow",
     "Listener",
+    "Match",
     "Pronunciations",
     "RemoteEngine",
     "Retaken",

@@ -25,7 +25,7 @@ _UNFINISHED = ("*.incomplete", "*.part", "*.aria2", "*.crdownload")
 
 
 @dataclass(frozen=True)
-class Found:
+class Match:
     """A folder that is, or should become, a checkpoint."""
 
     name: str  # for a list
@@ -50,13 +50,13 @@ def missing_parts(folder: Path) -> list[str]:
     return lacks
 
 
-def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[Found]:
+def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[Match]:
     """Checkpoints in the folders `roots` and `depth` levels below, in order of name. Quick enough for a drop-down."""
-    found: dict[Path, Found] = {}
+    found: dict[Path, Match] = {}
     for root in map(Path, roots):
         for checkpoint in _search(root, root, depth):
             found.setdefault(checkpoint.path, checkpoint)
-    named: dict[str, Found] = {}
+    named: dict[str, Match] = {}
     for checkpoint in found.values():
         parts, count = checkpoint.path.parts, checkpoint.name.count("/") + 1
         while (name := "/".join(parts[-count:])) in named:  # the same name under two roots: the second says its root's
@@ -65,7 +65,7 @@ def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[F
     return sorted(named.values(), key=lambda checkpoint: checkpoint.name.lower())
 
 
-def find_in_hf_cache() -> list[Found]:
+def find_in_hf_cache() -> list[Match]:
     """The published checkpoints in Hugging Face's cache, pinned revisions first. No network."""
     found = []
     for download in DOWNLOADS.values():
@@ -85,7 +85,7 @@ def cached_snapshots(repo: Repo) -> list[Path]:
     return sorted(snapshots, key=lambda folder: (folder.name != repo.revision, -folder.stat().st_mtime))
 
 
-def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
+def _search(root: Path, folder: Path, depth: int) -> Iterator[Match]:
     """Checkpoints in `folder` and `depth` levels below it; hidden folders and those inside a checkpoint left out."""
     try:
         checkpoint = _recognise(folder, folder.relative_to(root).as_posix() if folder != root else root.name)
@@ -108,20 +108,20 @@ def _search(root: Path, folder: Path, depth: int) -> Iterator[Found]:
         yield from _search(root, Path(path), depth - 1)
 
 
-def _recognise_gguf(path: Path, name: str) -> Found | None:
+def _recognise_gguf(path: Path, name: str) -> Match | None:
     try:
         config = side_file(path, CONFIG)
         family = family_of(read_json(config)) if has_file(config) else None
     except HiggsError as error:
-        return Found(name, path, "", False, str(error)) if "higgs" in path.name.lower() else None
+        return Match(name, path, "", False, str(error)) if "higgs" in path.name.lower() else None
     if family is None:
         return None
     tokenizer = side_file(path, TOKENIZER)
     lacks = "" if has_file(tokenizer) else f"{tokenizer} is missing."
-    return Found(name, path, family, not lacks, lacks)
+    return Match(name, path, family, not lacks, lacks)
 
 
-def _recognise(folder: Path, name: str) -> Found | None:
+def _recognise(folder: Path, name: str) -> Match | None:
     if any(folder.glob(f"*{SUFFIX}")) and not any(folder.glob("*.safetensors")):
         return None  # its files count one by one
     if not (folder / CONFIG).is_file():
@@ -130,15 +130,15 @@ def _recognise(folder: Path, name: str) -> Found | None:
             return None
         if not any(folder.glob("model*.safetensors")) and not _unfinished(folder):
             return None
-        return Found(name, folder, "", False, " ".join(missing_parts(folder)))
+        return Match(name, folder, "", False, " ".join(missing_parts(folder)))
     try:
         family = family_of(read_json(folder / CONFIG))
     except HiggsError as error:
-        return Found(name, folder, "", False, str(error)) if "higgs" in folder.name.lower() else None
+        return Match(name, folder, "", False, str(error)) if "higgs" in folder.name.lower() else None
     if family is None:
         return None
     lacks = missing_parts(folder)
-    return Found(name, folder, family, not lacks, " ".join(lacks))
+    return Match(name, folder, family, not lacks, " ".join(lacks))
 
 
 def _unfinished(folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ...engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, Found, HiggsError, find_checkpoints, find_in_hf_cache
+from ...engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, HiggsError, Match, find_checkpoints, find_in_hf_cache
 from ..comfy import folders
 from .saved_names import closest, parts_of
 
@@ -29,14 +29,14 @@ def model_roots() -> list[Path]:
     return roots
 
 
-def checkpoints() -> dict[str, Found]:
+def checkpoints() -> dict[str, Match]:
     """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, Hugging Face's cache, ours.
 
     Complete ones come first, and have a name before an unfinished download of the same name.
     """
     embedded = [replace(found, name=EMBEDDED_NAME) for found in find_checkpoints([EMBEDDED])]
     found = [*find_checkpoints(model_roots()), *find_in_hf_cache(), *embedded]
-    named: dict[str, Found] = {}
+    named: dict[str, Match] = {}
     for checkpoint in sorted(found, key=lambda checkpoint: not checkpoint.complete):
         named.setdefault(checkpoint.name, checkpoint)
     return named
@@ -47,7 +47,7 @@ def choices() -> list[str]:
     return [AUTO, *checkpoints(), *(DOWNLOAD + label for label in DOWNLOADS)]
 
 
-def find_checkpoint(name: str) -> Found:
+def find_checkpoint(name: str) -> Match:
     """The checkpoint that a workflow calls `name`, which may have been in another folder when it was saved.
 
     "auto" is Higgs TTS 3 where there is one, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError where
@@ -71,7 +71,7 @@ def find_checkpoint(name: str) -> Found:
     return match
 
 
-def _preference(found: Found) -> tuple:
+def _preference(found: Match) -> tuple:
     """Order among checkpoints for "auto": v3 before v2 before the embedded one, published names first, then by name."""
     published = {name.lower() for download in DOWNLOADS.values() for name in download.names}
     is_published = parts_of(found.name)[-1] in published
