@@ -26,7 +26,7 @@ from .calls import STOCK_VOICES, BadCall, Call, Clip, bounded, read_call
 from .errors import LOG
 from .errors import error as error_answer
 from .sound import FORMATS, encoded
-from .speaker import Job, Refused, Speaker
+from .speaker import Refused, Speaker, SpeechJob
 from .streams import EventStream, RawStream, finish_reason
 from .voices import VoiceFolder, transcript_beside
 
@@ -202,7 +202,7 @@ class Server:
                 loop.call_soon_threadsafe(told.put_nowait, what)
 
         voices = {} if voice is None else {"": voice}
-        job = Job(call.text, tell, voices, call.params, call.scene, tell if listens else None, call.index)
+        job = SpeechJob(call.text, tell, voices, call.params, call.scene, tell if listens else None, call.index)
         self._speaker.speak(job)
         try:
             while True:

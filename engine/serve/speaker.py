@@ -26,7 +26,7 @@ _IDLE = 30.0  # seconds without a call after which the batch gives its memory ba
 
 
 @dataclass(eq=False)
-class Job:
+class SpeechJob:
     """A text to speak, and callbacks; both are called in the speaker's thread and must not wait.
 
     end(result or what went wrong): called once, unless the job was dropped. hear(wav [n]): sound as it comes. index: of
@@ -68,8 +68,8 @@ class Speaker:
         self._engine, self._rows = engine, rows
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self.broken: BaseException | None = None  # why nothing is spoken any more
-        self._spoken: dict[SpeechRequest, Job] = {}
-        self._requests: dict[Job, SpeechRequest] = {}
+        self._spoken: dict[SpeechRequest, SpeechJob] = {}
+        self._requests: dict[SpeechJob, SpeechRequest] = {}
         self._session: Session | None = None
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
         self._thread.start()
@@ -79,11 +79,11 @@ class Speaker:
         """Jobs that are being spoken or wait for a row."""
         return len(self._requests)
 
-    def speak(self, job: Job) -> None:
+    def speak(self, job: SpeechJob) -> None:
         """Take a job in."""
         self._put(lambda batch: self._add(batch, job), job.end)
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: SpeechJob) -> None:
         """Nothing of it is heard any more, and its row is free at the next step."""
         self._put(lambda batch: self._drop(batch, job), lambda error: None)
 
@@ -159,7 +159,7 @@ class Speaker:
                 return False
             item.do(batch)
 
-    def _add(self, batch: _Batch, job: Job):
+    def _add(self, batch: _Batch, job: SpeechJob):
         what = SpeechInput(
             (Turn("", job.text, occurrence=job.index),), job.voices, job.params or SamplingParams(), job.scene
         )
@@ -171,7 +171,7 @@ class Speaker:
             return
         self._spoken[request], self._requests[job] = job, request
 
-    def _drop(self, batch: _Batch, job: Job):
+    def _drop(self, batch: _Batch, job: SpeechJob):
         if request := self._requests.pop(job, None):
             del self._spoken[request]
             batch.drive.drop(request)

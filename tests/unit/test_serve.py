@@ -21,7 +21,7 @@ web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve.app import Limits  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
-from higgs_tts.engine.serve.speaker import Job, Speaker  # noqa: E402
+from higgs_tts.engine.serve.speaker import Speaker, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
 from higgs_tts.engine.speech.request import SpeechRequest  # noqa: E402
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS  # noqa: E402
@@ -311,15 +311,15 @@ def test_an_engine_that_fails_tells_who_waits_and_serves_the_next(another, monke
 
     monkeypatch.setattr(ModelRunner, "step", fail)
     try:
-        speaker.speak(Job("One apple.", ends.append, params=PARAMS))
+        speaker.speak(SpeechJob("One apple.", ends.append, params=PARAMS))
         wait_for(lambda: len(ends) == 1)
         assert "not numbers" in str(ends[0])
-        speaker.speak(Job("One apple.", ends.append, params=PARAMS))
+        speaker.speak(SpeechJob("One apple.", ends.append, params=PARAMS))
         wait_for(lambda: len(ends) == 2)
         assert ends[1].frames
     finally:
         speaker.close()
-    speaker.speak(Job("One apple.", ends.append))
+    speaker.speak(SpeechJob("One apple.", ends.append))
     assert "shutting down" in str(ends[2])
 
 
