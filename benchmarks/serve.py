@@ -154,10 +154,10 @@ def here(engine):
     from aiohttp import web
 
     from engine.serve.app import Server
-    from engine.serve.speaker import Speaker
+    from engine.serve.speaker import SpeakerThread
     from engine.serve.voices import VoiceFolder
 
-    speaker, loop = Speaker(engine), asyncio.new_event_loop()
+    speaker, loop = SpeakerThread(engine), asyncio.new_event_loop()
     server = Server(speaker, VoiceFolder(None), "tiny", engine.knows_tag)
     runner = web.AppRunner(server.app(), handler_cancellation=True)
     loop.run_until_complete(runner.setup())

@@ -26,7 +26,7 @@ from .calls import STOCK_VOICES, BadCall, Call, Clip, bounded, read_call
 from .errors import LOG
 from .errors import error as error_answer
 from .sound import FORMATS, encoded
-from .speaker import Refused, Speaker, SpeechJob
+from .speaker import Refused, SpeakerThread, SpeechJob
 from .streams import EventStream, RawStream, finish_reason
 from .voices import VoiceFolder, transcript_beside
 
@@ -52,7 +52,7 @@ class Server:
 
     def __init__(
         self,
-        speaker: Speaker,
+        speaker: SpeakerThread,
         voices: VoiceFolder,
         model: str,
         knows_tag: Callable[[str], bool],

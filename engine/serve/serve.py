@@ -16,7 +16,7 @@ from ..engines.speech_api import SpeechAPI
 from ..prompt.card import Card
 from ..prompt.tags import TAGS
 from .app import Limits, Server
-from .speaker import Speaker
+from .speaker import SpeakerThread
 from .voices import VoiceFolder
 
 
@@ -41,7 +41,7 @@ def serve(
         )
     if voices is not None and not voices.is_dir():
         raise HiggsError(f"{voices} is not a folder. Choose the folder with your voices, or omit --voices.")
-    speaker = Speaker(engine)
+    speaker = SpeakerThread(engine)
     try:
         server = Server(speaker, VoiceFolder(voices), engine.model, engine.knows_tag, limits, key, told_card(engine))
         tell(f"{engine.model} at http://{host}:{port}/v1; stop with Ctrl+C")

@@ -58,7 +58,7 @@ class _Item(NamedTuple):
     fail: Callable[[BaseException], None]
 
 
-class Speaker:
+class SpeakerThread:
     """Speaks jobs in a thread of its own, many at once. `close` ends it, and the engine stays open.
 
     rows: how many at most on each device; fewer where memory is short.

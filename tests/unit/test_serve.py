@@ -21,7 +21,7 @@ web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve.app import Limits  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
-from higgs_tts.engine.serve.speaker import Speaker, SpeechJob  # noqa: E402
+from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
 from higgs_tts.engine.speech.request import SpeechRequest  # noqa: E402
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS  # noqa: E402
@@ -303,7 +303,7 @@ def test_a_key_of_bytes_that_are_no_text(another):
 
 
 def test_an_engine_that_fails_tells_who_waits_and_serves_the_next(another, monkeypatch):
-    speaker, ends, real = Speaker(another), [], ModelRunner.step
+    speaker, ends, real = SpeakerThread(another), [], ModelRunner.step
 
     def fail(self):
         monkeypatch.setattr(ModelRunner, "step", real)
