@@ -14,7 +14,7 @@ _LEAST = 0.01  # seconds
 
 
 @dataclass(frozen=True)
-class Place:
+class CueTiming:
     """Where speech goes: from when, in seconds, and how many times as fast as it was spoken."""
 
     start: float
@@ -39,7 +39,7 @@ class Timeline:
         """Seconds that a cue has at its own time."""
         return self.limits[at] - self._cues[at].start
 
-    def place(self, seconds: float) -> Place:
+    def place(self, seconds: float) -> CueTiming:
         """The next cue's speech, which takes so long as it was spoken."""
         at, cue, fit = self._next, self._cues[self._next], self._fit
         while self._open and self._open[0][0] <= cue.start + _MEETS:
@@ -53,7 +53,7 @@ class Timeline:
         heapq.heappush(self._open, (cue.stop, end))
         self._own |= {name: max(end, self._own.get(name, 0.0)) for name in cue.speakers}
         self._next += 1
-        return Place(start, tempo)
+        return CueTiming(start, tempo)
 
     def _limit(self, at: int) -> float:
         cue = self._cues[at]
