@@ -142,7 +142,7 @@ class EncoderLayer(nn.Module):
         return self.final_layer_norm(x + self.feed_forward(x))
 
 
-class Encoder(nn.Module):
+class HubertEncoder(nn.Module):
     """[B, T, C] -> the states before the first layer and after each one, [B, T, C] each."""
 
     def __init__(self, config: CodecConfig):
@@ -165,7 +165,7 @@ class SemanticModel(nn.Module):
         super().__init__()
         self.feature_extractor = FeatureExtractor(config)
         self.feature_projection = FeatureProjection(config)
-        self.encoder = Encoder(config)
+        self.encoder = HubertEncoder(config)
 
     def forward(self, wav: torch.Tensor) -> torch.Tensor:
         features = self.feature_extractor(wav[:, None]).transpose(1, 2)
