@@ -203,10 +203,10 @@ def voice(args: argparse.Namespace) -> int:
 def serve(args: argparse.Namespace) -> int:
     """Speech over HTTP until the process is stopped."""
     import_optional("aiohttp.web", "Application")  # one sentence where it is missing
-    from .serve.app import Limits
+    from .serve.app import CallLimits
     from .serve.serve import serve as run
 
-    limits = Limits(args.max_characters, args.max_calls)
+    limits = CallLimits(args.max_characters, args.max_calls)
     with engine_of(replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
         run(engine, args.host, args.port, args.voices, args.api_key, limits, print)
     return 0

@@ -38,7 +38,7 @@ _Said = torch.Tensor | SpeechResult
 
 
 @dataclass(frozen=True)
-class Limits:
+class CallLimits:
     """What a server takes."""
 
     characters: int = 20_000  # of one text
@@ -56,14 +56,14 @@ class Server:
         voices: VoiceFolder,
         model: str,
         knows_tag: Callable[[str], bool],
-        limits: Limits | None = None,
+        limits: CallLimits | None = None,
         key: str = "",
         card: Card | None = None,
     ):
         self._speaker, self._voices, self._model, self._knows_tag = speaker, voices, model, knows_tag
         self._card = card or Card()
         self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by a digest
-        self._limits, self._key = limits or Limits(), key
+        self._limits, self._key = limits or CallLimits(), key
         self._calls = 0  # that are not answered yet
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request
 

@@ -15,7 +15,7 @@ from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
 from ..prompt.card import Card
 from ..prompt.tags import TAGS
-from .app import Limits, Server
+from .app import CallLimits, Server
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
 
@@ -26,7 +26,7 @@ def serve(
     port: int,
     voices: Path | None,
     key: str,
-    limits: Limits,
+    limits: CallLimits,
     tell: Callable[[str], None],
 ) -> None:
     """Serves an open engine until the process is stopped. tell(line): what a user is to know.

@@ -19,7 +19,7 @@ from higgs_tts.engine.engines import engine as engine_module
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
-from higgs_tts.engine.serve.app import Limits  # noqa: E402
+from higgs_tts.engine.serve.app import CallLimits  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(engine, folder):
-    with running(engine, folder, limits=Limits(characters=5000, calls=4)) as (port, speaker):
+    with running(engine, folder, limits=CallLimits(characters=5000, calls=4)) as (port, speaker):
         yield port, speaker
 
 
@@ -272,7 +272,7 @@ def test_nothing_of_a_call_is_held_once_it_is_answered(another):
 
 
 def test_more_calls_than_it_takes(another):
-    with running(another, limits=Limits(calls=1)) as (port, speaker):
+    with running(another, limits=CallLimits(calls=1)) as (port, speaker):
         waits = threading.Thread(target=ask, args=(port,), kwargs={"body": {**SHORT, "max_new_tokens": 200}})
         waits.start()
         wait_for(lambda: speaker.speaking)
@@ -327,24 +327,24 @@ class TestStarting:
     def test_other_machines_need_a_key(self, engine, monkeypatch):
         monkeypatch.delenv("HIGGS_TTS_API_KEY", raising=False)
         with pytest.raises(HiggsError, match=r"0\.0\.0\.0 can be reached from other machines.*--api-key"):
-            serve(engine, "0.0.0.0", 0, None, "", Limits(), print)
+            serve(engine, "0.0.0.0", 0, None, "", CallLimits(), print)
         names = ["127.0.0.1", "::1", "localhost", "127.8.8.8", "0.0.0.0", "192.168.0.1", "example.org", "::"]
         assert [is_loopback(name) for name in names] == [True] * 4 + [False] * 4
 
     def test_a_port_that_is_none(self, engine):
         with pytest.raises(HiggsError, match=r"cannot use 127\.0\.0\.1:99999 .*Choose another --port"):
-            serve(engine, "127.0.0.1", 99999, None, "", Limits(), print)
+            serve(engine, "127.0.0.1", 99999, None, "", CallLimits(), print)
 
     def test_a_model_in_the_folder_where_it_runs_has_a_name(self, monkeypatch):
         monkeypatch.chdir(EMBEDDED)
         told = []
         with pytest.raises(HiggsError, match="99999"):
-            serve(Engine(EngineConfig(".", device="cpu")), "127.0.0.1", 99999, None, "", Limits(), told.append)
+            serve(Engine(EngineConfig(".", device="cpu")), "127.0.0.1", 99999, None, "", CallLimits(), told.append)
         assert told[0].startswith(f"{EMBEDDED.name} at http://")
 
     def test_a_folder_that_is_none(self, engine, tmp_path):
         with pytest.raises(HiggsError, match="nowhere is not a folder"):
-            serve(engine, "127.0.0.1", 0, tmp_path / "nowhere", "", Limits(), print)
+            serve(engine, "127.0.0.1", 0, tmp_path / "nowhere", "", CallLimits(), print)
 
     def test_the_command_serves_and_stops(self, pytestconfig):
         command = [sys.executable, "-m", "engine", "serve", "--device", "cpu", "--port", "0"]
