@@ -23,12 +23,12 @@ SPEECH = "/v1/audio/speech"
 def running(engine, voices=None, **given):
     """(port, speaker) of our server in a thread."""
     from aiohttp import web
-    from higgs_tts.engine.serve.app import Server
+    from higgs_tts.engine.serve.app import SpeechServer
     from higgs_tts.engine.serve.speaker import SpeakerThread
     from higgs_tts.engine.serve.voices import VoiceFolder
 
     speaker, loop = SpeakerThread(engine), asyncio.new_event_loop()
-    server = Server(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
+    server = SpeechServer(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
     runner = web.AppRunner(server.app(), handler_cancellation=True)
     loop.run_until_complete(runner.setup())
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -45,7 +45,7 @@ class CallLimits:
     calls: int = 256  # at a time, waiting ones included
 
 
-class Server:
+class SpeechServer:
     """Answers HTTP for one speaker. model: its name, as told. knows_tag(tag): whether it follows a control tag.
     card: what callers are told of the model.
     """

@@ -15,7 +15,7 @@ from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
 from ..prompt.card import Card
 from ..prompt.tags import TAGS
-from .app import CallLimits, Server
+from .app import CallLimits, SpeechServer
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
 
@@ -43,7 +43,8 @@ def serve(
         raise HiggsError(f"{voices} is not a folder. Choose the folder with your voices, or omit --voices.")
     speaker = SpeakerThread(engine)
     try:
-        server = Server(speaker, VoiceFolder(voices), engine.model, engine.knows_tag, limits, key, told_card(engine))
+        card = told_card(engine)
+        server = SpeechServer(speaker, VoiceFolder(voices), engine.model, engine.knows_tag, limits, key, card)
         tell(f"{engine.model} at http://{host}:{port}/v1; stop with Ctrl+C")
         try:
             web.run_app(

@@ -23,7 +23,7 @@ from ...voice.clip import Wave, check_clip, prepare_clip
 from ...voice.voice import Voice
 from ..speech_api import SpeechAPI
 from .address import read_addresses
-from .find import Found, find_servers
+from .find import FoundServers, find_servers
 from .prompts import CONTEXT, NAMED, RemotePrompts, named_voice
 from .server import Kind, Server
 from .server_pool import ServerPool
@@ -45,9 +45,9 @@ class RemoteEngine(SpeechAPI):
         self.config = config
         self._addresses = read_addresses(config.addresses, config.key_variable)
         self.kept = KeptCodes()
-        self._last: Found | None = None
+        self._last: FoundServers | None = None
 
-    def connect(self, on_wait: Callable[[], object] = lambda: None) -> Found:
+    def connect(self, on_wait: Callable[[], object] = lambda: None) -> FoundServers:
         """Looks which servers are there, and what they are. on_wait() is called meanwhile and may raise to stop.
 
         Raises HiggsError where none can speak.
@@ -59,7 +59,7 @@ class RemoteEngine(SpeechAPI):
         return found
 
     @property
-    def found(self) -> Found:
+    def found(self) -> FoundServers:
         """The servers as they were when they were last asked."""
         return self._last or self.connect()
 

@@ -21,7 +21,7 @@ from ..pool import Member, Pool
 from ..pool_session import PoolSession
 from .connections import Broken, Connections, TimedOut
 from .errors import Busy, Failing, Lost
-from .find import Found
+from .find import FoundServers
 from .prompts import RemoteSequence
 from .server import Server
 
@@ -29,7 +29,7 @@ from .server import Server
 class ServerPool:
     """A decoder of servers, for one call: a server that is lost takes no part in later stages."""
 
-    def __init__(self, found: Found, config: ServerConfig, encode: Encode):
+    def __init__(self, found: FoundServers, config: ServerConfig, encode: Encode):
         self._servers, self._notes = list(found.servers), found.warnings
         self._config, self._encode = config, encode
         self._chunks: Counter[str] = Counter()  # by the server's name
