@@ -153,12 +153,12 @@ def here(engine):
     """(port, speaker) of a server in a thread of this process, so that what it holds can be counted."""
     from aiohttp import web
 
-    from engine.serve.app import Server
+    from engine.serve.app import SpeechServer
     from engine.serve.speaker import SpeakerThread
     from engine.serve.voices import VoiceFolder
 
     speaker, loop = SpeakerThread(engine), asyncio.new_event_loop()
-    server = Server(speaker, VoiceFolder(None), "tiny", engine.knows_tag)
+    server = SpeechServer(speaker, VoiceFolder(None), "tiny", engine.knows_tag)
     runner = web.AppRunner(server.app(), handler_cancellation=True)
     loop.run_until_complete(runner.setup())
     loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
