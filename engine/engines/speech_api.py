@@ -10,7 +10,7 @@ from types import MappingProxyType
 import torch
 
 from ..core.config import SamplingParams
-from ..prompt.card import Card
+from ..prompt.card import ModelCard
 from ..prompt.script import Turn
 from ..speech.decoder import Decoder
 from ..speech.drive import speak
@@ -26,7 +26,7 @@ class SpeechAPI(ABC):
     """`speak` and `speak_turns`, of anything that has a decoder."""
 
     kept: KeptCodes
-    card: Card
+    card: ModelCard
     context: int  # positions of a sequence
     model: str  # its name
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..checkpoint.catalog import DOWNLOADS
 from ..checkpoint.load import inspect
-from ..prompt.card import Card, read_card
+from ..prompt.card import ModelCard, read_card
 from ..prompt.hints import TextCheck
 from ..prompt.tags import TAGS, TextGuard
 from ..prompt.tokenizer import Vocabulary
@@ -23,4 +23,4 @@ def text_check(folder: Path | str) -> TextCheck:
 def text_check_before(label: str = "") -> TextCheck:
     """Of a checkpoint that is to be downloaded, by its name in DOWNLOADS; of another one, with every tag there is."""
     has_tags = label not in DOWNLOADS or FAMILIES[DOWNLOADS[label].family].has_tags
-    return TextCheck(TextGuard(TAGS, not has_tags, "the tokenizer"), Card(), has_tags)
+    return TextCheck(TextGuard(TAGS, not has_tags, "the tokenizer"), ModelCard(), has_tags)

@@ -21,7 +21,7 @@ _SHOWN = 6  # names that a warning lists
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """Languages and tags of a checkpoint; None where the card does not restrict them."""
 
     languages: tuple[str, ...] | None = None
@@ -58,15 +58,15 @@ class Card:
         return f"This checkpoint has not learned {_listed(missing)}: {they} may do nothing or spoil the speech. {known}"
 
 
-def read_card(folder: Path) -> Card:
+def read_card(folder: Path) -> ModelCard:
     """The card of the checkpoint in `folder`. Never raises: where it cannot be read, its notes say why."""
     path = folder / CARD
     if not path.is_file():
-        return Card()
+        return ModelCard()
     try:
         held = read_json(path)
     except HiggsError as error:
-        return Card(notes=(f"{error} Until then it is ignored.",))
+        return ModelCard(notes=(f"{error} Until then it is ignored.",))
     notes: list[str] = []
     languages = _strings(held, "languages", path, notes)
     tags = _strings(held, "tags", path, notes)
@@ -78,7 +78,7 @@ def read_card(folder: Path) -> Card:
                 "Remove what is wrong."
             )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
-    return Card(languages or None, tags, held.get("one_voice") is True, tuple(notes))
+    return ModelCard(languages or None, tags, held.get("one_voice") is True, tuple(notes))
 
 
 def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, ...] | None:

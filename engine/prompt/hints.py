@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.config import MAX_HINTS
-from .card import Card
+from .card import ModelCard
 from .script import pause_faults, without_comments
 from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions, find_markup
 
@@ -40,7 +40,7 @@ class TextCheck:
     guard: of its tokenizer. has_tags: whether its family has control tags.
     """
 
-    def __init__(self, guard: TextGuard, card: Card, has_tags: bool):
+    def __init__(self, guard: TextGuard, card: ModelCard, has_tags: bool):
         self._guard, self._card, self._has_tags = guard, card, has_tags
 
     def groups(self) -> list[TagGroup]:

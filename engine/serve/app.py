@@ -17,7 +17,7 @@ from aiohttp import web
 
 from ..audio.resample import check_rate
 from ..core.errors import HiggsError
-from ..prompt.card import Card
+from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
 from ..voice.clip import check_clip, decode_clip, read_clip
 from ..voice.voice import Voice
@@ -58,10 +58,10 @@ class SpeechServer:
         knows_tag: Callable[[str], bool],
         limits: CallLimits | None = None,
         key: str = "",
-        card: Card | None = None,
+        card: ModelCard | None = None,
     ):
         self._speaker, self._voices, self._model, self._knows_tag = speaker, voices, model, knows_tag
-        self._card = card or Card()
+        self._card = card or ModelCard()
         self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by a digest
         self._limits, self._key = limits or CallLimits(), key
         self._calls = 0  # that are not answered yet

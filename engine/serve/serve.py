@@ -13,7 +13,7 @@ from aiohttp import web
 from ..core.config import KEY_VARIABLE
 from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
-from ..prompt.card import Card
+from ..prompt.card import ModelCard
 from ..prompt.tags import TAGS
 from .app import CallLimits, SpeechServer
 from .speaker import SpeakerThread
@@ -56,7 +56,7 @@ def serve(
         speaker.close()
 
 
-def told_card(engine: SpeechAPI) -> Card:
+def told_card(engine: SpeechAPI) -> ModelCard:
     """What callers are told of the model: its card, with the tags that it follows; None where these are all."""
     known = tuple(filter(engine.knows_tag, TAGS))
     return replace(engine.card, tags=None if len(known) == len(TAGS) else known)

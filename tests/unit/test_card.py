@@ -4,7 +4,7 @@ import json
 
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, SamplingParams
-from higgs_tts.engine.prompt.card import CARD, Card, read_card
+from higgs_tts.engine.prompt.card import CARD, ModelCard, read_card
 from higgs_tts.engine.prompt.tags import TAGS
 from higgs_tts.engine.tools.doctor import examine
 from higgs_tts.engine.tools.tiny import write_tiny
@@ -19,8 +19,8 @@ def card(folder, **held):
 
 
 def test_without_a_card_nothing_is_limited(tmp_path):
-    assert read_card(tmp_path) == Card()
-    assert Card().warnings("Привет <|emotion:awe|>") == () and Card().describe() == ""
+    assert read_card(tmp_path) == ModelCard()
+    assert ModelCard().warnings("Привет <|emotion:awe|>") == () and ModelCard().describe() == ""
 
 
 def test_a_language_that_it_lacks_is_warned_about_in_a_sentence(tmp_path):
@@ -72,7 +72,7 @@ def test_a_bad_card_is_a_note_and_refuses_nothing(tmp_path, content, says):
 
 def test_a_byte_order_mark_is_passed_over(tmp_path):
     (tmp_path / CARD).write_bytes(b"\xef\xbb\xbf" + json.dumps({"languages": ["en"], "voice": "slt"}).encode())
-    assert read_card(tmp_path) == Card(("en",))
+    assert read_card(tmp_path) == ModelCard(("en",))
 
 
 def test_the_embedded_checkpoint_has_one():

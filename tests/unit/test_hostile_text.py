@@ -14,7 +14,7 @@ from higgs_tts.engine import (
     script_names,
 )
 from higgs_tts.engine.core.config import MAX_HINTS, MAX_PAUSE_SECONDS_IN_ALL, MAX_PRONOUNCED, MAX_PRONUNCIATIONS
-from higgs_tts.engine.prompt.card import Card
+from higgs_tts.engine.prompt.card import ModelCard
 from higgs_tts.engine.prompt.chunking import split_sentences, split_text
 from higgs_tts.engine.prompt.hints import TextCheck
 from higgs_tts.engine.prompt.plan import check_pauses
@@ -42,7 +42,7 @@ def test_a_script_takes_no_longer_than_its_length(script):
     dialogue = read_dialogue(script)
     assert dialogue.turns[-1].text.endswith("Said.") and dialogue.head == script_names(script)[0]
     assert all(len(warning) < 1000 for warning in dialogue.warnings)
-    check = TextCheck(GUARD, Card(("en",), ()), True)
+    check = TextCheck(GUARD, ModelCard(("en",), ()), True)
     assert len(check.hints(script, is_script=True)) <= MAX_HINTS
 
 
@@ -133,7 +133,7 @@ def test_of_many_unknown_tags_the_first_are_named():
     ],
 )
 def test_a_warning_quotes_a_line_at_most(text, told):
-    (hint,) = TextCheck(GUARD, Card(), True).hints(text)
+    (hint,) = TextCheck(GUARD, ModelCard(), True).hints(text)
     assert told in hint.says and len(hint.says) < 250
 
 

@@ -12,7 +12,7 @@ from higgs_tts.engine.engines import engine as engine_module
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
-from higgs_tts.engine.prompt.card import Card
+from higgs_tts.engine.prompt.card import ModelCard
 from higgs_tts.tests.speech_servers import running
 
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four five".split())
@@ -35,7 +35,7 @@ def local(written):
 
 @pytest.fixture(scope="module")
 def served(engine):
-    card = Card(languages=("en",), tags=("<|prosody:pause|>",), one_voice=True)
+    card = ModelCard(languages=("en",), tags=("<|prosody:pause|>",), one_voice=True)
     with running(engine, key="secret", card=card) as (port, speaker):
         yield port, speaker
 
@@ -77,7 +77,7 @@ def test_two_addresses_share_the_work(served, monkeypatch):
 
 
 def test_its_model_s_card_is_known_here(remote):
-    assert remote.card == Card(("en",), ("<|prosody:pause|>",), True)
+    assert remote.card == ModelCard(("en",), ("<|prosody:pause|>",), True)
     assert remote.knows_tag("<|prosody:pause|>") and not remote.knows_tag("<|emotion:awe|>")
     speech = remote.speak("Look <|emotion:awe|>at that.", params=PARAMS)
     assert any("has not learned <|emotion:awe|>" in warning for warning in speech.warnings)

@@ -12,7 +12,7 @@ import torch
 from ...audio import pcm
 from ...core.config import FRAME_SAMPLES, ServerConfig
 from ...core.errors import HiggsError
-from ...prompt.card import Card
+from ...prompt.card import ModelCard
 from ...prompt.script import Turn
 from ...prompt.tags import TAGS
 from ...speech.kept_codes import KeptCodes
@@ -70,13 +70,13 @@ class RemoteEngine(SpeechAPI):
         return f"{', '.join(_models(servers)) or 'model'} on {', '.join(server.label for server in servers)}"
 
     @property
-    def card(self) -> Card:
+    def card(self) -> ModelCard:
         """What the servers' models have learned, all of them."""
         cards = [server.card for server in self.found.servers]
         tags = [card.tags for card in cards if card.tags is not None]
         languages = next((card.languages for card in cards if card.languages), None)
         known = tuple(tag for tag in TAGS if all(tag in some for some in tags)) if tags else None
-        return Card(languages, known, any(card.one_voice for card in cards))
+        return ModelCard(languages, known, any(card.one_voice for card in cards))
 
     def knows_tag(self, tag: str) -> bool:
         return tag in TAGS if (tags := self.card.tags) is None else tag in tags

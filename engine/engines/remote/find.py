@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.config import ServerConfig
 from ...core.errors import HiggsError
-from ...prompt.card import Card
+from ...prompt.card import ModelCard
 from ...prompt.tags import TAGS
 from .address import Address
 from .connections import Connections
@@ -146,13 +146,13 @@ def _is_voice(one: object) -> bool:
     return isinstance(one, (str, Mapping))
 
 
-def _card(model: Mapping[str, Any]) -> Card:
+def _card(model: Mapping[str, Any]) -> ModelCard:
     """What a server of ours tells of its model."""
     told = model.get("higgs_tts")
     if not isinstance(told, Mapping):
-        return Card()
+        return ModelCard()
     languages, tags = told.get("languages"), told.get("tags")
-    return Card(
+    return ModelCard(
         tuple(map(str, languages)) if isinstance(languages, list) and languages else None,
         tuple(tag for tag in TAGS if tag in tags) if isinstance(tags, list) else None,
         told.get("one_voice") is True,

@@ -20,7 +20,7 @@ from ...audio import pcm
 from ...audio.resample import resample
 from ...core.config import FRAME_RATE, FRAME_SAMPLES, SAMPLE_RATE
 from ...core.errors import HiggsError
-from ...prompt.card import Card
+from ...prompt.card import ModelCard
 from ...voice.clip import MIN_CLIP_SECONDS, decode_clip
 from ...voice.voice import Voice
 from .address import Address
@@ -63,7 +63,7 @@ class Server:
     address: Address
     kind: Kind
     model: str = ""
-    card: Card = Card()
+    card: ModelCard = ModelCard()
 
     @property
     def label(self) -> str:
