@@ -16,7 +16,7 @@ from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.scheduler import Outputs, Scheduler
 from ..device.memory import Peak
-from ..speech.decoder import Heard, ReferenceClip, Report, Stage
+from ..speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ..voice.clip import Wave
 from ..voice.voice import Voice
 from .loaded_model import LoadedModel
@@ -84,8 +84,8 @@ class DeviceSession:
             self._scheduler = Scheduler(runner, (), prefixes)
 
     @property
-    def report(self) -> Report:
-        return Report(self._how, self._notes, self._peak.nbytes())
+    def report(self) -> SessionReport:
+        return SessionReport(self._how, self._notes, self._peak.nbytes())
 
     @property
     def room(self) -> int:

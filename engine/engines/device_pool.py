@@ -19,7 +19,7 @@ from ..core.sequence import Sequence as Decoded
 from ..device.device import devices_of
 from ..device.threads import one_thread
 from ..prompt.script import Turn
-from ..speech.decoder import ReferenceClip, Report, Stage
+from ..speech.decoder import ReferenceClip, SessionReport, Stage
 from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
@@ -148,14 +148,14 @@ class DevicePoolSession(PoolSession):
         return [self._engines[member] for member in self._pool.left]
 
     @property
-    def report(self) -> Report:
+    def report(self) -> SessionReport:
         reports = [(engine.kind, session.report) for engine, session in self._sessions]
         notes = [note for _, report in reports for note in report.notes]
         notes += [
             f"{member.label} {self._why(member)}; the other devices took over its part." for member in self._pool.lost
         ]
         how = described((kind, report.how) for kind, report in reports)
-        return Report(how, tuple(notes), max([0, *(report.peak_bytes for _, report in reports)]))
+        return SessionReport(how, tuple(notes), max([0, *(report.peak_bytes for _, report in reports)]))
 
     def _why(self, member: Member) -> str:
         if isinstance(member.error, torch.cuda.OutOfMemoryError):

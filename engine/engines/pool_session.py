@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from ..core.sequence import Sequence
-from ..speech.decoder import Heard, Report
+from ..speech.decoder import Heard, SessionReport
 from .pool import Member, Pool
 
 TICK = 0.1  # seconds without news after which whoever iterates may look whether to stop
@@ -31,7 +31,7 @@ class PoolSession(ABC):
 
     @property
     @abstractmethod
-    def report(self) -> Report: ...
+    def report(self) -> SessionReport: ...
 
     @abstractmethod
     def _start(self, members: list[Member]) -> None:

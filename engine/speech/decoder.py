@@ -46,7 +46,7 @@ class Heard(NamedTuple):
         return self.sequence.error
 
 
-class Report(NamedTuple):
+class SessionReport(NamedTuple):
     """How a session has decoded."""
 
     how: str = ""  # kernels, executor and devices, in words for users
@@ -63,7 +63,7 @@ class Session(Protocol):
     """
 
     @property
-    def report(self) -> Report: ...
+    def report(self) -> SessionReport: ...
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences in. Of those that are finished already only the sound is made."""

@@ -18,7 +18,7 @@ from ..prompt.plan import Chunk, plan
 from ..prompt.sequences import Prompts, SequenceBuilder
 from ..prompt.speakers import Speakers
 from . import ending
-from .decoder import Heard, Report, Stage
+from .decoder import Heard, SessionReport, Stage
 from .result import Retaken, SpeechResult, SpokenTurn, in_words, join_turns
 from .speech_input import DialogueOptions, Listener, SpeechInput
 from .takes import Takes
@@ -115,7 +115,7 @@ class SpeechRequest:
         if places := [place for place, part in enumerate(self._parts) if part.spoken is None]:
             yield self._begin(places)
 
-    def decoded_by(self, report: Report) -> None:
+    def decoded_by(self, report: SessionReport) -> None:
         """Note how a stage was decoded."""
         self._how = report.how or self._how
         self._warnings += report.notes

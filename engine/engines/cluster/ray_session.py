@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from ...core.errors import HiggsError
 from ...core.sequence import Sequence
-from ...speech.decoder import Heard, ReferenceClip, Report, Stage
+from ...speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ...voice.voice import Voice
 from ..device_pool import described
 from ..pool import Member, Pool
@@ -46,17 +46,17 @@ class RayPoolSession(PoolSession):
         count = max(1, len(seats))
         self._stage = stage._replace(rows=math.ceil(stage.rows / count), shared=count > 1 and not stage.alone)
         self._streams: dict[Member, tuple[Seat, _Stream]] = {}
-        self._reports: dict[Member, tuple[str, Report]] = {}  # kind of device, and how it decodes
+        self._reports: dict[Member, tuple[str, SessionReport]] = {}  # kind of device, and how it decodes
         self._notes: list[str] = []
         self._unfit = ""
         self._has_started = False
 
     @property
-    def report(self) -> Report:
+    def report(self) -> SessionReport:
         used = [self._reports[member] for member in self._pool.members if member.spoken and member in self._reports]
         notes = [*(note for _, report in used for note in report.notes), *self._notes]
         peak = max([0, *(report.peak_bytes for _, report in used)])
-        return Report(described((kind, report.how) for kind, report in used), tuple(notes), peak)
+        return SessionReport(described((kind, report.how) for kind, report in used), tuple(notes), peak)
 
     def submit(self, *sequences: Sequence) -> None:
         super().submit(*sequences)

@@ -15,7 +15,7 @@ import torch
 
 from ...core.config import EngineConfig
 from ...core.sequence import Sequence
-from ...speech.decoder import Heard, ReferenceClip, Report, Stage
+from ...speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ...voice.clip import Wave
 from ...voice.voice import Voice
 from ..device_decoder import DeviceSession, TooSmall
@@ -54,7 +54,7 @@ class News(NamedTuple):
     voices: list[tuple[int, Voice | BaseException]]
     room: int
     received: int
-    report: Report
+    report: SessionReport
 
 
 class Unfit(NamedTuple):

@@ -14,7 +14,7 @@ from ...audio import pcm
 from ...core.config import ServerConfig
 from ...core.errors import HiggsError
 from ...core.sequence import Sequence
-from ...speech.decoder import Heard, ReferenceClip, Report, Stage
+from ...speech.decoder import Heard, ReferenceClip, SessionReport, Stage
 from ...voice.voice import Voice
 from ..device_decoder import Encode, run_into
 from ..pool import Member, Pool
@@ -66,9 +66,9 @@ class ServerPoolSession(PoolSession):
         return self._before + Counter({member.label: member.spoken for member in self._pool.members})
 
     @property
-    def report(self) -> Report:
+    def report(self) -> SessionReport:
         lost = [f"{member.label} {member.error} The others took over its part." for member in self._pool.lost]
-        return Report(_described(self.chunks.items()), (*self._notes, *lost))
+        return SessionReport(_described(self.chunks.items()), (*self._notes, *lost))
 
     def drop(self, *sequences: Sequence) -> None:
         """The answer to a call that is under way counts for nothing."""
