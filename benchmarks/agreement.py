@@ -69,7 +69,7 @@ def _begin(models, prompt):
 
 def _led(ours, exact, prompt) -> dict:
     """The worst relative error of a step's logits, and the share of all codes on which both agree."""
-    from engine.codes import BOC
+    from engine.core.codes import BOC
 
     runner, other_runner = _begin((ours, exact), prompt)
     state, other = runner.state, other_runner.state

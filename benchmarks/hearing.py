@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine.resample import resample
+from engine.audio.resample import resample
 from training.readings import digits, in_words, ordinal, year
 
 RATE = 16_000  # what recognisers hear

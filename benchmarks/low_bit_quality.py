@@ -25,8 +25,8 @@ from common import commit
 from hearing import RECOGNISERS, longest_silence, word_errors
 
 from engine import EMBEDDED, QUANTIZED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams
-from engine.codes import CODEBOOK_SIZE, EOC
-from engine.config import FRAME_SAMPLES
+from engine.core.codes import CODEBOOK_SIZE, EOC
+from engine.core.config import FRAME_SAMPLES
 from engine.prompt.builder import PromptBuilder
 from engine.prompt.script import Turn
 from training import corpus

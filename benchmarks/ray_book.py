@@ -46,7 +46,7 @@ def main():
 
 def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
     """Both books -> the row."""
-    from engine.cluster.cluster import Cluster
+    from engine.engines.cluster.cluster import Cluster
 
     (folder / "book.md").write_text(make_book(given.minutes), encoding="utf-8")
     book, config = read_book(folder / "book.md"), EngineConfig(given.model, device=given.device)

@@ -15,7 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from engine.checkpoint.discover import CODEC_SUBFOLDER
 from engine.checkpoint.talker_layout import V3_CODEC
-from engine.codes import BOC, CODE_VOCAB
+from engine.core.codes import BOC, CODE_VOCAB
 from engine.tools.published import PUBLISHED_CODEC, published_config, stored_name
 
 

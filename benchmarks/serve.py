@@ -176,7 +176,7 @@ def here(engine):
 
 def held(speaker) -> dict:
     """What this process holds once nobody is spoken to: requests still alive count as rows."""
-    from engine.request import SpeechRequest
+    from engine.speech.request import SpeechRequest
 
     deadline = time.monotonic() + SETTLE
     while speaker.speaking and time.monotonic() < deadline:

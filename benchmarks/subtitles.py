@@ -21,8 +21,6 @@ import time
 
 import torch
 from common import ROOT, commit
-from engine.resample import resample
-from engine.subtitles import cues_of
 from hearing import RATE, Speakers, words_of
 
 from engine import (
@@ -39,8 +37,10 @@ from engine import (
     read_cues,
     speak_cues,
 )
+from engine.audio.resample import resample
 from engine.dubbing.report import fit_counts
 from engine.prompt.cues import Cue, write_srt
+from engine.speech.subtitles import cues_of
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"

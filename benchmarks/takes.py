@@ -21,13 +21,13 @@ from dataclasses import replace
 
 import torch
 from common import ROOT, commit
-from engine.decode.takes import judge
-from engine.result import FLAWS
-from engine.sequence import Sequence
 from hearing import RECOGNISERS, Speakers, word_errors
 
 from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice, read_clip
+from engine.core.sequence import Sequence
 from engine.prompt.lengths import bounds_of
+from engine.speech.result import FLAWS
+from engine.speech.takes import judge
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "takes.json"

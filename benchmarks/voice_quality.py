@@ -30,7 +30,7 @@ from hearing import Dnsmos, Whisper, longest_silence, pitch, similarity, voice_p
 from voice_clips import KNOWN, plain  # noqa: E402
 
 from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams, read_clip  # noqa: E402
-from engine.resample import resample  # noqa: E402
+from engine.audio.resample import resample  # noqa: E402
 from training import corpus  # noqa: E402
 
 PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")  # and people, where --people names folders

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from engine.config import FRAME_SAMPLES
+from engine.core.config import FRAME_SAMPLES
 
 from .encode import codes_of, whole_frames
 from .shards import STEP, Utterance, load_shards

@@ -18,7 +18,7 @@ from torch.nn.utils.parametrize import remove_parametrizations
 
 from engine.checkpoint.codec_layout import decoder_shapes, encoder_shapes, unused_shapes
 from engine.codec.modules import CODEBOOKS, CodecConfig, acoustic_decoder, acoustic_encoder
-from engine.codes import CODEBOOK_SIZE
+from engine.core.codes import CODEBOOK_SIZE
 from engine.tools.tiny_codec import hf_config
 
 from .convolutions import Snake, trainable

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from engine.checkpoint.find_codec import open_codec
 from engine.codec.model import CodecEncoder, build_encoder
-from engine.config import FRAME_SAMPLES
+from engine.core.config import FRAME_SAMPLES
 
 from .clips import Clips
 from .shards import Utterance, load_shards

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine.resample import resample
+from engine.audio.resample import resample
 
 from .kokoro import FRAME, Kokoro, compile_activations
 from .kokoro_weights import read as read_weights

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from engine.codec.modules import CODEBOOKS
-from engine.config import FRAME_SAMPLES
+from engine.core.config import FRAME_SAMPLES
 
 from .bank import Bank, CodedBank
 from .codec_model import LATENT, Codec, load, save

@@ -14,7 +14,7 @@ import torch
 from ..core.config import Adapter
 from ..core.errors import HiggsError, shown
 from ..files.json_file import number, read_json
-from .talker_layout import Plan, Source, beginnings, table_name, untied
+from .talker_layout import Source, TensorPlan, beginnings, table_name, untied
 from .tensor_file import TensorFile, open_tensors
 
 SETTINGS = "adapter_config.json"
@@ -124,7 +124,7 @@ class Adapters:
         return merge if work else None
 
 
-def lay_over(adapters: Sequence[Adapter], family: str, plan: Plan) -> tuple[Adapters, Plan]:
+def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tuple[Adapters, TensorPlan]:
     """What adapters change in a talker, and its plan: where only one of the embedding of codes and a head tied to it is
     changed, the head is a tensor of its own there.
 

@@ -22,7 +22,7 @@ from .find_codec import find_codec, first_problems
 from .gguf_file import checkpoint_place, has_file, side_file
 from .open_talker import matrices, open_talker, talker_problems
 from .quantised_file import QuantisedFile
-from .talker_layout import Plan, Source, make_plan
+from .talker_layout import Source, TensorPlan, make_plan
 from .tensor_file import TensorFile
 from .upload import Job, upload
 
@@ -37,7 +37,7 @@ class Checkpoint:
     config: ModelConfig
     tokenizer: Path
     talker: TensorFile
-    plan: Plan
+    plan: TensorPlan
     codec: CodecWeights
     codec_folder: Path
     adapters: Adapters

@@ -18,7 +18,7 @@ from .find_codec import FEW
 from .gguf_file import open_gguf, side_file
 from .hf_config import Settings, family_of, read_settings
 from .quantised_file import quantised
-from .talker_layout import Plan, beginnings, layout_of, shape_problems, unwrapped
+from .talker_layout import TensorPlan, beginnings, layout_of, shape_problems, unwrapped
 from .tensor_file import TensorFile, open_folder
 
 # What quantisers add beside a weight: scales, zero points, tables.
@@ -63,7 +63,7 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
     )
 
 
-def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
+def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[str]:
     """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
     if talker.refused:
         name, why = next(iter(talker.refused.items()))
@@ -94,6 +94,6 @@ def talker_problems(folder: Path, talker: TensorFile, plan: Plan) -> list[str]:
     return problems
 
 
-def matrices(plan: Plan) -> list[str]:
+def matrices(plan: TensorPlan) -> list[str]:
     """What may be quantised."""
     return [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]

@@ -97,7 +97,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TensorPlan:
     """Where every tensor of the talker comes from."""
 
     parts: dict[str, tuple[Source, ...]]  # canonical name -> sources, joined on dimension 0
@@ -160,7 +160,7 @@ def layout_of(names: Iterable[str]) -> str | None:
     return "v2-boson" if any("audio_codebook_embeddings." in name for name in names) else None
 
 
-def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> Plan:
+def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> TensorPlan:
     """Lay the names a file holds over the tables of `config`'s family. `tied`: the config says head = embedding."""
     found, unexpected = _by_table_name(config.family, sorted(names))
     top = dict(_TOP[config.family])
@@ -175,10 +175,10 @@ def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> Plan:
     for name, stored in found.items():
         if name not in wanted:
             unexpected.extend(stored)
-    return Plan(parts, tuple(unexpected), tied, FAMILIES[config.family].tensor_prefix)
+    return TensorPlan(parts, tuple(unexpected), tied, FAMILIES[config.family].tensor_prefix)
 
 
-def untied(plan: Plan, family: str) -> Plan:
+def untied(plan: TensorPlan, family: str) -> TensorPlan:
     """The same talker with a head of its own, which is read from where the embedding of codes is."""
     if not plan.tied:
         return plan
@@ -195,7 +195,7 @@ def table_name(family: str, stored: str) -> str:
     return stored
 
 
-def shape_problems(plan: Plan, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
+def shape_problems(plan: TensorPlan, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
     """(tensor, what is wrong with it) for every tensor that is missing, or of a shape the config does not give."""
     problems = []
     for sources in plan.parts.values():

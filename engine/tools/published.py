@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..checkpoint.hf_config import read_settings
-from ..checkpoint.talker_layout import V3_CODEC, Plan, make_plan
+from ..checkpoint.talker_layout import V3_CODEC, TensorPlan, make_plan
 from ..checkpoint.tensor_file import INDEX, open_tensors
 from ..codec.config import CodecConfig
 from ..core.codes import BOC
@@ -54,7 +54,9 @@ PUBLISHED_CODEC = CodecConfig(
 SIZES = {"v3": "4B", "v2": "3B"}
 
 
-def published_config(folder: Path, family: str, layers: int | None = None) -> tuple[Plan, dict[str, torch.Tensor]]:
+def published_config(
+    folder: Path, family: str, layers: int | None = None
+) -> tuple[TensorPlan, dict[str, torch.Tensor]]:
     """Makes `folder` a tiny checkpoint whose config.json is of the published width, and returns (plan, codec tensors).
 
     The tensors, a model.safetensors with them and the codec's, are the caller's to write. `layers`: fewer of them.

@@ -9,7 +9,7 @@ from higgs_tts.engine.codec.model import build_decoder
 from higgs_tts.engine.codec.snake import SnakeKernel, snake
 from higgs_tts.engine.codec.stream import SideStreamWindows
 from higgs_tts.engine.codec.waveform import LENGTHS, Waveform
-from higgs_tts.engine.device.device.memory import PrivatePool
+from higgs_tts.engine.device.memory import PrivatePool
 
 CUDA = torch.device("cuda", 0)
 TEXT = "One two three four five six seven."

@@ -14,7 +14,7 @@ from higgs_tts.engine.decode.executors.graph import GraphExecutor
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.step import prefill
-from higgs_tts.engine.device.device.memory import PrivatePool
+from higgs_tts.engine.device.memory import PrivatePool
 
 CONTEXT = 160
 TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.01), (200, 0.8), (1025, 0.999), (128, 1.0)]

@@ -86,7 +86,7 @@ def broken_torchaudio(tmp_path, monkeypatch):
 def test_a_broken_torchaudio_costs_transcripts_alone(tmp_path):
     """Speech and voices work; Whisper does with transformers 4, and with 5 one sentence has the remedy."""
     speak_and_make_a_voice(tmp_path)
-    code = "import transformers; print(transformers.__version__); from engine.optional import import_optional; "
+    code = "import transformers; print(transformers.__version__); from engine.core.optional import import_optional; "
     code += "import_optional('transformers', 'WhisperFeatureExtractor')"
     status, printed, said = python("-c", code)
     if printed.startswith("4."):

@@ -10,7 +10,7 @@ from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams
 from higgs_tts.engine.codec.model import CodecEncoder
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.executors import GraphError
-from higgs_tts.engine.device.device.memory import PrivatePool
+from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.engine.engines import loaded_model
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.prefix_cache import MIN_PREFIX, PrefixCache
 from higgs_tts.engine.decode.step import prefill
-from higgs_tts.engine.device.device.memory import PrivatePool
+from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.engine.prompt.builder import PromptBuilder
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 from higgs_tts.engine.serve import app, bodies
 from higgs_tts.engine.serve.bodies import parse_form, parse_json
 from higgs_tts.engine.serve.calls import BadCall
-from higgs_tts.engine.serve.voices import BUILT_IN
+from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
 from higgs_tts.tests.speech_servers import ask, error_of, running, wav_file
 
 SHORT = {"input": "One apple.", "max_new_tokens": 20, "retries": 0, "response_format": "pcm"}
@@ -148,7 +148,7 @@ def test_fields_of_a_form():
 
 
 def test_a_name_that_no_file_can_have(port):
-    clip = (BUILT_IN / "amber.flac").read_bytes()
+    clip = (BUILT_IN_CLIPS / "amber.flac").read_bytes()
     parts = [b'name="name"\r\n\r\n' + "\U00020000".encode() * 64, b'name="audio_sample"; filename="a"\r\n\r\n' + clip]
     body = b"".join(b"--edge\r\nContent-Disposition: form-data; %s\r\n" % part for part in parts) + b"--edge--\r\n"
     assert "a voice name" in assert_refused(ask(port, path=VOICES, body=body, headers=[FORM]), 400, "name")
@@ -173,7 +173,7 @@ def test_others_are_served_while_a_body_is_handled(port, monkeypatch):
         return decode(data)
 
     monkeypatch.setattr(app, "decode_clip", slow)
-    clip = base64.b64encode((BUILT_IN / "amber.flac").read_bytes()).decode()
+    clip = base64.b64encode((BUILT_IN_CLIPS / "amber.flac").read_bytes()).decode()
     answers = []
     body = {**SHORT, "ref_audio": clip, "ref_text": "What it says."}
     hostile = threading.Thread(target=lambda: answers.append(ask(port, body=body)))

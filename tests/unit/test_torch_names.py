@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 import torch
-from higgs_tts.engine.device.device import torch_names
+from higgs_tts.engine.device import torch_names
 
 has_cuda_build = pytest.mark.skipif(not torch.version.cuda, reason="this torch is built without CUDA")
 

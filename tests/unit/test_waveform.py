@@ -14,7 +14,7 @@ from higgs_tts.engine.codec.stream import InlineWindows, SideStreamWindows
 from higgs_tts.engine.codec.waveform import Waveform
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.cuda.kernel import options
-from higgs_tts.engine.device.device.memory import PrivatePool
+from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.engine.tools.tiny_codec import tiny_codec
 
 

@@ -60,7 +60,7 @@ async def keep(request):
 @PromptServer.instance.routes.get("/higgs_probe/bad")
 async def bad(request):
     """The next take is judged bad."""
-    (takes,) = [module for name, module in sys.modules.items() if name.endswith("engine.decode.takes")]
+    (takes,) = [module for name, module in sys.modules.items() if name.endswith("engine.speech.takes")]
     real = takes.judge
 
     def judge(sequence, wav):
