@@ -166,7 +166,7 @@ def test_volume_and_pause(classic):
 
 
 def test_stop_cancels_the_node_and_is_silent_at_once(classic):
-    classic.open(text=LONG)
+    classic.open(text=LONG * 8)  # not whole before the click
     classic.start()
     classic.until("playing")
     classic.page.locator(".higgs-stop").click()
