@@ -52,7 +52,7 @@ def read_epub(path: Path) -> Book:
     """The book in an EPUB file. Raises HiggsError for one that is broken or protected."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return _Reader(path, archive).read()
+            return _EpubReader(path, archive).read()
     except (
         OSError,
         EOFError,
@@ -68,7 +68,7 @@ def read_epub(path: Path) -> Book:
         raise HiggsError(f"{path} cannot be read as an EPUB ({why}). Download or export it again.") from error
 
 
-class _Reader:
+class _EpubReader:
     """Reads one open file."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile):

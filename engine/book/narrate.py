@@ -26,7 +26,7 @@ from ..voice.voice import Voice, voice_of_speech
 from .book import Book
 from .chapter_file import ChapterFile
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
-from .report import BookFile, BookProgress, BookReport, Speaker
+from .report import BookFile, BookProgress, BookReport, Narrator
 from .sound_file import BOUND, Tags, bind, opens, require, seconds_of
 from .spoken import SpokenSequences
 
@@ -38,7 +38,7 @@ _LOCK = f"{KEPT}/.lock"
 
 
 def narrate(
-    speaker: Speaker,
+    speaker: Narrator,
     book: Book,
     folder: Path,
     voices: Mapping[str, Voice] | None = None,
@@ -65,11 +65,11 @@ def narrate(
     params = params or SamplingParams()
     params = replace(params, turn_gap=params.paragraph_gap)
     with sole_writer(folder, _LOCK):
-        settings = _Settings(params, scene, kind, even, devices)
+        settings = _BookSettings(params, scene, kind, even, devices)
         return _Narration(speaker, book, folder, dict(voices or {}), settings, on_progress, on_file).run()
 
 
-class _Settings(NamedTuple):
+class _BookSettings(NamedTuple):
     params: SamplingParams
     scene: str | None
     kind: str
@@ -80,11 +80,11 @@ class _Settings(NamedTuple):
 class _Narration:
     def __init__(
         self,
-        speaker: Speaker,
+        speaker: Narrator,
         book: Book,
         folder: Path,
         voices: dict[str, Voice],
-        settings: _Settings,
+        settings: _BookSettings,
         on_progress: Callable[[BookProgress], None],
         on_file: Callable[[BookFile], None],
     ):

@@ -15,7 +15,7 @@ from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 
 
-class Speaker(Protocol):
+class Narrator(Protocol):
     """What speaks: an engine, or several."""
 
     @property

@@ -50,7 +50,7 @@ def _kinds_of(attributes: Mapping[str, str]) -> list[str]:
     return (f"{attributes.get('epub:type', '')} {attributes.get('role', '')}").lower().split()
 
 
-class _Reader:
+class _XHTMLReader:
     def read(self, text: str):
         for one in read_markup(text):
             if isinstance(one, str):
@@ -68,7 +68,7 @@ class _Reader:
     def _end(self, tag: str): ...
 
 
-class _Paragraphs(_Reader):
+class _Paragraphs(_XHTMLReader):
     def __init__(self):
         self.document = Document()
         self._said: list[str] = []
@@ -125,7 +125,7 @@ class _Paragraphs(_Reader):
             self.document.paragraphs.append(Paragraph(text, is_heading=bool(self._heading)))
 
 
-class _Links(_Reader):
+class _Links(_XHTMLReader):
     """The links in <nav epub:type="toc">, or in the first <nav> where none says so."""
 
     def __init__(self):

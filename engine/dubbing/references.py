@@ -41,7 +41,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class _Clip:
+class _Excerpt:
     cue: CueTurns
     wav: torch.Tensor
     decibels: float  # from what is heard between words to speech
@@ -89,7 +89,7 @@ def _said(cue: CueTurns) -> str:
     return " ".join(TAG_LIKE.sub(" ", read_pauses(" ".join(turn.text for turn in cue.turns)).text).split())
 
 
-def _cut(cue: CueTurns, film: torch.Tensor, rate: int) -> _Clip | None:
+def _cut(cue: CueTurns, film: torch.Tensor, rate: int) -> _Excerpt | None:
     """A cue's sound, where speech can be heard in it."""
     part = film[:, round(cue.start * rate) : round(cue.stop * rate)]
     if part.shape[1] < _LEAST * rate or not bool(torch.isfinite(part).all()):
@@ -98,10 +98,10 @@ def _cut(cue: CueTurns, film: torch.Tensor, rate: int) -> _Clip | None:
     if is_near_silent(wav) or is_clipped(wav):
         return None
     first, last = spoken_part(wav) or (0, len(wav))
-    return _Clip(cue, wav[first:last], contrast(wav))
+    return _Excerpt(cue, wav[first:last], contrast(wav))
 
 
-def _joined(clips: Sequence[_Clip]) -> Reference:
+def _joined(clips: Sequence[_Excerpt]) -> Reference:
     gap = torch.zeros(round(_GAP * SAMPLE_RATE))
     wavs = [part for clip in clips for part in (gap, clip.wav)][1:]
     return Reference(

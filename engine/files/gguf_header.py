@@ -99,7 +99,7 @@ def read_gguf(path: Path) -> GgufHeader:
 @functools.lru_cache(maxsize=16)
 def _read(path: Path, size: int, _time: int) -> GgufHeader:
     with path.open("rb") as file:
-        reader = _Reader(file, path, size)
+        reader = _HeaderReader(file, path, size)
         if file.read(4) != b"GGUF":
             raise HiggsError(f"{path} is not a GGUF file, or its beginning is damaged. {_REMEDY}")
         version = reader.number("I")
@@ -139,7 +139,7 @@ def _name(header: GgufHeader, placed: list[tuple[str, tuple[int, ...], int, int]
         header.tensors[name] = GgufTensor(shape, type, start + offset)
 
 
-class _Reader:
+class _HeaderReader:
     """Values in the order in which they stand; a length beyond the end of the file is damage."""
 
     def __init__(self, file: BinaryIO, path: Path, size: int):

@@ -25,7 +25,7 @@ from .takes import Takes
 
 
 @dataclass(eq=False)
-class _Part:
+class _ChunkSpeech:
     """A chunk on its way to sound."""
 
     chunk: Chunk
@@ -86,8 +86,8 @@ class SpeechRequest:
         self._kept = dialogue.kept if dialogue else None
         self._warnings: list[str] = []
         self._chunks: list[Chunk] = []  # in the text's order, and so are their parts
-        self._parts: list[_Part] = []
-        self._speaking: dict[Sequence, _Part] = {}  # those that are not judged yet
+        self._parts: list[_ChunkSpeech] = []
+        self._speaking: dict[Sequence, _ChunkSpeech] = {}  # those that are not judged yet
         self._current = 0  # the part that is heard now
         self._streamed = (0, 0)  # the part that was streamed last, and samples of it
         self._done = self._remaining = 0  # frames, over the whole text
@@ -167,7 +167,7 @@ class SpeechRequest:
             why = " ".join(["There is nothing to speak: the script has no words.", *dict.fromkeys(prompts.warnings)])
             raise HiggsError(f"{why} Enter some text.")
         self._remaining = sum(estimate_frames(chunk.text) for chunk in self._chunks)
-        self._parts = [_Part(chunk) for chunk in self._chunks]
+        self._parts = [_ChunkSpeech(chunk) for chunk in self._chunks]
         ends = 0.0 if self._dialogue is not None else None  # a turn sounds the same wherever it stands
         silences = [*(chunk.silence for chunk in self._chunks), planned.last_silence or ends]
         silences[0] = silences[0] or ends
@@ -223,7 +223,7 @@ class SpeechRequest:
             self._current += 1
         return again
 
-    def _judge(self, part: _Part, sequence: Sequence) -> list[Sequence]:
+    def _judge(self, part: _ChunkSpeech, sequence: Sequence) -> list[Sequence]:
         """The chunk's next take where this one is bad; else one is kept."""
         assert part.takes
         del self._speaking[sequence]
@@ -240,7 +240,7 @@ class SpeechRequest:
         self._speaking[again] = part
         return [again]
 
-    def _restart(self, part: _Part, why: str):
+    def _restart(self, part: _ChunkSpeech, why: str):
         """Make void what was heard of a part."""
         if part is not self._parts[self._current] or not self._assembly.was_heard:
             return

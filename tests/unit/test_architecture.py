@@ -1,6 +1,7 @@
 """The house's rules, read off the source: who may import whom, who may name what, and how long things may be."""
 
 import ast
+import collections
 import pathlib
 import re
 
@@ -81,6 +82,15 @@ def test_the_engine_never_names_comfyui():
     for path in ENGINE.rglob("*.py"):
         for level, module, _ in imports_of(path):
             assert level or module.split(".")[0] not in BANNED_IN_ENGINE, f"{path} imports {module}"
+
+
+def test_no_two_classes_share_a_name():
+    named = collections.defaultdict(list)
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                named[node.name.lstrip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not {name: places for name, places in named.items() if len(places) > 1}
 
 
 def test_nodes_enter_the_engine_by_its_door():

@@ -60,10 +60,10 @@ class TestWorker:
         worker.give(7, Orders(sequences))  # before it has begun
         news, said = worker.decode(7, stage), []
         for one in news:
-            said += one.said
-            if any(part.is_last for part in one.said):
+            said += one.parts
+            if any(part.is_last for part in one.parts):
                 worker.give(7, Orders(is_end=True))
-        first = alone.said[0]
+        first = alone.parts[0]
         wav = torch.cat([part.wav for part in said])
         assert len(wav) == first.stop and torch.allclose(wav[:-240], alone.wav[: first.stop - 240], atol=1e-5)
         assert torch.equal(said[-1].codes, alone.codes[slice(*first.frames)]) and said[-1].frames == first.frames[1]
@@ -73,10 +73,10 @@ class TestWorker:
         worker.give(1, Orders(sequences))
         news = worker.decode(1, stage)
         assert next(news).received == 0
-        while not (said := next(news).said):
+        while not (said := next(news).parts):
             pass
         worker.give(1, Orders(drops=(0,), is_end=True))
-        assert not said[-1].is_last and not [part for one in news for part in one.said]
+        assert not said[-1].is_last and not [part for one in news for part in one.parts]
 
     def test_a_device_without_room_is_told_of(self, worker, config, monkeypatch):
         def fail(runner):

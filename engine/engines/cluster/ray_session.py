@@ -184,7 +184,7 @@ class RayPoolSession(PoolSession):
     def _take_news(self, member: Member, news: News):
         _, stream = self._streams[member]
         self._reports[member] = member.kind, news.report
-        for said in news.said:
+        for said in news.parts:
             copy = stream.copies[said.number]
             copy.num_frames = said.frames
             if said.is_last:

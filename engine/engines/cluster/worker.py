@@ -33,7 +33,7 @@ class About(NamedTuple):
     process: int
 
 
-class Said(NamedTuple):
+class SequenceNews(NamedTuple):
     """News of the sequence of that number. codes [T, K]: of one that is whole; None before, or with an error."""
 
     number: int
@@ -46,11 +46,11 @@ class Said(NamedTuple):
 
 
 class News(NamedTuple):
-    """News of a session: what it said, voices made by number, how many sequences it could still begin, how
+    """News of a session: its sequences, voices made by number, how many sequences it could still begin, how
     many it has received so far, and how it decodes.
     """
 
-    said: list[Said]
+    parts: list[SequenceNews]
     voices: list[tuple[int, Voice | BaseException]]
     room: int
     received: int
@@ -109,7 +109,7 @@ class Worker:
             self._orders.pop(session, None)
 
     def _follow(self, number: int, session: DeviceSession) -> Iterator[News]:
-        state = _State(session)
+        state = _WorkerState(session)
         while True:
             yield state.news()
             if state.obey(self._next(number, wait=True)):
@@ -131,14 +131,14 @@ class Worker:
         return found
 
 
-class _State:
+class _WorkerState:
     """Numbers of a session's sequences, and what has not been told yet."""
 
     def __init__(self, session: DeviceSession):
         self._session, self._received, self._told_at = session, 0, 0.0
         self._sequences: dict[int, Sequence] = {}
         self._numbers: dict[Sequence, int] = {}
-        self._said: list[Said] = []
+        self._parts: list[SequenceNews] = []
         self._voices: list[tuple[int, Voice | BaseException]] = []
 
     def obey(self, many: list[Orders]) -> bool:
@@ -161,19 +161,19 @@ class _State:
             number, is_whole = self._numbers[sequence], is_last and sequence.error is None
             codes = torch.cat(sequence.codes) if is_whole else None
             end = codes, sequence.ended, sequence.error
-            self._said.append(Said(number, sequence.num_frames, wav, is_last, *end))
+            self._parts.append(SequenceNews(number, sequence.num_frames, wav, is_last, *end))
             if is_last:
                 del self._sequences[self._numbers.pop(sequence)]
 
     @property
     def is_worth_telling(self) -> bool:
         """True if there is sound or an end, or progress that was not told for a while."""
-        is_news = self._voices or any(len(said.wav) or said.is_last for said in self._said)
+        is_news = self._voices or any(len(parts.wav) or parts.is_last for parts in self._parts)
         return bool(is_news) or time.monotonic() - self._told_at > _PROGRESS
 
     def news(self) -> News:
         """Return what has not been told."""
         self._told_at = time.monotonic()
-        news = News(self._said, self._voices, self._session.room, self._received, self._session.report)
-        self._said, self._voices = [], []
+        news = News(self._parts, self._voices, self._session.room, self._received, self._session.report)
+        self._parts, self._voices = [], []
         return news
