@@ -260,46 +260,6 @@ def test_few_places_name_a_family():
     assert len(named) <= 12, named
 
 
-# What must not come back: a word that has a name in the field, and the folders where it would be about that thing.
-EVERYWHERE = ("engine", "nodes", "tests", "benchmarks")
-DECODE = (
-    "engine/decode",
-    "engine/core/sequence.py",
-    "engine/speech",
-    *(f"engine/engines/{name}.py" for name in ("device_decoder", "loaded_model", "engine")),
-)
-PRIVATE_WORDS = [
-    (r"\b[Rr]esiden(cy|cies)\b", EVERYWHERE),
-    (r"\bLane\(|class Lane\b", EVERYWHERE),
-    (
-        r"\blanes?\b",
-        ("engine/decode/scheduler.py", "engine/decode/model_runner.py", "engine/engines/loaded_model.py", "nodes"),
-    ),
-    (r"\b[Uu]tterances?\b", ("engine", "nodes", "tests/gpu", "benchmarks")),
-    (r"\b_?Line\b|\blines? that decode\b|\bfirst_line\b", ("engine", "tests/unit", "tests/gpu")),
-    (r"\bDecoding\b", ("engine",)),
-    (r"\bhurry\b", ("engine", "nodes", "tests/unit", "tests/gpu")),
-    (r"\banchor(s|ed)?\b", DECODE),
-    (r"\bborrow(s|ed)?\b", EVERYWHERE),
-    (r"\bban(ned|s)?\b(?!_specials)", DECODE),
-    (r"\b(FusedDecode|RowsDecode|FrontStep|NoCompiler)\b|\bfused kernel\b", EVERYWHERE),
-    (r"\b(stretch|crew|parked|meeting)\b", ("engine/decode/kernels", "engine/cuda")),
-    (r"\b(ring|pieces?|stock)\b", ("engine/decode/kernels",)),
-    (r"\b(told_by|make_room|quicken\w*|unfilled|row_base|row_limit|keys_philox)\b", EVERYWHERE),
-    (r"\[(B, )?[LT], N\]|\[B, N(, V)?\]", EVERYWHERE),
-]
-
-
-@pytest.mark.parametrize(("pattern", "folders"), PRIVATE_WORDS, ids=[pattern for pattern, _ in PRIVATE_WORDS])
-def test_private_words_do_not_come_back(pattern, folders):
-    for place in (ROOT / folder for folder in folders):
-        assert place.exists(), f"{place} has moved, and nothing is looked at"
-        for path in [place] if place.is_file() else sorted(place.rglob("*.*")):
-            if path.suffix in (".py", ".cu", ".cuh", ".md") and path != pathlib.Path(__file__):
-                for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                    assert not re.search(pattern, line), f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-
-
 # Private names that a test names all the same, by file.
 MAY_NAME = {
     "tests/unit/test_torch_names.py": {"_C"},  # torch's, and what the test is about
