@@ -7,6 +7,7 @@ if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` l
 
     quit_at_once()
 
+from .audio.pcm import pcm_bytes, wav_bytes
 from .audio.resample import check_rate, resample
 from .book.book import Book
 from .book.narrate import narrate
@@ -50,7 +51,8 @@ from .engines.engine import Engine
 from .engines.remote.address import Address, read_addresses
 from .engines.remote.engine import RemoteEngine
 from .files.file_list import FileList, write_file
-from .files.plain_text import decode_text, doubts
+from .files.plain_text import read_plain_text
+from .files.whole_file import file_stamp
 from .preview.text_check import text_check, text_check_before
 from .preview.transcribe import WHISPERS, download_whisper, find_whispers, transcribe
 from .preview.transcribe import size_of as whisper_size
@@ -68,7 +70,17 @@ from .prompt.script import Turn
 from .speech.result import Retaken, SpeechResult, SpokenTurn, duration
 from .speech.speech_input import Listener
 from .speech.subtitles import to_srt, turn_to_srt
-from .voice.clip import BUILT_IN_CLIPS, MAX_CLIP_SECONDS, MIN_CLIP_SECONDS, Wave, clip_seconds, cut_clip, read_clip
+from .voice.clip import (
+    BUILT_IN_CLIPS,
+    CLIP_SUFFIXES,
+    MAX_CLIP_SECONDS,
+    MIN_CLIP_SECONDS,
+    Wave,
+    clip_seconds,
+    cut_clip,
+    read_clip,
+    transcript_of,
+)
 from .voice.voice import Voice, VoiceHead, read_voice_head
 
 __all__ = [  # noqa: RUF022 - by subject
@@ -110,6 +122,8 @@ __all__ = [  # noqa: RUF022 - by subject
     "FRAME_RATE",
     "duration",
     "resample",
+    "pcm_bytes",
+    "wav_bytes",
     "check_rate",
     "to_srt",
     "turn_to_srt",
@@ -133,6 +147,8 @@ __all__ = [  # noqa: RUF022 - by subject
     "VoiceHead",
     "read_voice_head",
     "BUILT_IN_CLIPS",
+    "CLIP_SUFFIXES",
+    "transcript_of",
     "ClipParams",
     "Wave",
     "read_clip",
@@ -177,6 +193,6 @@ __all__ = [  # noqa: RUF022 - by subject
     # files
     "FileList",
     "write_file",
-    "decode_text",
-    "doubts",
+    "file_stamp",
+    "read_plain_text",
 ]

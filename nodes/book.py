@@ -24,12 +24,12 @@ from ..engine import (
     RemoteEngine,
     SpeechResult,
     Voice,
-    decode_text,
-    doubts,
     duration,
+    file_stamp,
     narrate,
     read_book,
     read_book_text,
+    read_plain_text,
     script_names,
 )
 from ..engine import said_as as spelled
@@ -122,7 +122,7 @@ class HiggsTTSBook(io.ComfyNode):
         asked = repr((cls.hidden.unique_id, book, text, sorted(others.items())))
         key = _asked[cls.hidden.unique_id] = hashlib.sha256(asked.encode(errors="replace")).hexdigest()
         files = [voice_files.fingerprint(voice) for voice in filter(None, map(voice_called, names))]
-        return [listed_pronunciations(), _written.number(key), _stat(path), *files]
+        return [listed_pronunciations(), _written.number(key), file_stamp(path), *files]
 
     @classmethod
     def execute(
@@ -246,7 +246,8 @@ def _read(
 def _script_in(path: Path) -> tuple[str, str, tuple[str, ...]]:
     """(text, title, warnings) of a file."""
     try:
-        return decode_text(data := path.read_bytes()), path.stem, doubts(data, path.name)
+        text, warnings = read_plain_text(path)
+        return text, path.stem, warnings
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Choose another file.") from error
 
@@ -284,9 +285,4 @@ def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
 
 def _look(folder: Path) -> list:
     """[name, bytes, time] of each file that users get: differs where one of them has gone or changed."""
-    return [[path.name, *_stat(path)] for path in sorted(folder.glob("*")) if path.is_file()]
-
-
-def _stat(path: Path | None) -> list[int]:
-    """[bytes, time of the last change], or nothing where there is no such file."""
-    return [path.stat().st_size, path.stat().st_mtime_ns] if path and path.is_file() else []
+    return [[path.name, *file_stamp(path)] for path in sorted(folder.glob("*")) if path.is_file()]

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from comfy_api.latest import io, ui
 
-from ..engine import MAX_CLIP_SECONDS, HiggsError, Voice, clip_seconds, read_clip
+from ..engine import (
+    CLIP_SUFFIXES,
+    MAX_CLIP_SECONDS,
+    HiggsError,
+    Voice,
+    clip_seconds,
+    file_stamp,
+    read_clip,
+    transcript_of,
+)
 from . import voice
 from .comfy import types
 from .comfy.linked import check_linked
@@ -16,8 +25,7 @@ from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
 from .comfy.widgets import upload_button
 from .comfy.written import Written
-from .library.transcripts import transcript_of
-from .library.voice_folders import CLIPS, SAVED, UPLOADED, choices, find_voice, fingerprint_of, numbered, voice_target
+from .library.voice_folders import SAVED, UPLOADED, choices, find_voice, numbered, voice_target
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
 _saved = Written()  # by the path asked for
@@ -61,7 +69,7 @@ class HiggsTTSSaveVoice(io.ComfyNode):
             path = wanted if overwrite else _free_name(wanted, voice)
             if not _is_saved_in(path, voice):  # else it keeps its time, so that Load Voice need not read it again
                 voice.save(path)
-            _saved.leave(wanted, functools.partial(fingerprint_of, path))
+            _saved.leave(wanted, functools.partial(file_stamp, path))
         return io.NodeOutput(voice, ui=ui.PreviewText(_where(path, wanted)))
 
 
@@ -89,7 +97,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
                 io.Combo.Input(
                     "voice",
                     options=list(choices()),
-                    extra_dict=upload_button(CLIPS, f"{UPLOADED}/"),
+                    extra_dict=upload_button(CLIP_SUFFIXES, f"{UPLOADED}/"),
                     tooltip="Saved voices and clips (.wav, .flac, .mp3, .ogg) in models/voices, clips in ComfyUI's "
                     "input folder, and the built-in voices. Write the words of name.wav into name.txt or "
                     "name.reference.txt next to it; without them it clones less well.",
@@ -152,7 +160,7 @@ def _describe(path: Path, loaded: Voice) -> str:
 
 def fingerprint(path: Path) -> list:
     """Of a voice file and its transcript."""
-    return [*fingerprint_of(path), *transcript_of(path)]
+    return [*file_stamp(path), *transcript_of(path)]
 
 
 def _is_saved_in(path: Path, voice: Voice) -> bool:

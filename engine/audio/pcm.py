@@ -1,14 +1,39 @@
-"""Sound in the place of codes: a frame is its 16-bit samples, where a server speaks and keeps the codec's codes."""
+"""16-bit samples: as bytes, as a WAV file, and as frames in place of codes where a server keeps the codec's codes."""
 
 from __future__ import annotations
+
+import io
+import wave
 
 import torch
 import torch.nn.functional as F
 
-from ..core.config import FRAME_SAMPLES
+from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 
 CODEC = "pcm16"  # as a voice of this kind names its codec
 LOWEST, HIGHEST = -32768, 32767
+
+
+def to_int16(wav: torch.Tensor) -> torch.Tensor:
+    """Round samples [n] float32, clipped to -1..1, to int16."""
+    return (wav.clamp(-1.0, 1.0) * HIGHEST).round().to(torch.int16)
+
+
+def pcm_bytes(wav: torch.Tensor) -> bytes:
+    """Return samples [n] float32 or int16 as 16-bit little-endian bytes."""
+    samples = wav if wav.dtype == torch.int16 else to_int16(wav)
+    return samples.numpy().astype("<i2", copy=False).tobytes()
+
+
+def wav_bytes(wav: torch.Tensor) -> bytes:
+    """Return samples [n] float32 or int16 as a WAV file: 24 kHz, 16 bits, one channel."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(SAMPLE_RATE)
+        out.writeframes(pcm_bytes(wav))
+    return file.getvalue()
 
 
 def is_sound(codes: torch.Tensor) -> bool:
@@ -18,7 +43,7 @@ def is_sound(codes: torch.Tensor) -> bool:
 
 def to_frames(wav: torch.Tensor) -> torch.Tensor:
     """wav [n] float32 in -1..1 -> int16 [T, FRAME_SAMPLES]; the last frame ends in silence."""
-    samples = (wav.clamp(-1.0, 1.0) * HIGHEST).round().to(torch.int16)
+    samples = to_int16(wav)
     return F.pad(samples, (0, -len(samples) % FRAME_SAMPLES)).view(-1, FRAME_SAMPLES)
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 import numpy as np
 import torch
 
+from ..audio.pcm import to_int16
 from ..core.config import SAMPLE_RATE
 from ..files.whole_file import replacing
 from ..speech.subtitles import Cue
@@ -53,7 +54,7 @@ class ChapterFile:
         self._silence(gap)
         begin = self.seconds
         self.cues += [replace(cue, start=begin + cue.start, stop=begin + cue.stop) for cue in cues]
-        self._write((wav.clamp(-1.0, 1.0) * 32767).round().to(torch.int16).numpy())
+        self._write(to_int16(wav).numpy())
 
     def finish(self) -> None:
         """The chapter is whole."""

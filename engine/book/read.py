@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ..core.config import MOST_BOOK_BYTES, MOST_BOOK_CHARACTERS, MOST_BOOK_LINES
 from ..core.errors import HiggsError
-from ..files.plain_text import decode_text, doubts
-from ..files.whole_file import read_whole
+from ..files.plain_text import read_plain_text
 from ..prompt.dialogue import read_dialogue
 from ..prompt.pronunciations import Pronunciations
 from ..prompt.script import Turn, read_pauses
@@ -43,12 +42,12 @@ def read_book(
             raise HiggsError(f"{path} is an EPUB, but a script must be a text file. Save it as .txt.")
         return _checked(read_epub(path), str(path))
     try:
-        data = read_whole(path, MOST_BOOK_BYTES)
+        text, doubts = read_plain_text(path, MOST_BOOK_BYTES)
     except OSError as error:
         raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Choose another file.") from error
     read = _script_reader(known, knows_tag) if is_script else read_markdown if suffix in _MARKDOWN else read_text
-    book = read(_bounded(decode_text(data), str(path)), path.stem)
-    return _checked(replace(book, warnings=(*book.warnings, *doubts(data, path.name))), str(path))
+    book = read(_bounded(text, str(path)), path.stem)
+    return _checked(replace(book, warnings=(*book.warnings, *doubts)), str(path))
 
 
 def read_book_text(

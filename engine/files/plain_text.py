@@ -5,6 +5,10 @@ from __future__ import annotations
 import codecs
 import html
 import re
+from pathlib import Path
+
+from ..core.config import MOST_TEXT_BYTES
+from .whole_file import read_whole
 
 # Python's name of a declared encoding -> the wider one that writers mean by it, as browsers read it.
 _WIDER = {
@@ -35,6 +39,12 @@ def doubts(data: bytes, name: str, declared: str = "") -> tuple[str, ...]:
     if _decoded(data, declared)[1]:
         return (f"{name} is not UTF-8 and was read as Windows-1252. If letters are wrong, save it as UTF-8.",)
     return ()
+
+
+def read_plain_text(path: Path, most: int = MOST_TEXT_BYTES) -> tuple[str, tuple[str, ...]]:
+    """Return (text, warnings) of a file of at most `most` bytes, with \n as the end of each line. Raises OSError."""
+    data = read_whole(path, most)
+    return decode_text(data).replace("\r\n", "\n"), doubts(data, path.name)
 
 
 def _decoded(data: bytes, declared: str) -> tuple[str, bool]:

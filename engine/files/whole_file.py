@@ -36,6 +36,11 @@ def read_whole(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def file_stamp(path: Path | None) -> list[int]:
+    """[bytes, time of the last change in ns] of a file; empty if there is none. Differs once it is written again."""
+    return [path.stat().st_size, path.stat().st_mtime_ns] if path and path.is_file() else []
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file, and the folders above it; one that is there is replaced in one step. Raises OSError."""
     with replacing(path) as partial:

@@ -19,7 +19,7 @@ from ..audio.resample import check_rate
 from ..core.errors import HiggsError
 from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
-from ..voice.clip import check_clip, decode_clip, read_clip
+from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice
 from .bodies import MOST_BYTES, check_head, parse_form, parse_json
 from .calls import STOCK_VOICES, BadCall, Call, Clip, bounded, read_call
@@ -28,7 +28,7 @@ from .errors import error as error_answer
 from .sound import FORMATS, encoded
 from .speaker import Refused, SpeakerThread, SpeechJob
 from .streams import EventStream, RawStream, finish_reason
-from .voices import VoiceFolder, transcript_beside
+from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
 _CLIPS_KEPT = 64
@@ -225,7 +225,7 @@ class SpeechServer:
         voice = await asyncio.to_thread(self._voices.kept, path)
         if voice is None:
             sound, rate = await asyncio.to_thread(read_clip, path)
-            voice = await self._encode((torch.from_numpy(sound), rate), transcript_beside(path))
+            voice = await self._encode((torch.from_numpy(sound), rate), transcript_of(path)[0])
             self._voices.keep(path, voice)
         return voice
 

@@ -8,6 +8,7 @@ import struct
 import numpy as np
 import torch
 
+from ..audio.pcm import pcm_bytes
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
@@ -31,15 +32,10 @@ _WAV_HEAD = struct.pack(
 )
 
 
-def pcm(wav: torch.Tensor) -> bytes:
-    """wav [n] float32 in -1..1 -> 16 bits, little-endian, one channel, 24 kHz."""
-    return wav.clamp(-1, 1).mul_(32767).round_().to(torch.int16).numpy().astype("<i2").tobytes()
-
-
 def encoded(wav: torch.Tensor, sound: str) -> bytes:
     """wav [n] float32 -> a whole file of FORMATS."""
     if sound == "pcm":
-        return pcm(wav)
+        return pcm_bytes(wav)
     kind, subtype = _FILES[sound]
     buffer = io.BytesIO()
     import_optional("soundfile", "write")(buffer, wav.numpy(), SAMPLE_RATE, format=kind, subtype=subtype)
@@ -57,7 +53,7 @@ class Encoder:
     def encode(self, wav: torch.Tensor) -> bytes:
         """Bytes for the next samples [n] float32; may be empty."""
         head, self._head = self._head, b""
-        return head + pcm(wav)
+        return head + pcm_bytes(wav)
 
     def end(self) -> bytes:
         """The file's last bytes."""
@@ -91,7 +87,7 @@ class _Compressed(Encoder):
         self._stream.bit_rate = _BIT_RATE
 
     def encode(self, wav: torch.Tensor) -> bytes:
-        frame = self._to_frame(np.frombuffer(pcm(wav), "<i2")[None], "s16", "mono")
+        frame = self._to_frame(np.frombuffer(pcm_bytes(wav), "<i2")[None], "s16", "mono")
         frame.sample_rate = SAMPLE_RATE
         self._file.mux(self._stream.encode(frame))
         return self._made.take()

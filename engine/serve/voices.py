@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ..core.errors import HiggsError
-from ..voice.clip import BUILT_IN_CLIPS
+from ..files.whole_file import file_stamp
+from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES
 from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 
-_SAVED, _CLIPS = ".safetensors", (".wav", ".flac", ".mp3", ".ogg")
+_SAVED = ".safetensors"
 _MOST_BYTES = 200  # of a name, so that a file can have it
 _NAME = re.compile(r"\w[\w .-]{0,63}")
 
@@ -23,7 +23,7 @@ class VoiceFolder:
 
     def __init__(self, folder: Path | None):
         self._folder = folder
-        self._made: dict[Path, tuple[float, Voice]] = {}  # with the file's time
+        self._made: dict[Path, tuple[list[int], Voice]] = {}  # with the file's stamp
 
     def names(self) -> list[str]:
         """Of all there are now."""
@@ -42,8 +42,8 @@ class VoiceFolder:
 
     def kept(self, path: Path) -> Voice | None:
         """The voice of a file, if it is a saved one or has been made before and not changed since."""
-        changed, voice = self._made.get(path, (None, None))
-        if voice is not None and changed == path.stat().st_mtime:
+        stamp, voice = self._made.get(path, (None, None))
+        if voice is not None and stamp == file_stamp(path):
             return voice
         if path.suffix == _SAVED:
             self.keep(path, voice := Voice.load(path))
@@ -52,7 +52,7 @@ class VoiceFolder:
 
     def keep(self, path: Path, voice: Voice) -> None:
         """What `kept` gives from now on."""
-        self._made[path] = path.stat().st_mtime, voice
+        self._made[path] = file_stamp(path), voice
 
     def add(self, name: str, voice: Voice) -> str:
         """Saves a voice into the folder -> its name. Raises BadCall for a name that is taken or no name of a file."""
@@ -79,15 +79,6 @@ class VoiceFolder:
         found = {}
         for folder in filter(None, (BUILT_IN_CLIPS, self._folder)):
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if path.suffix.lower() in (_SAVED, *_CLIPS):
+                if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES):
                     found[path.stem.casefold()] = path
         return found
-
-
-def transcript_beside(path: Path) -> str:
-    """What a clip says, from the .txt file of the same name; empty where there is none."""
-    text = path.with_suffix(".txt")
-    try:
-        return text.read_text(encoding="utf-8-sig").strip() if text.is_file() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise HiggsError(f"{text} cannot be read ({error}). Save it as UTF-8.") from error

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.config import MOST_TEXT_BYTES
 from ..core.errors import HiggsError
-from ..files.plain_text import decode_text, doubts
-from ..files.whole_file import read_whole
+from ..files.plain_text import read_plain_text
 from ..prompt.cues import CueSheet, read_cues
 from ..prompt.dialogue import Dialogue, read_dialogue
 from ..prompt.pronunciations import Pronunciations, read_pronunciations
@@ -22,34 +20,32 @@ def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], boo
 
     Raises HiggsError for a file that cannot be read.
     """
-    dialogue = read_dialogue(_read(path), knows_tag=knows_tag)
-    return replace(dialogue, turns=tuple(replace(t, text=said.apply(t.text, t.speaker)) for t in dialogue.turns))
+    text, doubts = _read(path)
+    dialogue = read_dialogue(text, knows_tag=knows_tag)
+    turns = tuple(replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns)
+    return replace(dialogue, turns=turns, warnings=(*dialogue.warnings, *doubts))
 
 
 def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
     """The subtitles in a file; see `read_cues`. Raises HiggsError for a file that cannot be read."""
+    text, doubts = _read(path, "an SRT or VTT file")
     try:
-        data = read_whole(path, MOST_TEXT_BYTES)
-    except OSError as error:
-        raise HiggsError(f"{path} cannot be read ({error}). Choose an SRT or VTT file.") from error
-    try:
-        sheet = read_cues(decode_text(data), anyone=anyone, knows_tag=knows_tag)
+        sheet = read_cues(text, anyone=anyone, knows_tag=knows_tag)
     except HiggsError as error:
         raise HiggsError(f"{path}: {error}") from error
-    return replace(sheet, warnings=(*sheet.warnings, *doubts(data, path.name)))
+    return replace(sheet, warnings=(*sheet.warnings, *doubts))
 
 
 def pronunciations_in(path: Path | None) -> Pronunciations:
     """The list in a file; without one it is empty. Raises HiggsError as `read_pronunciations` does."""
-    return Pronunciations() if path is None else read_pronunciations(_read(path), str(path))
+    return Pronunciations() if path is None else read_pronunciations(_read(path)[0], str(path))
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, kind: str = "a text file") -> tuple[str, tuple[str, ...]]:
     try:
-        text = read_whole(path, MOST_TEXT_BYTES).decode("utf-8-sig")  # Windows begins files with a mark
-        return text.replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise HiggsError(f"{path} cannot be read ({error}). Choose a text file in UTF-8.") from error
+        return read_plain_text(path)
+    except OSError as error:
+        raise HiggsError(f"{path} cannot be read ({error}). Choose {kind}.") from error
 
 
 def print_any_letter() -> None:

@@ -17,9 +17,12 @@ from ..audio.resample import check_rate, resample
 from ..core.config import MOST_CHANNELS, SAMPLE_RATE, ClipParams
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
+from ..files.plain_text import read_plain_text
 
 Wave = torch.Tensor | np.ndarray  # of a clip: [S] or [C, S]
 
+CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+_TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip; the first that is there counts
 BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript in a .txt file
 MIN_CLIP_SECONDS = 1.0
 MAX_CLIP_SECONDS = 30.0  # longer references make cloning unstable, and each second takes 25 positions of the context
@@ -151,3 +154,18 @@ def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
         return mono
     check_rate(sample_rate, "The reference clip")
     return resample(mono, sample_rate, SAMPLE_RATE)
+
+
+def transcript_of(clip: Path) -> tuple[str, str]:
+    """Return (words of a clip, name of the text file beside it that has them), both empty if there is no such file.
+
+    Raises HiggsError for a file that cannot be read.
+    """
+    for suffix in _TRANSCRIPTS:
+        path = clip.with_suffix(suffix)
+        if path.is_file():
+            try:
+                return read_plain_text(path)[0].strip(), path.name
+            except OSError as error:
+                raise HiggsError(f"{path} cannot be read ({error.strerror or error}). Save it again.") from error
+    return "", ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ...engine import KEY_VARIABLE, Address, HiggsError, decode_text, read_addresses
+from ...engine import KEY_VARIABLE, Address, HiggsError, read_addresses, read_plain_text
 from . import folders
 
 PLACE = "higgs_tts"  # below ComfyUI's user folder
@@ -48,7 +48,7 @@ def _servers() -> list[Address]:
 
 def _lines(name: str) -> list[str]:
     try:
-        lines = map(str.strip, decode_text(_list(name).read_bytes()).splitlines())
+        lines = map(str.strip, read_plain_text(_list(name))[0].splitlines())
     except OSError:  # there is no such list
         return []
     return [line for line in lines if line and not line.startswith("#")]

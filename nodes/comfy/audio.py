@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import reprlib
-import wave as wave_format
 from collections.abc import Collection, Mapping
 
-import numpy as np
 import torch
 
-from ...engine import SAMPLE_RATE, HiggsError, SpeechResult, resample
+from ...engine import SAMPLE_RATE, HiggsError, SpeechResult, resample, wav_bytes
 
 _HEADER = 44  # bytes of a WAV file before its samples
 
@@ -81,25 +78,9 @@ def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
 def wav_file(speech: SpeechResult, number: int) -> bytes:
     """One turn as a WAV file: 16 bits, one channel."""
     turn = speech.turns[number]
-    return wav_bytes(speech.wav[turn.start : turn.stop])
+    return wav_bytes(speech.wav[turn.start : turn.stop].detach().float().cpu())
 
 
-def wav_bytes(wav: torch.Tensor) -> bytes:
-    """Samples [S] as a WAV file: 24 kHz, 16 bits, one channel."""
-    file = io.BytesIO()
-    with wave_format.open(file, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(SAMPLE_RATE)
-        out.writeframes(pcm16(wav.detach().float().cpu().numpy()))
-    return file.getvalue()
-
-
-def pcm16(wav: np.ndarray) -> bytes:
-    """Samples [S] float32 in -1..1 as 16-bit little-endian numbers."""
-    return np.rint(wav.clip(-1, 1) * np.float32(32767)).astype("<i2").tobytes()
-
-
-def seconds_of(wav_bytes: int) -> float:
+def seconds_of(size: int) -> float:
     """Of a file as `wav_file` makes it, by its size."""
-    return max(0, wav_bytes - _HEADER) / 2 / SAMPLE_RATE
+    return max(0, size - _HEADER) / 2 / SAMPLE_RATE

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ...engine import DOWNLOADS, EMBEDDED, EMBEDDED_NAME, HiggsError, Match, find_checkpoints, find_in_hf_cache
+from ...engine import (
+    DOWNLOADS,
+    EMBEDDED,
+    EMBEDDED_NAME,
+    HiggsError,
+    Match,
+    file_stamp,
+    find_checkpoints,
+    find_in_hf_cache,
+)
 from ..comfy import folders
 from .saved_names import closest, parts_of
 
@@ -85,6 +94,6 @@ def download_root() -> Path:
 def fingerprint(folder: Path) -> list[list]:
     """[name, bytes, time] of each file of a checkpoint: when it differs, the checkpoint must be loaded again."""
     if folder.is_file():  # a GGUF file
-        return [[folder.name, folder.stat().st_size, folder.stat().st_mtime_ns]]
+        return [[folder.name, *file_stamp(folder)]]
     files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
-    return [[path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    return [[path.relative_to(folder).as_posix(), *file_stamp(path)] for path in files]

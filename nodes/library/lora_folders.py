@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...engine import ADAPTER_SETTINGS, HiggsError, adapter_files
+from ...engine import ADAPTER_SETTINGS, HiggsError, adapter_files, file_stamp
 from ..comfy import folders
 from .saved_names import closest
 
@@ -48,5 +48,4 @@ def find_lora(name: str) -> Path:
 
 def lora_fingerprint(path: Path) -> list[list]:
     """[name, bytes, time] of what is read of a LoRA: when it differs, it must be merged again."""
-    files = [file for file in adapter_files(path) if file.is_file()]
-    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    return [[str(file), *file_stamp(file)] for file in adapter_files(path) if file.is_file()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...engine import HiggsError, decode_text, doubts
+from ...engine import HiggsError, file_stamp, read_plain_text
 from ..comfy.allowed import readable
 
 SUFFIXES = (".srt", ".vtt")
@@ -20,7 +20,7 @@ def subtitle_text(given: str) -> tuple[str, tuple[str, ...]]:
             raise HiggsError(
                 f"there is no file {given.strip()[:80]!r} in ComfyUI's input folder. Put it there, or paste its text."
             )
-        return decode_text(data := path.read_bytes()), doubts(data, path.name)
+        return read_plain_text(path)
     except OSError as error:
         reason = error.strerror or error
         raise HiggsError(f"{given.strip()[:80]!r} cannot be read: {reason}. Paste its text instead.") from error
@@ -28,8 +28,7 @@ def subtitle_text(given: str) -> tuple[str, tuple[str, ...]]:
 
 def fingerprint(given: str) -> list:
     """[bytes, time of the last change] of the file that is named, nothing for a text."""
-    path = _path(given)
-    return [path.stat().st_size, path.stat().st_mtime_ns] if path and path.is_file() else []
+    return file_stamp(_path(given))
 
 
 def _path(given: str) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ...engine import BUILT_IN_CLIPS, HiggsError, VoiceHead, decode_text, read_voice_head
+from ...engine import BUILT_IN_CLIPS, CLIP_SUFFIXES, HiggsError, VoiceHead, file_stamp, read_plain_text, read_voice_head
 from ..comfy import folders
 from ..comfy.portable_names import portable_parts
 from .saved_names import closest, parts_of
@@ -13,7 +13,6 @@ from .saved_names import closest, parts_of
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
 PRONUNCIATIONS = "pronunciations.txt"
 SAVED = ".safetensors"  # a saved voice
-CLIPS = (".wav", ".flac", ".mp3", ".ogg")
 BUILT_IN = "built-in"  # what the names of the pack's clips begin with
 UPLOADED = "input"  # what the names of clips in ComfyUI's input folder begin with
 
@@ -25,7 +24,7 @@ def voices() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
         for path in sorted(folders.files_below(root)):
-            if path.suffix.lower() in (SAVED, *CLIPS) and is_voice(path):
+            if path.suffix.lower() in (SAVED, *CLIP_SUFFIXES) and is_voice(path):
                 files.setdefault(path.relative_to(root).as_posix(), path)
     built_in = {f"{BUILT_IN}/{path.name}": path for path in built_in_voices()}
     return {**dict(sorted(files.items(), key=lambda item: item[0].lower())), **built_in}
@@ -33,18 +32,13 @@ def voices() -> dict[str, Path]:
 
 def choices() -> dict[str, Path]:
     """As `voices`, and the clips in ComfyUI's input folder, where uploads land. No script names these."""
-    uploaded = folders.files_in_input(CLIPS)
+    uploaded = folders.files_in_input(CLIP_SUFFIXES)
     return {**voices(), **{f"{UPLOADED}/{name}": path for name, path in uploaded.items()}}
 
 
 def is_voice(path: Path) -> bool:
     """Whether a file is a voice by its head; LoRAs and damaged files in the folder are not. Clips count as they are."""
-    return path.suffix.lower() != SAVED or _head(path, *fingerprint_of(path)) is not None
-
-
-def fingerprint_of(path: Path) -> tuple:
-    """(bytes, time of the last change), or nothing where there is no such file."""
-    return (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else ()
+    return path.suffix.lower() != SAVED or _head(path, *file_stamp(path)) is not None
 
 
 @functools.lru_cache(4096)
@@ -102,7 +96,7 @@ def listed_pronunciations() -> str:
     for root in folders.registered(FOLDER):
         path = root / PRONUNCIATIONS
         if path.is_file():
-            return decode_text(path.read_bytes())
+            return read_plain_text(path)[0]
     return ""
 
 

@@ -15,8 +15,7 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
-from ...engine import FRAME_RATE, SAMPLE_RATE
-from ..comfy.audio import pcm16
+from ...engine import FRAME_RATE, SAMPLE_RATE, pcm_bytes
 
 FRAME = SAMPLE_RATE // FRAME_RATE  # samples that one number of the outline stands for
 SPEAKING, COMPLETE, STOPPED = "speaking", "complete", "stopped"
@@ -160,7 +159,7 @@ class LiveSound:
         )
 
     def _append(self, wav: np.ndarray):
-        data = pcm16(wav)
+        data = pcm_bytes(torch.from_numpy(wav))
         self._file.seek(self._size)
         self._file.write(data)
         self._file.flush()
@@ -186,7 +185,7 @@ class LiveSound:
     def _complete(self, wav: np.ndarray):
         digest = hashlib.blake2b()
         for start in range(0, len(wav), _STRETCH):
-            digest.update(pcm16(wav[start : start + _STRETCH]))
+            digest.update(pcm_bytes(torch.from_numpy(wav[start : start + _STRETCH])))
         if digest.digest() != self._digest.digest():
             self.revision += 1
             self._clear()

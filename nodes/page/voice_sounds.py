@@ -14,14 +14,15 @@ from ...engine import (
     VoiceHead,
     clip_seconds,
     codec_of,
+    file_stamp,
     read_voice_head,
+    transcript_of,
     voice_sound,
+    wav_bytes,
 )
-from ..comfy.audio import wav_bytes
 from ..library.checkpoint_folders import AUTO, checkpoints, find_checkpoint
 from ..library.checkpoint_folders import fingerprint as files_of
-from ..library.transcripts import transcript_of
-from ..library.voice_folders import SAVED, choices, find_voice, fingerprint_of
+from ..library.voice_folders import SAVED, choices, find_voice
 
 _SHOWN = 80  # characters of a transcript
 _KEPT = 16  # decoded voices
@@ -38,7 +39,7 @@ def listed(model: str) -> list[dict]:
 
 
 def _told(name: str, path: Path, codec: str) -> dict:
-    head, problem = _head(path, *fingerprint_of(path))
+    head, problem = _head(path, *file_stamp(path))
     problem = problem or _misfit(path, head, codec)
     transcript = head.transcript if path.suffix.lower() == SAVED else transcript_of(path)[0]
     transcript = " ".join((transcript or "").split())
@@ -76,7 +77,7 @@ def sound_of(name: str) -> tuple[bytes, str]:
     path = find_voice(name)
     if path.suffix.lower() != SAVED:
         return path.read_bytes(), mimetypes.guess_type(path.name)[0] or "audio/wav"
-    return _decoded(path, *fingerprint_of(path)), "audio/wav"
+    return _decoded(path, *file_stamp(path)), "audio/wav"
 
 
 @functools.lru_cache(_KEPT)

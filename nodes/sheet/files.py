@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ...engine import FileList, HiggsError, LinesRow, write_file
+from ...engine import FileList, HiggsError, LinesRow, file_stamp, write_file
 from ..comfy.portable_names import portable_parts
 
 LIST = "lines.json"
@@ -31,7 +31,7 @@ def subtitles_of(file: str) -> str:
 def look(folder: Path) -> list:
     """[name, bytes, time] of lines.json and each file that it lists: differs where one of them has gone or changed."""
     names = [LIST, *LineFiles(folder).listed]
-    return [[name, *_stat(folder / name)] for name in names]
+    return [[name, *file_stamp(folder / name)] for name in names]
 
 
 class LineFiles(FileList):
@@ -58,8 +58,3 @@ class LineFiles(FileList):
                 self.listed[file] = fingerprint, len(data)
         finally:
             self.write()
-
-
-def _stat(path: Path) -> list[int]:
-    """[bytes, time of the last change], or nothing where there is no such file."""
-    return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []

@@ -3,8 +3,9 @@
 import os
 
 import pytest
+from higgs_tts.engine import Pronunciations
 from higgs_tts.engine.__main__ import main
-from higgs_tts.engine.tools.text_files import pronunciations_in
+from higgs_tts.engine.tools.text_files import dialogue_in, pronunciations_in
 
 
 @pytest.mark.parametrize("option", [["--srt-in"], ["Hello.", "--pronunciations"]])
@@ -26,3 +27,11 @@ def test_what_is_no_text_file_is_refused(tmp_path, option, capsys):
 def test_lines_end_as_windows_ends_them(tmp_path):
     (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbfNguyen = Win\r\nLeicester = Lester\r\n")
     assert pronunciations_in(tmp_path / "list.txt").apply("Nguyen in Leicester") == "Win in Lester"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_a_script_may_have_any_encoding(tmp_path, encoding):
+    (tmp_path / "script.txt").write_bytes("Anna: Grüße!\r\nTom: Hallo.\r\n".encode(encoding))
+    dialogue = dialogue_in(tmp_path / "script.txt", Pronunciations(), knows_tag=lambda tag: True)
+    assert [(turn.speaker, turn.text) for turn in dialogue.turns] == [("Anna", "Grüße!"), ("Tom", "Hallo.")]
+    assert any("read as Windows-1252" in warning for warning in dialogue.warnings) == (encoding == "cp1252")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import io
 import json
-import wave
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -181,13 +179,9 @@ def _voice_fields(voice: Voice, transcript: str) -> dict[str, str]:
         return {"voice": voice.name}
     least = round(MIN_CLIP_SECONDS * FRAME_RATE)  # a first chunk may be shorter than servers take clips
     frames = torch.nn.functional.pad(voice.codes, (0, 0, 0, max(0, least - len(voice.codes))))
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(SAMPLE_RATE)
-        out.writeframes(frames.reshape(-1).numpy().astype("<i2").tobytes())
-    clip = {"ref_audio": f"data:audio/wav;base64,{base64.b64encode(file.getvalue()).decode()}"}
+    clip = {
+        "ref_audio": f"data:audio/wav;base64,{base64.b64encode(pcm.wav_bytes(frames.reshape(-1).to(torch.int16))).decode()}"
+    }
     return clip | ({"ref_text": transcript} if transcript else {})
 
 

@@ -158,7 +158,7 @@ def test_a_full_disk_ends_the_sound_and_not_the_speech(live, sound, monkeypatch)
     def full(data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(live, "pcm16", full)
+    monkeypatch.setattr(live, "pcm_bytes", full)
     sound.hear(wave(960))
     told = sound.settled()
     assert told["state"] == "stopped" and sound.read(0, 0, 960) == as_sent(wave(960))

@@ -124,7 +124,7 @@ def test_a_temp_folder_that_fills_up_is_told(server, ask, speak, load_module, mo
         raise OSError(28, "No space left on device")
 
     listen(ask, "me")
-    monkeypatch.setattr(load_module("page.live_sound"), "pcm16", full)
+    monkeypatch.setattr(load_module("page.live_sound"), "pcm_bytes", full)
     _, info, *_ = speak()
     told = ask("runs/{run}", run=server.sent[0][1]["id"], version=-1).data
     assert "(No space left on device)" in told["problem"] and f"Warning: {told['problem']}" in info

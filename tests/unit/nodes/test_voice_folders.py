@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from higgs_tts.engine import HiggsError
+from higgs_tts.engine import HiggsError, transcript_of
 
 
 @pytest.fixture
@@ -11,12 +11,7 @@ def folders(load_module):
     return load_module("library.voice_folders")
 
 
-@pytest.fixture
-def transcript_of(load_module):
-    return load_module("library.transcripts").transcript_of
-
-
-def test_voices_with_and_without_a_transcript_are_listed(folders, transcript_of, library):
+def test_voices_with_and_without_a_transcript_are_listed(folders, library):
     names = list(folders.voices())
     assert names[:4] == ["a.mp3", "b.wav", "d.safetensors", "team/c.flac"]
     assert names[4:] and all(name.startswith("built-in/") and name.endswith(".flac") for name in names[4:])
@@ -50,7 +45,7 @@ def test_no_voice_is_taken_for_another(folders, library):
         folders.find_voice("other/anna.wav")
 
 
-def test_built_in_voices_have_transcripts_and_stand_in_for_nobody(folders, transcript_of, library):
+def test_built_in_voices_have_transcripts_and_stand_in_for_nobody(folders, library):
     built_in = [name for name in folders.voices() if name.startswith("built-in/")]
     for name in built_in:
         path = folders.find_voice(name)
