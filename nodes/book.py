@@ -14,7 +14,6 @@ from comfy_api.latest import io
 from ..engine import (
     BOOK_FORMATS,
     BOOK_SUFFIXES,
-    VERSION,
     Book,
     BookProgress,
     BookReport,
@@ -36,6 +35,7 @@ from ..engine import said_as as spelled
 from . import voice_files
 from .comfy import folders, progress_text, types, widgets
 from .comfy.exit_guard import is_exiting
+from .comfy.info import info
 from .comfy.linked import check_linked
 from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors
@@ -49,7 +49,6 @@ from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_
 NAME = "Higgs Book"
 FOLDER, TITLE = "book", "Book"
 OWN_TEXT = "the text below"
-TOLD = 8  # chunks that were spoken again, in the report
 BAR_STEPS = 1000
 TEXT = """# The Lighthouse
 
@@ -272,15 +271,15 @@ def _teller(node_id: str):
 def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
     count, spoken = len(book.chapters), sum(file.made for file in report.files)
     chapters = f"{count} {'chapter' if count == 1 else 'chapters'}"
-    told = [f"{chapters}, {duration(report.seconds)} of speech in {report.folder}, made in {duration(report.elapsed)}."]
-    told += [f"Left out: {', '.join(book.left_out)}."] if book.left_out else []
-    told += [f"Warning: {warning}" for warning in (*model.model.warnings, *report.warnings)]
-    told += [f"{file.name}: {duration(file.seconds)}, {'made' if file.made else 'unchanged'}" for file in report.files]
-    again = [f"Spoken again: {chunk}." for chunk in report.spoken_again]
-    told += again[:TOLD] + ([f"Spoken again: {len(again) - TOLD} more chunks."] if len(again) > TOLD else [])
-    details = f"{report.frames} frames spoken, {report.reused} chunks reused, {spoken} files written"
-    told += [f"Model: {model.model.label}", f"Details: {details}. Backend: {report.how}. Higgs TTS {VERSION}"]
-    return "\n".join(told)
+    made = f"{chapters}, {duration(report.seconds)} of speech in {report.folder}, made in {duration(report.elapsed)}."
+    return info(
+        [made, *([f"Left out: {', '.join(book.left_out)}."] if book.left_out else [])],
+        (*model.model.warnings, *report.warnings),
+        report.spoken_again,
+        [f"{file.name}: {duration(file.seconds)}, {'made' if file.made else 'unchanged'}" for file in report.files],
+        model.model.label,
+        f"{report.frames} frames spoken, {report.reused} chunks reused, {spoken} files written. Backend: {report.how}.",
+    )
 
 
 def _look(folder: Path) -> list:

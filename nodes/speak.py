@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TypeVar
 
@@ -11,12 +11,10 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..engine import (
-    VERSION,
     CueSpeech,
     HiggsError,
     Listener,
     Pronunciations,
-    Retaken,
     SamplingParams,
     SpeechResult,
     Voice,
@@ -27,6 +25,7 @@ from ..engine import (
 )
 from .comfy import audio, progress_text, types, widgets
 from .comfy.exit_guard import is_exiting
+from .comfy.info import info
 from .comfy.linked import check_linked
 from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors
@@ -36,7 +35,6 @@ from .page import events
 
 NAME = "Higgs Speak"
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)
-_TOLD = 8  # chunks that were spoken again, in the info output
 PARAGRAPH_GAP = 0.6  # seconds, of a new node
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
 
@@ -167,31 +165,19 @@ def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> 
 
 
 def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *more: str) -> str:
-    """The info output: what came of it, warnings, lines of the node's own, the model, and a line for engineers."""
+    """Return the info output of one speech; `more` are the node's own lines."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     chunks += f" ({speech.reused} reused)" if speech.reused else ""
-    return "\n".join(
-        [
-            f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {outcome}",
-            *(f"Warning: {warning}" for warning in (*warnings, *speech.warnings)),
-            *told_again(speech.spoken_again),
-            *more,
-            f"Model: {model}",
-            f"Details: {speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}. "
-            f"{_peak(speech)}Higgs TTS {VERSION}",
-        ]
+    peak = f" Peak memory: {speech.peak_bytes / 1e9:.1f} GB." if speech.peak_bytes else ""
+    return info(
+        [f"{duration(speech.seconds)} of speech in {duration(speech.elapsed)}{_pace(speech)}. {outcome}"],
+        (*warnings, *speech.warnings),
+        speech.spoken_again,
+        more,
+        model,
+        f"{speech.frames} frames{chunks}, {speech.frames_per_second:.0f} frames/s. Backend: {speech.how}.{peak}",
     )
-
-
-def _peak(speech: SpeechResult) -> str:
-    return f"Peak memory: {speech.peak_bytes / 1e9:.1f} GB. " if speech.peak_bytes else ""
-
-
-def told_again(chunks: Iterable[Retaken]) -> list[str]:
-    """What was wrong with chunks that were spoken again."""
-    told = [f"Spoken again: {chunk}." for chunk in chunks]
-    return told if len(told) <= _TOLD else [*told[:_TOLD], f"Spoken again: {len(told) - _TOLD} more chunks."]
 
 
 def _pace(speech: SpeechResult) -> str:

@@ -11,7 +11,6 @@ import torch
 from comfy_api.latest import io
 
 from ..engine import (
-    VERSION,
     CueParams,
     CueSheet,
     CueSpeech,
@@ -29,6 +28,7 @@ from ..engine import (
 )
 from . import voice, voice_files
 from .comfy import audio, types, widgets
+from .comfy.info import info
 from .comfy.linked import check_linked
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
@@ -36,7 +36,7 @@ from .comfy.remote_model import AnyModel
 from .library.subtitle_files import SUFFIXES, fingerprint, subtitle_text
 from .library.voice_folders import listed_pronunciations, voice_called
 from .page import events
-from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, told_again, with_bar
+from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
 
 NAME = "Higgs Subtitles"
@@ -184,24 +184,17 @@ def _read(
     return sheet, in_turn(sheet.speakers, sockets)
 
 
-def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, told: Sequence[str]) -> str:
-    """The info output, in the order of the other nodes'."""
+def _describe(speech: CueSpeech, model: AnyModel, sheet: CueSheet, lines: Sequence[str]) -> str:
     elapsed = sum(part.elapsed for part in speech.parts)
-    again = [chunk for part in speech.parts for chunk in part.spoken_again]
-    warnings = (*model.model.warnings, *sheet.warnings, *speech.warnings)
     speakers = ", ".join(f"{number} {name or '(no name)'}" for number, name in enumerate(sheet.speakers, 1))
     chunks, reused = (sum(getattr(part, name) for part in speech.parts) for name in ("chunks", "reused"))
-    return "\n".join(
-        [
-            f"{cue_summary(speech)} {duration(speech.seconds)}, spoken in {duration(elapsed)}.",
-            *(f"Warning: {warning}" for warning in warnings),
-            *told_again(again),
-            *told,
-            f"Speakers: {speakers}",
-            f"Model: {model.model.label}",
-            f"Details: {speech.frames} frames, {chunks} chunks ({reused} reused). Backend: {speech.parts[0].how}. "
-            f"Higgs TTS {VERSION}",
-        ]
+    return info(
+        [f"{cue_summary(speech)} {duration(speech.seconds)}, spoken in {duration(elapsed)}."],
+        (*model.model.warnings, *sheet.warnings, *speech.warnings),
+        [chunk for part in speech.parts for chunk in part.spoken_again],
+        [*lines, f"Speakers: {speakers}"],
+        model.model.label,
+        f"{speech.frames} frames, {chunks} chunks ({reused} reused). Backend: {speech.parts[0].how}.",
     )
 
 

@@ -179,9 +179,8 @@ def _voice_fields(voice: Voice, transcript: str) -> dict[str, str]:
         return {"voice": voice.name}
     least = round(MIN_CLIP_SECONDS * FRAME_RATE)  # a first chunk may be shorter than servers take clips
     frames = torch.nn.functional.pad(voice.codes, (0, 0, 0, max(0, least - len(voice.codes))))
-    clip = {
-        "ref_audio": f"data:audio/wav;base64,{base64.b64encode(pcm.wav_bytes(frames.reshape(-1).to(torch.int16))).decode()}"
-    }
+    data = base64.b64encode(pcm.wav_bytes(frames.reshape(-1).to(torch.int16))).decode()
+    clip = {"ref_audio": f"data:audio/wav;base64,{data}"}
     return clip | ({"ref_text": transcript} if transcript else {})
 
 

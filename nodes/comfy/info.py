@@ -1,0 +1,25 @@
+"""The info output of nodes that speak: the same lines in the same order everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...engine import VERSION, Retaken
+
+_MOST_RETRIES = 8  # lines about retries
+
+
+def info(
+    outcome: Iterable[str],
+    warnings: Iterable[str],
+    retries: Iterable[Retaken],
+    lines: Iterable[str],
+    model: str,
+    details: str,
+) -> str:
+    """Join what was made, warnings, retries, the node's own lines, the model, and a line for engineers."""
+    again = [f"Spoken again: {chunk}." for chunk in retries]
+    if len(again) > _MOST_RETRIES:
+        again = [*again[:_MOST_RETRIES], f"Spoken again: {len(again) - _MOST_RETRIES} more chunks."]
+    told = [*outcome, *(f"Warning: {warning}" for warning in warnings), *again, *lines]
+    return "\n".join([*told, f"Model: {model}", f"Details: {details} Higgs TTS {VERSION}"])
