@@ -180,7 +180,7 @@ def narrate(args: argparse.Namespace) -> int:
 
 
 def _narrator(args: argparse.Namespace) -> Engine | Engines | Cluster:
-    """What speaks a book: this machine's device, or the workers of a Ray cluster."""
+    """Open the engine that speaks a book: this machine's device, or the workers of a Ray cluster."""
     if args.ray is None and not args.ray_actors:
         return engine_of(_engine_config(args))
     import_optional("ray", "remote")  # one sentence where it is missing
@@ -213,7 +213,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """What a checkpoint folder holds; exit code 1 when something in it must be repaired."""
+    """Print what a checkpoint folder holds; exit code 1 if it needs repair."""
     report = examine(Path(args.folder))
     print(json.dumps(report.as_dict(), indent=2) if args.json else report.as_text())
     return 1 if report.problems else 0
@@ -289,7 +289,7 @@ def _voice(engine: SpeechAPI, path: str, transcript: str | None) -> Voice:
 def _dialogue(
     engine: SpeechAPI, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
 ) -> Callable[..., SpeechResult]:
-    """What speaks a script, with the voices that its head names: files, looked for beside the script."""
+    """Return the call that speaks a script, with the voice files that its head names, beside the script."""
     dialogue = dialogue_in(path, said, engine.knows_tag)
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)

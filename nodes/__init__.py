@@ -1,4 +1,4 @@
-"""The one list of nodes, and the check that this ComfyUI is new enough for them. Knows nothing of what they do."""
+"""The one list of nodes, and the check that this ComfyUI is new enough for them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ log = logging.getLogger("higgs_tts")
 
 
 def is_new_enough() -> bool:
-    """Whether this ComfyUI has what came with 0.14. Asked of the interface: forks number themselves as they like."""
+    """True if this ComfyUI has what came with 0.14. Asked of the interface: forks number themselves as they like."""
     return hasattr(io, "NodeReplace")
 
 
 class HiggsExtension(ComfyExtension):
-    """What ComfyUI asks for our nodes."""
+    """Extension that ComfyUI asks for the nodes."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         if not is_new_enough():

@@ -1,4 +1,4 @@
-"""HiggsTTSBook: a book becomes a folder of sound files, and goes on where it was stopped. Knows no tensor."""
+"""HiggsTTSBook: a book becomes a folder of sound files, and goes on where it was stopped."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _script_in(path: Path) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _teller(node_id: str):
-    """What shows how far the book is, and stops it when asked to."""
+    """Return the progress callback, which also stops the book on request."""
     bar, shown = comfy.utils.ProgressBar(BAR_STEPS), ""
 
     def on_progress(progress: BookProgress) -> None:

@@ -1,4 +1,4 @@
-"""HiggsTTSDialogue: a script and its voices become AUDIO, all turns together. Knows no tensor."""
+"""HiggsTTSDialogue: a script and its voices become AUDIO, all turns together."""
 
 from __future__ import annotations
 

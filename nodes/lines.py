@@ -1,4 +1,4 @@
-"""HiggsTTSLines: rows of text become sound files, all together, and only those that have changed. Knows no tensor."""
+"""HiggsTTSLines: rows of text become sound files, all together, and only those that have changed."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None,
 
 
 def _is_there(files: LineFiles, take: LineTake, subtitles: bool) -> bool:
-    """Whether a take lies in the folder, with subtitles where these are asked for."""
+    """True if a take lies in the folder, with subtitles where these are asked for."""
     wanted = [take.file, *([subtitles_of(take.file)] if subtitles else [])]
     return all(files.has(file, take.fingerprint) for file in wanted)
 

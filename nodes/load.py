@@ -70,7 +70,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, model: str | None, **settings: object) -> list:
-        """What it takes, and the files' sizes and times. A download is pinned, so its name is enough."""
+        """Inputs, and the files' sizes and times. A download is pinned, so its name is enough."""
         if model is None or model.startswith(DOWNLOAD):  # a linked name is None here
             return [model]
         found = find_checkpoint(model)
@@ -106,7 +106,7 @@ def download(choice: str, node_id: str) -> Path:
 
 
 def show_download(fetch: Callable[[Callable[[float, str], None]], Path], node_id: str) -> Path:
-    """What `fetch(on_progress)` returns, with the node's progress bar, and below it "x of y GB".
+    """Return fetch(on_progress), with the node's progress bar and "x of y GB" below it.
 
     Raises HiggsError, or ComfyUI's interrupt.
     """

@@ -1,4 +1,4 @@
-"""HiggsTTSSpeak: text, and a voice if there is one, become AUDIO. Knows no tensor and no file."""
+"""HiggsTTSSpeak: text, and a voice if there is one, become AUDIO."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def sampling_inputs(new_seeds: bool = True) -> list[io.Input]:
 
 
 def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
-    """What few people change. paragraphs: whether the text may have any."""
+    """Advanced inputs. paragraphs: True if the text may have paragraphs."""
     gap = widgets.number(
         SamplingParams,
         "paragraph_gap",

@@ -1,4 +1,4 @@
-"""Which of several speakers has which voice, and the inputs that nodes for several speakers share. Knows no text."""
+"""Which of several speakers has which voice, and the inputs that nodes for several speakers share."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, 
 
 
 def voice_doubts(sockets: Mapping[str, Voice], given: Mapping[str, Voice]) -> tuple[str, ...]:
-    """What may be meant otherwise of connected voices, a sentence each. given: speaker -> voice, of all who speak."""
+    """Sentences on connected voices that may be meant otherwise. given: voice by speaker, of all speakers."""
     used = set(map(id, given.values()))
     unused = [
         f"{number} ({voice.name})" if voice.name else number

@@ -1,4 +1,4 @@
-"""HiggsTTSTranscribe: what is said in a clip, for Higgs Voice. Knows no tensor."""
+"""HiggsTTSTranscribe: what is said in a clip, for Higgs Voice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HiggsTTSVoice: a reference clip and what is said in it become a HIGGS_TTS_VOICE. Knows no file."""
+"""HiggsTTSVoice: a reference clip and what is said in it become a HIGGS_TTS_VOICE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HiggsTTSSaveVoice and HiggsTTSLoadVoice: voices to and from models/voices. Knows no layout of a saved voice."""
+"""HiggsTTSSaveVoice and HiggsTTSLoadVoice: voices to and from models/voices."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def fingerprint(path: Path) -> list:
 
 
 def _is_saved_in(path: Path, voice: Voice) -> bool:
-    """Whether the file is this voice already. One that cannot be read is another."""
+    """True if the file is this voice already. One that cannot be read is another."""
     try:
         held = Voice.load(path)
     except HiggsError:

@@ -1,1 +1,1 @@
-"""Sound after it was spoken: levels, loudness, joins. Knows no model."""
+"""Sound after it was spoken: levels, loudness, joins."""

@@ -44,7 +44,7 @@ class Assembly:
         self.spans.append((at, at + len(spoken)))
 
     def restart(self) -> None:
-        """What was streamed of the next chunk is void, and its listener begins it anew."""
+        """Void what was streamed of the next chunk; its listener starts it again."""
         self._heard = self._length
 
     def finish(self) -> torch.Tensor:
@@ -56,7 +56,7 @@ class Assembly:
 
     @property
     def was_heard(self) -> bool:
-        """Whether something of the next chunk has been heard."""
+        """True if part of the next chunk has been heard."""
         return self._heard > self._length
 
     def _add(self, *wavs: torch.Tensor):
@@ -76,7 +76,7 @@ class Assembly:
         return _silence(self._silences[len(self.spans)])
 
     def _follows(self) -> bool:
-        """Whether anything comes after the next chunk."""
+        """True if anything follows the next chunk."""
         return len(self.spans) + 2 < len(self._silences) or self._silences[-1] is not None
 
     def _edges(self, wav: torch.Tensor) -> tuple[int, int]:

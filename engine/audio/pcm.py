@@ -37,7 +37,7 @@ def wav_bytes(wav: torch.Tensor) -> bytes:
 
 
 def is_sound(codes: torch.Tensor) -> bool:
-    """Whether codes [T, K] are samples."""
+    """True if codes [T, K] are samples."""
     return codes.shape[1] == FRAME_SAMPLES
 
 
@@ -48,5 +48,5 @@ def to_frames(wav: torch.Tensor) -> torch.Tensor:
 
 
 def to_wav(frames: torch.Tensor) -> torch.Tensor:
-    """What `to_frames` made -> [n] float32."""
+    """Samples [n] float32 of frames made by `to_frames`."""
     return frames.reshape(-1).float().div_(HIGHEST).clamp_(-1.0, 1.0)

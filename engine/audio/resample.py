@@ -1,4 +1,4 @@
-"""Resampling by a windowed sinc, as torchaudio.functional.resample does it by default. Knows nothing of clips.
+"""Resampling by a windowed sinc, as torchaudio.functional.resample does it by default.
 
 The published encoders heard clips resampled by torchaudio, and a clip's codes depend on the last bits of it. Held equal
 to torchaudio's values in tests. Algorithm: J. O. Smith, "Digital Audio Resampling", with a Hann window of six

@@ -1,4 +1,4 @@
-"""A book as it is to be read aloud: chapters of turns. Knows no file."""
+"""A book as it is to be read aloud: chapters of turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chapter's sound and subtitles while they are written. Knows no model."""
+"""A chapter's sound and subtitles while they are written."""
 
 from __future__ import annotations
 

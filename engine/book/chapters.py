@@ -1,4 +1,4 @@
-"""What chapters become: names of files, what each is made of, which turns are spoken together. Reads no disk."""
+"""Plan of a book's chapters: file names, fingerprints, and which turns are spoken together. Reads no disk."""
 
 from __future__ import annotations
 

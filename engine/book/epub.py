@@ -39,7 +39,7 @@ _LEFT_OUT = {  # documents that nobody wants to hear, by what they say they are
 
 @dataclass(frozen=True)
 class _Package:
-    """What the package file says."""
+    """Contents of the package file."""
 
     title: str
     author: str

@@ -100,14 +100,14 @@ def _level(line: str) -> int:
 
 
 def _title(line: str) -> str:
-    """What a heading says, without the # before it and behind it."""
+    """Text of a heading, without the # before and after it."""
     title = line.strip(" ").lstrip("#").strip()
     bare = title.rstrip("#")
     return bare if bare[-1:].isspace() else title
 
 
 def _is_rule(line: str) -> bool:
-    """Whether a line is three or more of one sign, with blanks between them as one likes."""
+    """True if a line is three or more of one sign, with blanks between them as one likes."""
     signs = "".join(line.split())
     begins = line[:4].lstrip(" ")[:1]  # at most three blanks before it
     return len(signs) > 2 and signs[0] in "*-_" and signs[0] == begins and not signs.strip(begins)

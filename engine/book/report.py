@@ -1,4 +1,4 @@
-"""What speaks a book, and what it tells of it: progress, and what became of the book. Knows no file's content."""
+"""Narrator protocol, progress and result of a book."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..voice.voice import Voice
 
 
 class Narrator(Protocol):
-    """What speaks: an engine, or several."""
+    """One or several engines, as narration uses them."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -60,7 +60,7 @@ class BookFile:
 
 @dataclass(frozen=True)
 class BookReport:
-    """What became of a book."""
+    """Result of narrating a book."""
 
     folder: Path
     files: tuple[BookFile, ...]

@@ -25,7 +25,7 @@ _BLOCK = SAMPLE_RATE * 10  # samples that are read at a time
 
 @dataclass(frozen=True)
 class Tags:
-    """What a player shows. Empty ones are left out."""
+    """Tags that a player shows. Empty ones are left out."""
 
     title: str
     album: str = ""
@@ -85,7 +85,7 @@ def seconds_of(path: Path) -> float:
 
 
 def opens(path: Path) -> bool:
-    """Whether sound can be read from a file that was written here, at the end of a lossless one too."""
+    """True if a file written here can be read, up to its end if it is lossless."""
     if path.suffix[1:] in LOSSLESS:
         try:
             return len(import_optional("soundfile", "read")(path, start=-1)[0]) > 0

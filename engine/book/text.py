@@ -54,7 +54,7 @@ def read_text(text: str, title: str) -> Book:
 
 
 def is_heading(block: str) -> bool:
-    """Whether a paragraph, or a line, is the heading of a chapter."""
+    """True if a paragraph, or a line, is the heading of a chapter."""
     block = block.strip()
     if len(block) > 2 * _MOST_CHARACTERS or len(block := without_low_lines(block)) > _MOST_CHARACTERS:
         return False

@@ -1,4 +1,4 @@
-"""What an EPUB's documents say: paragraphs, headings, where links may point, and the links of its contents."""
+"""Documents of an EPUB: paragraphs, headings, link targets, and the links of its table of contents."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _Paragraphs(_XHTMLReader):
             self._said.append(" ".join(text.split("\n")))
 
     def end_paragraph(self) -> None:
-        """What was said so far is a paragraph."""
+        """Close the current paragraph."""
         lines = [" ".join(line.split()) for line in "".join(self._said).split("\n")]
         self._said = []
         if text := "\n".join(filter(None, lines)):

@@ -49,7 +49,7 @@ _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # values of 
 
 @dataclass(frozen=True)
 class Change:
-    """What one adapter does to one tensor of the talker."""
+    """Change that one adapter makes to one tensor of the talker."""
 
     file: TensorFile
     # Of "A" and "B", of "embedding_A" and "embedding_B", or of the "whole"; with "magnitude_vector" where it is DoRA.
@@ -79,7 +79,7 @@ class Change:
             target[rows] = wide
 
     def misfit(self, source: Source) -> str:
-        """What is wrong with its shapes for that tensor; empty where they fit."""
+        """Problem with its shapes for that tensor; empty if they fit."""
         if self.keys.keys() not in _WHOLE:
             return f"{' and '.join(self.keys.values())} alone does not say what to change"
         shapes = {part: self.file.shapes[key] for part, key in self.keys.items()}
@@ -103,13 +103,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Adapters:
-    """What the chosen adapters change, by the names of the layout's tables, each in the order in which it is merged."""
+    """Changes of the chosen adapters by the layout's table names, each in merge order."""
 
     changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def of(self, sources: Sequence[Source], target: torch.Tensor) -> Callable[[], None] | None:
-        """What merges into `target`, which will hold the `sources` one below the other; None: nothing changes it."""
+        """Return the function that merges into `target`, the stacked `sources`; None if nothing changes it."""
         parts = target.split([source.shape[0] for source in sources])
         work = [
             (change, part)

@@ -18,7 +18,7 @@ class Repo:
 
 @dataclass(frozen=True)
 class Download:
-    """What one choice of the download list fetches."""
+    """Files that one entry of the download list fetches."""
 
     folder: str  # made under the folder the user chose
     family: str
@@ -27,7 +27,7 @@ class Download:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its folder may be called: ours, and the last part of each name the repository had."""
+        """Possible names of its folder: ours, and the last part of each name the repository has had."""
         return (self.folder, *(name.rpartition("/")[2] for name in (self.talker.id, *self.talker.former)))
 
     @property

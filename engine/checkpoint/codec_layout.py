@@ -91,7 +91,7 @@ _WIDEST, _MOST_LAYERS = 1 << 16, 96  # of HuBERT; the published one has 12, of 3
 
 
 def looks_like_codec(names: Iterable[str]) -> bool:
-    """Whether tensors of these names, prefixes stripped, are meant as a codec, old or new."""
+    """True if tensors of these names, prefixes stripped, form a codec, old or new."""
     return any(name.startswith(("acoustic_decoder.", "decoder_2.model.")) for name in names)
 
 

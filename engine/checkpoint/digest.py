@@ -1,4 +1,4 @@
-"""What stands for a checkpoint's contents, wherever it lies. Reads samples of the files: all of them takes seconds."""
+"""Digest of a checkpoint's contents, wherever it lies. Reads samples of the files: reading all takes seconds."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Match:
 
 
 def missing_parts(folder: Path) -> list[str]:
-    """What a talker's folder or GGUF file lacks, each in a sentence; empty when it has all. Reads no weights."""
+    """Sentences on what a talker's folder or GGUF file lacks; empty if it is complete. Reads no weights."""
     lacks = [f"{name} is missing." for name in (CONFIG, TOKENIZER) if not has_file(side_file(folder, name))]
     if is_gguf(folder):
         return lacks

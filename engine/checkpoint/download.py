@@ -55,7 +55,7 @@ def download_repo(repo: Repo, folder: Path, on_progress: Callable[[float, str], 
 
 
 def _is_whole(folder: Path, download: Download) -> bool:
-    """Whether what `download` fetches is there and its files can be opened: a damaged one is to be fetched again."""
+    """True if all files that `download` fetches exist and open; a damaged file must be fetched again."""
     try:
         if missing_parts(folder):
             return False

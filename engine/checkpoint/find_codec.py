@@ -111,7 +111,7 @@ def _codec_places(folder: Path, codec_folder: Path | None) -> Iterable[Path]:
 
 
 def _named_codec(folder: Path) -> str | None:
-    """What processor_config.json calls the codec: a repository's name or a path."""
+    """Codec named by processor_config.json: a repository or a path."""
     path = folder / "processor_config.json"
     entry = read_json(path).get("audio_tokenizer") if path.is_file() else None
     if isinstance(entry, dict):

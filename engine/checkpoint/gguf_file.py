@@ -131,7 +131,7 @@ def side_file(place: Path, name: str) -> Path:
 
 
 def has_file(path: Path) -> bool:
-    """Whether a file is there, or inside a GGUF file."""
+    """True if a file is there, or inside a GGUF file."""
     return path.is_file() or (is_gguf(path.parent) and read_gguf(path.parent).embedded(path.name) is not None)
 
 

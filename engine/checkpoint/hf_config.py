@@ -43,7 +43,7 @@ _BETWEEN = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What config.json says of the talker."""
+    """Talker settings from config.json."""
 
     model: ModelConfig
     tied: bool  # the head is the code embedding

@@ -137,7 +137,7 @@ def _on_host(checkpoint: Checkpoint, sources: tuple[Source, ...], stored: list[s
 def _then(
     merge: Callable[[], None] | None, format: Format, whole: torch.Tensor, data: torch.Tensor
 ) -> Callable[[], None] | None:
-    """What is to be done once a tensor is in `whole`: adapters merged, and the sum quantised into `data`."""
+    """Return what follows once a tensor is in `whole`: merge adapters, then quantise the sum into `data`."""
     quantize = format.quantize and functools.partial(format.quantize, whole, data)
     if merge is None or quantize is None:
         return merge or quantize
@@ -210,7 +210,7 @@ def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") 
 
 
 def _format(name: str, shape: tuple[int, ...], dtype: torch.dtype, weights: str) -> Format:
-    """What a tensor of the talker is stored as on the device."""
+    """Storage of a talker tensor on the device."""
     return FORMATS[weights] if weights and is_layer_matrix(name, shape) else format_of(dtype)
 
 

@@ -51,7 +51,7 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
 
 
 def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
-    """What to say of tensors that are not a talker's."""
+    """Message for tensors that are not a talker's."""
     remedy = "Choose the folder of Higgs TTS 3 or Higgs Audio v2."
     if looks_like_codec(names):
         return f"{folder} contains the audio codec, not the model. {remedy}"
@@ -64,7 +64,7 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
 
 
 def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[str]:
-    """What keeps the talker from being loaded, a sentence each, naming file and tensor."""
+    """Sentences on why the talker cannot be loaded, each with file and tensor."""
     if talker.refused:
         name, why = next(iter(talker.refused.items()))
         where = talker.file_of(name) if name in talker.dtypes else str(folder)
@@ -95,5 +95,5 @@ def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[
 
 
 def matrices(plan: TensorPlan) -> list[str]:
-    """What may be quantised."""
+    """Names of the tensors that may be quantised."""
     return [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]

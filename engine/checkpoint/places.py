@@ -65,7 +65,7 @@ class Place:
 
 
 def is_name(name: object) -> TypeGuard[str]:
-    """Whether a tensor, or a file of tensors, may be called so."""
+    """True if a tensor, or a file of tensors, may be called so."""
     return isinstance(name, str) and len(name) <= MOST_NAME and name.isprintable()
 
 
@@ -124,7 +124,7 @@ def _place(path: Path, name: str, entry: object, start: int) -> Place:
 
 
 def is_shape(sizes: object) -> TypeGuard[Sequence[int]]:
-    """Whether these are sizes of a tensor, or offsets in a file: a few whole numbers, none negative or beyond 2**63."""
+    """True for sizes of a tensor or offsets in a file: a few integers, none negative or beyond 2**63."""
     return (
         isinstance(sizes, (list, tuple))
         and len(sizes) <= MOST_DIMENSIONS

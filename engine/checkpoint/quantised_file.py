@@ -1,4 +1,4 @@
-"""Weights that a file holds in 8 or 4 bits: ComfyUI's layouts, and int4 in our own blocks. Knows no model.
+"""Weights that a file holds in 8 or 4 bits: ComfyUI's layouts, and int4 in our own blocks.
 
 As in ComfyUI 0.33 (comfy/ops.py, comfy/quant_ops.py, comfy/utils.py), `X.comfy_quant` beside `X.weight` is JSON that
 names the format; or the file's metadata names it for X in `_quantization_metadata`; or a tensor `scaled_fp8` says that
@@ -203,7 +203,7 @@ def _marked(raw: TensorFile) -> dict[str, object]:
 
 
 def _settings(text: str | bytes) -> dict:
-    """What JSON in the file says; nothing, where it is damaged."""
+    """Parsed JSON from the file; empty if it is damaged."""
     try:
         return parse_object(METADATA, text)
     except HiggsError:
@@ -211,7 +211,7 @@ def _settings(text: str | bytes) -> dict:
 
 
 def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
-    """What reads a marked tensor, or why nothing does."""
+    """Reader of a marked tensor, or the reason why there is none."""
     module = name.removesuffix(".weight")
     format = settings.get("format") if isinstance(settings, dict) else None
     if not isinstance(settings, dict) or not isinstance(format, str):

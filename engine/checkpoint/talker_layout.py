@@ -1,4 +1,4 @@
-"""What each published layout calls the talker's tensors, as tables. Opens no file and knows no device."""
+"""Tensor names of each published talker layout, as tables. Opens no file."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def unwrapped(stored: TensorFile) -> tuple[TensorFile, list[str]]:
 
 
 def beginnings(names: Iterable[str]) -> str:
-    """What names begin with, for a message: the first words of the most frequent kinds."""
+    """Most frequent prefixes of names, for a message."""
     kinds = Counter(name.partition(".")[0] for name in names)
     return " and ".join(f"'{kind}.'" for kind, _ in kinds.most_common(3))
 
@@ -189,7 +189,7 @@ def untied(plan: TensorPlan, family: str) -> TensorPlan:
 
 
 def table_name(family: str, stored: str) -> str:
-    """What the family's table calls a tensor that a file calls `stored`."""
+    """Canonical name of a tensor that a file calls `stored`."""
     for pattern, replacement in _RENAMES[family]:
         stored = re.sub(pattern, replacement, stored)
     return stored

@@ -1,4 +1,4 @@
-"""Tensors by name, in whatever files they lie: names, shapes and bytes. Knows nothing of models."""
+"""Tensors by name, in whatever files they lie: names, shapes and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The widths of a codec. Knows no tensor."""
+"""The widths of a codec."""
 
 from __future__ import annotations
 

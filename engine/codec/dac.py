@@ -1,4 +1,4 @@
-"""The codec's acoustic half: DAC's convolutions under the tensor names transformers uses. Knows no file and no codes.
+"""The codec's acoustic half: DAC's convolutions under the tensor names transformers uses.
 
 Held equal to transformers' DacEncoder and DacDecoder in tests; ours, so that speaking needs no transformers.
 """

@@ -1,4 +1,4 @@
-"""Waveform to codes and back. Knows no file format and nothing of who makes the codes.
+"""Waveform to codes and back.
 
 Always in fp32: lower precision changes which code is nearest, and the transposed convolutions are unstable in it.
 """

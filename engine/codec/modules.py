@@ -1,4 +1,4 @@
-"""The codec's network, under the tensor names transformers uses. Knows no file, no windows and no audio formats.
+"""The codec's network, under the tensor names transformers uses.
 
 The acoustic convolutions are in dac.py, HuBERT in hubert.py; the small pieces between them are here.
 """
@@ -129,7 +129,7 @@ class ResidualQuantizer(nn.Module):
 
 
 def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
-    """What turns codes into sound, each part under the name its tensors begin with."""
+    """Modules that turn codes into sound, under the prefixes of their tensors."""
     return {
         "quantizer": ResidualQuantizer(config, encodes=False),
         "fc2": nn.Linear(config.hidden, config.acoustic_hidden),
@@ -138,7 +138,7 @@ def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
 
 
 def encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
-    """What turns sound into codes, each part under the name its tensors begin with.
+    """Modules that turn sound into codes, under the prefixes of their tensors.
 
     In this order tiny_codec.py draws their weights: another order is another codec.
     """

@@ -1,4 +1,4 @@
-"""Where the codec's windows are decoded: at once, or on a CUDA stream beside the talker. Knows no talker."""
+"""Where the codec's windows are decoded: at once, or on a CUDA stream beside the talker."""
 
 from __future__ import annotations
 

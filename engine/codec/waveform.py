@@ -1,4 +1,4 @@
-"""Sequences' codes to sound on the host, and the one schedule of windows. Knows no text and no decode step."""
+"""Sequences' codes to sound on the host, and the one schedule of windows."""
 
 from __future__ import annotations
 

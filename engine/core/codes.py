@@ -1,4 +1,4 @@
-"""The alphabet of codes, and the delay pattern: codebook c runs c columns behind codebook 0. Knows no model.
+"""The alphabet of codes, and the delay pattern: codebook c runs c columns behind codebook 0.
 
 `codes` are the codec's frames [T, K]; `columns` are what the talker reads and writes [n, K], one a position.
 """

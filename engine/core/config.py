@@ -1,4 +1,4 @@
-"""Every setting, its default and its range. Knows no file format and no tensor."""
+"""Every setting, its default and its range."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What is fixed when the engine opens."""
+    """Settings that are fixed when the engine opens."""
 
     model: str  # folder of the checkpoint
     codec: str | None = None  # folder of the codec where the checkpoint holds none
@@ -146,7 +146,7 @@ class EngineConfig:
 
     @property
     def weights(self) -> str:
-        """What the layers' matrices are quantised to; empty where they are not."""
+        """Format the layers' matrices are quantised to; empty if they are not."""
         return self.dtype if self.dtype in QUANTIZED else ""
 
 
@@ -155,7 +155,7 @@ DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """What may change from call to call."""
+    """Settings that may change with each call."""
 
     seed: int = _number(0, 0, 2**64 - 1)
     # Steady: what SGLang-Omni and audio.cpp use for v3. Lively, as in Boson's first model card: 1.0, 0.95, 50.
@@ -174,7 +174,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest code is always taken: at 0, and where 1 / temperature would be no number."""
+        """True if the likeliest code is always taken: at 0, and where 1 / temperature would be no number."""
         return self.temperature < 1e-6
 
     def __post_init__(self) -> None:

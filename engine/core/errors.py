@@ -7,7 +7,7 @@ _LINE = 80  # characters of a file or a text that a message quotes
 
 
 class HiggsError(Exception):
-    """What went wrong, with the file or value that caused it and what to do about it."""
+    """Error message with the file or value that caused it and what to do about it."""
 
 
 # ComfyUI shows an exception's full name before its text, and this module's name holds the path of the pack.

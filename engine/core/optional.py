@@ -46,7 +46,7 @@ def versions() -> dict[str, str]:
 
 
 def _torchaudio_misfit() -> str:
-    """What to do about a torchaudio that is installed and cannot be imported; empty where there is none such.
+    """Remedy for an installed torchaudio that cannot be imported; empty if there is none.
 
     transformers 5 imports torchaudio with its models wherever it is installed, so one that does not fit its torch
     (torchaudio ended at 2.11) takes its Whisper away.

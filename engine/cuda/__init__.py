@@ -1,1 +1,1 @@
-"""CUDA sources compiled by NVRTC and launched. Knows no kernel."""
+"""CUDA sources compiled by NVRTC and launched."""

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, found by what they were compiled from. Knows no compiler; without it everything works.
+"""Compiled kernels on disk, found by what they were compiled from.
 
 An entry is a file of its own: SHA-256 of the cubin, then the cubin. One that is damaged counts as missing.
 """

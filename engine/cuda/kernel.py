@@ -1,4 +1,4 @@
-"""What the launchers of our kernels share: a source compiled for a device, checked arguments, a first launch tried."""
+"""Base of the kernel launchers: compile a source for a device, check arguments, try a first launch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY = None  # the dtype of a pointer whose tensor may have any
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device has for a kernel."""
+    """Resources that a device offers a kernel."""
 
     capability: str  # compute capability, such as "90"
     multiprocessors: int
@@ -27,7 +27,7 @@ class Limits:
 
     @property
     def overlapping(self) -> bool:
-        """Whether a kernel's blocks may begin before the kernel before it has ended; see `launch`."""
+        """True if a kernel's blocks may begin before the kernel before it has ended; see `launch`."""
         return int(self.capability) >= 90
 
     @classmethod

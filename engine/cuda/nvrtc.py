@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ with the NVRTC that comes with torch and launches it through the driver API. Knows no kernel.
+"""Compiles CUDA C++ with the NVRTC that comes with torch and launches it through the driver API.
 
 Neither a CUDA toolkit nor Triton is needed, on Linux or Windows. torch's own private wrapper of NVRTC neither launches
 cooperatively nor passes a structure as the argument.
@@ -82,7 +82,7 @@ def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> byt
 
 
 def _compiler() -> str:
-    """What compiles, told from any other: its version, and the torch that it came with."""
+    """Identity of the compiler: its version, and the torch that it came with."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"NVRTC {major.value}.{minor.value} torch {torch.__version__}"

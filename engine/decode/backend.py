@@ -65,7 +65,7 @@ class Backend:
 
     @property
     def uses_cublas(self) -> bool:
-        """Whether a capture of the step has matrix products of cuBLAS inside, which need its workspaces."""
+        """True if a capture of the step has matrix products of cuBLAS inside, which need its workspaces."""
         return not isinstance(self._decode_kernel, SingleKernel)
 
     def step(self) -> None:
@@ -86,7 +86,7 @@ class Backend:
             self._decode_kernel.reset()
 
     def scratch(self) -> list[torch.Tensor]:
-        """What the kernels have of their own."""
+        """Buffers that the kernels own."""
         return [] if self._decode_kernel is None else self._decode_kernel.tensors()
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""The delay pattern while it is decoded: codebooks begin one after another, and end so. Knows no logits.
+"""The delay pattern while it is decoded: codebooks begin one after another, and end so.
 
 A step's output is one column of K codes, codebook c of which belongs to the frame c steps ago. Codebooks that have not
 begun hold BOC; those that have ended hold EOC. The closing ramp counts down the steps until the last one has ended.

@@ -1,4 +1,4 @@
-"""A batch size, ready to decode: KV cache and state, backend, executor. Knows no text."""
+"""A batch size, ready to decode: KV cache and state, backend, executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beginnings of prompts that were computed before, as keys and values on the device. Knows no voice and no text."""
+"""Beginnings of prompts that were computed before, as keys and values on the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sequence decodes in which row, and when: admits, steps, collects. Knows no audio, no text and no listener."""
+"""Which sequence decodes in which row, and when: admits, steps, collects."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Scheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any row decodes a sequence."""
+        """True if any row decodes a sequence."""
         return any(sequence is not None for sequence in self.running)
 
     def __iter__(self) -> Iterator[Outputs]:
@@ -139,7 +139,7 @@ class Scheduler:
         self._copies.append((tuple(self.running), fresh, counters, event))
 
     def _read(self) -> Outputs:
-        """What the oldest copy completes.
+        """Outputs that the oldest copy completes.
 
         The copy knows whose sequence each row decoded when it was made; a row may have got another one since.
         """

@@ -17,7 +17,7 @@ from .sampler import RepetitionAwareSampler, Sampler
 
 
 def sizes_of(config: ModelConfig, batch: int, max_seq_len: int) -> dict[str, int]:
-    """What the letters in the buffers' shapes stand for."""
+    """Sizes behind the letters in the buffers' shapes."""
     quads = -(-config.code_vocab // 4)
     return {
         "B": batch,

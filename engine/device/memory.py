@@ -1,4 +1,4 @@
-"""Where an engine's tensors live on its device, and how all of it goes back. Knows no model.
+"""Where an engine's tensors live on its device, and how all of it goes back.
 
 With the native allocator (expandable segments or not) they go into a pool of their own, so that no foreign tensor
 shares a segment with them and closing returns whole segments. cudaMallocAsync, ComfyUI's default, refuses such pools

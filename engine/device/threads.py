@@ -1,4 +1,4 @@
-"""How many CPU threads torch computes with. The only file that sets it, for a moment.
+"""Number of CPU threads torch computes with. The only file that sets it, for a moment.
 
 Between a GPU's steps, and in a small model, the host's operations take a tenth of a millisecond each. Shared out, each
 ends with a wait for threads that other work keeps from running, which takes many times as long.

@@ -1,4 +1,4 @@
-"""Clips of a film in which one speaker is heard, for a voice: found by the cues, and said in them. Knows no model."""
+"""Clips of a film in which one speaker is heard, for a voice: found by the cues, and said in them."""
 
 from __future__ import annotations
 

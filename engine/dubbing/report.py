@@ -1,4 +1,4 @@
-"""What was done to which cue, in numbers and in words."""
+"""Report on each cue, in numbers and in words."""
 
 from __future__ import annotations
 

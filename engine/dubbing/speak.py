@@ -196,5 +196,5 @@ def _tag(pace: str) -> str:
 
 
 def _has_pace(cue: CueTurns) -> bool:
-    """Whether the file itself says how fast something in it is spoken."""
+    """True if the file itself says how fast something in it is spoken."""
     return any(delivery_slot(tag[0]) == "speed" for turn in cue.turns for tag in TAG_LIKE.finditer(turn.text))

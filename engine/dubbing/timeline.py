@@ -1,4 +1,4 @@
-"""Where the speech of each cue goes, and how much faster it must be to fit. Knows no sound."""
+"""Where the speech of each cue goes, and how much faster it must be to fit."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _is_quantizable(checkpoint: Checkpoint, weights: str) -> bool:
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:
-    """What EngineConfig's dtype computes in on a device; the weights of int8 and int4 are stored otherwise."""
+    """Compute dtype of EngineConfig's dtype on a device; int8 and int4 weights are stored otherwise."""
     if name not in _DTYPES:
         name = "fp32" if device.type == "cpu" else "bf16"
     return _DTYPES[name]

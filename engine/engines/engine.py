@@ -72,11 +72,11 @@ class Engine(SpeechAPI):
 
     @property
     def kind(self) -> str:
-        """What sort of device it is."""
+        """Kind of the device."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
 
     def knows_tag(self, tag: str) -> bool:
-        """Whether the checkpoint follows a control tag, as far as its files say."""
+        """True if the checkpoint follows a control tag, as far as its files say."""
         return self._builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
 
     @property
@@ -90,7 +90,7 @@ class Engine(SpeechAPI):
 
     @property
     def loaded(self) -> LoadedModel | None:
-        """What is on the device, None when closed. For tests and benchmarks: speech is `speak`'s alone."""
+        """The loaded model, None when closed. For tests and benchmarks only."""
         return self._loaded
 
     @functools.cached_property
@@ -188,7 +188,7 @@ class Engine(SpeechAPI):
 
     @property
     def is_closing(self) -> bool:
-        """Whether somebody closes the engine, or has."""
+        """True if somebody closes the engine, or has."""
         return self._closing or not self.opened
 
     @contextlib.contextmanager

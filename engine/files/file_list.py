@@ -1,4 +1,4 @@
-"""What was made in a folder, and of what, as a list beside the files. Knows nothing of what they hold."""
+"""List of the files made in a folder, each with the fingerprint of its sources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FileList:
             self.damage = f"{name} in {folder} cannot be read ({error}), so all files were made again."
 
     def has(self, file: str, fingerprint: str) -> bool:
-        """Whether the file is there as it was written, made of just that."""
+        """True if the file is there as it was written, made of just that."""
         known, size = self.listed.get(file, ("", -1))
         path = self.folder / file
         return known == fingerprint and path.is_file() and path.stat().st_size == size

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself: settings, tensors and where these lie. Reads no tensor.
+"""Header of a GGUF file: settings, tensors and their offsets. Reads no tensor.
 
 As ggml's docs/gguf.md has it, versions 2 and 3. The gguf package's reader makes an object of every number in an array,
 and audio.cpp keeps tokenizer.json as an array of 11 million bytes: one million took that reader a minute and 0.8 GB.
@@ -83,7 +83,7 @@ class GgufHeader:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether `path` is a GGUF file, by its name."""
+    """True if `path` is named like a GGUF file."""
     return path.suffix.lower() == SUFFIX and path.is_file()
 
 
@@ -157,7 +157,7 @@ class _HeaderReader:
         return data
 
     def count(self) -> int:
-        """How many entries follow."""
+        """Number of entries follow."""
         count = self.number("Q")
         self._items -= count
         if self._items < 0:

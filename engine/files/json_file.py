@@ -1,4 +1,4 @@
-"""Text, JSON and numbers of a checkpoint as downloads, editors and strangers leave them. Knows no tensors."""
+"""Text, JSON and numbers of a checkpoint as downloads, editors and strangers leave them."""
 
 from __future__ import annotations
 

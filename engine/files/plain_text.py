@@ -1,4 +1,4 @@
-"""Text files in whatever encoding an editor saved. Knows nothing of what is in them."""
+"""Text files in whatever encoding an editor saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint makes of a text that is being written, from its small files alone. Opens no weights."""
+"""Hints on a text that is being written, from a checkpoint's small files. Opens no weights."""
 
 from __future__ import annotations
 

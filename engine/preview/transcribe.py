@@ -1,4 +1,4 @@
-"""What is said in a clip, by Whisper through transformers. Nothing stays on a device between calls."""
+"""Transcription of a clip by Whisper through transformers. Nothing stays on a device between calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def size_of(folder: Path) -> int:
 
 @torch.inference_mode()
 def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) -> str:
-    """What is said in a clip [C, S] or [S] of 1 to 30 seconds, in whatever language Whisper hears.
+    """Return the words of a clip [C, S] or [S] of 1 to 30 seconds, in the language that Whisper hears.
 
     Raises HiggsError for another clip, and for a folder that holds no whole Whisper.
     """

@@ -1,4 +1,4 @@
-"""What a voice sounds like: its codes as sound, on the CPU. Knows no talker."""
+"""A voice's codes as sound, on the CPU."""
 
 from __future__ import annotations
 

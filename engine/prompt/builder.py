@@ -1,4 +1,4 @@
-"""From text and voice to the talker's input ids, on the CPU. Knows no weights.
+"""From text and voice to the talker's input ids, on the CPU.
 
 v3  zero-shot   <|tts|> <|text|> TEXT <|audio|>
     clone       <|tts|> [<|ref_text|> TRANSCRIPT] <|ref_audio|> ROWS <|text|> TEXT <|audio|>
@@ -60,18 +60,18 @@ class PromptBuilder:
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
 
     def notes(self) -> tuple[str, ...]:
-        """What the tokenizer lacks and prompts can do without, in plain words."""
+        """Sentences on tokens that the tokenizer lacks and prompts can do without."""
         return tuple(self._vocabulary.lacks())
 
     def knows(self, tag: str) -> bool:
-        """Whether the tokenizer has a control tag."""
+        """True if the tokenizer has a control tag."""
         return self._vocabulary.guard.is_tag(tag)
 
     def _follows(self, tag: str) -> bool:
         return self.knows(tag) and (self._learned is None or tag in self._learned)
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """Whether `build` finds anything to say in a text; warn is told what it leaves out."""
+        """True if `build` finds anything to say in a text. warn(...) receives what is left out."""
         return self._vocabulary.guard.speakable(self._vocabulary.guard.clean(text, warn))
 
     def build(
@@ -106,7 +106,7 @@ class PromptBuilder:
         return len(writer.finish()), max(0, whole - letter)
 
     def _content(self, writer: _Writer, text: str) -> str:
-        """What of `text` is spoken."""
+        """Part of `text` that is spoken."""
         content = writer.clean(text)
         for warning in () if self._family.is_chat else stage_directions(content, self._follows):
             writer.warn(warning)

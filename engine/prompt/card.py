@@ -1,4 +1,4 @@
-"""What a checkpoint has learned, as an optional higgs_tts.json in its folder says; warns about text that asks for more.
+"""Model card from an optional higgs_tts.json in a checkpoint's folder; warns about text that asks for more.
 
     {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true}
 
@@ -30,7 +30,7 @@ class ModelCard:
     notes: tuple[str, ...] = ()  # what is wrong with the card itself; it then restricts nothing
 
     def warnings(self, text: str) -> tuple[str, ...]:
-        """What in `text` this checkpoint cannot say, in plain words: at most one for languages and one for tags."""
+        """Warnings about `text` this checkpoint cannot say: at most one on languages and one on tags."""
         return tuple(filter(None, (self._of_languages(text), self._of_tags(text))))
 
     def describe(self) -> str:

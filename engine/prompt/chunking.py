@@ -1,4 +1,4 @@
-"""How long text takes to say, and where long text may be cut. Knows no tokenizer and no model.
+"""How long text takes to say, and where long text may be cut.
 
 All durations are estimates from reading speeds: about 15 characters a second in alphabetic scripts (150 to 180 English
 words a minute), about 4.5 where a character is a syllable or a word (Chinese, Japanese, Korean). Speakers differ by a
@@ -58,7 +58,7 @@ _LEADING_TAG = re.compile(rf"\s*({TAG_LIKE.pattern})")
 
 
 def is_syllabic(character: str) -> bool:
-    """Whether it is a syllable or a word by itself, in a script without spaces."""
+    """True if it is a syllable or a word by itself, in a script without spaces."""
     return _SYLLABIC_CHARACTER.match(character) is not None
 
 

@@ -73,7 +73,7 @@ def read_blocks(text: str) -> CueFile:
 
 
 def _are_times(lines: Sequence[str], place: int) -> bool:
-    """Whether a line has a cue's times, be it that they are broken or have a wrong arrow between them."""
+    """True if a line has a cue's times, be it that they are broken or have a wrong arrow between them."""
     if "-->" in lines[place]:
         return True
     if not lines[place].lstrip()[:1].isdigit():

@@ -1,4 +1,4 @@
-"""Subtitle files as they are found, SRT or WebVTT, become cues with who says what; cues become SRT. Knows no sound."""
+"""Subtitle files as they are found, SRT or WebVTT, become cues with who says what; cues become SRT."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tags import every_tag, is_spoken, stage_directions
 
 @dataclass(frozen=True)
 class Cue:
-    """What is heard from when to when, in seconds."""
+    """Text of a cue and its times in seconds."""
 
     start: float
     stop: float
@@ -175,7 +175,7 @@ class _CueReader:
 
 
 def _describes(line: str) -> bool:
-    """Whether a line is nothing but brackets, or begins with some that are not a name: a small letter, or a sound."""
+    """True if a line is nothing but brackets, or begins with some that are not a name: a small letter, or a sound."""
     lead = _BRACKETS.match(line)
     return lead is not None and (
         not _BRACKETS.sub("", line).strip() or lead[0][1:2].islower() or bool(stage_directions(lead[0]))

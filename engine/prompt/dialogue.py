@@ -1,4 +1,4 @@
-"""Scripts for several speakers, as dialogues and books have them, and subtitles too: who says what. Knows no model."""
+"""Scripts for several speakers, as dialogues and books have them, and subtitles too: who says what."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class DialogueReader:
         return turns
 
     def doubts(self, turns: Iterable[Turn]) -> list[str]:
-        """What may be meant otherwise than it was read, a sentence each."""
+        """Sentences on what may be meant otherwise than it was read."""
         speakers = {speaker_key(turn.speaker): turn.speaker for turn in turns if turn.speaker}
         if not speakers:
             return [_NO_SPEAKER] if self._looks_like_script() else []
@@ -219,7 +219,7 @@ class DialogueReader:
         return keys if any(own[:2]) and len(keys) > 1 else set()
 
     def _is_candidate(self, start: Start) -> bool:
-        """Whether a turn may begin so in this script. Of [this|that] it does not, unless this is a name."""
+        """True if a turn may begin so in this script. Of [this|that] it does not, unless this is a name."""
         if start.form not in self._forms or (start.form is Form.ALONE and not self._may_be_alone(start)):
             return False
         return start.key in self._names or all(":" in setting for setting in start.settings)
@@ -241,13 +241,13 @@ class DialogueReader:
         return False
 
     def _is_like_name(self, line: str) -> bool:
-        """Whether the name of somebody who speaks begins a line, and a colon follows: "Anna, softly: Hello"."""
+        """True if the name of somebody who speaks begins a line, and a colon follows: "Anna, softly: Hello"."""
         before, colon, _ = line[:60].partition(":")
         words = re.findall(r"[\w'’&/-]+", before) if colon else []
         return len(words) < 5 and any(speaker_key(" ".join(words[:most])) in self._names for most in (1, 2, 3, 4))
 
     def _looks_like_script(self) -> bool:
-        """Whether names may stand where half of the lines begin, as far as their form tells."""
+        """True if at least half of the lines begin like a name."""
         begins = [(start, line.strip()[:60]) for line, start, _ in self._lines]
         alike = sum(bool(start or (_LIKE_NAME.match(line) and not stage_directions(line))) for start, line in begins)
         is_sure = bool(self.found) or any(start and is_loud(start) for _, start, _ in self._lines)
@@ -261,7 +261,7 @@ _NO_SPEAKER = (
 
 
 def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
-    """Whether each unit, the first one aside, begins with a name, and there are several."""
+    """True if each unit, the first one aside, begins with a name, and there are several."""
     said = [[line.start for line in unit if not line.is_neutral] for unit in units]
     firsts = [starts[0] if starts[0] and starts[0].form in forms else None for starts in said if starts]
     names = [start for start in firsts if start]
@@ -270,7 +270,7 @@ def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
 
 
 def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]:
-    """What blank lines part."""
+    """Paragraphs between blank lines."""
     found: list[list[ParsedLine]] = [[]]
     for part in parts:
         for line in part:

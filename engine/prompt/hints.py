@@ -1,4 +1,4 @@
-"""A text while it is being written: the tags it may have, and at which place what is wrong with it. Knows no file."""
+"""A text while it is being written: the tags it may have, and at which place what is wrong with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEFORE, _THERE = "before the text it affects", "where it happens"
 
 @dataclass(frozen=True)
 class Hint:
-    """What is wrong with a part of a text, in the words of the warning that speaking it would give."""
+    """Problem with a part of a text, in the words of the warning that speech would give."""
 
     start: int
     stop: int
@@ -35,7 +35,7 @@ class TagGroup:
 
 
 class TextCheck:
-    """What one checkpoint makes of a text.
+    """Hints on a text for one checkpoint.
 
     guard: of its tokenizer. has_tags: whether its family has control tags.
     """
@@ -59,7 +59,7 @@ class TextCheck:
         return [TagGroup(name, place, tuple((tag, self._lacks(tag)) for tag in tags)) for name, place, tags in found]
 
     def hints(self, text: str, is_script: bool = False, directions: bool = True) -> list[Hint]:
-        """What would be left out of it, or come out otherwise than it stands there: the first of it, in order.
+        """First places, in order, that would be left out or spoken otherwise than written.
 
         is_script: it may have comments. directions: sounds written as words, and markup, are read aloud.
         """
@@ -82,7 +82,7 @@ class TextCheck:
         return self._guard.is_tag(tag) and (self._card.tags is None or tag in self._card.tags)
 
     def notes(self, text: str) -> tuple[str, ...]:
-        """What is wrong with the text as a whole: languages that the checkpoint does not speak."""
+        """Problems with the text as a whole: languages that the checkpoint does not speak."""
         return self._card.warnings(TAG_LIKE.sub(" ", text))
 
     def _lacks(self, spelled: str) -> str:

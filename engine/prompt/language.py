@@ -1,4 +1,4 @@
-"""Which languages a text is in, as far as its letters and commonest words tell. Knows no model; says nothing in doubt.
+"""Which languages a text is in, as far as its letters and commonest words tell.
 
 Languages are BCP 47 codes. A script of few languages tells at once. A language in Latin letters is told by words that
 nearly every sentence has, and by letters that English lacks.
@@ -143,12 +143,12 @@ _SHARE_SPELLED = 0.75  # the same where none of them is a common word: "cafés s
 
 
 def name_of(code: str) -> str:
-    """What a language is called in English; the code itself where that is not known here."""
+    """English name of a language; the code itself if it is not listed here."""
     return _NAMES.get(_primary(code), code)
 
 
 def foreign(text: str, known: Iterable[str]) -> list[str]:
-    """What text that is in none of the `known` languages is called, an adjective each: "Chinese", "Cyrillic"."""
+    """Adjectives for text in none of the `known` languages: "Chinese", "Cyrillic"."""
     codes = {_primary(code) for code in known}
     text = unicodedata.normalize("NFC", text).lower().replace("\u2019", "'")
     found = [*_foreign_scripts(text, codes), *_foreign_latin(text, codes)]

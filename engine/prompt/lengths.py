@@ -1,4 +1,4 @@
-"""How long speech of a text may be before something is wrong with it. Knows no model and no sound.
+"""How long speech of a text may be before something is wrong with it.
 
 Only to judge speech that has ended: speakers differ by a factor of two, so the bounds lie far apart.
 """
@@ -30,7 +30,7 @@ _FEW = 0.05  # of the letters: a foreign name changes nothing
 
 
 def bounds_of(text: str) -> Bounds:
-    """What speech of `text` must lie within; in a script whose pace is not known here, only its silence is bounded."""
+    """Bounds on speech of `text`; only silence is bounded for scripts of unknown pace."""
     words = TAG_LIKE.sub(" ", text)
     tags = [tag for match in TAG_LIKE.finditer(text) if (tag := canonical_tag(match[0]))]
     pauses = 2 * sum(PAUSE_SECONDS.get(tag, 0.0) for tag in tags)

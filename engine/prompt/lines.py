@@ -1,4 +1,4 @@
-"""Many lines to speak, each for a file of its own: CSV, JSON or plain text becomes rows. Knows no file and no voice."""
+"""Many lines to speak, each for a file of its own: CSV, JSON or plain text becomes rows."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _named(row: str, names: list[str]) -> list[str]:
 
 
 def _delimiter_of(text: str) -> str:
-    """What parts the columns, where the first line is a header; else nothing."""
+    """Column separator if the first line is a header, else empty."""
     first = text.strip().splitlines()[0]
     for delimiter in _DELIMITERS:
         names = [name.strip().strip('"').casefold() for name in first.split(delimiter)]

@@ -14,7 +14,7 @@ from .tags import TAG_VALUES, is_spoken, stage_directions
 
 
 class Form(Enum):
-    """What sets a name off from what is said."""
+    """Separator between a name and its words."""
 
     COLON = 1  # or angle brackets
     BRACKET = 2  # [Anna]
@@ -24,7 +24,7 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class Start:
-    """What might begin a turn. settings: of its brackets, as they stand; manner: what stands in parentheses."""
+    """Possible beginning of a turn. settings: text in its brackets; manner: text in parentheses."""
 
     name: str
     text: str  # what is said on the same line
@@ -99,7 +99,7 @@ def parse(lines: Iterable[str]) -> list[ParsedLine]:
 
 
 def is_loud(start: Start) -> bool:
-    """Whether it is alone on its line, and bold or in capitals, as screenplays have names."""
+    """True if it is alone on its line, and bold or in capitals, as screenplays have names."""
     return start.form is Form.ALONE and (start.is_bold or start.name.isupper())
 
 
@@ -148,7 +148,7 @@ def _is_name(match: re.Match) -> bool:
 
 
 def _is_titled(name: str, most: int) -> bool:
-    """Whether it has few words, and begins them with capitals as names do."""
+    """True if it has few words, and begins them with capitals as names do."""
     words = name.split()
     return len(words) <= most and all(not word[0].islower() or word in _SMALL for word in words)
 

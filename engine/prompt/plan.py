@@ -1,4 +1,4 @@
-"""A call's turns as the chunks that become its sequences, and what is silent between them. Knows no model."""
+"""A call's turns as the chunks that become its sequences, and what is silent between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_SILENT = 4.0  # times as long as the speech that pauses may be in long tex
 
 @dataclass(frozen=True)
 class Chunk:
-    """What becomes one sequence."""
+    """Text that becomes one sequence."""
 
     turn: int
     speaker: str

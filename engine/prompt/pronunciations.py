@@ -1,4 +1,4 @@
-"""Words that are to be said otherwise than they are written: a list of `word = spelling` lines. Knows no model."""
+"""Words that are to be said otherwise than they are written: a list of `word = spelling` lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pronunciations:
 
 
 class _Words:
-    """What is listed for one speaker, by first letter and length: a text's length alone says how long it takes."""
+    """Entries for one speaker by first letter and length, so that time depends on the text's length alone."""
 
     def __init__(self, spelled: Mapping[str, str]):
         # By (length, word); in any case, by (length, word in small letters). Of two that are alike the first counts.
@@ -86,7 +86,7 @@ def _words_of(entries: tuple[tuple[str, str, str], ...], speaker: str) -> _Words
 
 
 def _is_joined(own: str, other: str) -> bool:
-    """Whether a word that begins or ends with `own` goes on with `other`; in scripts without spaces it never does."""
+    """True if a word that begins or ends with `own` goes on with `other`; in scripts without spaces it never does."""
     return not is_syllabic(own) and (other.isalnum() or other == "_")
 
 

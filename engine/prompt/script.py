@@ -1,4 +1,4 @@
-"""What a text says beside its words: pauses of a set length, and gaps between paragraphs. Knows no model."""
+"""Directions in a text: pauses of a set length, and gaps between paragraphs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
 
 
 def is_pause(line: str) -> bool:
-    """Whether a line begins with a pause marker."""
+    """True if a line begins with a pause marker."""
     return _MARKER.match(line) is not None
 
 
@@ -107,7 +107,7 @@ def _seconds(marker: re.Match) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one speaker says at a time. An empty speaker is whoever speaks before the first name."""
+    """Words of one speaker at a time. An empty speaker is the one before the first name."""
 
     speaker: str
     text: str

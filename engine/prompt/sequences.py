@@ -1,4 +1,4 @@
-"""Chunks of a request as sequences that fit the context, each with its speaker's voice. Knows no model."""
+"""Chunks of a request as sequences that fit the context, each with its speaker's voice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not senten
 
 
 class Prompts(Protocol):
-    """Who makes prompts, as PromptBuilder does."""
+    """Prompt factory, such as PromptBuilder."""
 
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
@@ -33,7 +33,7 @@ class Prompts(Protocol):
 
 
 class SequenceBuilder:
-    """What PromptBuilder makes of chunks, within `context` positions. warnings: what it left out of texts.
+    """Turns chunks into sequences of at most `context` positions. warnings: text that was left out.
 
     codebooks: the delay takes so many positions more than there are frames. is_dialogue: see SpeechRequest.
     """
@@ -71,7 +71,7 @@ class SequenceBuilder:
         return min(wanted, max(fits, _LEAST_SECONDS)), first
 
     def is_spoken(self, text: str) -> bool:
-        """Whether the model has anything to say of a turn. Where it has not, `warnings` tells what was left out."""
+        """True if the model has anything to say of a turn. Where it has not, `warnings` tells what was left out."""
         left_out: list[str] = []
         is_spoken = self._builder.is_spoken(text, left_out.append)
         self.warnings += () if is_spoken else left_out

@@ -1,4 +1,4 @@
-"""Who speaks with which voice. A speaker without one gets one: the first of what it says is the voice of the rest."""
+"""Voices by speaker. The first words of a speaker without a voice become the voice of the rest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Speakers:
         return places
 
     def refer(self, speaker: str, chunks: Ordered[Chunk], spoken: Ordered[Sequence | None]) -> None:
-        """What the speaker has said so far becomes its voice; its transcript only where the whole of it is heard."""
+        """Make a speaker's words so far its voice, with a transcript only if all of them are heard."""
         own = [
             (chunk.text, sequence)
             for chunk, sequence in zip(chunks, spoken, strict=True)

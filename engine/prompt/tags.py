@@ -47,7 +47,7 @@ def canonical_tag(spelled: str) -> str | None:
 
 
 def delivery_slot(spelled: str) -> str | None:
-    """What a tag that governs the text after it sets: "emotion", "style", "speed", "pitch" or "expressive".
+    """Setting of a tag that governs the text after it: "emotion", "style", "speed", "pitch" or "expressive".
 
     None for effects and pauses, which happen once, and for unknown tags.
     """
@@ -121,13 +121,13 @@ _DIRECTION = re.compile(
 
 
 def is_spoken(text: str) -> bool:
-    """Whether a text has anything to say: a letter, a digit or an effect. Other tags alone are silent."""
+    """True if a text has anything to say: a letter, a digit or an effect. Other tags alone are silent."""
     effects = any((canonical_tag(match[0]) or "").startswith("<|sfx:") for match in TAG_LIKE.finditer(text))
     return effects or any(map(str.isalnum, TAG_LIKE.sub(" ", text)))
 
 
 def every_tag(tag: str) -> bool:
-    """What stands for `knows_tag` where the model is not known."""
+    """Stands in for `knows_tag` if the model is unknown."""
     return True
 
 
@@ -254,7 +254,7 @@ class TextGuard:
         return piece in self._tags
 
     def speakable(self, cleaned: str) -> bool:
-        """Whether clean text makes a sound: a letter, a digit or an effect. Delivery, pauses and signs alone do not."""
+        """True if clean text makes a sound: a letter, a digit or an effect, but not delivery, pauses and signs."""
         return any(
             piece not in PAUSE_SECONDS and delivery_slot(piece) is None
             if self.is_tag(piece)
@@ -263,7 +263,7 @@ class TextGuard:
         )
 
     def has_text(self, cleaned: str) -> bool:
-        """Whether clean text holds anything besides tags and white space."""
+        """True if clean text holds more than tags and white space."""
         return any(piece.strip() and not self.is_tag(piece) for piece in self.split(cleaned))
 
     def _complaint(self, spelled: str) -> str:

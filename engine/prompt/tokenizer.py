@@ -55,7 +55,7 @@ class Vocabulary:
             self.check([self.added[name]])
 
     def lacks(self) -> Iterator[str]:
-        """What `require` leaves to be noted: what is then left out of prompts, or refused in a text that has it."""
+        """Sentences on tokens that `require` does not need, and what is done without them."""
         missing = [name for name in TAGS if name not in self.added]
         if REF_TEXT not in self.added and not self.family.is_chat:
             yield f"{self.path} has no {REF_TEXT} token, so transcripts of reference clips are not used."

@@ -1,4 +1,4 @@
-"""What stands beside a speaker's name: seed, volume, speed, and the manner in parentheses."""
+"""Settings beside a speaker's name: seed, volume, speed, and the manner in parentheses."""
 
 from __future__ import annotations
 

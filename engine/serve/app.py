@@ -39,7 +39,7 @@ _Said = torch.Tensor | SpeechResult
 
 @dataclass(frozen=True)
 class CallLimits:
-    """What a server takes."""
+    """Limits on calls."""
 
     characters: int = 20_000  # of one text
     calls: int = 256  # at a time, waiting ones included

@@ -1,4 +1,4 @@
-"""What a body of POST /v1/audio/speech asks for, and what is wrong with it. Knows no HTTP library and no engine.
+"""Parsing and checking of POST /v1/audio/speech.
 
 The fields are OpenAI's and, beside them, those that SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0 both understand.
 """
@@ -58,7 +58,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Call:
-    """What is to be spoken, and how it is to be answered."""
+    """Text of a call and the form of its answer."""
 
     text: str
     voice: str  # a name

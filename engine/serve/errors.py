@@ -1,4 +1,4 @@
-"""What callers are told when something is wrong, in OpenAI's envelope."""
+"""Errors in OpenAI's envelope."""
 
 from __future__ import annotations
 

@@ -57,13 +57,13 @@ def serve(
 
 
 def told_card(engine: SpeechAPI) -> ModelCard:
-    """What callers are told of the model: its card, with the tags that it follows; None where these are all."""
+    """Model card for callers, with the tags that it follows; None for all tags."""
     known = tuple(filter(engine.knows_tag, TAGS))
     return replace(engine.card, tags=None if len(known) == len(TAGS) else known)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """True if only this machine can reach an address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

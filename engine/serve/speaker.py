@@ -1,4 +1,4 @@
-"""The thread that speaks: takes what is to be said as it comes into one running batch. Knows no HTTP."""
+"""The thread that speaks: takes what is to be said as it comes into one running batch."""
 
 from __future__ import annotations
 

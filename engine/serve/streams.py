@@ -34,7 +34,7 @@ class RawStream:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the caller has been answered; before that an error has a status of its own."""
+        """True if the caller has been answered; before that an error has a status of its own."""
         return self.answer.prepared
 
     async def hear(self, wav: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""The voices of a server: the pack's clips, and a folder of saved voices and clips. Knows no HTTP."""
+"""The voices of a server: the pack's clips, and a folder of saved voices and clips."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class VoiceFolder:
         return None
 
     def keep(self, path: Path, voice: Voice) -> None:
-        """What `kept` gives from now on."""
+        """Keep the voice that `kept` returns from now on."""
         self._made[path] = file_stamp(path), voice
 
     def add(self, name: str, voice: Voice) -> str:

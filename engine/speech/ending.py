@@ -58,7 +58,7 @@ def flawed(retaken: Iterable[Retaken]) -> list[str]:
 
 
 def _cut_by(sequence: Sequence, limit: int) -> str:
-    """What cut a sequence: "limit", "context", or "" where it ended by itself."""
+    """Reason a sequence was cut: "limit", "context", or "" if it ended by itself."""
     if sequence.ended:
         return ""
     return "context" if sequence.budget < limit else "limit"

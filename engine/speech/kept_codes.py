@@ -1,4 +1,4 @@
-"""What sequences have said before, on the host, so that a dialogue's unchanged turns are not spoken again."""
+"""Codes of earlier sequences on the host, so that a dialogue's unchanged turns are reused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_BYTES = 64 << 20
 
 
 class SequenceStore(Protocol):
-    """What has been said before, wherever it is kept."""
+    """Store of earlier sequences' codes."""
 
     def fill(self, sequence: Sequence) -> bool:
         """Finishes a sequence that was said before; false where it was not."""

@@ -1,4 +1,4 @@
-"""What `speak` gives back."""
+"""Result of `speak`."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def duration(seconds: float, digits: int = 1) -> str:
 
 
 def in_words(flaws: Iterable[str]) -> str:
-    """What is wrong with a take, as a clause."""
+    """Flaw of a take, as a clause."""
     return " and ".join(FLAWS[flaw] for flaw in flaws)
 
 
 @dataclass(frozen=True)
 class SpokenTurn:
-    """What one speaker said at a time, and where it lies in the sound: samples start to stop, none without a word."""
+    """A turn and its place in the sound: samples start to stop, empty if it has no word."""
 
     speaker: str
     text: str
@@ -110,7 +110,7 @@ class SpeechResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk ended by itself."""
+        """True if every chunk ended by itself."""
         return self.stopped == END_OF_SPEECH
 
     @property

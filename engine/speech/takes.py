@@ -1,4 +1,4 @@
-"""The guard: is what a sequence said fit to be heard, and if not, with which seed is it said again. Knows no kernel."""
+"""The guard: is what a sequence said fit to be heard, and if not, with which seed is it said again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Takes:
 
     @property
     def is_only(self) -> bool:
-        """Whether the first take is kept whatever is wrong with it."""
+        """True if the first take is kept whatever is wrong with it."""
         return self._retries == 0
 
     def add(self, sequence: Sequence, wav: torch.Tensor) -> Sequence | None:
@@ -53,7 +53,7 @@ class Takes:
 
 
 def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
-    """What is wrong with a finished sequence and its sound [n]: names in result.FLAWS.
+    """Flaws of a finished sequence and its sound [n], as names in result.FLAWS.
 
     A cut is not a flaw where the text may have been going on.
     """
@@ -81,7 +81,7 @@ def another(sequence: Sequence, number: int) -> Sequence:
 
 
 def repeats(codes: list[torch.Tensor]) -> bool:
-    """Whether the first codebook of codes [t, K] goes round in a circle, or stands still, for _REPEAT_FRAMES.
+    """True if the first codebook of codes [t, K] goes round in a circle, or stands still, for _REPEAT_FRAMES.
 
     Not known of samples.
     """

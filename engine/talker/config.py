@@ -1,4 +1,4 @@
-"""The shape of a talker, as a checkpoint's config.json says. Knows no file format and no tensor."""
+"""The shape of a talker, as a checkpoint's config.json says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells one family of checkpoints from another, as one record each. A new family is a record and its layers."""
+"""Families of checkpoints, one record each. A new family is a record and its layers."""
 
 from __future__ import annotations
 

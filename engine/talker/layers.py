@@ -1,4 +1,4 @@
-"""One attention, one MLP, one norm, and the buffers they write. Knows no checkpoint, no sampling, no prompt."""
+"""One attention, one MLP, one norm, and the buffers they write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .weight import Weight
 
 @dataclass(frozen=True)
 class Expert:
-    """What differs between text and code positions in v2: two norms and the MLP."""
+    """Weights that differ between text and code positions in v2: two norms and the MLP."""
 
     attn_norm: torch.Tensor  # [H]
     mlp_norm: torch.Tensor  # [H]
@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass(eq=False)
 class Work(Buffers):
-    """What the torch ops of one step write, from the embedding to the logits; every layer uses them in turn."""
+    """Buffers of one step in torch ops, from the embedding to the logits, shared by all layers."""
 
     x: torch.Tensor = buffer("B", "H", dtype=None)  # residual stream
     h: torch.Tensor = buffer("B", "H", dtype=None)  # normed
@@ -86,7 +86,7 @@ class Work(Buffers):
 
 
 class Cache(Protocol):
-    """What a decode pass knows of the KV cache, see decode/kv_cache.py."""
+    """The KV cache as a decode pass sees it, see decode/kv_cache.py."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -97,7 +97,7 @@ class Cache(Protocol):
 
 
 class State(Protocol):
-    """What a decode pass knows of the state, see decode/state.py."""
+    """The state as a decode pass sees it, see decode/state.py."""
 
     work: Work
 

@@ -1,4 +1,4 @@
-"""The talker's two passes: a prompt into the cache, and one row of codes after another. Knows nothing of sampling."""
+"""The talker's two passes: a prompt into the cache, and one row of codes after another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The talker's pass over many positions of one row: a prompt, or the part of it that the cache does not hold yet.
 
 Its results are new tensors, so it needs no scratch and a third of the launches that the step's own layers make. It
-waits for nothing on the device, where other rows may be decoding. Knows no sampling and keeps nothing between calls.
+waits for nothing on the device, where other rows may be decoding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AudioSpans = Sequence[tuple[int, torch.Tensor]]  # (start, delayed codes [n, K])
 
 
 class Tables(Protocol):
-    """What of the talker a prompt's positions are looked up in, see model.py."""
+    """Embedding tables for a prompt's positions, see model.py."""
 
     family: Family
     embed_text: torch.Tensor
@@ -74,7 +74,7 @@ class Span:
 
 @functools.cache
 def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether FlashAttention serves here.
+    """True if FlashAttention can be used.
 
     A torch for AMD has an op of that name whose causal mask begins at the other corner; torch 2.4 cannot say whether it
     has one.

@@ -27,7 +27,7 @@ def quantize_int8(matrix: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def row_int8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `quantize_int8` makes of a matrix [R, in], as plain codes [R, in] int8 and their rows' scales [R] fp32."""
+    """Return `quantize_int8` of a matrix [R, in] as plain codes [R, in] int8 and row scales [R] fp32."""
     codes = torch.empty_like(matrix, dtype=torch.int8)
     scale = torch.empty(len(matrix), device=matrix.device)
     count = _rows_at_once(matrix)

@@ -1,4 +1,4 @@
-"""Tables of the rotary embedding. Knows nothing of layers."""
+"""Tables of the rotary embedding."""
 
 from __future__ import annotations
 

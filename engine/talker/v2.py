@@ -33,7 +33,7 @@ SUPPORTED = {
 
 
 def recognises(config: dict) -> bool:
-    """Whether a config.json speaks of this family, in either of its spellings."""
+    """True if a config.json speaks of this family, in either of its spellings."""
     kind, text = config.get("model_type"), config.get("text_config")
     if kind is None and isinstance(text, dict):
         return "audio_adapter_type" in config

@@ -25,7 +25,7 @@ SUPPORTED = {
 
 
 def recognises(config: dict) -> bool:
-    """Whether a config.json speaks of this family."""
+    """True if a config.json speaks of this family."""
     kind, text = config.get("model_type"), config.get("text_config")
     if kind is None and isinstance(text, dict):
         return text.get("model_type") == "qwen3" and "audio_encoder_config" in config

@@ -64,7 +64,7 @@ _OF_DTYPE = {format.dtype: name for name, format in FORMATS.items()}
 
 
 def is_layer_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a canonical tensor is what may be quantised: the matrices of layers, not embeddings, head and norms."""
+    """True if a canonical tensor is what may be quantised: the matrices of layers, not embeddings, head and norms."""
     return name.startswith("layers.") and len(shape) == 2
 
 

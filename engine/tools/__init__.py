@@ -1,1 +1,1 @@
-"""What users and tests run beside the engine."""
+"""Commands and checks that users and tests run beside the engine."""

@@ -1,4 +1,4 @@
-"""What the terminal's commands take. Does nothing itself."""
+"""Arguments of the terminal's commands."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
 
 @contextlib.contextmanager
 def opened(engine: Engine, hollow: bool = False) -> Iterator[LoadedModel]:
-    """What an open engine holds, freed after. `hollow`: a checkpoint from `write_hollow`, to be filled."""
+    """Open an engine and yield its loaded model. `hollow`: a checkpoint from `write_hollow`, to be filled."""
     on_device = torch.cuda.device(engine.device) if engine.device.type == "cuda" else contextlib.nullcontext()
     with on_device:
         loaded = LoadedModel(engine.checkpoint, engine.config, engine.context, engine.device, engine.dtype)

@@ -150,7 +150,7 @@ def _files(folder: Path) -> tuple[dict[str, int], list[str]]:
 
 
 def _memory(checkpoint: Checkpoint) -> tuple[dict[str, int], str]:
-    """What an open model takes on a GPU, by dtype, with the default context, graphs aside; and what "auto" is."""
+    """GPU memory of an open model by dtype, with the default context and without graphs, and the choice of "auto"."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     taken = {}
     for name in DTYPES[1:]:
@@ -188,7 +188,7 @@ def _describe_talker(report: Report, folder: Path, settings: Settings, talker: T
 
 
 def _kernels_here(model: ModelConfig) -> str:
-    """What would decode `model` with every setting at auto."""
+    """Backend of `model` with every setting at auto."""
     gpu = torch.cuda.is_available()
     device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
     return decode_ops(model, device, dtype)
@@ -241,7 +241,7 @@ def _advice(report: Report, lacks: list[str]) -> str:
 
 
 def _is_codec(folder: Path) -> bool:
-    """Whether `folder` holds a codec and no talker that could have brought it along."""
+    """True if `folder` holds a codec and no talker."""
     try:
         codec = open_codec(folder)
         return codec is not None and codec.layout != "bundled" and layout_of(open_folder(folder).shapes) is None
@@ -250,7 +250,7 @@ def _is_codec(folder: Path) -> bool:
 
 
 def _try(report: Report, read: Callable[[], _T]) -> _T | None:
-    """What `read` returns, or None with its error among the problems."""
+    """Result of `read`, or None with its error among the problems."""
     try:
         return read()
     except HiggsError as error:

@@ -1,4 +1,4 @@
-"""What becomes of a file's quantised layers when they load, for doctor. Reads the matrices of one layer."""
+"""Doctor's lines on how a file's quantised layers load. Reads the matrices of one layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..talker.weight import FORMATS, Weight, is_layer_matrix, scratch_bytes
 
 
 def describe_packed(checkpoint: Checkpoint, taken: str) -> str:
-    """How many matrices the file holds in which layout, their bits, and what loading with dtype `taken` makes of them.
+    """Number of matrices the file holds in which layout, their bits, and what loading with dtype `taken` makes of them.
 
     Empty for a file without such.
     """

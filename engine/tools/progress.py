@@ -31,7 +31,7 @@ def with_bar(speak: Callable[..., Speech]) -> Speech:
 
 @contextlib.contextmanager
 def book_bar() -> Iterator[Callable[[BookProgress], None]]:
-    """What shows how far a book is, with the time left, on stderr."""
+    """Progress of a book with the time left, on stderr."""
     with tqdm(total=1000, bar_format="{desc} {percentage:3.0f} %|{bar}|") as bar:
 
         def on_progress(progress: BookProgress) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of the published shapes without published weights, for measuring. Knows nothing of time."""
+"""Checkpoints of the published shapes without published weights, for measuring."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def write_hollow(folder: Path, family: str, layers: int | None = None) -> None:
 
 
 def stored_name(family: str, name: str) -> str:
-    """What a published file calls the plan's tensor `name`."""
+    """Name of the plan's tensor `name` in a published file."""
     return f"body.{name}" if family == "v3" and not name.startswith("tied.") else name
 
 

@@ -55,7 +55,7 @@ def _copy_folder(path: Path, target: Path) -> None:
 
 
 def _entries(checkpoint: Checkpoint, weights: str) -> dict[str, Entry]:
-    """What the new file holds, in the order of the old one's layers."""
+    """Contents of the new file, in the order of the old file's layers."""
     file, plan, entries = checkpoint.talker, checkpoint.plan, {}
     mark = torch.tensor(list(json.dumps({"format": LAYOUTS[weights]}).encode()), dtype=torch.uint8)
 

@@ -1,4 +1,4 @@
-"""config.json and the tokenizer of the tiny checkpoints, in every layout's spelling. Knows no weights."""
+"""config.json and the tokenizer of the tiny checkpoints, in every layout's spelling."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def check_clip(wav: Wave, sample_rate: int) -> None:
 
 
 def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
-    """What the codec hears: wav [C, S] or [S] at sample_rate Hz -> float32 [S'] mono at 24 kHz on the CPU.
+    """Convert wav [C, S] or [S] at sample_rate Hz to the codec's input: float32 [S'], mono, 24 kHz, on the CPU.
 
     Raises HiggsError for a sample rate that cannot be resampled in reasonable memory.
     """

@@ -1,4 +1,4 @@
-"""A cloned voice: its codes and transcript, and its file. Knows no model and no codec."""
+"""A cloned voice: its codes and transcript, and its file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Voice:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the codes are the clip's samples, for servers."""
+        """True if the codes are the clip's samples, for servers."""
         return self.codec == pcm.CODEC and pcm.is_sound(self.codes)
 
     def wav(self) -> torch.Tensor:
@@ -106,14 +106,14 @@ class Voice:
 
 
 def voice_of_speech(codes: torch.Tensor, transcript: str | None, name: str) -> Voice:
-    """What was spoken as a voice: its codes [T, K], less those that begin and end speech."""
+    """Make a voice of speech: its codes [T, K], without those that begin and end it."""
     if pcm.is_sound(codes):
         return Voice(codes, transcript, name, pcm.CODEC)
     return Voice(codes.masked_fill(codes >= CODEBOOK_SIZE, 0), transcript, name)
 
 
 class VoiceHead(NamedTuple):
-    """What a voice file says of itself."""
+    """Header of a voice file."""
 
     seconds: float
     transcript: str | None
@@ -121,7 +121,7 @@ class VoiceHead(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether the file holds the clip itself, for servers."""
+        """True if the file holds the clip itself, for servers."""
         return self.codec == pcm.CODEC
 
 

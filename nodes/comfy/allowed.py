@@ -1,4 +1,4 @@
-"""What workflows may reach beyond ComfyUI's own folders: lists in its user folder, which no workflow can write."""
+"""Files and servers that workflows may reach: lists in ComfyUI's user folder, which no workflow can write."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class _Devices(list[str]):
 
 
 def device_names() -> list[str]:
-    """What the loader offers, as ComfyUI's own device nodes name them. Initialises no device: torch has counted them
+    """Devices that the loader offers, named as by ComfyUI's device nodes. Initialises no device: torch has counted them
     before packs are loaded."""
     count = _gpu_count()
     gpus = [*(f"gpu:{index}" for index in range(count)), ALL] if count > 1 else []

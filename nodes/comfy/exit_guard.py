@@ -26,7 +26,7 @@ def _is_server_running() -> bool:
 
 
 def is_exiting() -> bool:
-    """Whether the process exits, or ComfyUI's server has stopped since the node at work began."""
+    """True if the process exits, or ComfyUI's server has stopped since the node at work began."""
     return _exiting.is_set() or (_server_was_running and not _is_server_running())
 
 

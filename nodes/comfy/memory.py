@@ -1,4 +1,4 @@
-"""What nodes ask of ComfyUI's memory management: load this model, free memory for that work."""
+"""Calls to ComfyUI's memory management: load a model, free memory for work."""
 
 from __future__ import annotations
 

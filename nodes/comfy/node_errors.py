@@ -40,5 +40,5 @@ def check_interrupt() -> None:
 
 
 def is_interrupted() -> bool:
-    """Whether the user pressed stop or the process exits. Leaves the request standing, so every thread sees it."""
+    """True if the user pressed stop or the process exits. Leaves the request standing, so every thread sees it."""
     return mm.processing_interrupted() or exit_guard.is_exiting()

@@ -16,7 +16,7 @@ log = logging.getLogger("higgs_tts")
 
 
 class HiggsModel(torch.nn.Module):
-    """What ComfyUI takes for the model. It has no parameters, so ComfyUI's ways to load and patch find none to move."""
+    """The model as ComfyUI sees it. It has no parameters that ComfyUI could move or patch."""
 
     def __init__(self, engine: Engine):
         super().__init__()

@@ -13,7 +13,7 @@ def portable_parts(name: str) -> list[str]:
 
 
 def _is_portable(part: str) -> bool:
-    """Whether every system takes `part` as the name of a file or folder."""
+    """True if every system takes `part` as the name of a file or folder."""
     if part.strip(" .") != part or not 0 < len(part.encode(errors="replace")) <= MAX_NAME_BYTES:
         return False
     if part.split(".")[0].upper() in RESERVED:

@@ -20,7 +20,7 @@ def show(text: str, node_id: str) -> None:
 
 
 class NodeText:
-    """What a node shows: tells only what is new. node_id: of the node that runs now, unless it is given."""
+    """Show a line on a node if it is new. node_id: the running node by default."""
 
     def __init__(self, node_id: str | None = None):
         self._node = node_id or getattr(getattr(PromptServer, "instance", None), "last_node_id", None)

@@ -7,7 +7,7 @@ from .patcher import HiggsPatcher
 
 
 class ServerModel:
-    """What nodes ask of a HiggsPatcher and its HiggsModel, as far as it goes without weights."""
+    """Stands in for a HiggsPatcher and its HiggsModel, without weights."""
 
     others: tuple[HiggsPatcher, ...] = ()
     warnings: tuple[str, ...] = ()  # the engine's own stand in each result
@@ -22,7 +22,7 @@ class ServerModel:
 
     @property
     def label(self) -> str:
-        """What the model is called, for the info output."""
+        """Name of the model, for the info output."""
         return self.engine.label
 
 

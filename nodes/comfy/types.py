@@ -1,4 +1,4 @@
-"""The pack's own socket types. Knows nothing of what travels through them."""
+"""The pack's own socket types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what nodes wrote is still as they left it. ComfyUI runs a node again when `fingerprint_inputs` changes."""
+"""Checks that files are as nodes left them. ComfyUI reruns a node when `fingerprint_inputs` changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subtitles as a node is given them: their text, or the name of a file. Knows no cue."""
+"""Subtitles as a node is given them: their text, or the name of a file."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def choices() -> dict[str, Path]:
 
 
 def is_voice(path: Path) -> bool:
-    """Whether a file is a voice by its head; LoRAs and damaged files in the folder are not. Clips count as they are."""
+    """True if a file is a voice by its head; LoRAs and damaged files in the folder are not. Clips count as they are."""
     return path.suffix.lower() != SAVED or _head(path, *file_stamp(path)) is not None
 
 
@@ -92,7 +92,7 @@ def _origin(name: str) -> str:
 
 
 def listed_pronunciations() -> str:
-    """What pronunciations.txt in the voice folders says, the first of them that has one; else nothing."""
+    """Text of the first pronunciations.txt in the voice folders; else empty."""
     for root in folders.registered(FOLDER):
         path = root / PRONUNCIATIONS
         if path.is_file():

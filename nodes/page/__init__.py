@@ -1,1 +1,1 @@
-"""What the page asks for while it is open: routes, events, live sound."""
+"""Server side of the open page: routes, events, live sound."""

@@ -1,4 +1,4 @@
-"""Who listens while a node speaks, and what the server tells them. Knows no route and no sample."""
+"""Pages that listen while a node speaks, and the events they get."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Run:
         return {**self.about(), **await asyncio.to_thread(self.sound.told, revision, outline)}
 
     def about(self) -> dict:
-        """What a page needs to find its node, and to tell the run from others of it."""
+        """Identity of a run: the page's node, and the run's own number."""
         seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
         said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
         place = {"node": self.node, "prompt": self.prompt, "workflow": self.workflow}
@@ -65,7 +65,7 @@ class Run:
 
 
 def listen(client: str, on: bool) -> None:
-    """Whether this client's page plays while a node speaks."""
+    """True if this client's page plays while a node speaks."""
     _listeners.intersection_update(PromptServer.instance.sockets)
     (_listeners.add if on else _listeners.discard)(client)
 

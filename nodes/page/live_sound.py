@@ -1,4 +1,4 @@
-"""The sound of one run as it grows, for those who listen: samples in a file, an outline in memory. Knows no server."""
+"""The sound of one run as it grows, for those who listen: samples in a file, an outline in memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LiveSound:
         self._digest = hashlib.blake2b()
 
     def hear(self, wav: torch.Tensor) -> None:
-        """What follows, [n] float32 on the host."""
+        """Append samples [n] float32, which are on the host."""
         self._heard = self._steps
         _jobs.put(functools.partial(self._write, self._append, wav.numpy()))
 

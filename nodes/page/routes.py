@@ -1,4 +1,4 @@
-"""What ComfyUI's server answers for the pack's pages: sounds, voices, hints on texts. Never touches the device."""
+"""Routes on ComfyUI's server for the pack's pages: sounds, voices, hints on texts. Never touches the device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 async def listen(asked: dict) -> web.Response:
-    """Whether a page plays while a node speaks."""
+    """True if a page plays while a node speaks."""
     client, on = asked.get("client"), asked.get("on")
     if not isinstance(client, str) or not isinstance(on, bool):
         return _refuse("client must be the page's id, and on must be true or false.")
@@ -76,7 +76,7 @@ async def samples(request: web.Request) -> web.Response:
 
 
 async def voices(request: web.Request) -> web.Response:
-    """What there is to know of each voice, for the model that is chosen."""
+    """Facts on each voice, for the chosen model."""
     return web.json_response(await asyncio.to_thread(voice_sounds.listed, request.query.get("model", "")))
 
 
@@ -97,7 +97,7 @@ async def tags(request: web.Request) -> web.Response:
 
 
 async def text(asked: dict) -> web.Response:
-    """What there is to tell of a text while it is written."""
+    """Hints on a text while it is written."""
     kind, written, model = (asked.get(name, "") for name in ("kind", "text", "model"))
     settings = asked.get("settings", {})
     if not all(isinstance(value, str) for value in (kind, written, model)):

@@ -1,4 +1,4 @@
-"""What the page shows and plays of the voices: a line about each, and its sound. Works on the CPU, in any thread."""
+"""Voices for the page: a line about each, and its sound. Works on the CPU, in any thread."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _misfit(path: Path, head: VoiceHead, codec: str) -> str:
 
 @functools.lru_cache(_KNOWN)
 def _head(path: Path, *seen: int) -> tuple[VoiceHead, str]:
-    """What a voice file says of itself, a clip only its length, and why it cannot be read. seen: its fingerprint."""
+    """Header of a voice file or length of a clip, or why it cannot be read. seen: its stamp."""
     try:
         saved = path.suffix.lower() == SAVED
         return (read_voice_head(path) if saved else VoiceHead(clip_seconds(path), None, "")), ""

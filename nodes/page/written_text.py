@@ -1,4 +1,4 @@
-"""What the page tells of a text while it is written: tags, hints, seconds, names. Never touches the device."""
+"""Help for a text while it is written: tags, hints, seconds, names. Never touches the device."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ KINDS: dict[str, Callable[[str, SamplingParams], float]] = {
 
 
 def _names(kind: str, text: str) -> list[str]:
-    """Who can be named where a turn begins: those that the text names, then voices in models/voices."""
+    """Names that can begin a turn: those in the text, then voices in models/voices."""
     if kind not in ("script", "srt"):
         return []
     try:

@@ -1,4 +1,4 @@
-"""The sound files of Higgs Lines in a folder, and lines.json, which says what each was made of. Knows no sound."""
+"""The sound files of Higgs Lines in a folder, and lines.json, which says what each was made of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMAT = "higgs-tts-lines"
 
 
 def file_name(row: LinesRow, take: int, takes: int) -> str:
-    """What a row's file is called, below the folder. Raises HiggsError for an id that no file can have."""
+    """Name of a row's file below the folder. Raises HiggsError for an id that no file can have."""
     parts = portable_parts(row.id)
     if not parts:
         raise HiggsError(
@@ -35,7 +35,7 @@ def look(folder: Path) -> list:
 
 
 class LineFiles(FileList):
-    """What lies in a folder."""
+    """Files of Higgs Lines in a folder."""
 
     def __init__(self, folder: Path):
         super().__init__(folder, LIST, _FORMAT)

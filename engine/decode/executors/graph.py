@@ -122,5 +122,5 @@ def _results(state: DecodeState) -> dict:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same bits: NaN, which a damaged checkpoint gives, is then equal to itself."""
+    """True if two tensors hold the same bits: NaN, which a damaged checkpoint gives, is then equal to itself."""
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

@@ -135,7 +135,7 @@ class BatchKernel(CudaKernel):
     def make_scratch(
         config: ModelConfig, batch: int, max_seq_len: int, device: torch.device
     ) -> dict[str, torch.Tensor]:
-        """What the kernels and the products between them hand to each other."""
+        """Buffers between the kernels and the matrix products."""
         dim, heads, kv_heads, splits = config.head_dim, config.heads, config.kv_heads, max_splits(max_seq_len)
         widths = {
             "h": config.hidden,
@@ -215,7 +215,7 @@ class BatchKernel(CudaKernel):
         """Nothing to do: its blocks do not wait for each other."""
 
     def tensors(self) -> list[torch.Tensor]:
-        """What they have on the device of their own."""
+        """Buffers that they own."""
         return list(self.scratch.values())
 
     def close(self) -> None:

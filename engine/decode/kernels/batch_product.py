@@ -62,7 +62,7 @@ class TorchProducts:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the kernels for the products of quantised weights are compiled for."""
+    """Compile-time settings of the kernels for quantised products."""
 
     weights: str  # the format's name
     row_tiles: int  # eighths of the rows

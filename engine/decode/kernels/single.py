@@ -185,7 +185,7 @@ class SingleKernel(CudaKernel):
         launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
 
     def tensors(self) -> list[torch.Tensor]:
-        """What it has on the device of its own, its table of addresses aside."""
+        """Buffers that it owns, without its table of addresses."""
         return list(self.scratch.values())
 
     def reset(self) -> None:

@@ -39,7 +39,7 @@ class Address:
 
     @property
     def is_hosted(self) -> bool:
-        """Whether it is Boson's own."""
+        """True if it is Boson's own."""
         return self.host == HOSTED
 
     @property

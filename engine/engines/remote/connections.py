@@ -1,4 +1,4 @@
-"""Calls over HTTP that another thread can end. Knows no speech."""
+"""Calls over HTTP that another thread can end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TimedOut(Broken):
 
 
 class Answer(NamedTuple):
-    """What a server said."""
+    """Answer of a server."""
 
     status: int
     headers: Message

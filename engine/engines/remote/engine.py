@@ -65,13 +65,13 @@ class RemoteEngine(SpeechAPI):
 
     @property
     def label(self) -> str:
-        """What the models are called, and where they are."""
+        """Names of the models and the servers that have them."""
         servers = self.found.servers
         return f"{', '.join(_models(servers)) or 'model'} on {', '.join(server.label for server in servers)}"
 
     @property
     def card(self) -> ModelCard:
-        """What the servers' models have learned, all of them."""
+        """Capabilities that all servers' models share."""
         cards = [server.card for server in self.found.servers]
         tags = [card.tags for card in cards if card.tags is not None]
         languages = next((card.languages for card in cards if card.languages), None)

@@ -29,7 +29,7 @@ class Lost(HiggsError):
 
 
 def error_of(answer: Answer, variable: str) -> HiggsError:
-    """What an answer that is no 200 means. variable: where the key is."""
+    """Return the error for an answer other than 200. variable: environment variable of the key."""
     status, said = answer.status, _said(answer)
     because = f": {said.rstrip('.')}." if said else f" (HTTP {status})."
     if status in (401, 403):

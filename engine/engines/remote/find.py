@@ -101,7 +101,7 @@ def _look(address: Address, config: ServerConfig, connections: Connections) -> S
 
 
 def _models(address: Address, connections: Connections) -> list[Mapping[str, Any]]:
-    """What /v1/models lists; nothing where a server of another kind has no such path."""
+    """Models that /v1/models lists; empty if the server has no such path."""
     answer = connections.ask(address, "GET", "/v1/models", seconds=_SECONDS)
     if answer.status in (404, 405):
         return []
@@ -147,7 +147,7 @@ def _is_voice(one: object) -> bool:
 
 
 def _card(model: Mapping[str, Any]) -> ModelCard:
-    """What a server of ours tells of its model."""
+    """Model card from a server of ours."""
     told = model.get("higgs_tts")
     if not isinstance(told, Mapping):
         return ModelCard()

@@ -1,4 +1,4 @@
-"""What a server is asked to say, as a request's prompts; it makes the ids itself."""
+"""Prompts of a request to a server, which makes the token ids itself."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RemotePrompts:
         )
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """Whether `build` finds anything to say in a text; warn is told what it leaves out."""
+        """True if `build` finds anything to say in a text. warn(...) receives what is left out."""
         return self._guard.speakable(self._guard.clean(text, warn))
 
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:

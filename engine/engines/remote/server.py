@@ -34,7 +34,7 @@ _DELAY = 8  # frames short of the limit that speech may be which was cut there: 
 
 
 class Kind(Enum):
-    """Who made a server."""
+    """Kind of server software."""
 
     OURS = "Higgs TTS"
     SGLANG = "SGLang-Omni"
@@ -70,7 +70,7 @@ class Server:
 
     @property
     def lacks(self) -> str:
-        """What it cannot do, as a sentence that goes on from its name; empty where it can do all."""
+        """Missing feature, as a clause that follows its name; empty if nothing is missing."""
         if self.kind is Kind.HOSTED:
             return "ignores seed, sampling settings and max_frames, so each run sounds different."
         if self.kind is Kind.OTHER:
