@@ -152,7 +152,8 @@ class Browser:
 
     def unload(self):
         """Menu > Edit > Unload Models."""
-        self.page.locator(".comfy-menu-button-wrapper").click()
+        # As ComfyUI's frontend has it up to 1.49, and since 1.58.
+        self.page.locator(".comfy-menu-button-wrapper, [data-testid='comfy-menu-button']").click()
         self.page.get_by_text("Edit", exact=True).hover()
         self.page.get_by_text("Unload Models", exact=True).click()
 
