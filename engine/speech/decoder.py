@@ -1,4 +1,4 @@
-"""The seam between requests, which own text, and decoders, which turn sequences into codes and sound."""
+"""Interface between requests, which own text, and decoders, which turn sequences into codes and audio."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..voice.voice import Voice
 
 
 class Stage(NamedTuple):
-    """Settings that decide the codes and the memory of a session, known before its first step."""
+    """Session settings that determine codes and memory, fixed before the first step."""
 
-    rows: int  # sequences to decode at a time, at most; 0 where all of them come with their codes
-    slots: int = 0  # positions of the KV cache that the longest of them takes
-    alone: bool = False  # whether one sequence may be decoded by the runner of one row
-    own_voices: int = 0  # voices whose prefixes no later session uses; 0 where all may be kept
-    shared: bool = False  # whether another device decodes a part of it
+    rows: int  # maximum batch size; 0 if all sequences come with codes
+    slots: int = 0  # KV cache positions of the longest sequence
+    alone: bool = False  # a single sequence may use the single-row runner
+    own_voices: int = 0  # voices whose prefixes no later session uses; 0 to cache all
+    shared: bool = False  # other devices decode part of the stage
 
 
 class ReferenceClip(NamedTuple):
-    """Sound [S] or [C, S] that a voice is made of, and what it says."""
+    """Reference audio [S] or [C, S] for a voice, with its transcript."""
 
     wav: Wave
     sample_rate: int
@@ -33,60 +33,60 @@ class ReferenceClip(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """News of one sequence, whose codes and counters are those so far."""
+    """Progress of one sequence, whose codes and counters are up to date."""
 
     sequence: Sequence
-    wav: torch.Tensor  # samples [n] float32 on the host, which follow those heard before; may be empty
-    is_last: bool = False  # nothing more comes: the codes are whole and so is the sound, or it has an error
-    void: str = ""  # why what was heard of it before does not count; empty where it does
+    wav: torch.Tensor  # new samples [n] float32 on the host; may be empty
+    is_last: bool = False  # codes and audio are complete, or the sequence has an error
+    void: str = ""  # why earlier audio is void; empty if it stands
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended this sequence alone; the others go on."""
+        """The error that ended this sequence; others continue."""
         return self.sequence.error
 
 
 class SessionReport(NamedTuple):
-    """How a session has decoded."""
+    """Kernels, warnings and peak memory of a session."""
 
-    how: str = ""  # kernels, executor and devices, in words for users
-    notes: tuple[str, ...] = ()  # what users should know: a capture that failed, a device that was lost
-    peak_bytes: int = 0  # of a GPU's memory
+    how: str = ""  # kernels, executor and devices, for users
+    notes: tuple[str, ...] = ()  # for users, such as a failed capture or a lost device
+    peak_bytes: int = 0  # GPU memory
 
 
 class Session(Protocol):
-    """Decodes the sequences of one stage, or those of a server's callers for as long as there are any.
+    """Decodes the sequences of one stage, or of a server's callers while there are any.
 
-    Iterating yields what is new after every step, or an empty list when nothing came for a moment, and ends when all
-    that was submitted is heard; it may be iterated again. Raises HiggsError and torch.OutOfMemoryError where nothing
-    can go on. For one thread, but for `wake`.
+    Iterating yields new output after every step, or an empty list when idle. It ends when all submitted sequences are
+    complete, and may then be repeated. Raises HiggsError or torch.OutOfMemoryError if no sequence can continue. Not
+    thread-safe, except for `wake`.
     """
 
     @property
     def report(self) -> SessionReport: ...
 
     def submit(self, *sequences: Sequence) -> None:
-        """Take sequences in. Of those that are finished already only the sound is made."""
+        """Add sequences. Finished ones only need their audio decoded."""
         ...
 
     def drop(self, *sequences: Sequence) -> None:
-        """Take sequences out: nothing more is heard of them, and their rows are free at the next step."""
+        """Remove sequences. They yield nothing more, and their rows are free at the next step."""
         ...
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
-        """Make a voice of a clip, between two steps; errors as of `Engine.encode_voice`."""
+        """Encode a clip as a voice between two steps. Fails with the errors of `Engine.encode_voice`."""
         ...
 
     def wake(self) -> None:
-        """Make the iteration yield soon. From any thread."""
+        """Make the iteration yield soon. Thread-safe."""
         ...
 
     def __iter__(self) -> Iterator[list[Heard]]: ...
 
 
 class Decoder(Protocol):
-    """Turns sequences into codes and sound, one session at a time."""
+    """Turns sequences into codes and audio, one session at a time."""
 
     def session(self, stage: Stage) -> AbstractContextManager[Session]:
-        """Take the memory that a stage needs, for the length of a `with`."""
+        """Return a context manager that holds a stage's memory and decodes it."""
         ...

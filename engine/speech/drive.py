@@ -1,4 +1,4 @@
-"""The one loop that decodes requests: of a call, of a server's callers, of a book."""
+"""Decoding loop for requests, shared by single calls, the server and books."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Stages = Iterator[list[Sequence]]
 
 
 class Ended(NamedTuple):
-    """A request that is whole, or what ended it."""
+    """A finished request: complete if `error` is None."""
 
     request: SpeechRequest
     error: BaseException | None
 
 
 class Drive:
-    """Requests that decode on one session: hands over what is heard, and submits what is spoken again.
+    """Decodes requests on one session: passes on new audio and submits retries.
 
-    Iterate it: after every step it yields the requests that have ended. What ends one does not end the others.
+    Iterating yields the requests that ended in each step. An error ends its own request only.
     """
 
     def __init__(self, session: Session):
@@ -37,17 +37,17 @@ class Drive:
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
-        """Requests that have not ended."""
+        """Return the number of running requests."""
         return len(self._stages)
 
     def add(self, request: SpeechRequest, stages: Stages) -> None:
-        """Take a request in. Raises HiggsError where it has no word, or a prompt of it does not fit."""
+        """Start a request. Raises HiggsError if it has no words or a prompt does not fit."""
         first = next(stages)
         self._stages[request] = stages
         self._submit(request, first, next(self._numbers))
 
     def drop(self, request: SpeechRequest) -> None:
-        """Take a request out: nothing more is heard of it."""
+        """Cancel a request. It yields nothing more."""
         self._stages.pop(request, None)
         dropped = [sequence for sequence, owner in self._owners.items() if owner is request]
         for sequence in dropped:
@@ -63,7 +63,7 @@ class Drive:
         if request is None:  # dropped since
             return None
         if (error := heard.error) is not None:
-            heard.sequence.error = None  # what its traceback refers to may not refer to it
+            heard.sequence.error = None  # breaks the cycle through the traceback's frames
             self.drop(request)
             return Ended(request, error)
         try:
@@ -79,7 +79,7 @@ class Drive:
         return None
 
     def _advance(self, request: SpeechRequest, caller: int) -> bool:
-        """Begin the request's next stage; true where there is none."""
+        """Begin the request's next stage. True if there is none left."""
         sequences = next(self._stages[request], None)
         if sequences is None:
             del self._stages[request]
@@ -95,7 +95,7 @@ class Drive:
 
 
 def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:
-    """Speak one request, each of its stages in a session of its own. Raises what the request and its listener raise."""
+    """Speak one request, each stage in its own session. Raises what the request and its listener raise."""
     for stage, sequences in request.stages():
         with decoder.session(stage) as session:
             drive = Drive(session)
@@ -103,7 +103,7 @@ def speak(request: SpeechRequest, decoder: Decoder) -> SpeechResult:
             for ended in drive:
                 if errors := [one.error for one in ended if one.error is not None]:
                     del ended
-                    raise errors.pop()  # which this frame must not refer to
+                    raise errors.pop()  # this frame must not keep a reference
                 request.tick()
             request.decoded_by(session.report)
     return request.result()

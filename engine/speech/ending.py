@@ -1,4 +1,4 @@
-"""How a text's chunks ended: why speech stopped, and how much of the text was not spoken."""
+"""Stop reasons and warnings: why speech stopped, and how much of the text was not spoken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RAN_ON = "There was time for all of the text, but speech did not end. Try anoth
 
 
 def stopped(sequences: list[Sequence], limit: int, context: int) -> str:
-    """Why speech ended: by itself, at the limit of `limit` frames, or where the `context` was full."""
+    """Return the stop reason: end of speech, the limit of `limit` frames, or a full context of `context` positions."""
     reasons = []
     for kind in ("limit", "context"):
         cut = [number for number, sequence in enumerate(sequences, 1) if _cut_by(sequence, limit) == kind]
@@ -26,7 +26,7 @@ def stopped(sequences: list[Sequence], limit: int, context: int) -> str:
 
 
 def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
-    """A sentence for each way in which chunks were cut: where, how much of the whole text is missing, what helps."""
+    """Return one sentence per kind of cut: where it is, how much of the text is missing, and what helps."""
     total = sum(sequence.expected for sequence in sequences) or 1
     told = []
     for kind in ("limit", "context"):
@@ -44,7 +44,7 @@ def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
 
 
 def flawed(retaken: Iterable[Retaken]) -> list[str]:
-    """A sentence for each chunk whose best take is bad all the same; `warnings` tells of one that did not end."""
+    """Return one sentence per chunk whose best take is still bad. `warnings` reports those that hit the limit."""
     told = []
     for chunk in retaken:
         flaws = chunk.flaws[chunk.kept - 1]
@@ -58,7 +58,7 @@ def flawed(retaken: Iterable[Retaken]) -> list[str]:
 
 
 def _cut_by(sequence: Sequence, limit: int) -> str:
-    """Reason a sequence was cut: "limit", "context", or "" if it ended by itself."""
+    """Return what cut a sequence: "limit", "context", or "" if it ended by itself."""
     if sequence.ended:
         return ""
     return "context" if sequence.budget < limit else "limit"
@@ -79,7 +79,7 @@ def _in_chunks(numbers: list[int], count: int) -> str:
 
 
 def _where(cut: list[Sequence], count: int) -> str:
-    """One chunk is quoted, several are counted."""
+    """Return the place of the cut: the chunk's first words if there is one, else the number of chunks."""
     if count == 1:
         return ""
     if len(cut) > 1:

@@ -1,4 +1,4 @@
-"""Codes of earlier sequences on the host, so that a dialogue's unchanged turns are reused."""
+"""Host cache of spoken codes, so that a dialogue's unchanged turns are not spoken again."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ MOST_BYTES = 64 << 20
 
 
 class SequenceStore(Protocol):
-    """Store of earlier sequences' codes."""
+    """Storage for the codes of spoken sequences."""
 
     def fill(self, sequence: Sequence) -> bool:
-        """Finishes a sequence that was said before; false where it was not."""
+        """Finish a sequence from its stored codes. True if there are any."""
         ...
 
     def keep(self, asked: Sequence, spoken: Sequence) -> None:
-        """Keeps what was spoken of a sequence: its own codes, or those of a later take."""
+        """Store the codes of `spoken`, which is `asked` or a later take of it, under the key of `asked`."""
         ...
 
 
 class KeptCodes:
-    """Codes by all that they depend on beside the weights: prompt with its voice, sampling parameters and index.
+    """LRU cache of codes, keyed by prompt and voice, sampling parameters, index and frame budget.
 
-    It belongs to one engine. The ones used longest ago go when there are more than MOST_BYTES.
+    Weights are not part of the key, so each engine has its own cache. Holds at most `most_bytes` bytes.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES):
-        self._kept: OrderedDict[bytes, tuple[torch.Tensor, bool]] = OrderedDict()  # int16 [T, K], ended by itself
+        self._kept: OrderedDict[bytes, tuple[torch.Tensor, bool]] = OrderedDict()  # int16 [T, K], `ended`
         self._most, self.nbytes = most_bytes, 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Empty the cache."""
         self._kept.clear()
         self.nbytes = 0
 
     def fill(self, sequence: Sequence) -> bool:
-        """Finishes a sequence that was said before; false where it was not."""
+        """Finish a sequence from the cache. True if its codes are there."""
         key = key_of(sequence)
         if key not in self._kept:
             return False
@@ -56,7 +56,7 @@ class KeptCodes:
         return True
 
     def keep(self, asked: Sequence, spoken: Sequence) -> None:
-        """Keeps what was spoken of a sequence: its own codes, or those of a later take."""
+        """Store the codes of `spoken`, which is `asked` or a later take of it, under the key of `asked`."""
         key, codes = key_of(asked), torch.cat(spoken.codes).to(torch.int16)
         if key in self._kept:
             self.nbytes -= self._kept.pop(key)[0].nbytes
@@ -67,8 +67,8 @@ class KeptCodes:
 
 
 def key_of(sequence: Sequence) -> bytes:
-    """A digest of all that a sequence's codes depend on beside the weights."""
-    plain = SamplingParams()  # of what only says where the text is cut and what is silent
+    """Return a digest of everything but the weights that a sequence's codes depend on."""
+    plain = SamplingParams()  # defaults for settings that affect only chunking and silence
     cuts = {name: getattr(plain, name) for name in ("chunk_seconds", "paragraph_gap", "turn_gap")}
     params = replace(sequence.params, **cuts)
     digest = hashlib.sha256(repr((sequence.ids, params, sequence.index, sequence.budget)).encode())

@@ -1,4 +1,4 @@
-"""Subtitles of speech, a cue a sentence: exact where a chunk is one sentence, by its pauses inside longer ones."""
+"""Subtitles, one cue per sentence. Exact if a chunk is one sentence; longer chunks are split at pauses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..prompt.chunking import estimate_seconds, split_sentences
 from ..prompt.cues import Cue, write_srt
 from .result import SpeechResult
 
-_LEAST_PAUSE = 0.06  # seconds: shorter ones are stops inside words
-_LONG_PAUSE = 0.4  # seconds: a longer one is not likelier to stand between sentences
-_PAUSE_WORTH = 2.0  # what a long pause makes up for, in spreads of a sentence's length
-_SPREAD, _LEAST_SPREAD = 0.2, 0.15  # of a sentence's length around its estimate: a share of it, and seconds
-_KEPT = 50  # ways that are followed
-_NO_PAUSE = 3.0  # what it costs to put an end where nothing is silent
+_LEAST_PAUSE = 0.06  # seconds; shorter silences are stops inside words
+_LONG_PAUSE = 0.4  # seconds; longer pauses score the same
+_PAUSE_WORTH = 2.0  # score of a long pause, in the units of `_misfit`
+_SPREAD, _LEAST_SPREAD = 0.2, 0.15  # deviation of a sentence's length: share of the estimate, plus seconds
+_KEPT = 50  # beam width
+_NO_PAUSE = 3.0  # cost of a sentence end without a pause
 
 
 @one_thread()
 def cues_of(speech: SpeechResult) -> list[Cue]:
-    """A cue for each sentence that was spoken, in order."""
+    """Return a cue for each spoken sentence, in order."""
     found = []
     for chunk in speech.said:
         sentences = split_sentences(chunk.text)
@@ -39,7 +39,7 @@ def cues_of(speech: SpeechResult) -> list[Cue]:
 
 
 def turn_to_srt(speech: SpeechResult, number: int) -> str:
-    """One turn of a dialogue as a SubRip file of its own; number: its place in `speech.turns`."""
+    """Return one turn of a dialogue as SubRip text. number: index in `speech.turns`."""
     turn = speech.turns[number]
     said = [
         replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
@@ -50,18 +50,18 @@ def turn_to_srt(speech: SpeechResult, number: int) -> str:
 
 
 def to_srt(speech: SpeechResult) -> str:
-    """The cues as a SubRip file; of several speakers each cue begins with the name."""
+    """Return the cues as SubRip text. Cues carry names if there are several speakers."""
     return srt_of(cues_of(speech))
 
 
 def srt_of(cues: Sequence[Cue]) -> str:
-    """As `to_srt`, of cues that are there."""
+    """Return given cues as SubRip text, like `to_srt`."""
     several = len({cue.speaker for cue in cues}) > 1
     return write_srt(cues if several else [replace(cue, speaker="") for cue in cues])
 
 
 def _times(wav: torch.Tensor, sentences: Sequence[str]) -> list[tuple[int, int]]:
-    """Samples from where to where each of the sentences is heard in wav [n]."""
+    """Return the (start, stop) samples of each sentence in wav [n]."""
     first, last = spoken_part(wav) or (0, len(wav))
     least = _LEAST_PAUSE * SAMPLE_RATE
     pauses = [(a, b) for a, b in silences(wav) if first < a and b < last and b - a >= least]
@@ -72,13 +72,13 @@ def _times(wav: torch.Tensor, sentences: Sequence[str]) -> list[tuple[int, int]]
 
 
 def _boundaries(pauses: list[tuple[int, int]], lengths: list[float], first: int, last: int) -> list[tuple[int, int]]:
-    """The pause at the end of each sentence but the last: what suits their lengths best, found sentence by sentence.
+    """Return the pause after each sentence but the last, by beam search for the best fit to their lengths.
 
-    Where no pause suits, a sentence ends after its estimated length.
+    A sentence without a suitable pause ends after its estimated length.
     """
     ways: list[tuple[float, int, list[tuple[int, int]]]] = [
         (0.0, first, [])
-    ]  # cost, where it goes on, the pauses so far
+    ]  # cost, next start, pauses so far
     for number, length in enumerate(lengths[:-1]):
         after = sum(lengths[number + 1 :])
         reached: dict[int, tuple[float, int, list[tuple[int, int]]]] = {}
@@ -95,6 +95,6 @@ def _boundaries(pauses: list[tuple[int, int]], lengths: list[float], first: int,
 
 
 def _misfit(samples: float, expected: float) -> float:
-    """How badly a length fits the expected one, in spreads squared."""
+    """Return the squared deviation from the expected length, in units of its spread."""
     spread = _SPREAD * expected + _LEAST_SPREAD * SAMPLE_RATE
     return math.pow((samples - expected) / spread, 2)
