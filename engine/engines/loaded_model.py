@@ -1,4 +1,4 @@
-"""Everything an open engine holds on its device, as one object: leaving it frees all, in reverse order of making."""
+"""Everything an open engine holds on its device: weights, codec, runner and memory pools."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ..device.torch_names import release_pinned_memory
 from ..talker import build_talker
 from ..talker.rope import rope_sizes
 
-CPU_BATCH = 4  # rows at most on a CPU, where memory is not asked and one more row saves less
-RESERVE = 1 << 30  # bytes a batch leaves free: prompts, codec windows, captures, and what others need
-_TOGETHER = (8, 4, 2)  # windows of sound at once
-SLOT_BLOCK = 64  # slots of a batch's cache come in multiples of this
+CPU_BATCH = 4  # maximum rows on a CPU, where memory is not queried and further rows save less
+RESERVE = 1 << 30  # bytes a batch leaves free for prompts, codec windows, captures and other programs
+_TOGETHER = (8, 4, 2)  # codec windows per batch
+SLOT_BLOCK = 64  # granularity of a batch's KV cache, in slots
 
 
 def planned_bytes(
     checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
 ) -> int:
-    """Bytes that opening takes on `device`, a captured graph aside; reads headers only."""
+    """Return the bytes that opening takes on `device`, without a captured graph. Reads headers only."""
     runner = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
     return _lasting_bytes(checkpoint, config, context, device, dtype) + device_bytes(runner, device)
 
@@ -42,16 +42,16 @@ def planned_bytes(
 def _lasting_bytes(
     checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
 ) -> int:
-    """Bytes of what `trim` leaves: weights, rotary tables, codec and cuBLAS's workspace."""
+    """Return the bytes that `trim` keeps: weights, rotary tables, codec and cuBLAS workspace."""
     sizes = talker_sizes(checkpoint, dtype, config.weights) + rope_sizes(checkpoint.config, context, dtype)
     sizes += fp32_sizes(decoder_shapes(checkpoint.codec.config))
     return device_bytes(sizes, device) + workspace_bytes(device)
 
 
 class LoadedModel:
-    """Weights, codec, the runner of one row that is always there, and the pool they live in.
+    """Weights, codec, the permanent single-row runner, and their memory pool.
 
-    When making it fails, nothing stays. Raises HiggsError for a bad checkpoint and torch.OutOfMemoryError.
+    A failed load frees everything. Raises HiggsError for a bad checkpoint, and torch.OutOfMemoryError.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class LoadedModel:
             self.runner()
             self._warm_up(checkpoint)
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
+            traceback.clear_frames(error.__traceback__)  # frames keep tensors alive
             tensors = None
             self.close()
             raise
 
     def _make_spare(self, device: torch.device):
-        """A separate pool for everything `trim` frees: a pool returns its memory only when it is destroyed."""
+        """Make a separate pool for everything `trim` frees. A pool returns memory only when destroyed."""
         self.spare = PrivatePool(device)
         self.prefixes = PrefixCache(self.spare, self._config.prefixes)
 
     def _take_snake_kernel(self):
-        """The CUDA Snake kernel where it can be compiled (Snake is a third of the codec's launches)."""
+        """Use the CUDA Snake kernel if it compiles (Snake is a third of the codec's launches)."""
         if self._config.kernels == "torch" or self.pool.device.type != "cuda":
             return
         try:
@@ -98,12 +98,10 @@ class LoadedModel:
             self.decoder.use(self._snake)
 
     def _warm_up(self, checkpoint: Checkpoint):
-        """Looks at what the talker predicts, and lets the libraries set themselves up, which takes them a third of a
-        second the first time in a process.
-        """
+        """Check the talker's logits, and initialise the CUDA libraries (a third of a second per process)."""
         is_gpu, config = self.pool.device.type == "cuda", self.talker.config
         length = 32 if is_gpu else 8
-        with contextlib.suppress(RuntimeError):  # a library without memory says so in its own words; speech will tell
+        with contextlib.suppress(RuntimeError):  # libraries' own out-of-memory errors; speech will report them
             keys, values = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
             check_logits(checkpoint, self.talker.prefill(range(length), (), keys, values))
             if not is_gpu:
@@ -115,35 +113,34 @@ class LoadedModel:
             waveform.finish()
 
     def describe(self, runner: ModelRunner) -> str:
-        """In plain words, what decodes and, where the codec's kernel is missing, why."""
+        """Describe the kernels for users, with the reason if the codec's kernel is missing."""
         weights = f", {self.talker.layers[0].qkv.format} weights" if self._config.weights else ""
         return runner.describe() + weights + self._codec_backend
 
     @property
     def held_bytes(self) -> int:
-        """Bytes on the device between calls, captures aside."""
+        """Bytes on the device between calls, without captures."""
         return self._lasting_bytes + self.spare_bytes
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes on the device that `trim` gives up, captures aside."""
+        """Bytes on the device that `trim` frees, without captures."""
         runner = self._runner.sizes() if self._runner is not None else []
         return self.prefixes.nbytes() + device_bytes(runner, self.pool.device)
 
     def runner(self) -> ModelRunner:
-        """One row of the whole context, made anew after `trim`."""
+        """Return the single-row runner for the whole context, built again after `trim`."""
         if self._runner is None:
             self._runner = ModelRunner(self.talker, self._config, 1, self.context, self.spare, self.pool)
         return self._runner
 
     @contextlib.contextmanager
     def runner_for(self, count: int, max_seq_len: int, alone: bool = True) -> Iterator[ModelRunner]:
-        """A runner for `count` sequences of up to `max_seq_len` positions, for the length of this `with`.
+        """Yield a runner for `count` sequences of up to `max_seq_len` positions, and free its memory afterwards.
 
-        It has as many rows as there are sequences, or as fit into free memory, or as the configuration allows; where
-        that is one, it is the runner of one row. alone: whether one sequence may have that one; else a GPU decodes it
-        as it would together with others, since kernels for one row add up in another order. What the runner took is
-        given back at the end, after an error too.
+        It has one row per sequence, limited by free memory and the configuration. With one row, it is the single-row
+        runner. alone: a single sequence may use that runner. If False, a GPU decodes it with batch kernels, because
+        single-row kernels sum in a different order.
         """
         if not alone and self.pool.device.type == "cuda":
             count = max(2, count)
@@ -161,7 +158,7 @@ class LoadedModel:
             pool.close()
 
     def _make_runner(self, rows: int, max_seq_len: int) -> tuple[PrivatePool, ModelRunner] | None:
-        """A runner in a pool of its own, with half the rows as long as memory runs out; None for less than two."""
+        """Make a runner in its own pool, halving the rows while memory runs out. None below two rows."""
         while rows > 1:
             pool = PrivatePool(self.pool.device)
             try:
@@ -175,25 +172,25 @@ class LoadedModel:
         return None
 
     def _batch_size(self, count: int, max_seq_len: int) -> int:
-        """Rows for `count` sequences: the fewest that need no more waves than the largest batch that fits."""
+        """Return the rows for `count` sequences: the fewest with as few waves as the largest batch that fits."""
         rows = min(count, self._config.batch or MAX_BATCH)
         device = self.pool.device
         if device.type == "cuda":
             torch.cuda.empty_cache()
             two, three = (self._runner_bytes(batch, max_seq_len) for batch in (2, 3))
-            free = self._free_bytes() - RESERVE - (3 * two - 2 * three)  # less what any batch takes
+            free = self._free_bytes() - RESERVE - (3 * two - 2 * three)  # less the fixed cost of a batch
             rows = min(rows, free // (three - two))
         else:
             rows = min(rows, CPU_BATCH)
         return math.ceil(count / math.ceil(count / rows)) if rows > 1 else 1
 
     def _free_bytes(self) -> int:
-        """Bytes of a GPU that are free, and that the configuration allows."""
+        """Return the free bytes of the GPU, within the configured limit."""
         free, limit = free_bytes(self.pool.device), self._config.memory
         return min(free, int(limit * 1e9) - self.held_bytes) if limit else free
 
     def windows_together(self) -> int:
-        """Windows of sound to decode at once beside a batch, as free memory allows."""
+        """Return the number of codec windows to decode at once beside a batch, as free memory allows."""
         if self.pool.device.type != "cuda":
             return 1
         free = RESERVE if self._config.memory else free_bytes(self.pool.device)
@@ -210,7 +207,7 @@ class LoadedModel:
             torch.cuda.synchronize(self.pool.device)
 
     def trim(self) -> None:
-        """Gives up cache, prefixes, buffers and captures; the weights stay. The next `runner` makes them anew."""
+        """Free cache, prefixes, buffers and captures, but keep the weights. The next `runner` builds them again."""
         self._synchronize()
         self.prefixes.clear()
         if self._runner is not None:
@@ -221,12 +218,12 @@ class LoadedModel:
         self.pool.trim()
 
     def close(self) -> None:
-        """Frees everything; safe to call twice, and from any thread that the owner lets in."""
+        """Free everything. Idempotent. Callable from any thread that holds the engine's lock."""
         self.trim()
         if self._snake is not None:
             self._snake.close()
         self._snake = None
-        with contextlib.suppress(AttributeError):  # closed before, or never made
+        with contextlib.suppress(AttributeError):  # already closed, or never made
             del self.talker, self.decoder
         self.pool.close()
         if self.pool.device.type == "cuda":

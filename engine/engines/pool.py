@@ -1,6 +1,6 @@
-"""Which member of a pool decodes which sequence: its decisions alone, without threads, sockets or a clock.
+"""Scheduling of sequences over the members of a pool: pure decisions, without threads, sockets or a clock.
 
-A shell asks `take` on behalf of members, tells what came of it, and passes on what there is to hear.
+A driver calls `take` for each member, reports the outcome, and passes on the output.
 """
 
 from __future__ import annotations
@@ -15,45 +15,47 @@ from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
 from ..speech.decoder import Heard
 
-FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds before a member that failed is asked again; doubled each time
-_FAILURES = 3  # in a row, after which a member is lost
-_BUSY_SECONDS = 180.0  # of being busy without an answer between
+FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds of back-off after a failure; doubles each time
+_FAILURES = 3  # consecutive failures after which a member is lost
+_BUSY_SECONDS = 180.0  # a member that stays busy this long without an answer is lost
 
 
 @dataclass(eq=False)
 class Part:
-    """A sequence that a member decodes for a caller. skip: samples that were heard before, from another member."""
+    """A sequence that a member decodes for a caller. skip: samples heard already, from another member."""
 
     asked: Sequence
     skip: int
-    wavs: list[torch.Tensor] = field(default_factory=list)  # until it is whole, where nobody waits for its first sound
+    wavs: list[torch.Tensor] = field(default_factory=list)  # held until complete, unless `listened`
 
 
 @dataclass(eq=False)
 class Member:
-    """One decoder of a pool. label: which, as a sentence begins. kind: equal for members that make the same samples of
-    the same sequence; empty where no other does.
+    """One decoder of a pool.
+
+    label: its name, capitalised to begin a sentence. kind: equal for members that produce identical samples for the
+    same sequence; empty if no other does.
     """
 
     label: str
     kind: str = ""
-    parts: dict[Sequence, Part] = field(default_factory=dict)  # by the copy that it decodes
-    spoken: int = 0  # sequences decoded to their ends
-    error: BaseException | None = None  # why it is lost
-    returns: bool = False  # whether it is lost for a while only, and another of its kind will take its place
+    parts: dict[Sequence, Part] = field(default_factory=dict)  # by the copy it decodes
+    spoken: int = 0  # sequences completed
+    error: BaseException | None = None  # set once it is lost
+    returns: bool = False  # a lost member that another of its kind will replace
     rest_until: float = 0.0
     _rests: int = 0  # since the last answer
-    _failures: int = 0  # of these, those of a member that was not busy
+    _failures: int = 0  # rests for reasons other than being busy
     _busy_since: float | None = None
 
     def answered(self) -> None:
-        """Forget earlier failures."""
+        """Reset the failure counts."""
         self._rests, self._failures, self._busy_since = 0, 0, None
 
     def failed(self, now: float, is_busy: bool, rest: float) -> bool:
-        """Rest for a while, `rest` seconds if named -> whether it should be given up.
+        """Back off, for `rest` seconds if given. True if the member should be given up.
 
-        What many calls of the same moment meet counts once.
+        Failures during a rest do not count again.
         """
         if now < self.rest_until:
             return False
@@ -69,25 +71,27 @@ class Member:
 
 
 class Pool:
-    """One queue of sequences, and the members that decode them. Members work on copies.
+    """A queue of sequences and the members that decode copies of them.
 
-    A member that is lost gives back what it had. Where something of that was heard already, another member of its kind
-    decodes it again and the samples that were heard are skipped; where none is left, what was heard is void. What a
-    lost member still says counts for nothing. seats: members that work at a time; the others wait for one to be lost.
+    A lost member's sequences return to the queue. If part of one was heard already, another member of the same kind
+    decodes it again and skips the samples that were heard. Without such a member, the heard audio is void. Later output
+    of a lost member is ignored. seats: number of members that work at a time; the others are spares.
     """
 
     def __init__(self, members: Iterable[Member], seats: int | None = None):
         self.members = list(members)
         self._seats = len(self.members) if seats is None else seats
         self._started: list[Member] = []
-        self.lost: list[Member] = []  # in the order in which they were
+        self.lost: list[Member] = []  # in order of loss
         self._waiting: deque[Sequence] = deque()
         self._missing: set[Sequence] = set()
-        self._heard: dict[Sequence, tuple[int, str]] = {}  # samples of what is not whole, and the kind that made them
+        self._heard: dict[
+            Sequence, tuple[int, str]
+        ] = {}  # of incomplete ones: samples heard, and the kind that made them
 
     @property
     def is_done(self) -> bool:
-        """True once all that was submitted is heard."""
+        """True if all submitted sequences are complete."""
         return not self._missing
 
     @property
@@ -96,19 +100,19 @@ class Pool:
         return [member for member in self.members if member.error is None]
 
     def start(self) -> list[Member]:
-        """Members that begin now: for all seats, once nobody sits."""
+        """Return the members to start: one per seat if none is running, else none."""
         if any(member.error is None for member in self._started):
             return []
         self._started = self.left[: self._seats]
         return self._started
 
     def submit(self, *sequences: Sequence) -> None:
-        """Queue sequences behind those that wait."""
+        """Append sequences to the queue."""
         self._missing.update(sequences)
         self._waiting.extend(sequences)
 
     def drop(self, *sequences: Sequence) -> list[tuple[Member, Sequence]]:
-        """Forget sequences -> the copies that members should drop."""
+        """Remove sequences. Returns the copies that members should drop."""
         copies = []
         for sequence in sequences:
             self._missing.discard(sequence)
@@ -122,7 +126,7 @@ class Pool:
         return copies
 
     def take(self, member: Member, room: int, now: float = 0.0) -> list[Sequence]:
-        """Copies of up to `room` sequences for a member to decode; none while it rests."""
+        """Return copies of up to `room` sequences for a member to decode; none while it rests."""
         copies = []
         if room > 0 and now >= member.rest_until and (own := self._open_to(member)):
             running = [part.asked for one in self.members for part in one.parts.values()]
@@ -138,7 +142,7 @@ class Pool:
         return copies
 
     def has_work(self, member: Member) -> bool:
-        """True while a sequence waits that this member may decode."""
+        """True if a sequence is queued that this member may decode."""
         return bool(self._open_to(member))
 
     def _open_to(self, member: Member) -> deque[Sequence]:
@@ -147,9 +151,9 @@ class Pool:
         return deque(one for one in self._waiting if self._heard.get(one, (0, member.kind))[1] == member.kind)
 
     def hear(self, member: Member, heard: Heard) -> list[Heard]:
-        """Turn what a member's step brought into news for the callers."""
+        """Convert a member's output to output for the callers."""
         copy, part = heard.sequence, member.parts.get(heard.sequence)
-        if part is None:  # dropped, or the member was given up
+        if part is None:  # dropped, or the member is lost
             return []
         asked, wav = part.asked, heard.wav[part.skip :]
         part.skip -= len(heard.wav) - len(wav)
@@ -174,7 +178,7 @@ class Pool:
     def fail(
         self, member: Member, copy: Sequence, error: HiggsError, now: float, is_busy: bool = False, rest: float = 0.0
     ) -> list[Heard]:
-        """A member could not decode one sequence: it rests, or is lost."""
+        """Handle a member's failure to decode a sequence: it rests, or is lost."""
         if copy not in member.parts or member.error is not None:
             return []
         if member.failed(now, is_busy, rest):
@@ -182,7 +186,7 @@ class Pool:
         return self._give_back(member, [copy], str(error))
 
     def lose(self, member: Member, error: BaseException, returns: bool = False) -> list[Heard]:
-        """A member takes no more part; returns: until a new one of its kind joins in its place."""
+        """Remove a member. returns: another of its kind will replace it."""
         if member.error is not None:
             return []
         member.error, member.returns = error, returns
@@ -190,12 +194,12 @@ class Pool:
         return self._give_back(member, list(member.parts), str(error))
 
     def give_up(self, member: Member) -> list[Heard]:
-        """Nothing takes the place of a lost member after all."""
+        """Stop waiting for the replacement of a lost member."""
         member.returns = False
         return self._give_back(member, [], str(member.error))
 
     def _give_back(self, member: Member, copies: list[Sequence], why: str) -> list[Heard]:
-        """Queue what a member had before all else -> what is void of it, since no other can go on with it."""
+        """Return a member's sequences to the front of the queue, and void heard audio that no other can continue."""
         asked = [member.parts.pop(copy).asked for copy in copies]
         self._waiting.extendleft(reversed(asked))
         for sequence in asked:

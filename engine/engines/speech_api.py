@@ -1,4 +1,4 @@
-"""Public speech API, shared by one engine, several, servers and a cluster."""
+"""Public speech API, shared by single engines, device pools, servers and clusters."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..voice.voice import Voice
 
 
 class SpeechAPI(ABC):
-    """`speak` and `speak_turns`, of anything that has a decoder."""
+    """`speak` and `speak_turns` for any decoder."""
 
     kept: KeptCodes
     card: ModelCard
-    context: int  # positions of a sequence
-    model: str  # its name
+    context: int  # maximum positions of a sequence
+    model: str  # name
 
     @property
     def devices(self) -> int:
@@ -45,10 +45,9 @@ class SpeechAPI(ABC):
     ) -> SpeechResult:
         """Speak `text`; the engine must be open.
 
-        Long text is split at sentence ends into sequences that decode together; without a voice the first one is spoken
-        alone and is the voice of the rest. `scene` is v2's description of the recording. Raises HiggsError for empty
-        text, a prompt that does not fit the context, for a voice of another codec, and when the engine is closed
-        meanwhile.
+        Long text is split at sentence ends into sequences that decode together. Without a voice, the first one is
+        spoken alone and becomes the voice of the rest. `scene` is v2's scene description. Raises HiggsError if the text
+        is empty, a prompt does not fit the context, the voice is of another codec, or the engine is closed meanwhile.
         """
         voices = {} if voice is None else {"": voice}
         return self._speak(SpeechInput((Turn("", text),), voices, params or SamplingParams(), scene), listener, None)
@@ -63,12 +62,18 @@ class SpeechAPI(ABC):
         reuse: bool | SequenceStore = True,
         even: bool = True,
     ) -> SpeechResult:
-        """Speak a dialogue, all of its turns together; see `speak` for what both have.
+        """Speak a dialogue, all turns together. Other arguments are those of `speak`.
 
-        voices: by speaker. One without gets its own from seed and name: its first words are the voice of the rest.
-        reuse: what this engine has said before comes from its codes, which stay on the host, or a caller's store has
-        it, which gets every sequence once it is spoken. even: the result's turns are equally loud, but for settings;
-        a listener gets them as they are spoken. Raises HiggsError as `speak` does, and where no turn has a word.
+        Args:
+            voices: by speaker. Speakers without one get a voice from seed and name: their first words become the
+                voice of the rest.
+            reuse: take repeated sequences from this engine's host cache, or from a caller's store. The store receives
+                every sequence once it is spoken.
+            even: equalise the loudness of the result's turns, before their volume settings. A listener gets them as
+                spoken.
+
+        Raises:
+            HiggsError: as `speak` does, and if no turn has words.
         """
         kept = self.kept if reuse is True else None if reuse is False else reuse
         what = SpeechInput(turns, voices, params or SamplingParams(), scene)
@@ -86,26 +91,26 @@ class SpeechAPI(ABC):
 
     @abstractmethod
     def knows_tag(self, tag: str) -> bool:
-        """Tell whether the checkpoint follows a control tag, as far as its files say."""
+        """True if the checkpoint follows a control tag, according to its files."""
 
     @abstractmethod
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
-        """A reference clip [S] or [C, S] as a voice, while nothing else is spoken.
+        """Encode a reference clip [S] or [C, S] as a voice. Waits for running speech.
 
-        Raises HiggsError for a clip that is silent, not finite, under 1 s or over 30 s.
+        Raises HiggsError if the clip is silent, not finite, under 1 s or over 30 s.
         """
 
     @abstractmethod
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> AbstractContextManager[Decoder]:
-        """The decoder, for one thread and the length of a `with`.
+        """Return a context manager that gives one thread the decoder.
 
-        on_wait() is called while something is waited for, and may raise. Raises HiggsError when nothing is open.
+        on_wait() is called while waiting, and may raise. Raises HiggsError if nothing is open.
         """
 
     @abstractmethod
     def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
-        """Check the voices and make the request. Raises HiggsError for a voice of another codec."""
+        """Check the voices and make the request. Raises HiggsError if a voice is of another codec."""
 
     @abstractmethod
     def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
-        """Add what the checkpoint's card and adapters have to say."""
+        """Add the warnings of the checkpoint's card and adapters."""

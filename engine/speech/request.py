@@ -1,4 +1,4 @@
-"""One call of speak: turns of text as sequences that decode together, and one waveform in the text's order."""
+"""Requests: turns of text as sequences that decode together, joined to one waveform in text order."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from .takes import Takes
 
 @dataclass(eq=False)
 class _ChunkSpeech:
-    """A chunk on its way to sound."""
+    """State of a chunk while it is spoken."""
 
     chunk: Chunk
-    takes: Takes | None = None  # of its sequence, once it has one
-    frames: int = 0  # frames of the current take that progress counts
-    remaining: int = 0  # frames that progress still expects of it
+    takes: Takes | None = None  # set once its sequence is built
+    frames: int = 0  # frames of the current take, as counted in the progress
+    remaining: int = 0  # frames still expected, as counted in the progress
     _wavs: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def spoken(self) -> Sequence | None:
-        """The take that is kept."""
+        """The kept take."""
         return self.takes.kept if self.takes else None
 
     def hear(self, wav: torch.Tensor) -> None:
@@ -44,28 +44,28 @@ class _ChunkSpeech:
             self._wavs.append(wav)
 
     def forget(self) -> None:
-        """Drop the sound of the current take."""
+        """Drop the audio of the current take."""
         self._wavs = []
 
     def wav(self) -> torch.Tensor:
-        """The sound of the current take so far, [n] float32."""
+        """Return the audio of the current take so far, [n] float32."""
         if len(self._wavs) > 1:
             self._wavs = [torch.cat(self._wavs)]
         return self._wavs[0] if self._wavs else torch.empty(0)
 
     def begin(self, take: Sequence) -> None:
-        """Count a take from its start; of one that was said before no frames are to come."""
+        """Start a take. A reused one expects no more frames."""
         self.frames, self.remaining = take.num_frames, take.expected
         self.forget()
 
 
 class SpeechRequest:
-    """Turns on their way to sound: names what is to be decoded, takes what is heard, and asks again for bad takes.
+    """A call of `speak`: yields sequences to decode, takes their output, and returns retries of bad takes.
 
-    Its driver decodes one of `stages` after another, hands over what is heard of it, and decodes what `hear` returns
-    as well. size: the context's positions, and codebooks. dialogue: None for one text. Of a dialogue the noise is
-    numbered by how often the same speaker has said the same before, so that a turn more or less changes no other; and a
-    speaker's own voice depends on its name.
+    The driver decodes the `stages` in order, passes output to `hear`, and also decodes the sequences that it returns.
+    size: context positions and number of codebooks. dialogue: None for a single text. In a dialogue, the noise of a
+    chunk is numbered by how often its speaker has said the same text before, so adding or removing a turn changes no
+    other. A generated voice depends on the speaker's name.
     """
 
     def __init__(
@@ -85,27 +85,27 @@ class SpeechRequest:
         )
         self._kept = dialogue.kept if dialogue else None
         self._warnings: list[str] = []
-        self._chunks: list[Chunk] = []  # in the text's order, and so are their parts
-        self._parts: list[_ChunkSpeech] = []
-        self._speaking: dict[Sequence, _ChunkSpeech] = {}  # those that are not judged yet
-        self._current = 0  # the part that is heard now
-        self._streamed = (0, 0)  # the part that was streamed last, and samples of it
-        self._done = self._remaining = 0  # frames, over the whole text
+        self._chunks: list[Chunk] = []  # in text order
+        self._parts: list[_ChunkSpeech] = []  # one per chunk
+        self._speaking: dict[Sequence, _ChunkSpeech] = {}  # not judged yet
+        self._current = 0  # index of the part to be heard next
+        self._streamed = (0, 0)  # part streamed last, and its samples so far
+        self._done = self._remaining = 0  # frames of the whole text
         self._how, self._peak = "", 0
 
     def __enter__(self) -> SpeechRequest:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Lets go of the engine's parts: an exception that ends the call refers to this object for longer."""
-        with contextlib.suppress(AttributeError):  # closed before
+        """Drop references to the engine, because an exception may keep this object alive."""
+        with contextlib.suppress(AttributeError):  # already closed
             del self._listener, self._kept, self._dialogue
 
     def stages(self) -> Iterator[tuple[Stage, list[Sequence]]]:
-        """Yield what is to be decoded, all of it known to fit; before the next stage that must be settled.
+        """Yield the sequences of each stage. A stage must be settled before the next one is requested.
 
-        First what becomes the voice of a speaker without one, then all else. Of sequences that were said before, which
-        are finished, only the sound is wanted. Raises HiggsError for a prompt that does not fit.
+        Speakers without a voice come first, since their first words become their voice. Reused sequences are finished
+        and only need their audio decoded. Raises HiggsError if a prompt does not fit.
         """
         self._plan()
         while places := self._speakers.reference_places(self._chunks, self._spoken()):
@@ -116,18 +116,18 @@ class SpeechRequest:
             yield self._begin(places)
 
     def decoded_by(self, report: SessionReport) -> None:
-        """Note how a stage was decoded."""
+        """Record the report of a stage."""
         self._how = report.how or self._how
         self._warnings += report.notes
         self._peak = max(self._peak, report.peak_bytes)
 
     @property
     def is_settled(self) -> bool:
-        """True once all sequences so far are judged."""
+        """True if no sequence awaits judgement."""
         return not self._speaking
 
     def result(self) -> SpeechResult:
-        """The whole text, once all stages are settled."""
+        """Return the speech once all stages are settled."""
         sequences = [part.spoken for part in self._parts if part.spoken is not None]
         frames = [frames for sequence in sequences for frames in sequence.codes]
         codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
@@ -158,7 +158,7 @@ class SpeechRequest:
         )
 
     def _plan(self):
-        """Chunks, and what will become of them."""
+        """Split the text into chunks and prepare their assembly."""
         prompts = self._prompts
         planned = plan(self._turns, self._params, self._dialogue is not None, prompts.chunk_seconds, prompts.is_spoken)
         self._chunks = planned.chunks
@@ -177,7 +177,7 @@ class SpeechRequest:
         return [part.spoken for part in self._parts]
 
     def _begin(self, places: list[int]) -> tuple[Stage, list[Sequence]]:
-        """The sequences of these chunks; those that have been said before are finished."""
+        """Build the sequences of these chunks, finished if they were spoken before."""
         sequences = []
         for place in places:
             part = self._parts[place]
@@ -198,15 +198,15 @@ class SpeechRequest:
         if not decoded:
             return Stage(0)
         slots = max(map(len, decoded)) + self._params.max_frames + self._size[1] - 1
-        # A text's first chunk may go the way of one row, where it is alone.
+        # A text's first chunk may use the single-row runner if it is alone.
         alone = self._dialogue is None and len(decoded) == 1 and self._speaking[decoded[0]] is self._parts[0]
         is_given = self._dialogue is None and self._speakers.voices.keys() == self._speakers.given.keys()
         return Stage(len(decoded), slots, alone, 0 if is_given else max(1, len(self._speakers.voices)))
 
     def hear(self, heard: Heard) -> list[Sequence]:
-        """Take what is new of a sequence, and let hear what is next in the text's order -> what is to be spoken again.
+        """Take output of a sequence, pass on audio in text order, and return the sequences to decode again.
 
-        Raises HiggsError where sound that was heard cannot go on.
+        Raises HiggsError if audio that was heard already is void and the listener has no `on_restart`.
         """
         sequence, part = heard.sequence, self._speaking[heard.sequence]
         if heard.void:
@@ -224,13 +224,13 @@ class SpeechRequest:
         return again
 
     def _judge(self, part: _ChunkSpeech, sequence: Sequence) -> list[Sequence]:
-        """The chunk's next take where this one is bad; else one is kept."""
+        """Judge a finished take. Returns the next take, or nothing if one is kept."""
         assert part.takes
         del self._speaking[sequence]
         again = part.takes.add(sequence, part.wav())
         if again is None:
             part.forget()
-            # A bad take that had no second one, because it was heard already, is nothing to go by.
+            # Do not cache a bad take that could not be retried because it was heard already.
             if self._kept is not None and part.spoken and not (part.takes.is_only and any(part.takes.flaws)):
                 self._kept.keep(part.takes.asked, part.spoken)
             return []
@@ -241,7 +241,7 @@ class SpeechRequest:
         return [again]
 
     def _restart(self, part: _ChunkSpeech, why: str):
-        """Make void what was heard of a part."""
+        """Void the audio of a part that was heard already."""
         if part is not self._parts[self._current] or not self._assembly.was_heard:
             return
         if self._listener.on_restart is None:
@@ -251,18 +251,18 @@ class SpeechRequest:
         self._listener.on_restart(why)
 
     def _stream(self):
-        """Let hear what is there of the part that is heard now: the first, or one that will not be spoken again."""
+        """Pass on new audio of the current part if it is the first, or if it will not be retried."""
         if self._listener.on_audio is None or self._current == len(self._parts):
             return
         part = self._parts[self._current]
         if part.takes and part.spoken is None and (part.takes.is_only or (self._current == 0 and not part.takes.flaws)):
             wav = part.wav()
-            if self._streamed != (self._current, len(wav)):  # as after most steps
+            if self._streamed != (self._current, len(wav)):
                 self._streamed = self._current, len(wav)
                 self._assembly.stream(wav)
 
     def tick(self) -> None:
-        """Tell how far it is. Raises what the listener raises to cancel."""
+        """Report progress. Raises what the listener raises to cancel."""
         if self._listener.on_frame is not None:
             self._listener.on_frame(self._done, self._done + self._remaining)
 

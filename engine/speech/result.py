@@ -11,7 +11,7 @@ from ..core.config import SAMPLE_RATE
 from ..voice.voice import Voice
 
 END_OF_SPEECH = "end of speech"
-FLAWS = {  # what can be wrong with a take
+FLAWS = {  # of a take
     "limit": "it did not end",
     "long": "it was too long for its text",
     "short": "it was too short for its text",
@@ -19,17 +19,17 @@ FLAWS = {  # what can be wrong with a take
     "silence": "it fell silent",
     "level": "it was clipped or almost silent",
 }
-_QUOTED = 40  # characters of a chunk that are quoted
+_QUOTED = 40  # maximum characters of a quoted chunk
 
 
 def quoted(text: str) -> str:
-    """The beginning of a text in quotation marks, on one line."""
+    """Return the beginning of a text in quotation marks, on one line."""
     text = " ".join(text.split())
     return f'"{text}"' if len(text) <= _QUOTED else f'"{text[:_QUOTED].rstrip()}..."'
 
 
 def duration(seconds: float, digits: int = 1) -> str:
-    """Seconds, minutes or hours, whichever is read at a glance. digits: decimals of seconds and minutes."""
+    """Format seconds as s, min or h. digits: decimals of seconds and minutes."""
     if seconds < 90:
         return f"{seconds:.{digits}f} s"
     if seconds < 90 * 60:
@@ -39,19 +39,19 @@ def duration(seconds: float, digits: int = 1) -> str:
 
 
 def in_words(flaws: Iterable[str]) -> str:
-    """Flaw of a take, as a clause."""
+    """Return the flaws of a take as a clause."""
     return " and ".join(FLAWS[flaw] for flaw in flaws)
 
 
 @dataclass(frozen=True)
 class SpokenTurn:
-    """A turn and its place in the sound: samples start to stop, empty if it has no word."""
+    """A turn or chunk as spoken, and its samples from start to stop. Empty without words."""
 
     speaker: str
     text: str
     start: int
     stop: int
-    frames: tuple[int, int] = (0, 0)  # and in the codes
+    frames: tuple[int, int] = (0, 0)  # start and stop in the codes
 
     @property
     def is_spoken(self) -> bool:
@@ -61,9 +61,9 @@ class SpokenTurn:
 def join_turns(
     turns: Sequence[tuple[str, str]], numbers: Sequence[int], chunks: Sequence[SpokenTurn]
 ) -> tuple[SpokenTurn, ...]:
-    """Chunks as turns; one without a chunk lies where the one before ends.
+    """Merge chunks into turns. A turn without chunks is empty and starts at the end of the previous one.
 
-    turns: (speaker, text) of each. numbers: of each chunk, which turn it belongs to; rising.
+    turns: (speaker, text) of each. numbers: turn index of each chunk, ascending.
     """
     own: dict[int, list[SpokenTurn]] = {}
     for number, chunk in zip(numbers, chunks, strict=True):
@@ -78,12 +78,12 @@ def join_turns(
 
 @dataclass(frozen=True)
 class Retaken:
-    """A chunk with a take that was bad."""
+    """A chunk with at least one bad take."""
 
     chunk: int  # from 1
     text: str
-    flaws: tuple[tuple[str, ...], ...]  # what was wrong with each take: names in FLAWS
-    kept: int  # the take that is heard, from 1
+    flaws: tuple[tuple[str, ...], ...]  # per take: keys of FLAWS
+    kept: int  # number of the kept take, from 1
 
     def __str__(self) -> str:
         why, takes = in_words(self.flaws[0]), len(self.flaws)
@@ -92,21 +92,21 @@ class Retaken:
 
 @dataclass(frozen=True)
 class SpeechResult:
-    """Speech and how it came about."""
+    """Speech, its codes, timings and warnings."""
 
     wav: torch.Tensor  # [T] float32, 24 kHz, host
     codes: torch.Tensor  # [T, K] int64, host
-    elapsed: float  # seconds of work, model already open
-    chunks: int  # pieces the text was split into
-    stopped: str  # why it ended, in plain words
+    elapsed: float  # seconds of work, without opening the model
+    chunks: int  # number of chunks
+    stopped: str  # stop reason, for users
     warnings: tuple[str, ...] = ()
-    how: str = ""  # what decoded it: kernels and executor, in plain words
-    turns: tuple[SpokenTurn, ...] = ()  # those that were given; one where nobody else speaks
-    reused: int = 0  # chunks of a dialogue that had been said before
-    retaken: tuple[Retaken, ...] = ()  # chunks that were spoken again, or should have been
-    said: tuple[SpokenTurn, ...] = ()  # each chunk, as its turn is told
-    voices: Mapping[str, Voice] = field(default_factory=dict)  # by speaker, those that were made of speech among them
-    peak_bytes: int = 0  # of a GPU's memory, the model's own among them; 0 on a CPU
+    how: str = ""  # kernels and executor, for users
+    turns: tuple[SpokenTurn, ...] = ()  # one per input turn
+    reused: int = 0  # chunks of a dialogue that came from the cache
+    retaken: tuple[Retaken, ...] = ()  # chunks with a bad take
+    said: tuple[SpokenTurn, ...] = ()  # one per chunk
+    voices: Mapping[str, Voice] = field(default_factory=dict)  # by speaker, including generated ones
+    peak_bytes: int = 0  # GPU memory, including the model; 0 on a CPU
 
     @property
     def complete(self) -> bool:
@@ -115,7 +115,7 @@ class SpeechResult:
 
     @property
     def spoken_again(self) -> tuple[Retaken, ...]:
-        """Chunks of which there was more than one take."""
+        """Chunks with more than one take."""
         return tuple(chunk for chunk in self.retaken if len(chunk.flaws) > 1)
 
     @property
@@ -124,7 +124,7 @@ class SpeechResult:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio, pauses included."""
+        """Seconds of audio, including pauses."""
         return len(self.wav) / SAMPLE_RATE
 
     @property
@@ -133,5 +133,5 @@ class SpeechResult:
 
     @property
     def rtf(self) -> float:
-        """Seconds of work a second of audio; below 1 is faster than real time."""
+        """Real-time factor: seconds of work per second of audio."""
         return self.elapsed / self.seconds if self.frames else 0.0

@@ -1,4 +1,4 @@
-"""Input of a call of speak: turns and settings, options of a dialogue, and callbacks."""
+"""Input of `speak`: turns and settings, dialogue options, and callbacks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from .kept_codes import SequenceStore
 
 @dataclass(frozen=True)
 class Listener:
-    """Callbacks of a call of speak, in its thread. Any may raise to cancel; the engine stays usable.
+    """Callbacks of `speak`, called in its thread. Any may raise to cancel; the engine stays usable.
 
-    on_frame(done, expected): frames so far and in all, after every step. on_audio(wav): sound [n] float32 on the host,
-    in order, as soon as it is final: of the first sequence while it is spoken, of others once nothing is wrong with
-    them. on_restart(why): all sound so far is void, for the first sequence is spoken again; without it, it is not.
+    on_frame(done, expected): frames done and expected in total, after every step.
+    on_audio(wav): audio [n] float32 on the host, in order. The first sequence is streamed while it is spoken, others
+        once they pass the checks.
+    on_restart(why): all audio so far is void, because the first sequence is spoken again. Without this callback, the
+        first sequence is not retried.
     """
 
     on_frame: Callable[[int, int], None] | None = None
@@ -30,7 +32,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class SpeechInput:
-    """Content of a request: turns, voices by speaker, settings, and v2's description of the recording."""
+    """Content of a request: turns, voices by speaker, settings, and v2's scene description."""
 
     turns: Ordered[Turn]
     voices: Mapping[str, Voice] = field(default_factory=dict)
@@ -42,5 +44,5 @@ class SpeechInput:
 class DialogueOptions:
     """Options that apply to dialogues only."""
 
-    kept: SequenceStore | None  # where chunks that have been said before come from, and those of now go to
-    even: bool  # turns get the same loudness, once all is spoken
+    kept: SequenceStore | None  # cache that spoken chunks are read from and added to
+    even: bool  # equalise the loudness of turns once all are spoken

@@ -1,4 +1,4 @@
-"""The guard: is what a sequence said fit to be heard, and if not, with which seed is it said again."""
+"""Quality guard: scores each take and picks the seed for a retry."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from ..audio.levels import is_clipped, is_near_silent, longest_silence
 from ..core.sequence import Sequence
 
 _BADNESS = {"limit": 4, "repeat": 3, "level": 3, "short": 3, "long": 2, "silence": 2}
-_REPEAT_FRAMES, _REPEAT_SHARE, _MOST_LAG = 75, 0.9, 100  # 3 s of codes that are those of up to 4 s before
-_STEP = 0x9E3779B97F4A7C15  # between the seeds of two takes: odd and large, so that no seed near by is met
+_REPEAT_FRAMES, _REPEAT_SHARE, _MOST_LAG = 75, 0.9, 100  # 3 s of codes equal to those up to 4 s before
+_STEP = 0x9E3779B97F4A7C15  # between the seeds of takes; odd and large, so that no nearby seed is hit
 
 
 class Takes:
-    """The takes of one chunk: each is judged when it is whole, and the least bad one is kept.
+    """Takes of one chunk. Each is judged when complete, and the best one is kept.
 
-    asked: the first one's sequence. retries: takes that may follow a bad one. judged: whether anything counts as bad.
+    asked: sequence of the first take. retries: maximum number of further takes. judged: False accepts any take.
     """
 
     def __init__(self, asked: Sequence, retries: int, judged: bool = True):
         self.asked = asked
         self._retries, self._judged = retries, judged
-        self.flaws: list[tuple[str, ...]] = []  # names in result.FLAWS of what is wrong with each take so far
+        self.flaws: list[tuple[str, ...]] = []  # per take: keys of result.FLAWS
         self.kept: Sequence | None = None
-        self.number = 1  # of the best take so far
+        self.number = 1  # number of the best take so far
         self._best, self._wav = asked, torch.empty(0)
 
     @property
     def is_only(self) -> bool:
-        """True if the first take is kept whatever is wrong with it."""
+        """True if the first take is kept in any case."""
         return self._retries == 0
 
     def add(self, sequence: Sequence, wav: torch.Tensor) -> Sequence | None:
-        """A finished take and its sound [n] float32 on the host -> the next take, or None where one is kept now."""
+        """Add a finished take with its audio [n] float32 on the host. Returns the next take, or None if one is kept."""
         self.flaws.append(judge(sequence, wav) if self._judged else ())
         if len(self.flaws) == 1 or badness(self.flaws[-1]) < badness(self.flaws[self.number - 1]):
             self.number, self._best, self._wav = len(self.flaws), sequence, wav
@@ -47,15 +47,15 @@ class Takes:
         return None
 
     def take_wav(self) -> torch.Tensor:
-        """The kept take's sound [n], which is given once."""
+        """Return the kept take's audio [n] and release it."""
         wav, self._wav = self._wav, torch.empty(0)
         return wav
 
 
 def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
-    """Flaws of a finished sequence and its sound [n], as names in result.FLAWS.
+    """Return the flaws of a finished sequence and its audio [n]: keys of result.FLAWS.
 
-    A cut is not a flaw where the text may have been going on.
+    A cut is not a flaw if the text may not have been finished.
     """
     shortest, longest, silence = sequence.bounds
     found = {
@@ -70,20 +70,20 @@ def judge(sequence: Sequence, wav: torch.Tensor) -> tuple[str, ...]:
 
 
 def badness(flaws: Iterable[str]) -> int:
-    """How bad they are together."""
+    """Return the sum of the flaws' weights."""
     return sum(_BADNESS[flaw] for flaw in flaws)
 
 
 def another(sequence: Sequence, number: int) -> Sequence:
-    """The same chunk with the seed of its take after `number` others; a function of the first take's seed alone."""
+    """Return the same chunk with the seed of its retry `number`, which depends only on the first take's seed."""
     params = replace(sequence.params, seed=(sequence.params.seed + number * _STEP) % (1 << 64))
     return replace(sequence, params=params, listened=False)
 
 
 def repeats(codes: list[torch.Tensor]) -> bool:
-    """True if the first codebook of codes [t, K] goes round in a circle, or stands still, for _REPEAT_FRAMES.
+    """True if the first codebook of codes [t, K] loops or stands still for _REPEAT_FRAMES.
 
-    Not known of samples.
+    Always False for PCM frames.
     """
     if any(map(pcm.is_sound, codes)):
         return False
