@@ -1,4 +1,4 @@
-"""Decodes on one device: a scheduler, a model runner, and the codec's windows of the sequences that are decoded."""
+"""Decoder for one device: a scheduler, a model runner, and the codec."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ..voice.clip import Wave
 from ..voice.voice import Voice
 from .loaded_model import LoadedModel
 
-_AHEAD = 2  # sequences taken before there are rows for them, so that the device never waits for the host
+_AHEAD = 2  # sequences queued ahead of free rows, so that the device never waits for the host
 
 Encode = Callable[[Wave, int, str], Voice]
 
 
 class TooSmall(HiggsError):
-    """The device has no room for two rows, so it would say other codes than the other devices of its pool."""
+    """The device has no memory for two rows, so its codes would differ from those of its pool's other devices."""
 
 
 class DeviceDecoder:
-    """Decodes with a loaded model, for the thread that holds its engine.
+    """Decodes with a loaded model, in the thread that holds its engine.
 
-    encode: `Engine.encode_voice`. require_open(): called after every step, raises when somebody closes the engine.
+    encode: `Engine.encode_voice`. require_open(): called after every step; raises if the engine is being closed.
     """
 
     def __init__(self, loaded: LoadedModel, encode: Encode, require_open: Callable[[], None]):
@@ -41,7 +41,7 @@ class DeviceDecoder:
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[DeviceSession]:
-        """Raises torch.OutOfMemoryError, and TooSmall for a stage that is shared."""
+        """Yield a session. Raises torch.OutOfMemoryError, and TooSmall if a shared stage gets a single row."""
         with contextlib.ExitStack() as stack:
             peak = Peak(self.loaded.pool.device, self.loaded.held_bytes)
             runner = None
@@ -55,7 +55,7 @@ class DeviceDecoder:
 
 
 class DeviceSession:
-    """A `Session` on one device. `room` says how many more sequences it can use now."""
+    """A `Session` on one device."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class DeviceSession:
         self._waveform.together = 1 if stage.alone and runner is not None else loaded.windows_together()
         self._scheduler: Scheduler | None = None
         self._how, self._notes = "", ()
-        self._sounds: dict[Sequence, Sound] = {}  # of all that is not heard to its end
-        self._spoken: deque[Sequence] = deque()  # those that came with their codes
-        self._moved: set[Sequence] = set()  # those with new codes
+        self._sounds: dict[Sequence, Sound] = {}  # of incomplete sequences
+        self._spoken: deque[Sequence] = deque()  # submitted with codes
+        self._moved: set[Sequence] = set()  # with new codes
         self._steps: Iterator[list[Heard]] | None = None
         if runner is not None:
             rows = min(runner.state.batch, stage.rows)
@@ -89,7 +89,7 @@ class DeviceSession:
 
     @property
     def room(self) -> int:
-        """Sequences that it can begin soon."""
+        """Number of further sequences it can start soon."""
         if self._scheduler is None:
             return _AHEAD - len(self._spoken)
         return min(_AHEAD, self._scheduler.running.count(None)) - len(self._scheduler.waiting) - len(self._spoken)
@@ -119,10 +119,10 @@ class DeviceSession:
         return made
 
     def wake(self) -> None:
-        """Nothing to do: the iteration never waits."""
+        """Do nothing: the iteration never waits."""
 
     def __iter__(self) -> Iterator[list[Heard]]:
-        """Go on where the last iteration was left."""
+        """Resume the last iteration, or start one."""
         if self._steps is None:
             self._steps = self._iterate()
         return self._steps
@@ -142,7 +142,7 @@ class DeviceSession:
         self._steps = None
 
     def _speak_codes(self) -> Iterator[list[Heard]]:
-        """The sound of what came with its codes, window after window."""
+        """Decode the audio of sequences submitted with codes, window by window."""
         while self._spoken:
             sequence = self._spoken.popleft()
             sound = self._sounds[sequence]
@@ -153,7 +153,7 @@ class DeviceSession:
 
     def _push(self, outputs: Outputs) -> Iterator[list[Heard]]:
         for sequence, frames in outputs:
-            sound = self._sounds.get(sequence)  # whoever iterates may have dropped it since
+            sound = self._sounds.get(sequence)  # the caller may have dropped it since
             if sound is None:
                 continue
             self._moved.add(sequence)
@@ -163,7 +163,7 @@ class DeviceSession:
                 sound.finish()
 
     def _heard(self) -> list[Heard]:
-        """Return the news of each sequence."""
+        """Return the new output of each sequence."""
         heard = []
         for sequence in [one for one, sound in self._sounds.items() if sound.has_news or one in self._moved]:
             sound = self._sounds[sequence]
@@ -179,7 +179,7 @@ class DeviceSession:
         return heard
 
     def close(self) -> None:
-        """Lets go of all that is on the device: an exception that ends the call refers to this object for longer."""
+        """Drop references to device memory, because an exception may keep this object alive."""
         self._steps = None
         self._waveform.close()
         if self._scheduler is not None:
@@ -188,7 +188,7 @@ class DeviceSession:
 
 
 def run_into(future: Future, work: Callable[[], object]) -> None:
-    """Do a future's work now; HiggsError and a lack of memory become the future's."""
+    """Run a future's work now. HiggsError and out-of-memory errors become the future's."""
     try:
         future.set_result(work())
     except (HiggsError, torch.cuda.OutOfMemoryError) as error:

@@ -1,4 +1,4 @@
-"""Which dtype a checkpoint gets on a device."""
+"""Choice of a checkpoint's dtype on a device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..core.errors import HiggsError
 from ..talker.weight import KEPT_BY
 
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-# Bytes of a card beside bf16 weights: cache, codec, CUDA's own, what prompts and clips need for a moment, the desktop.
+# GPU bytes needed beside bf16 weights: cache, codec, CUDA context, temporary memory of prompts and clips, the desktop.
 _BESIDE_WEIGHTS = 2560 << 20
 
 
 def auto_dtype(checkpoint: Checkpoint, device: torch.device) -> str:
-    """EngineConfig's dtype for "auto": fp32 on a CPU, bf16 on a GPU, int8 where the GPU's memory is too small for that.
-    A file with quantised layers is taken in the format next to theirs.
+    """Return EngineConfig's dtype for "auto": fp32 on a CPU, bf16 on a GPU, int8 if bf16 does not fit the GPU.
 
-    Decided by the card's whole memory and the checkpoint's size, so that it does not change with what happens to run.
+    A quantised checkpoint gets the format closest to its own. The choice depends on the GPU's total memory and the
+    checkpoint's size, so other programs do not change it.
     """
     held = checkpoint.talker.weights
     held = KEPT_BY.get(held, held)
@@ -39,7 +39,7 @@ def _is_quantizable(checkpoint: Checkpoint, weights: str) -> bool:
 
 
 def compute_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Compute dtype of EngineConfig's dtype on a device; int8 and int4 weights are stored otherwise."""
+    """Return the compute dtype for an EngineConfig dtype on a device. Weights of int8 and int4 are only stored so."""
     if name not in _DTYPES:
         name = "fp32" if device.type == "cpu" else "bf16"
     return _DTYPES[name]

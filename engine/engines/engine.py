@@ -1,4 +1,4 @@
-"""The engine: a checkpoint that can be opened on one device, speaks, and gives everything back when closed."""
+"""Engine: one checkpoint on one device. Closing it frees everything."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from .speech_api import SpeechAPI
 class Engine(SpeechAPI):
     """Speaks with one checkpoint on one device.
 
-    Making it reads headers only. `open` puts weights, cache and codec on the device, `close` drops them all; both may
-    be called again. Raises HiggsError for a folder that holds no usable checkpoint or a device that is not there.
+    The constructor reads headers only. `open` puts weights, cache and codec on the device, and `close` frees them; both
+    may be repeated. Raises HiggsError if the folder holds no usable checkpoint or the device does not exist.
     """
 
     def __init__(self, config: EngineConfig):
@@ -67,21 +67,21 @@ class Engine(SpeechAPI):
 
     @property
     def label(self) -> str:
-        """Which device it is, in words for users."""
+        """Name of the device, for users."""
         return f"GPU {self.device.index} ({self.kind})" if self.device.type == "cuda" else self.kind
 
     @property
     def kind(self) -> str:
-        """Kind of the device."""
+        """Name of the GPU model, or "CPU"."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
 
     def knows_tag(self, tag: str) -> bool:
-        """True if the checkpoint follows a control tag, as far as its files say."""
+        """True if the checkpoint follows a control tag, according to its files."""
         return self._builder.knows(tag) and (self.card.tags is None or tag in self.card.tags)
 
     @property
     def fingerprint(self) -> str:
-        """Stands for weights and precision: with voice, text and settings they decide what is said."""
+        """Digest of weights and precision. With voice, text and settings, it determines the codes."""
         return fingerprint_of(self.checkpoint, self.config)
 
     @property
@@ -90,12 +90,12 @@ class Engine(SpeechAPI):
 
     @property
     def loaded(self) -> LoadedModel | None:
-        """The loaded model, None when closed. For tests and benchmarks only."""
+        """The loaded model, None if closed. For tests and benchmarks only."""
         return self._loaded
 
     @functools.cached_property
     def planned_bytes(self) -> int:
-        """Bytes that `open` takes on the device: weights, cache, buffers and the codec's decoder."""
+        """Bytes that `open` takes on the device: weights, cache, buffers and codec decoder."""
         return planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
     @property
@@ -105,7 +105,7 @@ class Engine(SpeechAPI):
 
     @torch.inference_mode()
     def open(self) -> None:
-        """Puts everything that speaking needs on the device and captures the step. Frees what it took when it fails."""
+        """Load weights, cache and codec, and capture the step. Frees everything on failure."""
         with self._lock, self._on_device():
             if self.opened:
                 return
@@ -114,9 +114,9 @@ class Engine(SpeechAPI):
 
     @torch.inference_mode()
     def trim(self) -> int:
-        """Gives up cache and captures but keeps the weights, and returns the bytes that this gave back.
+        """Free cache and captures but keep the weights, and return the number of bytes freed.
 
-        The next `speak` makes them anew. Returns 0 when speech is under way.
+        The next `speak` builds them again. Returns 0 while speech is running.
         """
         if not self._lock.acquire(blocking=False):
             return 0
@@ -132,18 +132,18 @@ class Engine(SpeechAPI):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes on the device between calls: `planned_bytes`, kept prefixes; less after `trim`, none when closed."""
+        """Bytes on the device between calls: `planned_bytes` plus cached prefixes; less after `trim`, 0 if closed."""
         loaded = self._loaded  # another thread may close it meanwhile
         return loaded.held_bytes if loaded is not None else 0
 
     def close(self) -> None:
-        """Gives everything back. Speech in another thread stops at its next frame, and is waited for.
+        """Free everything. Waits for speech in another thread to stop at its next frame.
 
-        From inside a callback of `speak` it takes effect once that speech has stopped, at its next frame.
+        Called from a callback of `speak`, it takes effect once that speech has stopped, at its next frame.
         """
         self._closing = True
         with self._lock, self._on_device():
-            self._drop_after = self._speaking  # only a callback gets here while it does
+            self._drop_after = self._speaking  # True only in a callback, which holds the lock
             if not self._speaking:
                 self._drop()
 
@@ -164,9 +164,9 @@ class Engine(SpeechAPI):
 
     @torch.inference_mode()
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
-        """A reference clip [S] or [C, S] -> a voice. The encoder is on the device for this call only.
+        """Encode a reference clip [S] or [C, S] as a voice. The encoder is on the device for this call only.
 
-        Raises HiggsError for a clip that is silent, not finite, under 1 s or over 30 s.
+        Raises HiggsError if the clip is silent, not finite, under 1 s or over 30 s.
         """
         check_clip(wav, sample_rate)
         clip = prepare_clip(wav, sample_rate).to(self.device)
@@ -176,24 +176,24 @@ class Engine(SpeechAPI):
         return Voice(codes, (transcript or "").strip() or None, name, self.checkpoint.codec.config.name)
 
     def with_warnings(self, speech: SpeechResult, turns: Sequence[Turn]) -> SpeechResult:
-        # Asked of the whole text, not chunk by chunk: once a call, and a longer text tells its language better.
+        # Of the whole text, not per chunk: one warning per call, and language detection needs length.
         of_text = self.card.warnings("\n".join(turn.text for turn in turns))
         warnings = *speech.warnings, *self.checkpoint.adapters.warnings, *of_text
         return replace(speech, warnings=tuple(dict.fromkeys(warnings)))
 
     def require_open(self) -> None:
-        """Raises HiggsError when somebody closes the engine."""
+        """Raise HiggsError if the engine is being closed."""
         if self._closing:
             raise HiggsError("The model was unloaded while it spoke. Run it again.")
 
     @property
     def is_closing(self) -> bool:
-        """True if somebody closes the engine, or has."""
+        """True if the engine is being closed, or is closed."""
         return self._closing or not self.opened
 
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[DeviceDecoder]:
-        """The decoder, for one thread; another that speaks or closes the engine waits. See `SpeechAPI.decoding`."""
+        """Give one thread the decoder. Others that speak or close the engine wait. See `SpeechAPI.decoding`."""
         size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
         with self._lock, self._on_device(), few_threads(self.device, size):
             if self._loaded is None:

@@ -1,4 +1,4 @@
-"""A session of a pool whose members are threads of this process."""
+"""Session of a pool whose members are threads of this process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..core.sequence import Sequence
 from ..speech.decoder import Heard, SessionReport
 from .pool import Member, Pool
 
-TICK = 0.1  # seconds without news after which whoever iterates may look whether to stop
+TICK = 0.1  # seconds without output after which the iteration yields, so that the caller can stop
 
 
 class PoolSession(ABC):
-    """Tells the pool what its members' threads report, and the caller what that comes to.
+    """Passes events from member threads to the pool, and the pool's output to the caller.
 
-    The lock of `_changed` guards the pool; it is notified when there is something to do for members that wait.
+    The lock of `_changed` guards the pool. It is notified when waiting members may have work.
     """
 
     def __init__(self, pool: Pool):
@@ -35,11 +35,11 @@ class PoolSession(ABC):
 
     @abstractmethod
     def _start(self, members: list[Member]) -> None:
-        """Start the threads of members that begin."""
+        """Start the threads of these members."""
 
     @abstractmethod
     def _end(self) -> BaseException | None:
-        """Return the error that ends the call once every member is lost; None if another was found."""
+        """Return the error that ends the call once every member is lost. None if a replacement was found."""
 
     def submit(self, *sequences: Sequence) -> None:
         with self._changed:
@@ -67,21 +67,21 @@ class PoolSession(ABC):
             for event in events:
                 heard += event()
             if not self._pool.left and (error := self._end()):
-                raise type(error)(*error.args)  # the member keeps its own, which no traceback may refer to
+                raise type(error)(*error.args)  # a copy: the member's own must not gain a traceback
             self._start(self._pool.start())
             self._changed.notify_all()
         return heard
 
     def _tell(self, decide: Callable[..., list[Heard]], *given: object) -> None:
-        """From a member's thread: decide(*given) is called where the session is iterated."""
+        """Queue decide(*given) for the thread that iterates the session. Called from a member's thread."""
         self._events.put(functools.partial(decide, *given))
 
     def _fail(self, error: BaseException) -> None:
-        """From a member's thread: end the call with an error that is not the member's own."""
+        """End the call with an unexpected error. Called from a member's thread."""
         errors = [error]
 
         def fail() -> list[Heard]:
-            raise errors.pop()  # so that no frame of its traceback refers to it
+            raise errors.pop()  # leaves no reference in the traceback's frames
 
         self._events.put(fail)
 
@@ -90,7 +90,7 @@ class PoolSession(ABC):
         self._threads[-1].start()
 
     def close(self) -> None:
-        """End all members' work; each stops at its next step."""
+        """Stop all members, each at its next step."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
