@@ -1,4 +1,4 @@
-"""Several engines of one checkpoint, each on its own device, that speak together: a thread each, one queue for all."""
+"""Data-parallel engines of one checkpoint: one device and thread each, with a shared queue."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from .speech_api import SpeechAPI
 
 
 def engine_of(config: EngineConfig) -> Engine | Engines:
-    """An engine, or several where the device names more than one: "cuda:0,cuda:2", or "all GPUs"."""
+    """Return an engine, or several if the device names more than one: "cuda:0,cuda:2", or "all GPUs"."""
     engines = [Engine(replace(config, device=device)) for device in devices_of(config.device)]
     return engines[0] if len(engines) == 1 else Engines(engines)
 
 
 class Engines(SpeechAPI):
-    """Speaks on all of these engines that are open; the first one's checkpoint says how.
+    """Speaks on all open engines. Prompts and warnings come from the first one's checkpoint.
 
-    Output matches a single engine where all devices are of one kind. An engine that runs out of memory or is closed
-    meanwhile gives back what it has not finished, and the result's warnings say so.
+    Output matches a single engine if all devices are the same model. If an engine runs out of memory or is closed, the
+    others take over its unfinished chunks, and the result's warnings say so.
     """
 
     def __init__(self, engines: Sequence[Engine]):
@@ -55,7 +55,7 @@ class Engines(SpeechAPI):
 
     @property
     def fingerprint(self) -> str:
-        """Stands for weights and precision, as an engine's."""
+        """Digest of weights and precision, as in `Engine`."""
         return self._engines[0].fingerprint
 
     def __enter__(self) -> Engines:
@@ -88,7 +88,7 @@ class Engines(SpeechAPI):
 
 
 class DevicePool:
-    """A decoder of the engines' decoders. Raises HiggsError where no engine is open."""
+    """Decoder over several engines. Raises HiggsError if none is open."""
 
     def __init__(self, engines: Sequence[Engine]):
         self._engines = list(engines)
@@ -97,7 +97,7 @@ class DevicePool:
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[DevicePoolSession]:
-        """Threads start with the first sequence. An engine that is lost takes no part in later sessions."""
+        """Yield a session. Threads start with the first sequence. A lost engine is not used in later sessions."""
         session = DevicePoolSession(self._engines, stage)
         try:
             yield session
@@ -107,10 +107,10 @@ class DevicePool:
 
 
 class _InTurn:
-    """Sets members up one after another; none decodes before all are.
+    """Sets up members one after another. None decodes before all are ready.
 
-    torch marks whatever is allocated on any device while one captures, and warns when it is freed. In order, so that
-    two calls cannot each wait for a device that the other has.
+    While one device captures, torch marks allocations on any device, and warns when they are freed. The fixed order
+    prevents deadlock between two calls that each hold a device.
     """
 
     def __init__(self, count: int):
@@ -144,7 +144,7 @@ class DevicePoolSession(PoolSession):
 
     @property
     def left(self) -> list[Engine]:
-        """Engines that are not lost."""
+        """Engines still in use."""
         return [self._engines[member] for member in self._pool.left]
 
     @property
@@ -185,14 +185,14 @@ class DevicePoolSession(PoolSession):
         if small is None or not self._stage.shared:
             own = [member.error for member in self._pool.lost if not self._engines[member].is_closing]
             return own[-1] if own else self._pool.lost[0].error
-        self._stage = self._stage._replace(shared=False)  # by itself it may speak one chunk after another
+        self._stage = self._stage._replace(shared=False)  # alone, it may decode with a single row
         alone = Member(small.label, small.kind)
         self._engines[alone] = self._engines[small]
         self._pool.members.append(alone)
         return None
 
     def _work(self, member: Member, turns: _InTurn, number: int):
-        """The thread of a device."""
+        """Decode on one device, in its thread."""
         engine = self._engines[member]
         try:
             with torch.inference_mode(), contextlib.ExitStack() as stack:
@@ -202,7 +202,7 @@ class DevicePoolSession(PoolSession):
                 self._sessions.append((engine, session))
                 self._decode(member, engine, session)
         except (HiggsError, torch.cuda.OutOfMemoryError) as error:
-            traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the device's part
+            traceback.clear_frames(error.__traceback__)  # frames keep tensors alive
             if engine.is_closing or isinstance(error, (TooSmall, torch.cuda.OutOfMemoryError)):
                 self._tell(self._pool.lose, member, error.with_traceback(None))
             else:
@@ -229,7 +229,7 @@ class DevicePoolSession(PoolSession):
                 )
 
     def _feed(self, member: Member, engine: Engine, session: DeviceSession):
-        """Hand over what there are free rows for, and what else is to be done between two steps."""
+        """Submit sequences for the free rows, drop others, and encode a voice, between two steps."""
         with self._changed:
             dropped = self._drops.pop(member, ())
             session.drop(*dropped)
@@ -249,6 +249,6 @@ class DevicePoolSession(PoolSession):
 
 
 def described(parts: Iterable[tuple[str, str]]) -> str:
-    """Describe what decodes, of (kind of device, how): devices of a kind together."""
+    """Describe the devices of (kind, how) pairs, grouping equal ones."""
     found = Counter((kind, how) for kind, how in parts if how)
     return "; ".join(f"{count} x {kind}: {how}" for (kind, how), count in found.items())

@@ -1,1 +1,1 @@
-"""Workers of a Ray cluster that speak as one engine. Alone in importing ray."""
+"""Ray workers that speak as one engine. The only package that imports ray."""

@@ -1,4 +1,4 @@
-"""A Ray cluster as an engine: joins it or starts one, and speaks with its workers."""
+"""Engine on a Ray cluster, which it joins or starts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ..speech_api import SpeechAPI
 from .ray_session import RayPoolSession
 from .seats import Seats, own_error
 
-_STORE_BYTES = 512 << 20  # of the object store, where Ray is started here: sound on its way, which does not stay
+_STORE_BYTES = 512 << 20  # object store of a Ray started here; holds only audio in transit
 _DEVICES = ("auto", "cuda", "cpu")
 
 
 class RayPool:
-    """A decoder of the workers' decoders."""
+    """Decoder over the workers."""
 
     def __init__(self, seats: Seats):
         self._seats, self._numbers = seats, itertools.count()
@@ -47,14 +47,19 @@ class RayPool:
 
 
 class Cluster(SpeechAPI):
-    """Speaks as an `Engine` does, on the workers of a Ray cluster, for the length of a `with`.
+    """Speaks on the workers of a Ray cluster, for the length of a `with`.
 
-    config: each worker's, with a device of _DEVICES. address: the cluster's; empty: that which runs on this machine,
-    else Ray is started here. workers: how many; 0: one a GPU, or one a machine where there is no GPU. Ray places them
-    and starts them again. Every machine needs this pack and the model at the same paths.
+    Ray places the workers and restarts them. Every machine needs this pack and the model at the same paths. Codes match
+    a single engine if all devices are the same model. If a worker dies, the others take over its unfinished chunks, and
+    the result's warnings say so.
 
-    The codes are those of one engine where the devices are of one kind. What a worker that dies has not sent goes to
-    the others, and the result's warnings say so. Raises HiggsError where there is no cluster or no worker.
+    Args:
+        config: configuration of each worker, with a device of _DEVICES.
+        address: address of the cluster. Empty uses the one on this machine, or else starts Ray here.
+        workers: number of workers. 0 starts one per GPU, or one per machine without GPUs.
+
+    Raises:
+        HiggsError: if there is no cluster or no worker.
     """
 
     def __init__(self, config: EngineConfig, address: str = "", workers: int = 0):
@@ -63,7 +68,7 @@ class Cluster(SpeechAPI):
         if config.device not in _DEVICES:
             raise HiggsError(f"The device is {config.device}, but Ray picks the device for each worker. Omit --device.")
         self._config, self._address, self._workers = config, address, workers
-        # Makes the prompts, for which it reads headers only and needs no device.
+        # Builds prompts only, which takes headers but no device.
         self._planner = Engine(replace(config, device="cpu", runner="auto"))
         planner = self._planner
         self.kept, self.card, self.context, self.model = planner.kept, planner.card, planner.context, planner.model
@@ -88,29 +93,29 @@ class Cluster(SpeechAPI):
         if self._config.device == "cuda" and not gpus:
             raise HiggsError("The Ray cluster has no GPU. Add a machine that has one, or choose --device cpu.")
         if gpus and self._config.device != "cpu":
-            config = replace(self._config, device="cuda:0")  # of the GPUs a worker sees its own alone
+            config = replace(self._config, device="cuda:0")  # a worker sees only its own GPU
             return Seats(config, self._workers or gpus, {"num_gpus": 1})
         machines = sum(node["Alive"] for node in ray.nodes())
         return Seats(replace(self._config, device="cpu"), self._workers or machines, {"num_cpus": 1})
 
     @property
     def devices(self) -> int:
-        """Number of workers that speak together."""
+        """Number of workers that decode together."""
         return len(self.workers)
 
     @property
     def fingerprint(self) -> str:
-        """As an engine's: stands for weights and precision."""
+        """Digest of weights and precision, as in `Engine`."""
         return self.workers.fingerprint
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
-        """As `Engine.encode_voice`, by a worker."""
+        """Encode a voice on a worker, like `Engine.encode_voice`."""
         for seat in self.workers.ready:
             try:
                 return ray.get(seat.actor.encode_voice.remote(wav, sample_rate, transcript, name))
             except RayTaskError as error:
                 raise own_error(error) from None
-            except RayError:  # it died, and the pool hears of it when it speaks
+            except RayError:  # died; the pool notices when it speaks
                 continue
         raise HiggsError("All workers of the Ray cluster are lost. Run it again.")
 
@@ -129,7 +134,7 @@ class Cluster(SpeechAPI):
 
 
 def _join(address: str, workers: int):
-    """Joins a cluster; without an address that of this machine, or else one that is started here, for this alone."""
+    """Join a cluster. Without an address, join this machine's, or else start a private one here."""
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         _require_answer(address)
@@ -143,7 +148,7 @@ def _join(address: str, workers: int):
 
 
 def _require_answer(address: str):
-    """Ray itself would try for minutes."""
+    """Raise HiggsError if nothing listens at an address. Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,4 +1,4 @@
-"""A session on the workers of a Ray cluster: what goes to each, what it streams, and who takes a dead one's place."""
+"""Session on the workers of a Ray cluster, which replaces dead workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..pool_session import PoolSession
 from .seats import Seat, Seats, own_error, reason_of
 from .worker import News, Orders, Unfit
 
-_LOOK = 0.2  # seconds between two looks whether a worker that is waited for is wanted any more
+_LOOK = 0.2  # seconds between checks for the end of the session while waiting for a worker
 
 
 @dataclass(eq=False)
@@ -31,14 +31,14 @@ class _Stream:
 
     copies: dict[int, Sequence] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    room: int = 0  # sequences that it could begin when it last told
+    room: int = 0  # sequences it could start, as last reported
     sent: int = 0
-    received: int = 0  # of these, what it had then
+    received: int = 0  # of those sent, as last reported
     voices: dict[int, tuple[Future[Voice], ReferenceClip]] = field(default_factory=dict)
 
 
 class RayPoolSession(PoolSession):
-    """A `Session` on workers: a thread follows each, and takes part again with the one that Ray starts in its place."""
+    """A `Session` on workers. A thread follows each worker, and then the one Ray restarts in its place."""
 
     def __init__(self, seats: Seats, stage: Stage, number: int):
         super().__init__(Pool([]))
@@ -46,7 +46,7 @@ class RayPoolSession(PoolSession):
         count = max(1, len(seats))
         self._stage = stage._replace(rows=math.ceil(stage.rows / count), shared=count > 1 and not stage.alone)
         self._streams: dict[Member, tuple[Seat, _Stream]] = {}
-        self._reports: dict[Member, tuple[str, SessionReport]] = {}  # kind of device, and how it decodes
+        self._reports: dict[Member, tuple[str, SessionReport]] = {}  # device kind and report
         self._notes: list[str] = []
         self._unfit = ""
         self._has_started = False
@@ -77,7 +77,7 @@ class RayPoolSession(PoolSession):
         return made
 
     def _encode(self, made: Future[Voice], clip: ReferenceClip):
-        """Have a clip made into a voice by any worker; one that dies gives it back to another."""
+        """Encode a clip on the least busy worker. If it dies, another one does it."""
         ready = [(seat, stream) for member, (seat, stream) in self._streams.items() if member.error is None]
         if not ready:
             made.set_exception(self._workers.none_left())
@@ -113,7 +113,7 @@ class RayPoolSession(PoolSession):
         return self._workers.none_left()
 
     def _work(self, seat: Seat):
-        """The thread that follows a seat's worker, and the one after it."""
+        """Follow a seat's worker and its replacements, in a thread."""
         try:
             while not (self._closed or seat.is_gone) and self._admitted(seat):
                 self._follow(seat)
@@ -124,7 +124,7 @@ class RayPoolSession(PoolSession):
             raise
 
     def _admitted(self, seat: Seat) -> bool:
-        """Wait for the seat's worker -> whether it takes part."""
+        """Wait for the seat's worker. True if it takes part."""
         while seat.opening is not None and not self._workers.admit(seat, _LOOK):
             if self._closed:
                 return False
@@ -140,7 +140,7 @@ class RayPoolSession(PoolSession):
         return True
 
     def _follow(self, seat: Seat):
-        """One worker's stream, until it ends or dies."""
+        """Read one worker's stream until it ends or dies."""
         member = seat.member
         assert member
         stream = seat.actor.decode.options(num_returns="streaming").remote(self._number, self._stage)
@@ -164,7 +164,7 @@ class RayPoolSession(PoolSession):
         self._leave(member, HiggsError("died."), True)
 
     def _dismiss(self, seat: Seat, member: Member, why: str):
-        """A worker whose device has no room takes no more part."""
+        """End a worker whose device lacks memory."""
         self._unfit, seat.about = why, None
         self._notes.append(why)
         ray.kill(seat.actor)
@@ -206,7 +206,7 @@ class RayPoolSession(PoolSession):
                 self._feed(member)
 
     def _feed(self, member: Member):
-        """Send what a worker has room for."""
+        """Send sequences up to a worker's free room."""
         seat, stream = self._streams[member]
         copies = self._pool.take(member, stream.room - (stream.sent - stream.received))
         if copies:
@@ -216,11 +216,11 @@ class RayPoolSession(PoolSession):
             self._give(seat, Orders(tuple(numbered)))
 
     def _give(self, seat: Seat, orders: Orders):
-        with contextlib.suppress(RayError):  # it died, and its thread hears of it
+        with contextlib.suppress(RayError):  # died; its thread notices
             seat.actor.give.remote(self._number, orders)
 
     def close(self) -> None:
-        """End the workers' parts. A thread ends when its worker says so."""
+        """Tell the workers to end. Each thread ends with its worker's stream."""
         super().close()
         for member, (seat, stream) in self._streams.items():
             if member.error is None:

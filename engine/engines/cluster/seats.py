@@ -1,4 +1,4 @@
-"""The places of a Ray cluster's workers: who is there, who is waited for, and what Ray says of a death."""
+"""Slots for Ray workers: running, awaited or lost, with Ray's reason for a death."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from ...core.errors import HiggsError
 from ..pool import Member
 from .worker import About, Worker
 
-_RESTARTS = 3  # of a worker that dies
-_GATHER = 120.0  # seconds that all workers are waited for before those begin that are there
-_PATIENCE = 600.0  # seconds without any worker after which nobody waits any more
-_LOOK = 0.2
-_SHOWN = 400  # characters of Ray's reason for a death
+_RESTARTS = 3  # per worker
+_GATHER = 120.0  # seconds to wait for all workers before starting with those that run
+_PATIENCE = 600.0  # seconds without any worker before giving up
+_LOOK = 0.2  # seconds per check
+_SHOWN = 400  # maximum characters of Ray's reason for a death
 
 
 @dataclass(eq=False)
 class Seat:
-    """The place of one worker, which Ray fills again. about: None while it does not run."""
+    """A slot for one worker, which Ray restarts. about: None while it does not run."""
 
     actor: Any
-    opening: Any = None  # Ray's promise that the worker is open
+    opening: Any = None  # Ray's future of `Worker.open`
     about: About | None = None
-    reason: str = ""  # Ray's, for the latest death
-    member: Member | None = None  # in the session that runs
+    reason: str = ""  # Ray's reason for the latest death
+    member: Member | None = None  # in the running session
 
     @property
     def is_gone(self) -> bool:
-        """True once no worker comes any more."""
+        """True if no worker runs or is awaited."""
         return self.about is None and self.opening is None
 
     @property
     def name(self) -> str:
-        """In words for users, as a sentence begins."""
+        """Name for users, to begin a sentence."""
         return f"The worker on {self.about.machine}, process {self.about.process}," if self.about else "A worker"
 
     def open(self) -> None:
-        """Ask for a worker; a new one is waited for."""
+        """Request a worker and wait for it with `admit`."""
         self.about = None
         self.opening = self.actor.open.options(max_task_retries=-1).remote()
 
 
 class Seats:
-    """So many workers with so much of the cluster's resources each. Raises HiggsError where none can be had."""
+    """`count` workers, each with the given Ray resources."""
 
     def __init__(self, config: EngineConfig, count: int, resources: dict[str, float]):
         options = {"max_restarts": _RESTARTS, "scheduling_strategy": "SPREAD", "max_concurrency": 4, **resources}
         hire = ray.remote(Worker).options(**options)
         self.all = [Seat(hire.remote(config)) for _ in range(count)]
-        self.fingerprint = ""  # of the workers' model
+        self.fingerprint = ""  # of the model, once a worker runs
         for seat in self.all:
             seat.open()
 
@@ -68,11 +68,11 @@ class Seats:
 
     @property
     def ready(self) -> list[Seat]:
-        """Seats whose workers run."""
+        """Seats with a running worker."""
         return [seat for seat in self.all if seat.about]
 
     def gather(self) -> None:
-        """Wait until there is a worker, and a while for the others. Raises HiggsError where none comes."""
+        """Wait for a first worker, and up to _GATHER seconds for the others. Raises HiggsError if none starts."""
         began = time.monotonic()
         while opening := [seat for seat in self.all if seat.opening is not None]:
             waited = time.monotonic() - began
@@ -86,7 +86,10 @@ class Seats:
             raise self.none_left()
 
     def admit(self, seat: Seat, seconds: float) -> bool:
-        """Wait for a seat's worker -> whether it is there, or will never be. Raises HiggsError for another model."""
+        """Wait for a seat's worker. False on timeout, True if it runs or has failed.
+
+        Raises HiggsError if its model differs.
+        """
         ready, _ = ray.wait([seat.opening], timeout=seconds)
         if not ready:
             return False
@@ -107,7 +110,7 @@ class Seats:
         return True
 
     def none_left(self) -> HiggsError:
-        """Why nothing can be spoken."""
+        """Return the error for a cluster without workers."""
         reason = next((seat.reason for seat in self.all if seat.reason), "")
         return HiggsError(
             f"All workers of the Ray cluster are lost. What was spoken so far is kept; run it again.{reason}"
@@ -115,12 +118,12 @@ class Seats:
 
 
 def reason_of(error: RayError) -> str:
-    """Ray's own words on one line, without the indented list of ids and addresses."""
+    """Return Ray's message on one line, without the indented list of ids and addresses."""
     lines = [line.strip() for line in str(error).splitlines() if not line[:1].isspace()]
     words = " ".join(filter(None, lines)) or type(error).__name__
     return words if len(words) <= _SHOWN else f"{words[:_SHOWN].rstrip()}..."
 
 
 def own_error(error: RayTaskError) -> BaseException:
-    """Unwrap a worker's error, in its own words where it is meant for users."""
+    """Unwrap a worker's HiggsError. Other errors are returned as they are."""
     return error.cause if isinstance(error.cause, HiggsError) else error

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, and what it tells of its sessions."""
+"""Worker process with an engine, and the messages it exchanges."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ...voice.voice import Voice
 from ..device_decoder import DeviceSession, TooSmall
 from ..engine import Engine
 
-_PROGRESS = 0.2  # seconds between two reports of progress alone
+_PROGRESS = 0.2  # seconds between reports that contain only progress
 
 
 class About(NamedTuple):
-    """Identity of a worker: its model's fingerprint, what sort of device it has, and which process of which machine."""
+    """Identity of a worker: model fingerprint, device kind, machine and process."""
 
     fingerprint: str
     kind: str
@@ -34,7 +34,7 @@ class About(NamedTuple):
 
 
 class SequenceNews(NamedTuple):
-    """News of the sequence of that number. codes [T, K]: of one that is whole; None before, or with an error."""
+    """Progress of one sequence. codes [T, K]: set once complete; None before, or with an error."""
 
     number: int
     frames: int
@@ -46,8 +46,10 @@ class SequenceNews(NamedTuple):
 
 
 class News(NamedTuple):
-    """News of a session: its sequences, voices made by number, how many sequences it could still begin, how
-    many it has received so far, and how it decodes.
+    """Progress of a session.
+
+    parts: per sequence. voices: encoded voices by number. room: number of sequences it could still start. received:
+    number of sequences received so far. report: kernels, warnings and peak memory.
     """
 
     parts: list[SequenceNews]
@@ -58,13 +60,13 @@ class News(NamedTuple):
 
 
 class Unfit(NamedTuple):
-    """The worker's device has no room, and why."""
+    """Report that the worker's device lacks memory, with the reason."""
 
     why: str
 
 
 class Orders(NamedTuple):
-    """Orders for a session, by numbers: decode, drop, make voices of clips, or end."""
+    """Commands for a session, by number: decode, drop, encode clips as voices, or end."""
 
     sequences: tuple[tuple[int, Sequence], ...] = ()
     drops: tuple[int, ...] = ()
@@ -73,30 +75,30 @@ class Orders(NamedTuple):
 
 
 class Worker:
-    """An engine that decodes sessions; `give` is called by other threads than `decode`."""
+    """Decodes sessions with an engine. `give` is called from other threads than `decode`."""
 
     def __init__(self, config: EngineConfig):
         self._engine = Engine(config)
-        self._orders: dict[int, deque[Orders]] = {}  # by session, since they may come before it has begun
+        self._orders: dict[int, deque[Orders]] = {}  # by session; may arrive before it starts
         self._changed = threading.Condition()
 
     def open(self) -> About:
-        """Load the model, unless that has been done. Raises HiggsError as `Engine.open` does."""
+        """Load the model if not loaded. Raises HiggsError as `Engine.open` does."""
         self._engine.open()
         return About(self._engine.fingerprint, self._engine.kind, platform.node(), os.getpid())
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None, name: str) -> Voice:
-        """As `Engine.encode_voice`; waits for the session that runs."""
+        """Encode a voice, like `Engine.encode_voice`. Waits for a running session."""
         return self._engine.encode_voice(wav, sample_rate, transcript, name)
 
     def give(self, session: int, orders: Orders) -> None:
-        """Tell a session what to do."""
+        """Queue commands for a session."""
         with self._changed:
             self._orders.setdefault(session, deque()).append(orders)
             self._changed.notify_all()
 
     def decode(self, session: int, stage: Stage) -> Iterator[News | Unfit]:
-        """Yield what a session says until it is told to end. Raises HiggsError if other workers would fail as well."""
+        """Yield the progress of a session until it is told to end. Raises HiggsError if other workers would fail too."""
         where = f"The {self._engine.kind} of {platform.node()}"
         try:
             with torch.inference_mode(), self._engine.decoding() as decoder, decoder.session(stage) as decoding:
@@ -132,7 +134,7 @@ class Worker:
 
 
 class _WorkerState:
-    """Numbers of a session's sequences, and what has not been told yet."""
+    """Numbers of a session's sequences, and unreported progress."""
 
     def __init__(self, session: DeviceSession):
         self._session, self._received, self._told_at = session, 0, 0.0
@@ -142,7 +144,7 @@ class _WorkerState:
         self._voices: list[tuple[int, Voice | BaseException]] = []
 
     def obey(self, many: list[Orders]) -> bool:
-        """Do what was ordered -> whether the session should end."""
+        """Execute commands. True if the session should end."""
         for orders in many:
             for number, sequence in orders.sequences:
                 self._received += 1
@@ -167,12 +169,12 @@ class _WorkerState:
 
     @property
     def is_worth_telling(self) -> bool:
-        """True if there is sound or an end, or progress that was not told for a while."""
+        """True if there is a voice, new audio or a finished sequence, or the last report was a while ago."""
         is_news = self._voices or any(len(parts.wav) or parts.is_last for parts in self._parts)
         return bool(is_news) or time.monotonic() - self._told_at > _PROGRESS
 
     def news(self) -> News:
-        """Return what has not been told."""
+        """Return the unreported progress."""
         self._told_at = time.monotonic()
         news = News(self._parts, self._voices, self._session.room, self._received, self._session.report)
         self._parts, self._voices = [], []
