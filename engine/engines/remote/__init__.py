@@ -1,1 +1,1 @@
-"""Speech by servers: those that answer /v1/audio/speech say what an engine says here. Loads no weights."""
+"""Engine on HTTP servers that offer /v1/audio/speech."""

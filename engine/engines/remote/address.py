@@ -1,4 +1,4 @@
-"""Where servers are, as users write it, and which key each of them gets. Opens no connection."""
+"""Server addresses as users write them, and the environment variables of their keys."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ...core.errors import HiggsError
 
 HOSTED = "api.boson.ai"
 _VARIABLE = re.compile(r"HIGGS_TTS_[A-Z0-9_]+")
-_HOST = re.compile(r"(?!https?$)[\w.:%-]+")  # not what a mistyped http:// leaves
+_HOST = re.compile(r"(?!https?$)[\w.:%-]+")  # excludes the remains of a mistyped http://
 _ENDINGS = ("/", "/audio/speech", "/v1", "/")
 
 
 @dataclass(frozen=True)
 class Address:
-    """A server. path: what stands before /v1. variable: the environment variable that holds its key."""
+    """Address of a server. path: prefix before /v1. variable: environment variable that holds its key."""
 
     host: str
     port: int
@@ -27,26 +27,26 @@ class Address:
 
     @property
     def label(self) -> str:
-        """In words for users."""
+        """Name for users."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = self.port == (443 if self.secure else 80)
         return f"{host}{'' if usual else f':{self.port}'}{self.path}"
 
     @property
     def line(self) -> str:
-        """As `read_addresses` reads it again."""
+        """Line that `read_addresses` parses back."""
         return f"{'https' if self.secure else 'http'}://{self.label} {self.variable}"
 
     @property
     def is_hosted(self) -> bool:
-        """True if it is Boson's own."""
+        """True for Boson's hosted API."""
         return self.host == HOSTED
 
     @property
     def key(self) -> str:
-        """Read when it is used, so that no workflow holds it; empty where there is none.
+        """Key, read on each use so that no workflow stores it. Empty if there is none.
 
-        Raises HiggsError whose message goes on from the server's name.
+        Raises HiggsError if it has invalid characters; the message continues the server's name.
         """
         key = os.environ.get(self.variable, "").strip()
         if not (key.isascii() and key.isprintable()):
@@ -55,9 +55,9 @@ class Address:
 
 
 def read_addresses(text: str, variable: str) -> list[Address]:
-    """The addresses in a text, one a line, each with a variable of its own after it if need be.
+    """Parse addresses, separated by lines or commas, each optionally followed by its own variable.
 
-    Raises HiggsError for what is not an address, and for a variable that is not for this.
+    Raises HiggsError if an address is invalid, or a variable does not begin with HIGGS_TTS_.
     """
     found = [_read(line, variable) for line in re.split(r"[\n,]", text) if line.strip()]
     if not found:
@@ -67,7 +67,7 @@ def read_addresses(text: str, variable: str) -> list[Address]:
 
 def _read(line: str, variable: str) -> Address:
     written, *own = line.split()
-    # What is wrong with these two is not repeated: somebody may have put the key itself there.
+    # The errors do not quote these two, since a user may have entered the key itself.
     if own and not (len(own) == 1 and _VARIABLE.fullmatch(own[0])):
         raise HiggsError(
             "An address contains no spaces. Only the name of its key's environment variable may follow it, as in "
@@ -100,7 +100,7 @@ def _split(written: str) -> SplitResult:
         is_good = url.scheme in ("http", "https") and _HOST.fullmatch(host) and not (url.query or url.fragment)
         host.encode("idna")
         is_good = is_good and (url.port is None or url.port > 0) and url.path.isascii() and url.path.isprintable()
-    except ValueError:  # of a port, of brackets, of a host
+    except ValueError:  # bad port, brackets or host
         is_good = False
     if not is_good:
         raise HiggsError(f"{written[:80]!r} is not the address of a server. Write it as http://127.0.0.1:8000.")

@@ -1,4 +1,4 @@
-"""Calls over HTTP that another thread can end."""
+"""HTTP calls that another thread can cancel."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ...core.errors import HiggsError
 from .address import Address
 
 CONNECT_SECONDS = 10.0
-_MOST_BYTES = 256 << 20  # of an answer: an hour of sound and more
+_MOST_BYTES = 256 << 20  # maximum response body: over an hour of audio
 
 
 class Broken(HiggsError):
-    """There is no connection, or it ended before the answer did. The message goes on from the server's name."""
+    """Connection failed, or ended before the response did. The message continues the server's name."""
 
 
 class TimedOut(Broken):
-    """The server did not answer in time."""
+    """The server did not respond in time."""
 
 
 class Answer(NamedTuple):
-    """Answer of a server."""
+    """Response of a server."""
 
     status: int
     headers: Message
@@ -36,11 +36,11 @@ class Answer(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The media type, without parameters."""
+        """Media type without parameters."""
         return self.headers.get_content_type() if "Content-Type" in self.headers else ""
 
     def json(self) -> Any:
-        """The body read as JSON; None where it is none."""
+        """Parse the body as JSON. None if it is not valid JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 
 class Connections:
-    """The calls that are under way. `close` ends them at once, and all that come later."""
+    """Calls in flight. `close` cancels them at once, and any later ones."""
 
     def __init__(self) -> None:
         self._open: set[socket.socket] = set()
@@ -58,7 +58,7 @@ class Connections:
     def ask(
         self, address: Address, method: str, path: str, body: dict[str, Any] | None = None, seconds: float = 30.0
     ) -> Answer:
-        """One call, with a connection of its own. seconds: how long the server may be silent. Raises Broken."""
+        """Make one call on its own connection. seconds: read timeout. Raises Broken."""
         with self.opened(address, method, path, body, seconds) as answer:
             return Answer(answer.status, answer.headers, whole_body(answer))
 
@@ -66,7 +66,7 @@ class Connections:
     def opened(
         self, address: Address, method: str, path: str, body: dict[str, Any] | None, seconds: float
     ) -> Iterator[http.client.HTTPResponse]:
-        """As `ask`, of an answer that is read while it comes; errors of reading it become Broken as well."""
+        """Yield a response to be streamed; otherwise like `ask`. Errors while reading it also raise Broken."""
         headers = {"Accept": "*/*", "Connection": "close", "User-Agent": f"ComfyUI-Higgs-TTS/{VERSION}"}
         if key := address.key:
             headers["Authorization"] = f"Bearer {key}"
@@ -93,7 +93,7 @@ class Connections:
             connection.connect()
         except TimeoutError as error:
             raise Broken(f"could not be reached within {CONNECT_SECONDS:.0f} s.") from error
-        opened: socket.socket = connection.sock  # kept here: http.client forgets it while an answer is read
+        opened: socket.socket = connection.sock  # http.client drops its reference while a response is read
         with self._lock:
             if self.closed:
                 raise Broken("is no longer called.")
@@ -105,7 +105,7 @@ class Connections:
                 self._open.discard(opened)
 
     def close(self) -> None:
-        """From any thread: who waits for an answer gets Broken."""
+        """Cancel all calls, from any thread. Waiting callers get Broken."""
         with self._lock:
             self.closed = True
             for opened in self._open:
@@ -114,9 +114,9 @@ class Connections:
 
 
 def whole_body(answer: http.client.HTTPResponse) -> bytes:
-    """The rest of an answer. Raises Broken where its end is missing."""
+    """Read the rest of a response. Raises Broken if it is incomplete."""
     data = answer.read(_MOST_BYTES)
-    if answer.length:  # http.client says nothing of it
+    if answer.length:  # http.client does not raise for it
         raise Broken("closed the connection in the middle of its answer.")
     return data
 
@@ -126,6 +126,6 @@ def _reason(error: Exception) -> str:
         return "refuses connections. Is the server running?"
     if isinstance(error, socket.gaierror):
         return "was not found under that name."
-    if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # RemoteDisconnected among them
+    if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # includes RemoteDisconnected
         return "closed the connection in the middle of its answer."
     return f"could not be reached ({str(error) or type(error).__name__})."

@@ -1,4 +1,4 @@
-"""Servers as one engine: what nodes ask of an `Engine`, done elsewhere."""
+"""Engine on HTTP servers."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ from .server_pool import ServerPool
 
 
 class RemoteEngine(SpeechAPI):
-    """Speaks on servers; it takes no memory on a device.
+    """Speaks on servers, without device memory here.
 
-    The chunks of a call lie in one queue, from which all servers are asked, several calls at a time. A server that
-    fails gives back what it has not said, and the result's warnings say so. Raises HiggsError for addresses that are
-    none.
+    Servers take chunks from a shared queue, several at a time. If a server fails, the others take over its unfinished
+    chunks, and the result's warnings say so. Raises HiggsError if an address is invalid.
     """
 
     device = torch.device("cpu")
     context = CONTEXT
-    encoder_bytes = 0  # that making a voice takes on it
+    encoder_bytes = 0  # device memory of `encode_voice`
 
     def __init__(self, config: ServerConfig):
         self.config = config
@@ -48,9 +47,9 @@ class RemoteEngine(SpeechAPI):
         self._last: FoundServers | None = None
 
     def connect(self, on_wait: Callable[[], object] = lambda: None) -> FoundServers:
-        """Looks which servers are there, and what they are. on_wait() is called meanwhile and may raise to stop.
+        """Find the servers and their models. on_wait() is called meanwhile and may raise to cancel.
 
-        Raises HiggsError where none can speak.
+        Raises HiggsError if no server can speak.
         """
         found = find_servers(self._addresses, self.config, on_wait)
         if self._last is not None and _models(self._last.servers) != _models(found.servers):
@@ -60,18 +59,18 @@ class RemoteEngine(SpeechAPI):
 
     @property
     def found(self) -> FoundServers:
-        """The servers as they were when they were last asked."""
+        """The servers found last, or now if there was no search yet."""
         return self._last or self.connect()
 
     @property
     def label(self) -> str:
-        """Names of the models and the servers that have them."""
+        """Names of the models and servers, for users."""
         servers = self.found.servers
         return f"{', '.join(_models(servers)) or 'model'} on {', '.join(server.label for server in servers)}"
 
     @property
     def card(self) -> ModelCard:
-        """Capabilities that all servers' models share."""
+        """Combined card of the servers' models: tags that all of them follow."""
         cards = [server.card for server in self.found.servers]
         tags = [card.tags for card in cards if card.tags is not None]
         languages = next((card.languages for card in cards if card.languages), None)
@@ -83,14 +82,14 @@ class RemoteEngine(SpeechAPI):
 
     @property
     def fingerprint(self) -> str:
-        """Stands for the model, as far as its name does. Not for the servers: another one may finish a book."""
+        """Identifies the model by name, not the servers, so another server can finish a book."""
         models = [self.config.model] if self.config.model else _models(self.found.servers)
         return hashlib.sha256(repr(("servers", models, self.config.voice)).encode()).hexdigest()
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
-        """A reference clip [S] or [C, S] -> a voice that keeps its sound, since servers have codecs of their own.
+        """Convert a reference clip [S] or [C, S] to a voice that holds PCM, because servers encode clips themselves.
 
-        Raises HiggsError for a clip that is silent, not finite, under 1 s or over 30 s.
+        Raises HiggsError if the clip is silent, not finite, under 1 s or over 30 s.
         """
         check_clip(wav, sample_rate)
         frames = pcm.to_frames(prepare_clip(wav, sample_rate))

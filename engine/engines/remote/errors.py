@@ -1,19 +1,19 @@
-"""How a call to a server can fail, and who is to blame. Messages go on from the server's name."""
+"""Errors of a call to a server. Messages continue a sentence that begins with the server's name."""
 
 from __future__ import annotations
 
 from ...core.errors import HiggsError
 from .connections import Answer
 
-_SHOWN = 300  # characters of what a server says
+_SHOWN = 300  # maximum characters of a server's message
 
 
 class Refusal(HiggsError):
-    """The call is wrong, so no server is asked again."""
+    """The request is invalid. Not retried on any server."""
 
 
 class Busy(HiggsError):
-    """The server takes no call now. rest: seconds that it asks for, 0 where it names none."""
+    """The server is busy. rest: its Retry-After in seconds, or 0."""
 
     def __init__(self, message: str, rest: float = 0.0):
         super().__init__(message)
@@ -21,15 +21,15 @@ class Busy(HiggsError):
 
 
 class Failing(HiggsError):
-    """Something is wrong in the server, which may be luckier with the next try."""
+    """Internal server error. A retry may work."""
 
 
 class Lost(HiggsError):
-    """The server is of no use for this."""
+    """The server cannot be used."""
 
 
 def error_of(answer: Answer, variable: str) -> HiggsError:
-    """Return the error for an answer other than 200. variable: environment variable of the key."""
+    """Return the error for a response other than 200. variable: environment variable of the key."""
     status, said = answer.status, _said(answer)
     because = f": {said.rstrip('.')}." if said else f" (HTTP {status})."
     if status in (401, 403):
@@ -50,19 +50,19 @@ def error_of(answer: Answer, variable: str) -> HiggsError:
 
 
 def no_sound(answer: Answer) -> Lost:
-    """An answer that should have been sound."""
+    """Return the error for a response that is not audio."""
     said = _said(answer) if answer.kind in ("application/json", "text/plain") else ""
     what = f"{answer.kind or 'something'} instead of sound" + (f": {said}" if said else "")
     return Lost(f"answered with {what}. Is it the address of a speech server?")
 
 
 def _said(answer: Answer) -> str:
-    """The server's own words, on one line: OpenAI's envelope, or FastAPI's."""
+    """Return the server's message on one line, from OpenAI's or FastAPI's error format."""
     told = answer.json()
     for name in ("error", "message", "detail"):
         if isinstance(told, dict) and name in told:
             told = told[name]
-    if isinstance(told, list) and told and isinstance(told[0], dict):  # of a body that does not validate
+    if isinstance(told, list) and told and isinstance(told[0], dict):  # FastAPI's validation error
         told = f"{'.'.join(map(str, told[0].get('loc', ())))}: {told[0].get('msg', '')}"
     words = " ".join(told.split()) if isinstance(told, str) else ""
     return words if len(words) <= _SHOWN else words[:_SHOWN] + "..."
@@ -71,5 +71,5 @@ def _said(answer: Answer) -> str:
 def _rest(answer: Answer) -> float:
     try:
         return max(0.0, float(answer.headers.get("Retry-After", "0")))
-    except ValueError:  # a date
+    except ValueError:  # an HTTP date
         return 0.0

@@ -1,4 +1,4 @@
-"""Which of the servers that were named answer, what each of them is, and what it cannot do. Sends no text."""
+"""Discovery of servers: reachability, kind, model and limitations. Sends no text."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .connections import Connections
 from .errors import Lost, error_of
 from .server import SPEECH, Kind, Server
 
-LOOK = 0.1  # seconds between two looks whether somebody wants to stop
-_SECONDS = 15.0  # that a server may take to tell what it is
-_OWNERS = {"higgs-tts": Kind.OURS, "sglang-omni": Kind.SGLANG, "vllm": Kind.VLLM}  # of models, as /v1/models tells
+LOOK = 0.1  # seconds between calls of on_wait
+_SECONDS = 15.0  # timeout per request
+_OWNERS = {"higgs-tts": Kind.OURS, "sglang-omni": Kind.SGLANG, "vllm": Kind.VLLM}  # by `owned_by` in /v1/models
 _SGLANG_S_OWN = f"{SPEECH}/{{request_id}}"  # a path that vLLM-Omni lacks
 _HOSTED_MODEL = "higgs-tts-3"
 
 
 @dataclass(frozen=True)
 class FoundServers:
-    """Servers that answer, in the order in which they were named, and a sentence for each thing that is amiss."""
+    """Usable servers in the given order, and a warning per problem."""
 
     servers: tuple[Server, ...]
     warnings: tuple[str, ...]
 
 
 def find_servers(addresses: Iterable[Address], config: ServerConfig, on_wait: Callable[[], object]) -> FoundServers:
-    """Asks all of them at once. on_wait() is called meanwhile and may raise to stop.
+    """Query all addresses in parallel. on_wait() is called meanwhile and may raise to cancel.
 
-    Raises HiggsError where none can speak.
+    Raises HiggsError if no server can speak.
     """
     wanted = list(addresses)
     told: queue.Queue[tuple[Address, Server | BaseException]] = queue.Queue()
@@ -101,7 +101,7 @@ def _look(address: Address, config: ServerConfig, connections: Connections) -> S
 
 
 def _models(address: Address, connections: Connections) -> list[Mapping[str, Any]]:
-    """Models that /v1/models lists; empty if the server has no such path."""
+    """Return the models that /v1/models lists. Empty if the server has no such path."""
     answer = connections.ask(address, "GET", "/v1/models", seconds=_SECONDS)
     if answer.status in (404, 405):
         return []
@@ -131,7 +131,7 @@ def _kind(address: Address, models: list[Mapping[str, Any]], connections: Connec
 
 
 def _require_voice(address: Address, voice: str, connections: Connections):
-    """Raises where a server lists its voices, and this one is not among them."""
+    """Raise Lost if the server lists its voices and this one is not among them."""
     answer = connections.ask(address, "GET", "/v1/audio/voices", seconds=_SECONDS)
     told = answer.json() if answer.status == 200 else None
     listed = next((told[key] for key in ("voices", "data") if key in told), None) if isinstance(told, Mapping) else told
@@ -147,7 +147,7 @@ def _is_voice(one: object) -> bool:
 
 
 def _card(model: Mapping[str, Any]) -> ModelCard:
-    """Model card from a server of ours."""
+    """Return the model card that a Higgs TTS server reports."""
     told = model.get("higgs_tts")
     if not isinstance(told, Mapping):
         return ModelCard()

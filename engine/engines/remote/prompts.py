@@ -1,4 +1,4 @@
-"""Prompts of a request to a server, which makes the token ids itself."""
+"""Prompts for servers, which tokenize the text themselves."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from ...prompt.lengths import bounds_of
 from ...prompt.tags import TAGS, TextGuard, after_first_word, every_tag, find_markup, stage_directions
 from ...voice.voice import Voice
 
-CONTEXT = 1 << 20  # positions: how many a server has it does not say
-NAMED = "server"  # the codec of a voice that is but a name there
+CONTEXT = 1 << 20  # positions; a server's context is unknown, so this never limits
+NAMED = "server"  # codec of a voice that a server knows by name
 
 
 @dataclass(eq=False)
 class RemoteSequence(Sequence):
-    """A chunk for a server. Its ids only tell it from others; its codes are samples, see pcm.py."""
+    """A chunk for a server. Its ids are only a digest, and its codes are PCM frames, see pcm.py."""
 
-    content: str = ""  # the text without what the model would take for a command
+    content: str = ""  # text without words the model would read as commands
     transcript: str = ""
     scene: str | None = None
 
 
 def named_voice(name: str) -> Voice:
-    """A voice that a server has."""
+    """Return a voice that refers to a server's voice by name."""
     return Voice(torch.zeros(1, FRAME_SAMPLES, dtype=torch.int64), None, name, NAMED)
 
 
 class RemotePrompts:
-    """Makes them as PromptBuilder does, and cleans the text as it does for a model with all control tags.
+    """Prompt builder for servers. Cleans text as PromptBuilder does for a model with all control tags.
 
-    without_scene: those of the servers, in words, that take no scene; then it is left out for all. knows_tag: whether
-    their model follows a control tag.
+    without_scene: names of the servers that do not support scenes, for users; if set, the scene is dropped for all.
+    knows_tag: returns True if the servers' model follows a control tag.
     """
 
     def __init__(self, without_scene: str = "", knows_tag: Callable[[str], bool] = every_tag):
@@ -49,7 +49,7 @@ class RemotePrompts:
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
     ) -> RemoteSequence:
-        """The sequence that makes a server say `text`. Raises HiggsError where there is nothing to say."""
+        """Return the sequence for `text`. Raises HiggsError if it has no letters or digits."""
         warnings: list[str] = []
         content = self._content(text, warnings.append)
         scene = (scene or "").strip() or None
@@ -79,11 +79,11 @@ class RemotePrompts:
         )
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """True if `build` finds anything to say in a text. warn(...) receives what is left out."""
+        """True if the text has letters or digits after cleaning. Reports dropped parts to `warn`."""
         return self._guard.speakable(self._guard.clean(text, warn))
 
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
-        """(1, 0): nobody here knows how many positions it takes. Raises as `build` does."""
+        """Return (1, 0), because the prompt's length on a server is unknown. Raises as `build` does."""
         self._content(text, lambda warning: None)
         return 1, 0
 

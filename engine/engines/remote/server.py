@@ -1,4 +1,4 @@
-"""A server that speaks: what it is asked, in the words that it knows, and what its answers are."""
+"""Requests and responses of the supported speech servers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .errors import Failing, Refusal, error_of, no_sound
 from .prompts import NAMED, RemoteSequence
 
 SPEECH = "/v1/audio/speech"
-HOSTED_CHARACTERS = 5000  # of one input; longer ones get a 400
-_MOST_SECONDS = 1800.0  # of one answer
-_SEEDS = 1 << 31  # SGLang-Omni keeps as much of one
-_DELAY = 8  # frames short of the limit that speech may be which was cut there: some count the delay's columns
+HOSTED_CHARACTERS = 5000  # maximum input; longer ones get a 400
+_MOST_SECONDS = 1800.0  # maximum audio per response
+_SEEDS = 1 << 31  # SGLang-Omni's range of seeds
+_DELAY = 8  # frames; speech cut at the limit may be this much shorter, as some servers count the delay pattern
 
 
 class Kind(Enum):
-    """Kind of server software."""
+    """Server software."""
 
     OURS = "Higgs TTS"
     SGLANG = "SGLang-Omni"
@@ -43,12 +43,12 @@ class Kind(Enum):
     OTHER = "a server of another kind"
 
 
-_STREAMING = (Kind.OURS, Kind.SGLANG, Kind.VLLM)  # those that send events while they speak
+_STREAMING = (Kind.OURS, Kind.SGLANG, Kind.VLLM)  # send events while speaking
 _FRAME_BYTES = 2 * FRAME_SAMPLES
 
 
 class Spoken(NamedTuple):
-    """The next frames of a chunk, samples int16 [T, FRAME_SAMPLES]; of the last ones, whether it ended by itself."""
+    """Next frames of a chunk, int16 samples [T, FRAME_SAMPLES]. ended: None before the last; False if it was cut."""
 
     frames: torch.Tensor
     ended: bool | None = None
@@ -56,7 +56,7 @@ class Spoken(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Server:
-    """One that answers. card: what its model has learned, as far as it says."""
+    """A server that responds. card: languages and tags of its model, if reported."""
 
     address: Address
     kind: Kind
@@ -65,12 +65,12 @@ class Server:
 
     @property
     def label(self) -> str:
-        """In words for users."""
+        """Name for users."""
         return f"{self.kind.value} at {self.address.label}"
 
     @property
     def lacks(self) -> str:
-        """Missing feature, as a clause that follows its name; empty if nothing is missing."""
+        """Limitations, as a sentence that continues the server's name. Empty if there are none."""
         if self.kind is Kind.HOSTED:
             return "ignores seed, sampling settings and max_frames, so each run sounds different."
         if self.kind is Kind.OTHER:
@@ -78,7 +78,7 @@ class Server:
         return ""
 
     def body(self, said: RemoteSequence) -> dict[str, Any]:
-        """The call's JSON. Sampling stands in it twice, for vLLM-Omni drops what it does not find in extra_params."""
+        """Return the request's JSON. Sampling is in it twice, because vLLM-Omni reads it only from extra_params."""
         body: dict[str, Any] = {"input": said.content, "response_format": "wav"}
         if said.listened and self.kind in _STREAMING:
             body |= {"response_format": "pcm", "stream": True, "stream_format": "sse"}
@@ -98,15 +98,15 @@ class Server:
         body["max_new_tokens"] = params.max_frames
         if self.kind is Kind.OURS:
             body |= {**sampling, "seed": params.seed, "index": said.index, "retries": 0}
-            body.setdefault("stream", False)  # with the sound's length, and how it ended
+            body.setdefault("stream", False)  # the response then has a length and a finish reason
             return body | ({"scene": said.scene} if said.scene else {})
-        sampling["top_k"] = params.top_k or -1  # how these turn it off
+        sampling["top_k"] = params.top_k or -1  # -1 disables it on these servers
         return body | sampling | {"extra_params": sampling, "seed": foreign_seed(params.seed, said.index)}
 
     def speak(self, said: RemoteSequence, connections: Connections, seconds: float) -> Iterator[Spoken]:
-        """One call: frames as they come, where somebody waits for them and the server streams.
+        """Make one call and yield frames, as they arrive if `said.listened` and the server streams.
 
-        Raises what errors.py has, and Broken.
+        Raises the errors of errors.py, and Broken.
         """
         with connections.opened(self.address, "POST", SPEECH, self.body(said), seconds) as opened:
             if opened.status == 200 and opened.headers.get_content_type() == "text/event-stream":
@@ -121,7 +121,7 @@ class Server:
         yield Spoken(frames, self._has_ended(said, len(frames), answer.headers.get("X-Finish-Reason")))
 
     def _streamed(self, said: RemoteSequence, events: Iterable[Mapping[str, Any]]) -> Iterator[Spoken]:
-        """Frames of events in OpenAI's names, whose sound is PCM of 16 bits at SAMPLE_RATE."""
+        """Yield frames from OpenAI speech events, which carry 16-bit PCM at SAMPLE_RATE."""
         left, count = b"", 0
         for event in events:
             kind = event.get("type")
@@ -143,15 +143,15 @@ class Server:
         raise Broken("closed the connection in the middle of its answer.")
 
     def _has_ended(self, said: RemoteSequence, frames: int, reason: str | None) -> bool:
-        """Tell whether speech ended by itself."""
+        """True if speech ended by itself."""
         return frames < said.params.max_frames - _DELAY if reason is None else reason != "length"
 
 
 def events_of(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
-    """The data of server-sent events, each a JSON object on one line."""
+    """Yield the data of server-sent events, each a JSON object on one line."""
     for line in lines:
         if line.startswith(b"data:"):
-            with contextlib.suppress(ValueError, RecursionError):  # [DONE], as some servers end
+            with contextlib.suppress(ValueError, RecursionError):  # such as a final [DONE]
                 if isinstance(event := json.loads(line[5:]), Mapping):
                     yield event
 
@@ -164,11 +164,13 @@ def _decoded(event: Mapping[str, Any]) -> bytes:
 
 
 def _frames(data: bytes) -> torch.Tensor:
-    return pcm.to_frames(torch.from_numpy(np.frombuffer(data, "<i2").astype(np.float32) / 32768))  # as files are read
+    return pcm.to_frames(
+        torch.from_numpy(np.frombuffer(data, "<i2").astype(np.float32) / 32768)
+    )  # same scale as audio files
 
 
 def foreign_seed(seed: int, index: int) -> int:
-    """A seed for servers that know no index: the chunks of a text have the same seed, and need noise of their own."""
+    """Return a seed for servers without `index`. Chunks of a text share a seed but need different noise."""
     if not index and seed < _SEEDS:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "big") % _SEEDS
@@ -177,7 +179,7 @@ def foreign_seed(seed: int, index: int) -> int:
 def _voice_fields(voice: Voice, transcript: str) -> dict[str, str]:
     if voice.codec == NAMED:
         return {"voice": voice.name}
-    least = round(MIN_CLIP_SECONDS * FRAME_RATE)  # a first chunk may be shorter than servers take clips
+    least = round(MIN_CLIP_SECONDS * FRAME_RATE)  # a first chunk may be too short for servers
     frames = torch.nn.functional.pad(voice.codes, (0, 0, 0, max(0, least - len(voice.codes))))
     data = base64.b64encode(pcm.wav_bytes(frames.reshape(-1).to(torch.int16))).decode()
     clip = {"ref_audio": f"data:audio/wav;base64,{data}"}
@@ -185,10 +187,10 @@ def _voice_fields(voice: Voice, transcript: str) -> dict[str, str]:
 
 
 def _sound(answer: Answer) -> torch.Tensor:
-    """An answer's sound, [n] float32 at SAMPLE_RATE."""
+    """Return a response's audio, [n] float32 at SAMPLE_RATE."""
     try:
         wav, rate = decode_clip(answer.body, _MOST_SECONDS, "The sound")
-    except RuntimeError as error:  # soundfile's own
+    except RuntimeError as error:  # from soundfile
         raise no_sound(answer) from error
     except HiggsError as error:
         raise Failing(f"answered with unusable audio. {error}") from error

@@ -1,4 +1,4 @@
-"""HTTP servers as a decoder: one queue of chunks, and servers that are asked for them, several calls at a time."""
+"""Decoder over HTTP servers: a shared queue of chunks, with several calls per server."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .server import Server
 
 
 class ServerPool:
-    """A decoder of servers, for one call: a server that is lost takes no part in later stages."""
+    """Decoder over servers, for one call of `speak`. A lost server is not used in later stages."""
 
     def __init__(self, found: FoundServers, config: ServerConfig, encode: Encode):
         self._servers, self._notes = list(found.servers), found.warnings
         self._config, self._encode = config, encode
-        self._chunks: Counter[str] = Counter()  # by the server's name
+        self._chunks: Counter[str] = Counter()  # by server label
 
     @contextlib.contextmanager
     def session(self, stage: Stage) -> Iterator[ServerPoolSession]:
@@ -46,7 +46,7 @@ class ServerPool:
 
 
 class ServerPoolSession(PoolSession):
-    """A `Session` on servers. What one did not answer goes to another, or to itself once it has rested."""
+    """A `Session` on servers. A failed call is retried on another server, or on the same one after a back-off."""
 
     def __init__(self, pool: ServerPool, rows: int):
         self._servers = {Member(server.label): server for server in pool._servers}
@@ -57,12 +57,12 @@ class ServerPoolSession(PoolSession):
 
     @property
     def left(self) -> list[Server]:
-        """Servers that are not lost."""
+        """Servers still in use."""
         return [self._servers[member] for member in self._pool.left]
 
     @property
     def chunks(self) -> Counter[str]:
-        """Chunks that each server has spoken, in earlier stages as well."""
+        """Chunks spoken by each server, including earlier stages."""
         return self._before + Counter({member.label: member.spoken for member in self._pool.members})
 
     @property
@@ -71,7 +71,7 @@ class ServerPoolSession(PoolSession):
         return SessionReport(_described(self.chunks.items()), (*self._notes, *lost))
 
     def drop(self, *sequences: Sequence) -> None:
-        """The answer to a call that is under way counts for nothing."""
+        """Remove sequences. The answer to a call in flight is ignored."""
         with self._changed:
             self._pool.drop(*sequences)
 
@@ -93,7 +93,7 @@ class ServerPoolSession(PoolSession):
         return HiggsError(f"No server is left to speak. {told}")
 
     def _work(self, member: Member):
-        """A thread: one call to a server after another."""
+        """Make one call to a server after another, in a thread."""
         try:
             while (copy := self._next(member)) is not None:
                 self._ask(member, copy)
@@ -104,7 +104,7 @@ class ServerPoolSession(PoolSession):
             raise
 
     def _next(self, member: Member) -> Sequence | None:
-        """A chunk, once there is one and the server has rested; None at the end."""
+        """Wait for a chunk and for the end of the server's back-off. None at the end of the session."""
         with self._changed:
             while not (self._closed or member.error):
                 now = time.monotonic()
@@ -116,7 +116,7 @@ class ServerPoolSession(PoolSession):
 
     def _ask(self, member: Member, copy: Sequence):
         assert isinstance(copy, RemoteSequence)
-        if copy.finished:  # its sound is what it came with
+        if copy.finished:  # came with PCM frames
             self._hear(member, copy, copy.codes[0], True)
             return
         try:
@@ -135,16 +135,16 @@ class ServerPoolSession(PoolSession):
         self._tell(self._pool.hear, member, Heard(copy, pcm.to_wav(frames), is_last))
 
     def _decide(self, decide: Callable[..., list[Heard]], *given: object):
-        """Decide at once, so that this thread finds the server resting; what there is to hear follows."""
+        """Update the pool at once, so that this thread sees the back-off. Its output is queued."""
         with self._changed:
-            if self._closed:  # its connections were
+            if self._closed:  # the error comes from closing the connections
                 return
             heard = decide(*given)
             self._changed.notify_all()
         self._tell(lambda: heard)
 
     def close(self) -> None:
-        """Close all connections, upon which the servers stop. A thread that waits for one to open ends by itself."""
+        """Close all connections, so that servers stop. A thread still connecting ends by itself."""
         super().close()
         self._connections.close()
 
