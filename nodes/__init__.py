@@ -1,4 +1,4 @@
-"""The one list of nodes, and the check that this ComfyUI is new enough for them."""
+"""The list of nodes, and a check that ComfyUI is new enough for them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ log = logging.getLogger("higgs_tts")
 
 
 def is_new_enough() -> bool:
-    """True if this ComfyUI has what came with 0.14. Asked of the interface: forks number themselves as they like."""
+    """True if this ComfyUI has the API of 0.14. Checks the API itself, because forks use their own version numbers."""
     return hasattr(io, "NodeReplace")
 
 
 class HiggsExtension(ComfyExtension):
-    """Extension that ComfyUI asks for the nodes."""
+    """Entry point through which ComfyUI gets the pack's nodes."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         if not is_new_enough():

@@ -1,4 +1,4 @@
-"""HiggsTTSBook: a book becomes a folder of sound files, and goes on where it was stopped."""
+"""HiggsTTSBook: turns a book into a folder of sound files, and resumes a stopped run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ The lighthouse had been dark for eleven years when the letter came.
 
 On the last night of October he carried the oil up all the steps, and lit the lamp."""
 _written = Written()
-_asked: dict[str, str] = {}  # node -> what it was last asked for, as far as that is known before it runs
+_asked: dict[str, str] = {}  # node id -> last request, as far as it is known before the node runs
 
 
 class HiggsTTSBook(io.ComfyNode):
@@ -108,14 +108,14 @@ class HiggsTTSBook(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, book: str | None, voices: object = None) -> bool | str:
-        """A linked name (None) is known later. ComfyUI gives a socket that grows to every validation."""
+        """Accept a linked name (None) for now. `voices` must be named: ComfyUI passes it to every validation."""
         if book in (None, OWN_TEXT) or book in folders.files_in_input(BOOK_SUFFIXES):
             return True
         return f"{NAME}: there is no book {str(book)[:80]!r} in ComfyUI's input folder. Put it there and press R."
 
     @classmethod
     def fingerprint_inputs(cls, book: str | None, text: str | None = TEXT, **others: object) -> list:
-        """Runs again when the book's file or a voice file has changed, or what a run left. What is linked is None."""
+        """Run again if the book's file, a voice file or an output file has changed. Linked inputs are None."""
         path = folders.files_in_input(BOOK_SUFFIXES).get(book or "")
         names = script_names(text or "")[1] if path is None else ()
         asked = repr((cls.hidden.unique_id, book, text, sorted(others.items())))
@@ -157,7 +157,7 @@ class HiggsTTSBook(io.ComfyNode):
 
 
 class _Lazy:
-    """The engine, loaded when it first speaks: a book that is there needs none."""
+    """The engine, loaded when it first speaks: a finished book needs none."""
 
     def __init__(self, model: AnyModel):
         self._model = model
@@ -221,7 +221,7 @@ def _file_inputs() -> list[io.Input]:
 def _read(
     book: str, text: str, is_script: bool, sockets: Mapping[str, Voice], model: AnyModel
 ) -> tuple[Book, Mapping[str, Voice]]:
-    """The book, and the voices that its speakers go by."""
+    """Return the book and the voices its speakers use."""
     title, warnings = TITLE, ()
     if book != OWN_TEXT:
         path = folders.files_in_input(BOOK_SUFFIXES).get(book)
@@ -243,7 +243,7 @@ def _read(
 
 
 def _script_in(path: Path) -> tuple[str, str, tuple[str, ...]]:
-    """(text, title, warnings) of a file."""
+    """Return (text, title, warnings) of a script file."""
     try:
         text, warnings = read_plain_text(path)
         return text, path.stem, warnings
@@ -252,13 +252,13 @@ def _script_in(path: Path) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _teller(node_id: str):
-    """Return the progress callback, which also stops the book on request."""
+    """Return a callback that shows progress and raises if the user pressed stop."""
     bar, shown = comfy.utils.ProgressBar(BAR_STEPS), ""
 
     def on_progress(progress: BookProgress) -> None:
         nonlocal shown
         if is_exiting():
-            raise InterruptedError("ComfyUI exits")  # ends the threads of other devices; `node_errors` then stays
+            raise InterruptedError("ComfyUI exits")  # ends other devices' threads; `node_errors` then holds this one
         check_interrupt()
         bar.update_absolute(round(BAR_STEPS * progress.share), BAR_STEPS)
         if (told := str(progress)) != shown:
@@ -283,5 +283,5 @@ def _describe(report: BookReport, book: Book, model: AnyModel) -> str:
 
 
 def _look(folder: Path) -> list:
-    """[name, bytes, time] of each file that users get: differs where one of them has gone or changed."""
+    """Return [name, bytes, time] of each output file. The list changes if a file is deleted or modified."""
     return [[path.name, *file_stamp(path)] for path in sorted(folder.glob("*")) if path.is_file()]

@@ -1,4 +1,4 @@
-"""HiggsTTSDialogue: a script and its voices become AUDIO, all turns together."""
+"""HiggsTTSDialogue: turns a script and its voices into AUDIO, all turns batched."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class HiggsTTSDialogue(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, script: str | None, **others: object) -> list:
-        """Speaks again when a voice file that the script names has changed. A linked script is None here."""
+        """Speak again if a voice file named in the script has changed. A linked script is None."""
         head, names = script_names(script or "")
         files = filter(None, map(voice_called, [*head.values(), *names]))
         return [listed_pronunciations(), *(voice_files.fingerprint(path) for path in files)]
@@ -126,9 +126,9 @@ def _switches() -> list[io.Input]:
 
 
 def _read(script: str, sockets: Mapping[str, Voice], model: AnyModel) -> tuple[Dialogue, Mapping[str, Voice]]:
-    """The script, and the voices that its speakers go by.
+    """Return the script and the voices its speakers use.
 
-    Where the script knows no voice by name, its speakers get the connected ones in turn, as far as they go.
+    If the script names no known voice, its speakers get the connected voices in turn, as far as these go.
     """
     head, names = script_names(script)
     if known := known_names(names, sockets, head):

@@ -1,4 +1,4 @@
-"""HiggsTTSLines: rows of text become sound files, all together, and only those that have changed."""
+"""HiggsTTSLines: turns rows of text into sound files in one batch, skipping files that are up to date."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .speakers import by_name, even_loudness_input, in_turn, known_names, voices
 
 NAME = "Higgs Lines"
 FOLDER, MOST_TAKES = "lines", 16
-SHOWN = 5  # names of other files in the report
+SHOWN = 5  # names of unrelated files in the report
 LINES = """id,speaker,text
 greeting,Anna,Welcome to my shop!
 prices,Anna,"Two coins for bread, three for cheese."
 thanks,Tom,Thank you. I will take both."""
 _written = Written()
-_asked: dict[str, str] = {}  # node -> what it was last asked for, as far as that is known before it runs
+_asked: dict[str, str] = {}  # node id -> last request, as far as it is known before the node runs
 
 
 class HiggsTTSLines(io.ComfyNode):
@@ -56,7 +56,7 @@ class HiggsTTSLines(io.ComfyNode):
                 "higgs audio",
             ],
             is_output_node=True,
-            is_input_list=True,  # a list of texts is a row each; run once for each, they would all be 001.wav
+            is_input_list=True,  # a list of texts is one row each; separate runs would all write 001.wav
             inputs=[
                 types.Model.Input("model", tooltip="From Higgs Load Model or Higgs TTS Server."),
                 io.String.Input(
@@ -88,9 +88,9 @@ class HiggsTTSLines(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, lines: Sequence[str | None], **others: object) -> list:
-        """Runs again when a voice file that the rows name has changed, or a sound file is not what a run left.
+        """Run again if a voice file named in the rows, or an output file, has changed.
 
-        What is linked is [None] here.
+        A linked input is [None].
         """
         known = [text for text in lines if text is not None]
         speakers = {row.speaker for row in read_lines(*known)} if known else set()
@@ -171,7 +171,7 @@ def _subtitles_input() -> io.Input:
 
 
 def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None, model: AnyModel) -> dict[str, Voice]:
-    """Speaker -> voice, of those that have one: by its name or number where rows use these, else in turn."""
+    """Map speakers to voices by name or number if the rows use these, else in turn. Some may have none."""
     speakers, sockets = list(dict.fromkeys(row.speaker for row in rows)), by_name(voices)
     if not known_names(speakers, sockets):
         sockets = in_turn(speakers, sockets)
@@ -179,7 +179,7 @@ def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None,
 
 
 def _is_there(files: LineFiles, take: LineTake, subtitles: bool) -> bool:
-    """True if a take lies in the folder, with subtitles where these are asked for."""
+    """True if a take is in the folder, including its subtitles if `subtitles`."""
     wanted = [take.file, *([subtitles_of(take.file)] if subtitles else [])]
     return all(files.has(file, take.fingerprint) for file in wanted)
 
@@ -191,13 +191,13 @@ def _write(
     wanted: set[str],
     subtitles: bool,
 ) -> list[int]:
-    """Writes the wanted files, and returns which turns of the speech they are. takes: what these were spoken for."""
+    """Write the wanted files and return their turns' numbers in the speech. takes: one for each turn of the speech."""
     made, numbers = {}, []
     for number, (spoken, take) in enumerate(zip(speech.turns, takes, strict=True)):
         if take.file in wanted and spoken.is_spoken:
             made[take.file] = take.fingerprint, audio.wav_file(speech, number)
             beside = subtitles_of(take.file)
-            if subtitles or beside in files.listed:  # those of an earlier run say the same as the sound
+            if subtitles or beside in files.listed:  # keeps an existing SRT file in step with the sound
                 made[beside] = take.fingerprint, turn_to_srt(speech, number).encode()
             numbers.append(number)
     files.put(made)
@@ -212,8 +212,8 @@ def _report(
     wanted: set[str],
     speech: SpeechResult | None,
 ) -> str:
-    """Totals, warnings, what became of each row, and how it was spoken."""
-    of: dict[str, list[LineTake]] = {}  # by the row's id
+    """Return the info output: totals, warnings, the state of each row, and details of the speech."""
+    of: dict[str, list[LineTake]] = {}  # by row id
     for take in planned.takes:
         of.setdefault(take.row.id, []).append(take)
     became, told = Counter(), []
@@ -239,9 +239,9 @@ def _report(
 
 
 def _single(name: str, values: Sequence[Any] | Mapping[str, Any], several: str) -> Any:
-    """The one value of an input, or of each of its sockets.
+    """Return the single value of an input, or of each of its sockets.
 
-    Raises HiggsError where a list of more is linked. several: the input that may have such a list.
+    Raises HiggsError if a longer list is linked. several: the input that accepts such a list.
     """
     if isinstance(values, Mapping):
         return {socket: _single(socket, held, several) for socket, held in values.items()}

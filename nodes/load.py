@@ -1,4 +1,4 @@
-"""HiggsTTSLoadModel: a checkpoint's folder becomes a HIGGS_TTS_MODEL. Takes no memory on the device."""
+"""HiggsTTSLoadModel: turns a checkpoint folder into a HIGGS_TTS_MODEL. Allocates no device memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model: str | None) -> bool | str:
-        """Makes ComfyUI accept names saved on another machine. A linked name (None) is known later."""
+        """Make ComfyUI accept names saved on another machine. A linked name (None) is checked when the node runs."""
         if model is None:
             return True
         if not isinstance(model, str):
@@ -70,8 +70,8 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, model: str | None, **settings: object) -> list:
-        """Inputs, and the files' sizes and times. A download is pinned, so its name is enough."""
-        if model is None or model.startswith(DOWNLOAD):  # a linked name is None here
+        """Return the inputs and the files' sizes and times. A download is pinned, so its name is enough."""
+        if model is None or model.startswith(DOWNLOAD):  # a linked name is None
             return [model]
         found = find_checkpoint(model)
         return [found.name, *fingerprint(found.path)]
@@ -82,7 +82,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
     ) -> io.NodeOutput:
         with node_errors(NAME):
             folder, name = _resolve_model(str(model), cls.hidden.unique_id)
-            files = fingerprint(folder)  # before they are read: a later change then counts as one
+            files = fingerprint(folder)  # before reading, so a later change is noticed
             devices, warning = resolve_devices(device)
             config = EngineConfig(model=str(folder), runner=resolve_runner(graphs))
             engines = [Engine(replace(config, device=device, **settings)) for device in devices]
@@ -91,7 +91,7 @@ class HiggsTTSLoadModel(io.ComfyNode):
 
 
 def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:
-    """The folder of a choice, downloaded if need be, and what the checkpoint in it is called."""
+    """Return a choice's folder, downloading it if needed, and the checkpoint's label."""
     if model.startswith(DOWNLOAD):
         folder = download(model, node_id)
         return folder, folder.name
@@ -100,13 +100,13 @@ def _resolve_model(model: str, node_id: str) -> tuple[Path, str]:
 
 
 def download(choice: str, node_id: str) -> Path:
-    """The folder of a download entry, downloaded if it is not there. Raises HiggsError, or ComfyUI's interrupt."""
+    """Return a download entry's folder, downloading it if needed. Raises HiggsError, or ComfyUI's interrupt."""
     label = choice.removeprefix(DOWNLOAD)
     return show_download(lambda on_progress: download_checkpoint(label, download_root(), on_progress), node_id)
 
 
 def show_download(fetch: Callable[[Callable[[float, str], None]], Path], node_id: str) -> Path:
-    """Return fetch(on_progress), with the node's progress bar and "x of y GB" below it.
+    """Return `fetch(on_progress)`, showing the node's progress bar and "x of y GB" below it.
 
     Raises HiggsError, or ComfyUI's interrupt.
     """
@@ -114,7 +114,7 @@ def show_download(fetch: Callable[[Callable[[float, str], None]], Path], node_id
     below = progress_text.NodeText(node_id)
 
     def on_progress(fraction: float, text: str) -> None:
-        if is_interrupted():  # the request stays, so it ends every thread
+        if is_interrupted():  # leaves the request set, so it ends every thread
             raise InterruptedError("stopped by the user")
         bar.update_absolute(round(fraction * BAR_STEPS))
         below.show(text)

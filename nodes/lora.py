@@ -1,4 +1,4 @@
-"""HiggsTTSLoadLoRA: a HIGGS_TTS_MODEL with a LoRA. Takes no memory on the device."""
+"""HiggsTTSLoadLoRA: adds a LoRA to a HIGGS_TTS_MODEL. Allocates no device memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .comfy.sharing import share_patchers
 from .library.lora_folders import find_lora, lora_fingerprint, loras
 
 NAME = "Higgs Load LoRA"
-NONE = "(put one into models/loras)"  # what the list has where there are none: an empty one cannot be queued
+NONE = "(put one into models/loras)"  # the only entry if there are no LoRAs: an empty list cannot be queued
 
 
 class HiggsTTSLoadLoRA(io.ComfyNode):
@@ -51,7 +51,7 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name: str | None) -> bool | str:
-        """Also what makes ComfyUI accept a name saved on another machine. A linked name (None) is known later."""
+        """Check the LoRA. A name saved on another machine is accepted; a linked one (None) is checked later."""
         if name is None:
             return True
         try:
@@ -76,7 +76,7 @@ class HiggsTTSLoadLoRA(io.ComfyNode):
                     "instead: python -m engine serve --lora FILE."
                 )
             path = find_lora(str(name))
-            files = [*model.model.files, *lora_fingerprint(path)]  # before they are read: a later change counts as one
+            files = [*model.model.files, *lora_fingerprint(path)]  # before reading, so a later change is noticed
             adapter = Adapter(str(path), strength)
             configs = [patcher.engine.config for patcher in (model, *model.others)]
             engines = [Engine(replace(config, adapters=(*config.adapters, adapter))) for config in configs]

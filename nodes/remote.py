@@ -1,4 +1,4 @@
-"""HiggsTTSServer: servers become a HIGGS_TTS_MODEL. Loads nothing."""
+"""HiggsTTSServer: turns server addresses into a HIGGS_TTS_MODEL. Loads nothing."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class HiggsTTSServer(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, addresses: str | None) -> bool | str:
-        """Whether these are addresses. What is linked (None) is known later, and so is the variable of the key:
-        ComfyUI tells an error once for each input that is named here."""
+        """True if the addresses are valid, else the error. A linked input (None) is checked when the node runs.
+
+        So is the key's variable: ComfyUI repeats an error for each input named here.
+        """
         if addresses is None:
             return True
         try:

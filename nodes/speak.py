@@ -1,4 +1,4 @@
-"""HiggsTTSSpeak: text, and a voice if there is one, become AUDIO."""
+"""HiggsTTSSpeak: turns text, and optionally a voice, into AUDIO."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .page import events
 
 NAME = "Higgs Speak"
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)
-PARAGRAPH_GAP = 0.6  # seconds, of a new node
+PARAGRAPH_GAP = 0.6  # seconds, for a new node
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
 
 
@@ -80,7 +80,7 @@ class HiggsTTSSpeak(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: object) -> str:
-        """Speaks again when the list of pronunciations in models/voices has changed."""
+        """Speak again if the pronunciations in models/voices have changed."""
         return listed_pronunciations()
 
     @classmethod
@@ -106,11 +106,11 @@ class HiggsTTSSpeak(io.ComfyNode):
         return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings), to_srt(speech))
 
 
-FRESH = SamplingParams(paragraph_gap=PARAGRAPH_GAP)  # what nodes that no old workflow has start from
+FRESH = SamplingParams(paragraph_gap=PARAGRAPH_GAP)  # defaults of nodes that no old workflow contains
 
 
 def sampling(settings: Mapping[str, float], fresh: SamplingParams = FRESH) -> SamplingParams:
-    """The settings of a node, on top of what a new one has. Raises HiggsError for an input that no node has."""
+    """Apply a node's settings to the defaults of a new node. Raises HiggsError for an unknown input."""
     known = {field.name for field in fields(SamplingParams)}
     if unknown := sorted(settings.keys() - known):
         raise HiggsError(f"there is no input {unknown[0][:80]!r}. Remove it. Voice sockets end at voice_16.")
@@ -118,13 +118,13 @@ def sampling(settings: Mapping[str, float], fresh: SamplingParams = FRESH) -> Sa
 
 
 def said_as(pronunciations: str) -> Pronunciations:
-    """The node's list and, behind it, the one in models/voices."""
+    """Return the node's pronunciations, followed by those in models/voices."""
     own = read_pronunciations(pronunciations)
     return Pronunciations(own.entries + read_pronunciations(listed_pronunciations(), PRONUNCIATIONS).entries)
 
 
 def _hints(text: str) -> list[str]:
-    """That a text looks like a script, which is for another node."""
+    """Return a hint that a text which looks like a script needs another node."""
     speakers = [name for name in read_dialogue(text).speakers if name]
     if not speakers:
         return []
@@ -132,7 +132,7 @@ def _hints(text: str) -> list[str]:
 
 
 def with_player(speak: Callable[..., SpeechResult], seed: int | None = None, said: str = "") -> SpeechResult:
-    """As `with_bar`, and heard meanwhile on the page that queued it; seed, said: as for `events.heard`."""
+    """Like `with_bar`, but also plays on the page that queued the run. seed, said: see `events.heard`."""
     with events.heard(seed, said) as sound:
         if sound is None:
             return with_bar(speak)
@@ -142,9 +142,9 @@ def with_player(speak: Callable[..., SpeechResult], seed: int | None = None, sai
 
 
 def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> Speech:
-    """Return what `speak(listener=...)` says, with the node's progress bar; stops within a few frames when asked to.
+    """Return `speak(listener=...)` with the node's progress bar. Stops within a few frames if the user presses stop.
 
-    Without an on_frame in `listener` the time that is left stands under the bar.
+    Unless `listener` has an on_frame, the time left is shown below the bar.
     """
     bar, left = comfy.utils.ProgressBar(1), progress_text.TimeLeft()
     listener = listener or Listener()
@@ -152,20 +152,20 @@ def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> 
 
     def on_frame(done: int, expected: int) -> None:
         if is_exiting():
-            raise InterruptedError("ComfyUI exits")  # ends the threads of other devices; `node_errors` then stays
-        check_interrupt()  # the bar asks too, but only when it redraws
+            raise InterruptedError("ComfyUI exits")  # ends other devices' threads; `node_errors` then holds this one
+        check_interrupt()  # the bar checks too, but only when it redraws
         bar.update_absolute(done, expected)
         tell(done, expected)
 
     check_interrupt()
     with left:
         speech = speak(listener=replace(listener, on_frame=on_frame))
-    bar.update_absolute(speech.frames, speech.frames)  # what was expected is an estimate: end with a full bar
+    bar.update_absolute(speech.frames, speech.frames)  # the total was an estimate: end with a full bar
     return speech
 
 
 def describe(speech: SpeechResult, model: str, warnings: tuple[str, ...] = (), *more: str) -> str:
-    """Return the info output of one speech; `more` are the node's own lines."""
+    """Return the info output of one speech. more: the node's own lines."""
     outcome = "Complete." if speech.complete else f"Stopped at: {speech.stopped}."
     chunks = f", {speech.chunks} chunks" if speech.chunks > 1 else ""
     chunks += f" ({speech.reused} reused)" if speech.reused else ""
@@ -187,7 +187,7 @@ def _pace(speech: SpeechResult) -> str:
 
 
 def sampling_inputs(new_seeds: bool = True) -> list[io.Input]:
-    """How codes are drawn. new_seeds: whether the seed can change by itself after each run."""
+    """Return the sampling widgets. new_seeds: the seed can change by itself after each run."""
     steady = f"{SamplingParams.temperature}, {SamplingParams.top_p}, {SamplingParams.top_k}"
     return [
         widgets.number(
@@ -218,7 +218,7 @@ def sampling_inputs(new_seeds: bool = True) -> list[io.Input]:
 
 
 def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
-    """Advanced inputs. paragraphs: True if the text may have paragraphs."""
+    """Return the advanced widgets. paragraphs: the text may have paragraphs."""
     gap = widgets.number(
         SamplingParams,
         "paragraph_gap",
@@ -266,12 +266,12 @@ def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
 
 
 def srt_output() -> io.Output:
-    """Last of all, for workflows name outputs by their place."""
+    """The SRT output. Must come last: workflows refer to outputs by position."""
     return io.String.Output(display_name="srt", tooltip="Subtitles in SRT format, one cue per sentence.")
 
 
 def retries_input() -> io.Input:
-    """Last of all: workflows keep widgets in their order, and older ones lack it."""
+    """The retries widget. Must come last: workflows store widgets by position, and older ones lack it."""
     return widgets.number(
         SamplingParams,
         "retries",

@@ -1,4 +1,4 @@
-"""Which of several speakers has which voice, and the inputs that nodes for several speakers share."""
+"""Match speakers to voices, and define the inputs that multi-speaker nodes share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOCKETS = [f"voice_{number}" for number in range(1, 17)]
 
 
 def voices_input(tooltip: str) -> io.Input:
-    """Sockets for voices; another appears when one is connected."""
+    """Return the voice sockets. Connecting one adds another."""
     return io.Autogrow.Input(
         "voices",
         template=io.Autogrow.TemplateNames(types.Voice.Input("voice", optional=True), names=SOCKETS, min=1),
@@ -32,7 +32,7 @@ def even_loudness_input(tooltip: str) -> io.Input:
 
 
 def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
-    """The connected voices by their sockets' numbers, and by their own names. Raises HiggsError for what is none."""
+    """Return the connected voices by socket number and by name. Raises HiggsError if an input is no voice."""
     given = {name: voice for name, voice in (voices or {}).items() if voice is not None}
     check_linked(**given)
     connected = {name.rpartition("_")[2]: voice for name, voice in given.items()}
@@ -42,12 +42,12 @@ def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
 def known_names(
     names: Iterable[str], sockets: Mapping[str, Voice], head: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """The names with a voice that a text goes by; none where its speakers get the connected voices in turn.
+    """Return the names that a text uses for voices. Empty if its speakers get the connected voices in turn.
 
-    names: of speakers, or of what may be some. head: voices that the text itself names. Where enough voices are
-    connected for all names, these are what is meant, even if a file in models/voices has one of the names.
+    names: of speakers, or of candidates. head: voices that the text itself names. If enough voices are connected for
+    all names, they are meant, even if a file in models/voices has one of the names.
     """
-    spelled: dict[str, str] = {}  # by key, as it comes first
+    spelled: dict[str, str] = {}  # by folded name, in the spelling that comes first
     for name in names:
         spelled.setdefault(speaker_key(name), name)
     connected = sum(map(str.isdecimal, sockets))
@@ -58,13 +58,13 @@ def known_names(
 
 
 def in_turn(speakers: Iterable[str], sockets: Mapping[str, Voice]) -> dict[str, Voice]:
-    """`sockets`, and speakers who have the connected voices in the order in which they speak, as far as these go."""
+    """Add speakers to `sockets`, giving them the connected voices in order of appearance, as far as these go."""
     connected = [voice for name, voice in sockets.items() if name.isdecimal()]
     return {**sockets, **dict(zip(map(speaker_key, filter(None, speakers)), connected, strict=False))}
 
 
 def voice_doubts(sockets: Mapping[str, Voice], given: Mapping[str, Voice]) -> tuple[str, ...]:
-    """Sentences on connected voices that may be meant otherwise. given: voice by speaker, of all speakers."""
+    """Return a warning for each connected voice that may be misassigned. given: speaker -> voice, of all who speak."""
     used = set(map(id, given.values()))
     unused = [
         f"{number} ({voice.name})" if voice.name else number
@@ -84,9 +84,9 @@ def voices_of(
     declared: Mapping[str, str] = MappingProxyType({}),
     lent: Callable[[list[str]], dict[str, Voice]] = lambda speakers: {},
 ) -> dict[str, Voice]:
-    """Speaker -> voice, of those that have one. Who has no name has the first socket's.
+    """Map speakers to voices. Leaves out speakers without one; an unnamed speaker gets the first socket's voice.
 
-    declared: speaker -> name of a voice, as a script may say. lent: voices for speakers who have none of these.
+    declared: speaker -> name of a voice, as a script may say. lent: gives voices to speakers who still have none.
     """
     found = {}
     heads = {speaker_key(name): named for name, named in declared.items()}

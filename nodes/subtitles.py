@@ -1,4 +1,4 @@
-"""HiggsTTSSubtitles: a subtitle file becomes AUDIO, each cue at its time, as a dub of a film if there is one."""
+"""HiggsTTSSubtitles: turns a subtitle file into AUDIO with each cue on time, optionally as a dub of a film."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, srt: str | None, **others: object) -> list:
-        """Speaks again when the file, or a voice file that it names, has changed. A linked srt is None here."""
+        """Speak again if the file, or a voice file it names, has changed. A linked srt is None."""
         if srt is None:
             return [listed_pronunciations()]
         head, names = cue_names(subtitle_text(srt)[0])
@@ -118,7 +118,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
     ) -> io.NodeOutput:
         with node_errors(NAME):
             check_linked(model=model)
-            # By name: what is not connected is not given, and an empty one is an error.
+            # Passed by name: unconnected inputs are absent, and an empty clip is an error.
             clips = {name: audio.to_clip(settings.pop(name), name) for name in ("film", "bed") if name in settings}
             fit = CueParams(**{name: settings.pop(name) for name in FIT if name in settings})
             params = sampling(settings)
@@ -133,7 +133,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
             bed, rate = clips.get("bed", (None, audio.SAMPLE_RATE))
             check_rate(rate, "The bed")
             bed = None if bed is None else audio.at_most_stereo(bed)
-            # Cues are spoken together and moved in time afterwards, so there is nothing to hear before the end.
+            # Cues are batched and placed in time afterwards, so there is nothing to play before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:
                 speech = with_bar(
                     functools.partial(speak_cues, *what, even=even_loudness), Listener(sound and sound.step)
@@ -147,7 +147,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
 
 
 class _Film:
-    """A film's sound, whose speakers lend their voices. told: whose, and from where; seconds: how long it is."""
+    """A film's sound, from which voices are cloned. told: where each voice came from; seconds: film length."""
 
     def __init__(self, model: AnyModel, sheet: CueSheet, clip: tuple[torch.Tensor, int] | None, translated: bool):
         self._model, self._sheet, self._clip, self._translated = model, sheet, clip, translated
@@ -155,7 +155,7 @@ class _Film:
         self.told: list[str] = []
 
     def voices(self, speakers: Sequence[str]) -> dict[str, Voice]:
-        """Of those of the speakers who can be heard clearly."""
+        """Return voices for those speakers who can be heard clearly."""
         if self._clip is None:
             return {}
         found = {}
@@ -176,7 +176,7 @@ class _Film:
 def _read(
     text: str, sockets: Mapping[str, Voice], anyone: bool, model: AnyModel
 ) -> tuple[CueSheet, Mapping[str, Voice]]:
-    """The cues, and the voices that their speakers go by, as in a dialogue. anyone: also those without a voice."""
+    """Return the cues and the voices their speakers use, as in a dialogue. anyone: keep speakers without a voice."""
     head, names = cue_names(text)
     if known := known_names(names, sockets, head):
         return read_cues(text, known, anyone, model.engine.knows_tag), sockets

@@ -1,4 +1,4 @@
-"""HiggsTTSTranscribe: what is said in a clip, for Higgs Voice."""
+"""HiggsTTSTranscribe: transcribes a clip for Higgs Voice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HiggsTTSTranscribe(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, whisper: str | None) -> bool | str:
-        """Makes ComfyUI accept a model that has been downloaded since. A linked name (None) is known later."""
+        """Accept a model downloaded since ComfyUI started. A linked name (None) is checked when the node runs."""
         if whisper is None or whisper in choices() or whisper.removeprefix(DOWNLOAD) in WHISPERS:
             return True
         return f"{NAME}: {_missing(whisper)}"
@@ -86,6 +86,6 @@ def _missing(whisper: str) -> str:
 
 
 def choices() -> list[str]:
-    """Those that are here, then what can be downloaded."""
+    """Return the local models, then those that can be downloaded."""
     here = find_whispers(folders.registered(FOLDER))
     return [*here, *(DOWNLOAD + name for name in WHISPERS if name not in here)]

@@ -1,4 +1,4 @@
-"""HiggsTTSVoice: a reference clip and what is said in it become a HIGGS_TTS_VOICE."""
+"""HiggsTTSVoice: turns a reference clip and its transcript into a HIGGS_TTS_VOICE."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class HiggsTTSVoice(io.ComfyNode):
 
 
 def part_inputs() -> list[io.Input]:
-    """Which part of a recording is meant. Last of all: workflows keep widgets in order, and older ones lack them."""
+    """Widgets that select a part of a recording. Must come last: workflows store widgets by position."""
     return [
         widgets.number(
             ClipParams,
@@ -84,7 +84,7 @@ def part_inputs() -> list[io.Input]:
 
 
 def part_of(wav: Wave, rate: int, start: float, length: float) -> Wave:
-    """The part of a recording [C, S] that `start` and `length` choose. Raises HiggsError where it is too long."""
+    """Cut `length` seconds from `start` out of a recording [C, S]. Raises HiggsError if the part is too long."""
     part = cut_clip(wav, rate, ClipParams(start, length))
     if (seconds := part.shape[-1] / rate) > MAX_CLIP_SECONDS:
         raise HiggsError(
@@ -95,7 +95,7 @@ def part_of(wav: Wave, rate: int, start: float, length: float) -> Wave:
 
 
 def encode(model: AnyModel, wav: Wave, rate: int, transcript: str, name: str = "") -> Voice:
-    """The voice of a clip [C, S]. The encoder is on the device for this call only; the talker need not be."""
+    """Encode a clip [C, S] as a voice. The encoder is on the device for this call only; the talker may be elsewhere."""
     engine = model.engine
     free_memory(engine.encoder_bytes, engine.device)
     check_interrupt()
@@ -103,7 +103,7 @@ def encode(model: AnyModel, wav: Wave, rate: int, transcript: str, name: str = "
 
 
 def describe(voice: Voice, remedy: str) -> str:
-    """The info output. `remedy` is what the user can do about a transcript that is missing."""
+    """Return the info output. remedy: what to do about a missing transcript."""
     if voice.transcript:
         warning = misfit(voice.transcript, voice.seconds)
         return f"{voice.seconds:.1f} s, {voice.transcript!r}" + (f"\nWarning: {warning}" if warning else "")

@@ -1,4 +1,4 @@
-"""HiggsTTSSaveVoice and HiggsTTSLoadVoice: voices to and from models/voices."""
+"""HiggsTTSSaveVoice and HiggsTTSLoadVoice: save voices to models/voices and load them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .comfy.written import Written
 from .library.voice_folders import SAVED, UPLOADED, choices, find_voice, numbered, voice_target
 
 SAVE_NAME, LOAD_NAME = "Higgs Save Voice", "Higgs Load Voice"
-_saved = Written()  # by the path asked for
+_saved = Written()  # by requested path
 
 
 class HiggsTTSSaveVoice(io.ComfyNode):
@@ -56,7 +56,7 @@ class HiggsTTSSaveVoice(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, name: str | None, **others: object) -> list:
-        """Saves again when the file has gone or changed since, and only then. A linked name is None here."""
+        """Save again only if the file has been deleted or changed. A linked name is None."""
         if name is None:
             return []
         return [_saved.number(voice_target(name))]
@@ -67,14 +67,14 @@ class HiggsTTSSaveVoice(io.ComfyNode):
             check_linked(voice=voice)
             wanted = voice_target(name)
             path = wanted if overwrite else _free_name(wanted, voice)
-            if not _is_saved_in(path, voice):  # else it keeps its time, so that Load Voice need not read it again
+            if not _is_saved_in(path, voice):  # an identical file keeps its time, so Load Voice need not read it again
                 voice.save(path)
             _saved.leave(wanted, functools.partial(file_stamp, path))
         return io.NodeOutput(voice, ui=ui.PreviewText(_where(path, wanted)))
 
 
 def _free_name(path: Path, voice: Voice) -> Path:
-    """`path`, or the first numbered name beside it that is free or is this voice already. Nothing is overwritten."""
+    """Return `path`, or the first numbered name beside it that is free or holds this voice. Never overwrites."""
     names = (numbered(path, number) for number in count(1))
     return next(name for name in names if not name.exists() or _is_saved_in(name, voice))
 
@@ -112,7 +112,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, voice: str | None) -> bool | str:
-        """Also what makes ComfyUI accept a name saved on another machine. A linked name (None) is known later."""
+        """Check the voice. A name saved on another machine is accepted; a linked one (None) is checked later."""
         if voice is None:
             return True
         try:
@@ -136,7 +136,7 @@ class HiggsTTSLoadVoice(io.ComfyNode):
 
 
 def load(path: Path, model: AnyModel | None) -> Voice:
-    """The voice in a file; of a clip the model makes it."""
+    """Return the voice in a file. A clip is encoded with the model."""
     if path.suffix.lower() == SAVED:
         return Voice.load(path)
     if model is None:
@@ -159,12 +159,12 @@ def _describe(path: Path, loaded: Voice) -> str:
 
 
 def fingerprint(path: Path) -> list:
-    """Of a voice file and its transcript."""
+    """Return the stamps of a voice file and its transcript."""
     return [*file_stamp(path), *transcript_of(path)]
 
 
 def _is_saved_in(path: Path, voice: Voice) -> bool:
-    """True if the file is this voice already. One that cannot be read is another."""
+    """True if the file holds this voice. An unreadable file does not."""
     try:
         held = Voice.load(path)
     except HiggsError:
