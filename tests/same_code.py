@@ -48,7 +48,8 @@ def differs(path: str, revision: str) -> bool:
 def main() -> int:
     """The command line."""
     (revision,) = sys.argv[1:]
-    names = subprocess.run(["git", "diff", "--name-only", "--diff-filter=d", revision], cwd=ROOT, capture_output=True, check=True)
+    command = ["git", "diff", "--name-only", "--diff-filter=d", revision]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     paths = [path for path in names.stdout.decode().split() if path.endswith((".py", ".cu", ".cuh"))]
     changed = [path for path in paths if differs(path, revision)]
     print("\n".join(changed) or f"the code of {len(paths)} files is the same")
