@@ -76,9 +76,7 @@ def _boundaries(pauses: list[tuple[int, int]], lengths: list[float], first: int,
 
     A sentence without a suitable pause ends after its estimated length.
     """
-    ways: list[tuple[float, int, list[tuple[int, int]]]] = [
-        (0.0, first, [])
-    ]  # cost, next start, pauses so far
+    ways: list[tuple[float, int, list[tuple[int, int]]]] = [(0.0, first, [])]  # cost, next start, pauses so far
     for number, length in enumerate(lengths[:-1]):
         after = sum(lengths[number + 1 :])
         reached: dict[int, tuple[float, int, list[tuple[int, int]]]] = {}
