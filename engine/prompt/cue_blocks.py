@@ -1,4 +1,4 @@
-"""The cues of SRT and WebVTT files as they stand there: numbers, times and lines. What they say, cues.py reads."""
+"""Raw cues of SRT and WebVTT files: numbers, times and lines. cues.py interprets the lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..core.errors import HiggsError, few, shown_name
 
-_LOOK = 200  # characters of a line that may hold times
+_LOOK = 200  # characters of a line searched for times
 _TIME = r"(?:(\d{1,9})\s*:\s*)?(\d{1,3})\s*:\s*(\d{1,2})(?:\s*[.,:]\s*(\d{1,9}))?"
 _TIMES = re.compile(rf"{_TIME}\s*--+>\s*{_TIME}(?=\s|$)")
 _ROUGHLY = r"\d{1,9}\s?:\s?\d{1,2}(?:\s?:\s?\d{1,2})?(?:\s?[.,]\s?\d{1,9})?"
@@ -19,9 +19,9 @@ _WRITE = "Write times as 00:01:02,500 --> 00:01:05,000."
 
 @dataclass
 class Block:
-    """A cue as it stands in the file."""
+    """A raw cue."""
 
-    number: int  # as the file has it, else counted from 1
+    number: int  # from the file, else counted from 1
     start: float
     stop: float
     lines: list[str]
@@ -30,7 +30,7 @@ class Block:
 
 @dataclass(frozen=True)
 class CueFile:
-    """Cues in the file's order; preamble: lines before the first; warnings: cues that were left out."""
+    """Cues in file order. preamble: lines before the first. warnings: skipped cues."""
 
     blocks: list[Block]
     preamble: list[str]
@@ -38,9 +38,9 @@ class CueFile:
 
 
 def read_blocks(text: str) -> CueFile:
-    """An SRT or WebVTT file. A cue whose times cannot be read, or end before they begin, is left out and named.
+    """Parse an SRT or WebVTT file. Skips cues with invalid times, or times that end before they begin, and warns.
 
-    Raises HiggsError where no cue is left.
+    Raises HiggsError if no cue is left.
     """
     lines = text.lstrip("\ufeff").replace("\0", "").splitlines()
     places = [place for place in range(len(lines)) if _are_times(lines, place)]
@@ -60,7 +60,7 @@ def read_blocks(text: str) -> CueFile:
     blocks, wrong = [], []
     for number, place, end in zip(numbers, places, [*ends, len(lines)], strict=True):
         said = lines[place + 1 : end]
-        if is_vtt:  # a blank line ends a cue, and then come notes or the next one's name
+        if is_vtt:  # a blank line ends a cue; notes or the next identifier follow
             said = said[: next((at for at, line in enumerate(said) if not line.strip()), len(said))]
         times, why = _times(lines[place])
         if why:
@@ -73,7 +73,7 @@ def read_blocks(text: str) -> CueFile:
 
 
 def _are_times(lines: Sequence[str], place: int) -> bool:
-    """True if a line has a cue's times, be it that they are broken or have a wrong arrow between them."""
+    """True if a line has a cue's times, even broken or with a wrong arrow."""
     if "-->" in lines[place]:
         return True
     if not lines[place].lstrip()[:1].isdigit():
@@ -85,9 +85,9 @@ def _are_times(lines: Sequence[str], place: int) -> bool:
 
 
 def _number_above(lines: Sequence[str], place: int, floor: int, expected: int) -> int | None:
-    """The line with a cue's number, above its times at `place`: after a blank line, or the number that is expected.
+    """Return the line of a cue's number above its times at `place`: after a blank line, or with the expected number.
 
-    floor: the times of the cue before.
+    floor: line of the previous cue's times.
     """
     at = place - 1
     while at > floor and not lines[at].strip():
@@ -98,7 +98,7 @@ def _number_above(lines: Sequence[str], place: int, floor: int, expected: int) -
 
 
 def _times(line: str) -> tuple[tuple[float, float], str]:
-    """((start, stop), what is wrong with them)."""
+    """Return ((start, stop), problem)."""
     match = _TIMES.match(line.strip()[:_LOOK])
     if match is None:
         return (0.0, 0.0), "is not a valid pair of times"

@@ -1,4 +1,4 @@
-"""Subtitle files as they are found, SRT or WebVTT, become cues with who says what; cues become SRT."""
+"""SRT and WebVTT files as cues with speakers, and cues as SRT."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tags import every_tag, is_spoken, stage_directions
 
 @dataclass(frozen=True)
 class Cue:
-    """Text of a cue and its times in seconds."""
+    """Text with its start and stop in seconds."""
 
     start: float
     stop: float
@@ -29,12 +29,12 @@ class Cue:
 
 @dataclass(frozen=True)
 class CueTurns:
-    """A cue of a file, and what is to be said in its time: nothing, where it holds no word."""
+    """A cue of a file and the turns to speak in its time. No turns if it has no words."""
 
-    number: int  # as the file has it, else counted from 1
+    number: int  # from the file, else counted from 1
     start: float  # seconds
     stop: float
-    text: str  # as the file has it
+    text: str  # as in the file
     turns: tuple[Turn, ...]
 
     @property
@@ -44,19 +44,19 @@ class CueTurns:
 
 @dataclass(frozen=True)
 class CueSheet:
-    """A subtitle file: cues in the order of their starts, and the voices that it names before the first cue."""
+    """A subtitle file: cues sorted by start, and the voices declared before the first cue."""
 
     cues: tuple[CueTurns, ...]
-    head: dict[str, str]  # speaker -> what follows the =
+    head: dict[str, str]  # speaker -> text after the =
     warnings: tuple[str, ...] = ()
 
     @property
     def speakers(self) -> list[str]:
-        """In order of appearance."""
+        """Speakers in order of appearance."""
         return list(dict.fromkeys(turn.speaker for cue in self.cues for turn in cue.turns))
 
     def said_as(self, pronunciations: Pronunciations) -> CueSheet:
-        """The same with words as they are listed."""
+        """Return a copy with custom pronunciations applied."""
 
         def said(turn: Turn) -> Turn:
             return replace(turn, text=pronunciations.apply(turn.text, turn.speaker))
@@ -67,32 +67,31 @@ class CueSheet:
 def read_cues(
     text: str, known: Iterable[str] = (), anyone: bool = False, knows_tag: Callable[[str], bool] = every_tag
 ) -> CueSheet:
-    """SRT or WebVTT, with names as in a script (`read_dialogue`); a cue without one goes on with whoever spoke last.
+    """Parse SRT or WebVTT, with names as in a script (`read_dialogue`). A cue without a name keeps the last speaker.
 
-    Names in capitals before a colon, and those of WebVTT's <v Name>, need not recur. What describes sound, such as
-    [door slams] or (SIGHS), and marks for music are left out. The warnings name cues whose times are wrong: these are
-    left out.
+    Names in capitals before a colon, and those in WebVTT's <v Name>, need not recur. Sound descriptions, such as
+    [door slams] or (SIGHS), and music marks are removed. Cues with wrong times are skipped, and the warnings name them.
 
     Args:
-        text: The file's.
+        text: Text of the file.
         known: Names that have a voice.
-        anyone: Whether others may speak as well.
-        knows_tag: As for `read_dialogue`.
+        anyone: True if others may speak too.
+        knows_tag: See `read_dialogue`.
 
     Raises:
-        HiggsError: No cue can be read; or a name without a voice recurs where others have one, unless anyone may speak.
+        HiggsError: No cue can be read; or, unless `anyone`, a name without a voice recurs while others have one.
     """
     return _CueReader(text).read(known, anyone, knows_tag)
 
 
 def cue_names(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """(voices that a subtitle file names before its first cue, names that stand where a turn could begin)."""
+    """Return (voices declared before the first cue, possible speaker names)."""
     reader = _CueReader(text)
     return reader.head, reader.found
 
 
 def write_srt(cues: Iterable[Cue]) -> str:
-    """Cues as a SubRip file; a cue with a speaker begins with the name."""
+    """Format cues as SubRip. A cue with a speaker begins with the name."""
     entries = []
     for number, cue in enumerate(cues, 1):
         name = f"{cue.speaker}: " if cue.speaker else ""
@@ -110,15 +109,15 @@ _STYLE = re.compile(
     r"</?(?:i|b|u|s|em|strong|font|span|c|ruby|rt|lang|v|br)\b[^<>]*>|<\d+:[\d:.]+>|\{\\[^{}]*\}|\{[yYcCfFsS]:[^{}]*\}",
     re.IGNORECASE,
 )
-_SAYS = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")  # WebVTT's way to name who speaks
-_BREAK = re.compile(r"\\[Nn]|<br\s*/?>")  # of a line, where a file was made of another kind
+_SAYS = re.compile(r"<v(?:\.[^\s<>]*)?\s([^<>]*)>")  # WebVTT voice tag
+_BREAK = re.compile(r"\\[Nn]|<br\s*/?>")  # line break, in files converted from other formats
 _MUSIC = re.compile(r"[\u2669-\u266c]|^\s*#+(?=\s|$)|(?<=\s)#+\s*$")
-_LEAD = re.compile(r"^\s*(?:[-\u2010-\u2015\u2212]+\s*(?=[^\s\d])|>>+\s*)")  # somebody else speaks
+_LEAD = re.compile(r"^\s*(?:[-\u2010-\u2015\u2212]+\s*(?=[^\s\d])|>>+\s*)")  # change of speaker
 _BRACKETS = re.compile(r"\[[^\[\]]*\]|\([^()]*\)")
 
 
 class _CueReader:
-    """Reads one file. `head` and `found` are there before anything is judged."""
+    """Reads one file. The constructor sets `head` and `found`; `read` decides which names speak."""
 
     def __init__(self, text: str):
         self._file = read_blocks(text)
@@ -129,7 +128,7 @@ class _CueReader:
         self.head, _ = read_head(line for line in self._file.preamble if "=" in line)
         found = self._reader().found_names
         self.found = tuple(dict.fromkeys([*found, *self._tagged]))
-        # Subtitles for the deaf name in capitals who speaks.
+        # Subtitles for the deaf write speaker names in capitals.
         said = (line for block in self._file.blocks for line in block.said)
         before_colon = {line.partition(":")[0].partition("(")[0].strip() for line in said if ":" in line}
         self._named = [*self._tagged, *(name for name in found if name.isupper() and name in before_colon)]
@@ -144,7 +143,7 @@ class _CueReader:
         return DialogueReader(self._parsed, [*known, *self.head], named, anyone, are_cues=True, knows_tag=knows_tag)
 
     def _plain(self, line: str) -> Iterator[str]:
-        """A line as it is said, as several where names are marked inside."""
+        """Yield a line without markup, split before each voice tag."""
 
         def name(match: re.Match) -> str:
             self._tagged += filter(None, [match[1].strip()])
@@ -175,7 +174,7 @@ class _CueReader:
 
 
 def _describes(line: str) -> bool:
-    """True if a line is nothing but brackets, or begins with some that are not a name: a small letter, or a sound."""
+    """True if a line has only brackets, or begins with brackets that hold a lower-case word or a sound."""
     lead = _BRACKETS.match(line)
     return lead is not None and (
         not _BRACKETS.sub("", line).strip() or lead[0][1:2].islower() or bool(stage_directions(lead[0]))
@@ -183,7 +182,7 @@ def _describes(line: str) -> bool:
 
 
 def _without_descriptions(line: str, names: frozenset[str], left_out: Counter) -> str:
-    """A line without what describes a sound. names: keys of those who speak."""
+    """Remove sound descriptions from a line. names: keys of the speakers."""
     if "(" not in line and "[" not in line:
         return line
     ((_, start, _),) = parse([line])

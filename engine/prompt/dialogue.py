@@ -1,4 +1,4 @@
-"""Scripts for several speakers, as dialogues and books have them, and subtitles too: who says what."""
+"""Parser of multi-speaker scripts for dialogues, books and subtitles."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .tags import every_tag, stage_directions
 from .turn_settings import TurnSettings, manner_leads, settings_of
 
 _NAMED = re.compile(NAME)
-_LISTED = 8  # names that a message has
+_LISTED = 8  # maximum names in a message
 _ASIDE = re.compile(r"\(([^()]{1,60})\)")  # (softly), on the line below a name
-# What hardly begins a line of prose: few words, then a sign that ends no sentence.
+# Unlikely start of a line of prose: few words, then a sign that does not end a sentence.
 _LIKE_NAME = re.compile(r"[\W\d_]{0,14}[^\W\d_][\w.,'’ -]{0,30}(?:\t|[\])}>|:;=~](?:[\])}>]|\s))")
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A script's turns, and the voices that its head names: speaker -> what follows the =."""
+    """A script's turns, and the voices declared in its head: speaker -> text after the =."""
 
     turns: tuple[Turn, ...]
     head: dict[str, str]
@@ -32,27 +32,27 @@ class Dialogue:
 
     @property
     def speakers(self) -> list[str]:
-        """In order of appearance."""
+        """Speakers in order of appearance."""
         return list(dict.fromkeys(turn.speaker for turn in self.turns))
 
 
 def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[str], bool] = every_tag) -> Dialogue:
-    """A script for several speakers.
+    """Parse a script for several speakers.
 
-    `Name: text`, `[Name] text` or `[Name]` on a line of its own begin a turn, and so do other ways to write a name
-    (names.py). `[Name|seed:24|speed:fast|volume:-6dB]` has settings of its own, `Name (whispering): text` a manner.
-    Where any voice is declared, only names with one begin turns; else names that recur, or several where every line or
-    paragraph, the first one aside, begins with one. `Name = voice` lines at the head declare voices, a line that begins
-    with # is a comment, and \\# is a #. Speaker 1, [S1], [Speaker_1] and [1] are the same name. The warnings tell what
-    may be meant otherwise than it was read.
+    `Name: text`, `[Name] text` or `[Name]` on its own line begin a turn, as do other notations (names.py).
+    `[Name|seed:24|speed:fast|volume:-6dB]` adds settings, `Name (whispering): text` a manner. If any voice is declared,
+    only names with a voice begin turns. Otherwise these names do: names that recur, and several names if every line or
+    paragraph but the first begins with one. `Name = voice` lines at the head declare voices, lines that begin with #
+    are comments, and \\# is a literal #. Speaker 1, [S1], [Speaker_1] and [1] are the same name. The warnings list
+    ambiguous lines.
 
     Args:
         script: The whole text.
-        known: Names that have a voice besides those that the head declares.
-        knows_tag: Whether the model follows a control tag: a manner becomes one only then.
+        known: Names with a voice in addition to those declared in the head.
+        knows_tag: True if the model follows a control tag. Manners become tags only then.
 
     Raises:
-        HiggsError: A name without a voice recurs where others have one.
+        HiggsError: A name without a voice recurs while others have one.
     """
     head, lines = read_head(script.splitlines())
     parsed = parse(lines)
@@ -66,13 +66,13 @@ def read_dialogue(script: str, known: Iterable[str] = (), knows_tag: Callable[[s
 
 
 def script_names(script: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """(voices that the head of a script names, names that stand where a turn could begin). Judges nothing."""
+    """Return (voices declared in the head of a script, possible speaker names)."""
     head, lines = read_head(script.splitlines())
     return head, DialogueReader([parse(lines)]).found_names
 
 
 def read_head(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """The voices that the first lines declare, and the other lines; comments are left out."""
+    """Return (voices declared in the first lines, other lines), without comments."""
     lines, head = [line for line in lines if not is_comment(line)], {}
     for at, line in enumerate(lines):
         name, _, voice = (part.strip() for part in line.partition("="))
@@ -84,24 +84,24 @@ def read_head(lines: Iterable[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def heads_unused(head: Iterable[str], turns: Iterable[Turn]) -> list[str]:
-    """A warning where a head names voices of which nobody speaks with one."""
+    """Return a warning if the head declares voices that no turn uses."""
     speaking = {speaker_key(turn.speaker) for turn in turns}
     unused = [name for name in head if speaker_key(name) not in speaking]
     return [f"{listed(unused)} {_has(unused)} a voice at the top of the script but no lines."] if unused else []
 
 
 def listed(names: Sequence[str]) -> str:
-    """ "Anna, Tom and 3 more"."""
+    """Format names as "Anna, Tom and 3 more"."""
     some = _some(names)
     return " and ".join(filter(None, (", ".join(some[:-1]), some[-1])))
 
 
 class DialogueReader:
-    """Reads one script. `found` and `names` are there before anything is judged.
+    """Reads one script. The constructor decides which names begin turns; `turns` may add warnings.
 
-    parts: its lines, parsed, comments and head left out, all together; or those of each cue, and then every cue counts
-    as a line. known: names with a voice; named: others that begin a turn. anyone: and so do others by the rule for
-    scripts where nobody has a voice.
+    parts: parsed lines without comments and head, in one part; or one part per cue, and then a cue counts as a line.
+    known: names with a voice. named: other names that begin a turn. anyone: apply the rule for scripts without voices
+    as well.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class DialogueReader:
         self._forms = {Form.COLON, Form.BRACKET} | self._weak_forms(are_cues)
         self.found = [start for _, start, _ in self._lines if start and self._is_candidate(start)]
         self._counts = Counter(start.key for start in self.found)
-        self._unknown: dict[str, str] = {}  # names that were read as text, by key
-        self._unnamed: list[tuple[str, str]] = []  # paragraphs of a screenplay, and who speaks them
+        self._unknown: dict[str, str] = {}  # names read as text, by key
+        self._unnamed: list[tuple[str, str]] = []  # screenplay paragraphs without a name, and their speakers
         for name in named:
             self._names.setdefault(speaker_key(name), name)
         if not self._voices:
-            # What stands in brackets in a cue may be a sound.
+            # Brackets in a cue may describe a sound.
             forms = self._forms - ({Form.BRACKET} if are_cues else set())
             is_all = any(_are_named(units, forms) for units in self._units)
             at_top = self._at_top(forms)
@@ -139,16 +139,16 @@ class DialogueReader:
 
     @property
     def found_names(self) -> tuple[str, ...]:
-        """Names that stand where a turn could begin."""
+        """Possible speaker names, at most MAX_NAMES."""
         return tuple(dict.fromkeys(start.name for start in self.found))[:MAX_NAMES]
 
     @property
     def keys(self) -> frozenset[str]:
-        """Of the names that begin a turn."""
+        """Keys of the names that begin a turn."""
         return frozenset(self._names)
 
     def turns(self, lines: Iterable[ParsedLine], speaker: str = "") -> list[Turn]:
-        """Those of some lines; speaker: who says what stands before the first name. Raises as `read_dialogue`."""
+        """Return the turns of some lines. speaker: of text before the first name. Raises as `read_dialogue`."""
         turns, settings, said, name = [], TurnSettings(), [], None
 
         def end():
@@ -172,7 +172,7 @@ class DialogueReader:
         return turns
 
     def doubts(self, turns: Iterable[Turn]) -> list[str]:
-        """Sentences on what may be meant otherwise than it was read."""
+        """Return a warning per ambiguity."""
         speakers = {speaker_key(turn.speaker): turn.speaker for turn in turns if turn.speaker}
         if not speakers:
             return [_NO_SPEAKER] if self._looks_like_script() else []
@@ -195,7 +195,7 @@ class DialogueReader:
         return doubts
 
     def _weak_forms(self, are_cues: bool) -> set[Form]:
-        """The forms that prose has too, as far as more than the form tells that names are meant."""
+        """Return the forms also found in prose, if other evidence marks them as names here."""
         if are_cues:
             return {form for form in (Form.DASH, Form.ALONE) if _are_named(self._units[0], {Form.COLON, form})}
         starts = [line.start for line in self._lines if line.start]
@@ -210,7 +210,7 @@ class DialogueReader:
         return start.form is Form.ALONE and (is_loud(start) or start.key in self._known)
 
     def _at_top(self, forms: set[Form]) -> set[str]:
-        """Names on lines of their own, where there are several and the script begins with one."""
+        """Return the keys of names on their own lines, if there are several and the script begins with one."""
         own = [
             start if start and self._is_candidate(start) and not start.text and start.form in forms else None
             for _, start, _ in self._lines
@@ -219,7 +219,7 @@ class DialogueReader:
         return keys if any(own[:2]) and len(keys) > 1 else set()
 
     def _is_candidate(self, start: Start) -> bool:
-        """True if a turn may begin so in this script. Of [this|that] it does not, unless this is a name."""
+        """True if it may begin a turn in this script. [this|that] does not, unless "this" is a name."""
         if start.form not in self._forms or (start.form is Form.ALONE and not self._may_be_alone(start)):
             return False
         return start.key in self._names or all(":" in setting for setting in start.settings)
@@ -230,7 +230,7 @@ class DialogueReader:
         if start.key in self._unknown:
             return False
         known = list(self._names.values())
-        keys = list(self._names)[: MAX_NAMES if len(self._unknown) < _LISTED else 0]  # to compare takes long
+        keys = list(self._names)[: MAX_NAMES if len(self._unknown) < _LISTED else 0]  # comparing is slow
         near = difflib.get_close_matches(start.key, keys, n=1, cutoff=0.7)
         nearest = f" Did you mean {self._names[near[0]]}?" if near else ""
         meant = f"Names with a voice: {', '.join(_some(known))}.{nearest}"
@@ -241,13 +241,13 @@ class DialogueReader:
         return False
 
     def _is_like_name(self, line: str) -> bool:
-        """True if the name of somebody who speaks begins a line, and a colon follows: "Anna, softly: Hello"."""
+        """True if a line begins with a speaker's name and has a colon later: "Anna, softly: Hello"."""
         before, colon, _ = line[:60].partition(":")
         words = re.findall(r"[\w'’&/-]+", before) if colon else []
         return len(words) < 5 and any(speaker_key(" ".join(words[:most])) in self._names for most in (1, 2, 3, 4))
 
     def _looks_like_script(self) -> bool:
-        """True if at least half of the lines begin like a name."""
+        """True if at least half of the lines look as if they began with a name."""
         begins = [(start, line.strip()[:60]) for line, start, _ in self._lines]
         alike = sum(bool(start or (_LIKE_NAME.match(line) and not stage_directions(line))) for start, line in begins)
         is_sure = bool(self.found) or any(start and is_loud(start) for _, start, _ in self._lines)
@@ -261,7 +261,7 @@ _NO_SPEAKER = (
 
 
 def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
-    """True if each unit, the first one aside, begins with a name, and there are several."""
+    """True if every unit but the first begins with a name, and there are several names."""
     said = [[line.start for line in unit if not line.is_neutral] for unit in units]
     firsts = [starts[0] if starts[0] and starts[0].form in forms else None for starts in said if starts]
     names = [start for start in firsts if start]
@@ -270,7 +270,7 @@ def _are_named(units: Iterable[Sequence[ParsedLine]], forms: set[Form]) -> bool:
 
 
 def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]:
-    """Paragraphs between blank lines."""
+    """Return paragraphs, separated by blank lines."""
     found: list[list[ParsedLine]] = [[]]
     for part in parts:
         for line in part:
@@ -282,7 +282,7 @@ def _paragraphs(parts: Iterable[Sequence[ParsedLine]]) -> list[list[ParsedLine]]
 
 
 def _some(names: Sequence[str]) -> list[str]:
-    """Names for a message: of many the first, and how many more."""
+    """Return the first names for a message, and the number of others."""
     more = [f"{len(names) - _LISTED:,} more"] if len(names) > _LISTED else []
     return [*map(shown_name, names[:_LISTED]), *more]
 

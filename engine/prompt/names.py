@@ -1,4 +1,4 @@
-"""How a line of a script names its speaker, in the ways people write it. Judges one line, by its beginning alone."""
+"""Speaker names at the start of script lines, in the ways people write them. Judges single lines only."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .tags import TAG_VALUES, is_spoken, stage_directions
 
 
 class Form(Enum):
-    """Separator between a name and its words."""
+    """Notation that separates a name from the text."""
 
     COLON = 1  # or angle brackets
     BRACKET = 2  # [Anna]
     DASH = 3
-    ALONE = 4  # it stands on the line above, as in screenplays
+    ALONE = 4  # on its own line above, as in screenplays
 
 
 @dataclass(frozen=True)
 class Start:
-    """Possible beginning of a turn. settings: text in its brackets; manner: text in parentheses."""
+    """A possible start of a turn. settings: raw text from its brackets. manner: text in parentheses."""
 
     name: str
-    text: str  # what is said on the same line
+    text: str  # rest of the line
     form: Form = Form.COLON
     settings: tuple[str, ...] = ()
     manner: str = ""
@@ -39,7 +39,7 @@ class Start:
 
 
 class ParsedLine(NamedTuple):
-    """A line of a script, and what it begins with. is_neutral: nobody need be named for it: no word, or a heading."""
+    """A line of a script with its possible start. is_neutral: needs no speaker, since it is wordless or a heading."""
 
     text: str
     start: Start | None
@@ -48,13 +48,13 @@ class ParsedLine(NamedTuple):
 
 @functools.lru_cache(1024)
 def speaker_key(name: str) -> str:
-    """By which a speaker's name is known, however it is written."""
+    """Return the canonical key of a speaker's name."""
     key = " ".join(name.replace("_", " ").split()).casefold()
     numbered = re.fullmatch(r"(?:speaker|s)?\s*(\d+)", key)
     return numbered[1] if numbered else key
 
 
-_LOOK = 240  # characters of a line that may name a speaker; expressions see no more
+_LOOK = 240  # characters of a line that expressions see
 _LONGEST_NAME = 40
 NAME = r"[^\W_][\w.'’&/-]*(?: [\w&][\w.'’&/-]*){0,3}"
 _NAME = rf"(?P<name>{NAME})"
@@ -64,7 +64,7 @@ _ANGLE = re.compile(rf"<\s*{_NAME}{_MANNER}\s*>\s*:?\s*")
 _COLON = re.compile(rf"{_NAME}{_MANNER}(?:\s*(?::(?=\s|$)|：)|(?P<tight>:(?=[^\W\d_]|[\"“‘'«„¿¡])))\s*")
 _DASH = re.compile(rf"{_NAME}{_MANNER}(?:\s+--?|\s*[–—])\s+(?=\S)")
 _ALONE = re.compile(_NAME + _MANNER)
-_LIST = re.compile(r"(?:[-*+•·–—]|>{1,2}|\d{1,3}[.)])\s+(?=\S)")  # and quoted mail
+_LIST = re.compile(r"(?:[-*+•·–—]|>{1,2}|\d{1,3}[.)])\s+(?=\S)")  # also quoted mail
 # Bold and italics: **Anna:**, or **Anna** (softly):
 _MARKED = re.compile(
     r"(\*{1,3}|_{1,3})(?=[^\s*_])(.{1,90}?)(?:([:：])\s*\1(?![*_])|(?<!\s)\1(?![*_])(?=\s*(?:[:：(\[–—-]|$)))"
@@ -75,7 +75,7 @@ _HEADING = re.compile(
     r"two|three|four|five|six|seven|eight|nine|ten)\b|(?:int|ext)\.|fade (?:in|out)\b|cut to\b|the end\b)",
     re.IGNORECASE,
 )
-_ROMAN = re.compile(r"X{0,3}(?:IX|IV|V?I{0,3})")  # numbers of chapters
+_ROMAN = re.compile(r"X{0,3}(?:IX|IV|V?I{0,3})")  # chapter numbers
 _SMALL = frozenset("and da de del der di la le of the van von y".split())  # words inside names
 _MARKUP = frozenset("B I U S P BR HR EM STRONG SPAN DIV SPEAK BREAK VOICE".split())
 _RESERVED = frozenset(
@@ -84,9 +84,9 @@ _RESERVED = frozenset(
 
 
 def parse(lines: Iterable[str]) -> list[ParsedLine]:
-    """Lines with what each begins with, if that may name a speaker: whether it does, the whole script decides.
+    """Parse lines and their possible speaker names. Only the whole script decides which ones are names.
 
-    A name alone on a line may, if the next line goes on with something else.
+    A name alone on a line counts only if the next line has other text.
     """
     lines = list(lines)
     starts = [_start_of(line) for line in lines]
@@ -99,7 +99,7 @@ def parse(lines: Iterable[str]) -> list[ParsedLine]:
 
 
 def is_loud(start: Start) -> bool:
-    """True if it is alone on its line, and bold or in capitals, as screenplays have names."""
+    """True if it is alone on its line and bold or in capitals, as in screenplays."""
     return start.form is Form.ALONE and (start.is_bold or start.name.isupper())
 
 
@@ -148,7 +148,7 @@ def _is_name(match: re.Match) -> bool:
 
 
 def _is_titled(name: str, most: int) -> bool:
-    """True if it has few words, and begins them with capitals as names do."""
+    """True if it has at most `most` words, capitalised as in names."""
     words = name.split()
     return len(words) <= most and all(not word[0].islower() or word in _SMALL for word in words)
 

@@ -1,4 +1,4 @@
-"""A call's turns as the chunks that become its sequences, and what is silent between them."""
+"""Split of a call's turns into chunks, one per sequence, and the silences between them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from .chunking import estimate_frames, estimate_seconds, split_script
 from .script import Script, Turn, read_pauses
 from .tags import is_spoken
 
-_MOST_SILENT = 4.0  # times as long as the speech that pauses may be in long texts
+_MOST_SILENT = 4.0  # maximum total of pauses in long texts, as a multiple of the speech
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Text that becomes one sequence."""
+    """Text of one sequence."""
 
     turn: int
     speaker: str
     text: str
     params: SamplingParams
     index: int  # see engine/core/sequence.py
-    silence: float | None  # seconds before it; None: it goes on where the one before ends
+    silence: float | None  # seconds before it; None joins it to the previous chunk
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Chunks in the text's order, seconds of silence after the last, and what was left out of the text."""
+    """Chunks in text order, seconds of silence after the last, and warnings."""
 
     chunks: list[Chunk]
     last_silence: float
@@ -44,16 +44,16 @@ def plan(
     chunk_seconds: Callable[[Script, str], tuple[float, float]],
     is_spoken: Callable[[str], bool] = is_spoken,
 ) -> Plan:
-    """The chunks of all turns; of a dialogue's turn without a word only its pauses count.
+    """Split all turns into chunks. A dialogue's turn without words contributes only its pauses.
 
-    chunk_seconds: how long a speaker's chunks of a text may get, and the first of them. is_spoken: whether a text has
-    anything to say. Raises HiggsError where the pauses written in all turns take too long.
+    chunk_seconds(script, speaker): maximum seconds of chunks and of the first one. is_spoken: True if a text has words.
+    Raises HiggsError if the pauses written in all turns are too long in total.
     """
     scripts = [read_pauses(turn.text, params.paragraph_gap) for turn in turns]
     check_pauses(scripts)
     chunks: list[Chunk] = []
     warnings: list[str] = []
-    asked, said = 0.0, Counter()  # silence written at the end of the turn before; how often what was said
+    asked, said = 0.0, Counter()  # silence at the end of the previous turn; counts of spoken chunks
     for number, (turn, script) in enumerate(zip(turns, scripts, strict=True)):
         warnings += script.warnings
         if is_dialogue and not is_spoken(script.text):
@@ -61,7 +61,7 @@ def plan(
             continue
         texts, silences = split_script(script, *chunk_seconds(script, turn.speaker))
         asked, before = silences[-1], asked + silences[0]
-        # A turn begins anew even where nothing is silent before it; the first has nothing to begin anew from.
+        # A turn starts a new segment even without silence before it, except for the first.
         begin = (before or params.turn_gap) if chunks else (before or None)
         own = params if turn.seed is None else replace(params, seed=turn.seed)
         counts = said if turn.occurrence is None else Counter({(turn.speaker, text): turn.occurrence for text in texts})
@@ -73,9 +73,9 @@ def plan(
 
 
 def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None:
-    """Raises HiggsError where pauses take longer than MAX_PAUSE_SECONDS_IN_ALL, or `share` times the speech if longer.
+    """Raise HiggsError if pauses exceed MAX_PAUSE_SECONDS_IN_ALL and `share` times the speech.
 
-    They are held in memory with it. A share of 0 allows them no more for long texts.
+    The limit bounds memory. A share of 0 allows no more for long texts.
     """
     scripts = list(scripts)
     silence = sum(script.silence for script in scripts)
@@ -90,7 +90,7 @@ def check_pauses(scripts: Iterable[Script], share: float = _MOST_SILENT) -> None
 
 
 def planned_seconds(turns: Sequence[Turn], params: SamplingParams, is_dialogue: bool) -> float:
-    """About how long speech of `turns` will be, pauses included, as a progress bar counts it; 0 without a word."""
+    """Estimate the seconds of speech including pauses, as counted by a progress bar. 0 without words."""
     spoken = [turn for turn in turns if is_spoken(read_pauses(turn.text).text)]
     if not spoken:
         return 0.0

@@ -1,4 +1,4 @@
-"""Words that are to be said otherwise than they are written: a list of `word = spelling` lines."""
+"""Custom pronunciations: a list of `word = spelling` lines."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .tags import TAG_LIKE
 
 _COMMENT = re.compile(r"(?:^|\s)#")  # C# is a word
 _SECTION = re.compile(r"\[([^\[\]]+)\]")
-_MARKUP = rf"{TAG_LIKE.pattern}|\[[^\[\]\r\n]*\]"  # what a text says beside its words
+_MARKUP = rf"{TAG_LIKE.pattern}|\[[^\[\]\r\n]*\]"  # skipped
 
 
 @dataclass(frozen=True)
 class Pronunciations:
-    """(speaker's key or nothing, word, spelling) each, in the order of the list; a speaker's own come first."""
+    """Entries (speaker's key or "", word, spelling), in list order. A speaker's own take precedence."""
 
     entries: tuple[tuple[str, str, str], ...] = ()
 
     def apply(self, text: str, speaker: str = "") -> str:
-        """`text` with its words as they are spelled for that speaker: whole words, and nothing in tags and brackets.
+        """Replace whole words by their spelling for that speaker, except in tags and brackets.
 
-        A word listed in small letters is meant in any case, another as it is written. Of two that begin alike the
-        longer is meant, and what has been put in is not looked at again.
+        Lower-case entries match any case; others match exactly. The longest match wins, and replacements are not
+        replaced again.
         """
         words = _words_of(self.entries, speaker_key(speaker))
         return words.replaced(text) if words else text
 
 
 class _Words:
-    """Entries for one speaker by first letter and length, so that time depends on the text's length alone."""
+    """Entries for one speaker, indexed by first letter and length, so lookup is linear in the text."""
 
     def __init__(self, spelled: Mapping[str, str]):
-        # By (length, word); in any case, by (length, word in small letters). Of two that are alike the first counts.
+        # Keys: (length, word), or (length, casefolded word) for any case. The first of equal entries wins.
         self._exact: dict[tuple[int, str], tuple[int, str]] = {}
         self._any_case: dict[tuple[int, str], tuple[int, str]] = {}
         lengths: dict[str, set[int]] = {}
@@ -63,7 +63,7 @@ class _Words:
         return "".join([*parts, text[done:]])
 
     def _at(self, text: str, start: int) -> tuple[int, str] | None:
-        """(length, spelling) of the longest listed word that stands alone at a place of a text."""
+        """Return (length, spelling) of the longest listed whole word at a position."""
         if start and _is_joined(text[start], text[start - 1]):
             return None
         for length in self._lengths.get(text[start].casefold(), ()):
@@ -86,14 +86,14 @@ def _words_of(entries: tuple[tuple[str, str, str], ...], speaker: str) -> _Words
 
 
 def _is_joined(own: str, other: str) -> bool:
-    """True if a word that begins or ends with `own` goes on with `other`; in scripts without spaces it never does."""
+    """True if `other` continues a word that begins or ends with `own`. False in scripts without spaces."""
     return not is_syllabic(own) and (other.isalnum() or other == "_")
 
 
 def read_pronunciations(text: str, source: str = "pronunciations") -> Pronunciations:
-    """A list: `word = spelling` lines, for one speaker below a line such as [Anna]; # begins a comment.
+    """Parse `word = spelling` lines. Those below a line such as [Anna] apply to that speaker; # begins a comment.
 
-    Raises HiggsError for a line that is none of these, naming `source`.
+    Raises HiggsError, naming `source`, if a line is invalid or too long, or there are too many.
     """
     entries, speaker = [], ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -98,7 +98,7 @@ class Worker:
             self._changed.notify_all()
 
     def decode(self, session: int, stage: Stage) -> Iterator[News | Unfit]:
-        """Yield the progress of a session until it is told to end. Raises HiggsError if other workers would fail too."""
+        """Yield a session's progress until it is told to end. Raises HiggsError if other workers would fail too."""
         where = f"The {self._engine.kind} of {platform.node()}"
         try:
             with torch.inference_mode(), self._engine.decoding() as decoder, decoder.session(stage) as decoding:

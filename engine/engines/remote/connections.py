@@ -109,8 +109,8 @@ class Connections:
         with self._lock:
             self.closed = True
             for opened in self._open:
-                with contextlib.suppress(OSError):  # the other side was faster
-                    socket.socket.shutdown(opened, socket.SHUT_RDWR)  # also below TLS, which would wait for the reader
+                with contextlib.suppress(OSError):  # already closed by the peer
+                    socket.socket.shutdown(opened, socket.SHUT_RDWR)  # bypasses TLS, which would wait for the reader
 
 
 def whole_body(answer: http.client.HTTPResponse) -> bytes:
