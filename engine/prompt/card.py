@@ -1,9 +1,9 @@
-"""Model card from an optional higgs_tts.json in a checkpoint's folder; warns about text that asks for more.
+"""Optional model card, higgs_tts.json in a checkpoint's folder: what the checkpoint has learned.
 
     {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true}
 
-languages: BCP 47 codes; tags: the control tags that work. A list that is absent leaves everything in.
-one_voice: without a reference it always speaks with the same voice.
+languages: BCP 47 codes. tags: control tags that work. A missing list restricts nothing.
+one_voice: without a reference, it always speaks with the same voice.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from .language import foreign, name_of
 from .tags import TAG_LIKE, TAGS, canonical_tag
 
 CARD = "higgs_tts.json"
-_SHOWN = 6  # names that a warning lists
+_SHOWN = 6  # maximum names in a warning
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Languages and tags of a checkpoint; None where the card does not restrict them."""
+    """Languages and tags of a checkpoint. None if the card does not restrict them."""
 
     languages: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
     one_voice: bool = False
-    notes: tuple[str, ...] = ()  # what is wrong with the card itself; it then restricts nothing
+    notes: tuple[str, ...] = ()  # problems of the card itself
 
     def warnings(self, text: str) -> tuple[str, ...]:
-        """Warnings about `text` this checkpoint cannot say: at most one on languages and one on tags."""
+        """Return warnings about languages and tags in `text` that the checkpoint has not learned: at most one each."""
         return tuple(filter(None, (self._of_languages(text), self._of_tags(text))))
 
     def describe(self) -> str:
-        """For a report; empty where nothing is restricted."""
+        """Describe the restrictions for users. Empty if there are none."""
         parts = [] if self.languages is None else [_listed([name_of(code) for code in self.languages])]
         parts += [] if self.tags is None else [f"{len(self.tags)} of {len(TAGS)} control tags"]
         return ", ".join(parts)
@@ -59,7 +59,7 @@ class ModelCard:
 
 
 def read_card(folder: Path) -> ModelCard:
-    """The card of the checkpoint in `folder`. Never raises: where it cannot be read, its notes say why."""
+    """Read the card of the checkpoint in `folder`. Never raises: its notes say why it could not be read."""
     path = folder / CARD
     if not path.is_file():
         return ModelCard()
@@ -96,7 +96,7 @@ def _is_are(names: list[str]) -> str:
 
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:
-    """ "a", "a and b", "a, b and c"; of many the first, and how many more."""
+    """Format names as "a", "a and b" or "a, b and c", or the first ones and the number of others."""
     names = list(map(shown_name, names))
     if len(names) > _SHOWN:
         names = [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]

@@ -1,8 +1,8 @@
-"""How long text takes to say, and where long text may be cut.
+"""Duration estimates, and splitting of long text into chunks.
 
-All durations are estimates from reading speeds: about 15 characters a second in alphabetic scripts (150 to 180 English
-words a minute), about 4.5 where a character is a syllable or a word (Chinese, Japanese, Korean). Speakers differ by a
-factor of two, so use them for chunks and progress, never to stop speech.
+Durations are estimated from reading speeds: about 15 characters per second in alphabetic scripts (150 to 180 English
+words a minute), and about 4.5 if a character is a syllable or a word (Chinese, Japanese, Korean). Speakers differ by a
+factor of two, so use estimates for chunks and progress, never to stop speech.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag, delivery_slot
 
 LETTER_SECONDS = 1 / 15
 SYLLABLE_SECONDS = 1 / 4.5
-DIGIT_SECONDS = 4 * LETTER_SECONDS  # a digit is said as a word
+DIGIT_SECONDS = 4 * LETTER_SECONDS  # read as a word
 
 _SYLLABIC = "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
 _SYLLABIC_CHARACTER = re.compile(f"[{_SYLLABIC}]")
 _CLOSERS = "\"'”’»›)\\]}」』）】》〉］｝"
 _OPENERS = "(\\[{“‘«‹「『（【《〈［｛¿¡"
-# Stand-ins of one character for each character of a tag, so that positions keep and no rule sees a tag's inside.
+# Placeholders for each character of a tag. They keep positions, and hide the tag from other rules.
 _TAG, _PAUSE = "\ue000", "\ue001"
 _NOT_OURS = str.maketrans(_TAG + _PAUSE, "\ue002\ue002")
 
-# Ends of sentences. A stop of the Latin kind needs white space after it, which keeps 3.14 and example.org whole. Signs
-# are counted up to a bound, since thousands in a row would be tried from each of them; the last ones decide anyway.
+# Sentence ends. A Latin stop needs white space after it, which keeps 3.14 and example.org whole. Repeats are bounded to
+# avoid quadratic time on long runs of signs; the last ones decide anyway.
 _STOPS = "。！？｡؟।॥۔።፧։။។‼⁇⁈⁉"
 _SENTENCE = re.compile(
     rf"(?:(?P<stop>[.!?…]{{1,100}})[{_CLOSERS}]{{0,100}}(?=[\s{_TAG}{_PAUSE}]|$)"
     rf"|(?:[{_STOPS}]|．(?!\d))[.!?…{_STOPS}{_CLOSERS}]{{0,100}}(?![.!?…{_STOPS}{_CLOSERS},;:、，；：]))"
     rf"(?:\s*{_PAUSE}+)*\s*|\n\s*"
 )
-# A text is cut at the first of these whose pieces are short enough.
+# Text is cut by the first of these that makes pieces short enough.
 _CLAUSE = re.compile(rf"[,;:—–…][{_CLOSERS}]*\s+|—(?=\w)|(?:[、，；：،؛፣]|……)[{_CLOSERS}]*\s*")
 _SPACE = re.compile(r"\s+")
 _SYLLABLE = re.compile(
@@ -45,12 +45,12 @@ _SYLLABLE = re.compile(
 _LETTER = re.compile("")
 _LEVELS = (_CLAUSE, _SPACE, _SYLLABLE, _LETTER)
 
-# A full stop after these ends no sentence, whatever follows.
+# A full stop after these never ends a sentence.
 _ABBREVIATIONS = frozenset(
     "mr mrs ms mx dr prof st sr jr rev hon gen capt cmdr lt sgt pres gov sen rep vs cf al approx dept univ ave blvd "
     "inc ltd bzw bspw evtl ggf inkl mme mlle sra srta dra".split()
 )
-# Nor after these, before a number: "No. 5", "Fig. 2", "Jan. 7".
+# Nor after these if a number follows: "No. 5", "Fig. 2", "Jan. 7".
 _NUMBERED = frozenset("no nos nr vol ch fig figs eq p pp ca jan feb mar apr jun jul aug sep sept oct nov dec".split())
 _WORD_BEFORE = re.compile(r"[^\W_]+(?:\.[^\W_]+)*$")
 _NEXT_SAID = re.compile(rf"[\s{_TAG}{_PAUSE}{_OPENERS}]*(.?)", re.DOTALL)
@@ -58,36 +58,37 @@ _LEADING_TAG = re.compile(rf"\s*({TAG_LIKE.pattern})")
 
 
 def is_syllabic(character: str) -> bool:
-    """True if it is a syllable or a word by itself, in a script without spaces."""
+    """True for a character that is a syllable or a word, in a script without spaces."""
     return _SYLLABIC_CHARACTER.match(character) is not None
 
 
 def estimate_seconds(text: str) -> float:
-    """Seconds that saying `text` takes, roughly: tags are silent except for pauses."""
+    """Estimate the seconds of speech. Tags are silent except for pauses."""
     return sum(_seconds_each(text, _mask(text)))
 
 
 def estimate_frames(text: str) -> int:
-    """Codec frames that saying `text` takes, roughly; a second at least, for speech begins and ends in silence."""
+    """Estimate the codec frames of speech. At least a second, since speech begins and ends in silence."""
     return max(FRAME_RATE, math.ceil(estimate_seconds(text) * FRAME_RATE))
 
 
 def split_text(text: str, seconds_per_chunk: float) -> list[str]:
-    """Cuts text into chunks of at most about `seconds_per_chunk` estimated seconds; 0 or less never cuts.
+    """Split text into chunks of at most about `seconds_per_chunk` estimated seconds; 0 or less never splits.
 
     Cuts at sentence ends, in overlong sentences at clauses, then spaces, then between characters; never inside a tag.
-    A chunk begins with the delivery tags (emotion, style, speed, pitch, expressive) that its paragraph set in an
-    earlier chunk; paragraphs are parted by blank lines. Apart from those tags and white space the chunks joined are the
-    text. Blank text comes back as one empty chunk.
+    A chunk repeats the delivery tags (emotion, style, speed, pitch, expressive) that its paragraph set in an earlier
+    chunk. Blank lines separate paragraphs. Apart from those tags and white space, the joined chunks equal the text.
+    Blank text returns one empty chunk.
     """
     return split_script(Script(text), seconds_per_chunk)[0]
 
 
 def split_script(script: Script, seconds_per_chunk: float, first: float = math.inf) -> tuple[list[str], list[float]]:
-    """As split_text, and at every pause between words; (chunks, silence in seconds before each and after the last).
+    """Split like `split_text`, and at every pause between words.
 
-    first: seconds of the first chunk at most, where a text is cut and its first sentence is no longer. Pauses with no
-    word between them are one: those written in the text added up, or else one gap between paragraphs.
+    Returns (chunks, seconds of silence before each and after the last). first: maximum seconds of the first chunk, if
+    the text is split and its first sentence is not longer. Pauses without a word between them are merged: written ones
+    are summed, else one paragraph gap remains.
     """
     text, limit = script.text, seconds_per_chunk if seconds_per_chunk > 0 else math.inf
     if not script.pauses and estimate_seconds(text) <= limit:
@@ -100,7 +101,7 @@ def split_script(script: Script, seconds_per_chunk: float, first: float = math.i
 
 
 def split_sentences(text: str) -> list[str]:
-    """A text's sentences without tags, each with something to say."""
+    """Return a text's sentences without tags. Wordless ones are dropped."""
     sentences = Cutter(text, math.inf).sentences
     said = (" ".join(TAG_LIKE.sub(" ", text[start:end]).split()) for start, end in pairwise(sentences))
     return [sentence for sentence in said if any(map(str.isalnum, sentence))]
@@ -114,7 +115,7 @@ def _mask(text: str) -> str:
 
 
 def _seconds_each(text: str, masked: str) -> list[float]:
-    # seconds of each character; a pause tag's all lie on its first
+    # A pause tag's seconds all lie on its first character.
     seconds = [_character_seconds(character) for character in masked]
     for match in TAG_LIKE.finditer(text):
         seconds[match.start()] = PAUSE_SECONDS.get(canonical_tag(match[0]) or "", 0.0)
@@ -132,7 +133,7 @@ def _character_seconds(character: str) -> float:
 
 
 def _gap_starts(masked: str) -> list[int]:
-    """For each position, where the white space before it begins."""
+    """Return, for each position, the start of the white space before it."""
     starts = [0]
     for at, character in enumerate(masked, 1):
         starts.append(starts[-1] if character.isspace() else at)
@@ -140,7 +141,7 @@ def _gap_starts(masked: str) -> list[int]:
 
 
 class Cutter:
-    """One text's cuts. Positions are indices into the text; a cut at p begins a chunk with text[p]."""
+    """Finds the cuts of one text. Positions are indices into the text; a cut at p begins a chunk with text[p]."""
 
     def __init__(self, text: str, limit: float, script: Script | None = None, first: float = math.inf):
         self._text, self._limit, self._first = text, limit, first
@@ -149,17 +150,17 @@ class Cutter:
         self._spoken = [0, *accumulate(int(c.isalnum()) for c in masked)]  # letters before each position
         self._gap_starts = _gap_starts(masked)
         self._gap_stops = [len(text) - at for at in reversed(_gap_starts(masked[::-1]))]
-        self._silences = self._breaks(script) if script else {}  # where pauses cut the text, and both its ends
+        self._silences = self._breaks(script) if script else {}  # by cut; may include both ends of the text
         words = {self._spoken[cut] for cut in self._silences}
         cuts = [cut for cut in self._cuts(_SENTENCE, 0, len(text)) if self._spoken[cut] not in words]
-        self.sentences = sorted({0, *cuts, *self._silences, len(text)})  # where they begin, and the end
+        self.sentences = sorted({0, *cuts, *self._silences, len(text)})  # starts, and the end of the text
 
     def silence(self, cut: int) -> float:
-        """Seconds of it at the beginning of a chunk, or at the text's end."""
+        """Return the seconds of silence before a chunk, or at the text's end."""
         return self._silences.get(cut, 0.0)
 
     def _breaks(self, script: Script) -> dict[int, float]:
-        together: dict[int, list[Pause]] = {}  # by the letters before them
+        together: dict[int, list[Pause]] = {}  # by number of letters before them
         for pause in script.pauses:
             together.setdefault(self._spoken[pause.at], []).append(pause)
         found = {}
@@ -175,7 +176,7 @@ class Cutter:
         for start, end in pairwise(self.sentences):
             units += self._refine(start, end, 0)
         packed = self._pack(units, self._limit)
-        # A smaller limit that needs no more chunks spreads the text evenly: no chunk is left with a word or two.
+        # The smallest limit with the same number of chunks balances them, so that none has just a word or two.
         low, high = 0.0, self._limit
         for _ in range(12):
             middle = (low + high) / 2
@@ -187,7 +188,7 @@ class Cutter:
         return packed
 
     def carried(self, starts: list[int]) -> list[str]:
-        """For each chunk the delivery tags that its paragraph set before it and that it does not set anew itself."""
+        """Return, for each chunk, its paragraph's earlier delivery tags that it does not override."""
         found, active, waiting = [], {}, list(reversed(starts))
         for sentence, following in pairwise(self.sentences):
             if self._opens_paragraph(sentence):
@@ -221,7 +222,7 @@ class Cutter:
         return [unit for left, right in pairwise(edges) for unit in self._refine(left, right, level + 1)]
 
     def _cuts(self, pattern: re.Pattern, start: int, end: int) -> list[int]:
-        """Where `pattern` ends inside (start, end) and a cut harms nothing: both sides have something to say."""
+        """Return the match ends inside (start, end) that allow a cut, with words on both sides."""
         cuts, last = [], start
         for match in pattern.finditer(self._masked, start, end):
             cut = match.end()
@@ -235,15 +236,15 @@ class Cutter:
         return cuts
 
     def _may_cut(self, cut: int) -> bool:
-        # A tag stays with what follows it, a pause with what comes before. This also keeps cuts out of tags.
+        # A tag stays with the text after it, a pause with the text before. This also keeps cuts out of tags.
         before = self._masked[max(0, self._gap_starts[cut] - 1)]
         if before == _TAG or self._masked.startswith(_PAUSE, self._gap_stops[cut]):
             return False
-        # A mark belongs to its letter, and joiners (emoji, Indic scripts) hold both sides.
+        # Combining marks stay with their letter. Joiners (emoji, Indic scripts) bind both sides.
         return unicodedata.category(self._masked[cut])[0] != "M" and "\u200d" not in self._masked[cut - 1 : cut + 1]
 
     def _goes_on(self, stop: re.Match) -> bool:
-        # Whether the sentence goes on after its stop: before a small letter, after an abbreviation or a short number.
+        # True if the sentence continues: before a lower-case letter, or after an abbreviation or a short number.
         if "\n" in stop[0]:
             return False
         found = _NEXT_SAID.match(self._masked, stop.end())

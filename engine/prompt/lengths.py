@@ -1,6 +1,6 @@
-"""How long speech of a text may be before something is wrong with it.
+"""Plausible lengths of speech for a text.
 
-Only to judge speech that has ended: speakers differ by a factor of two, so the bounds lie far apart.
+Use them only to judge finished speech. The bounds are wide, since speakers differ by a factor of two.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from .tags import PAUSE_SECONDS, TAG_LIKE, canonical_tag
 # between 0.6 and 1.9 (benchmarks/results/takes.json), and a cloned voice may be half or twice as fast.
 _PLAIN = (0.4, 2.5)
 # Readers of 17 languages say 4 to 9 syllables a second (Coupe et al. 2019, doi 10.1126/sciadv.aaw2594), two thirds to
-# one and a half times the English rate; letters a syllable, and syllables a character, differ about as much again.
+# one and a half times the English rate. Letters per syllable and syllables per character vary about as much again.
 _OTHER = (0.25, 4.0)
-_SHORTER, _LONGER = 0.2, 2.0  # seconds beside that: speech begins and ends in silence, and names are spelled out
-_SILENCE = 2.0  # seconds of it inside or at the end that nobody asked for
-_SOUND = 3.0  # seconds that a laugh or a sigh may take
+_SHORTER, _LONGER = 0.2, 2.0  # tolerance in seconds, for silence at the ends and spelled-out names
+_SILENCE = 2.0  # maximum seconds of unrequested silence inside or at the end
+_SOUND = 3.0  # maximum seconds of a laugh or a sigh
 _PACES = {"very_slow": (1.0, 2.0), "slow": (1.0, 1.6), "fast": (0.7, 1.0), "very_fast": (0.5, 1.0)}
 _ALPHABETS = re.compile("[\u00aa-\u024f\u0370-\u052f\u1e00-\u1fff]")  # Latin with marks, Greek, Cyrillic
-_SILENT = re.compile(r"(?:[^\w\s]|_|\s)+")  # signs may be said, and need not be
+_SILENT = re.compile(r"(?:[^\w\s]|_|\s)+")  # signs may or may not be read
 _NUMBER = re.compile(r"\d[\d,.]*\d")
-_FEW = 0.05  # of the letters: a foreign name changes nothing
+_FEW = 0.05  # share of letters; tolerates a foreign name
 
 
 def bounds_of(text: str) -> Bounds:
-    """Bounds on speech of `text`; only silence is bounded for scripts of unknown pace."""
+    """Return the bounds for speech of `text`. In scripts of unknown pace, only silence is bounded."""
     words = TAG_LIKE.sub(" ", text)
     tags = [tag for match in TAG_LIKE.finditer(text) if (tag := canonical_tag(match[0]))]
     pauses = 2 * sum(PAUSE_SECONDS.get(tag, 0.0) for tag in tags)
@@ -47,7 +47,7 @@ def bounds_of(text: str) -> Bounds:
 
 
 def misfit(transcript: str, seconds: float) -> str:
-    """Why a clip of that length cannot be speech of its transcript; empty where it may be."""
+    """Return the reason why a clip of that length cannot match its transcript. Empty if it can."""
     shortest, longest, _ = bounds_of(transcript)
     if seconds * FRAME_RATE < shortest:
         return (
@@ -65,7 +65,7 @@ def misfit(transcript: str, seconds: float) -> str:
 
 
 def _shortened(number: re.Match) -> str:
-    """A long number may be said in few words."""
+    """Keep at most four digits, since a long number may be read in few words."""
     return "".join(filter(str.isdecimal, number[0]))[:4]
 
 

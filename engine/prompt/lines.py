@@ -1,4 +1,4 @@
-"""Many lines to speak, each for a file of its own: CSV, JSON or plain text becomes rows."""
+"""Parser of line sheets, one audio file per row: CSV, JSON or plain text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .tags import is_spoken
 FIELDS = ("id", "speaker", "text", "seed")
 _KNOWN = f"Columns are {', '.join(FIELDS)}."
 _DELIMITERS = (",", ";", "\t")
-# A plain text may begin with [pause 1]; only JSON goes on like this.
+# Plain text may begin with [pause 1], but not with these.
 _JSON = re.compile(r"\s*(\{\s*[\"}]|\[\s*[{\[\]\"'])")
 
 
 @dataclass(frozen=True)
 class LinesRow:
-    """A row of the sheet: what is said, and what its file is called. Without a speaker that is empty."""
+    """A row of the sheet. id: name of its file. speaker: empty if there is none."""
 
-    number: int  # from 1, the header not counted
+    number: int  # from 1, without the header
     id: str
     speaker: str
     text: str
@@ -38,11 +38,11 @@ class LinesRow:
 
 
 def read_lines(*texts: str) -> list[LinesRow]:
-    """The rows of a CSV sheet with a header, of JSON (a list of objects, or id -> text), or of plain text, one a line.
+    """Parse CSV with a header, JSON (a list of objects, or id -> text), or plain text with one row per line.
 
-    Several texts are a row of plain text each, whatever they look like. A row without an id gets its number as "001";
-    rows without text are among them. A speaker is spelled as at first. Raises HiggsError that names the row where an id
-    comes twice, a column is unknown, a seed is not a number or the sheet is broken.
+    Several texts are one row of plain text each, whatever they look like. A row without an id gets its number as "001".
+    Rows without text are kept. A speaker keeps the first spelling. Raises HiggsError, naming the row, if an id
+    repeats, a column is unknown, a seed is not a number or the sheet is broken.
     """
     texts = tuple(text.lstrip("\ufeff") for text in texts)
     text = texts[0] if len(texts) == 1 else ""
@@ -60,11 +60,11 @@ def read_lines(*texts: str) -> list[LinesRow]:
     else:
         fields = [{"text": line} for line in text.splitlines() if line.strip()]
     rows: list[LinesRow] = []
-    spelled: dict[str, str] = {}  # a speaker's key -> the name as it stands at first
+    spelled: dict[str, str] = {}  # speaker's key -> first spelling
     taken: dict[str, int] = {}
     for number, given in enumerate(fields, 1):
         row = _row(number, given, spelled)
-        key = row.id.casefold()  # as file systems that know no case take it
+        key = row.id.casefold()  # some file systems ignore case
         if key in taken:
             raise HiggsError(
                 f"row {number}: the id {shown(row.id)} is already used by row {taken[key]}. Give each row its own id."
@@ -75,9 +75,9 @@ def read_lines(*texts: str) -> list[LinesRow]:
 
 
 def with_seed(text: str, row_id: str, seed: int) -> str:
-    """The sheet with a seed for one row; plain text becomes CSV, for it has no place for one.
+    """Return the sheet with a seed set for one row. Plain text becomes CSV.
 
-    Raises HiggsError where there is no such row, and as `read_lines`.
+    Raises HiggsError if there is no such row, and as `read_lines`.
     """
     rows = read_lines(text)
     number = next((row.number for row in rows if row.id == row_id), 0)
@@ -117,7 +117,7 @@ def _row(number: int, given: Mapping[str, object], spelled: dict[str, str]) -> L
     speaker = " ".join(held.get("speaker", "").split())
     if speaker:
         speaker = spelled.setdefault(speaker_key(speaker), speaker)
-    name = re.sub(r"\.wav$", "", name, flags=re.IGNORECASE)  # what the file is called; it becomes one anyway
+    name = re.sub(r"\.wav$", "", name, flags=re.IGNORECASE)  # the file gets its suffix later
     return LinesRow(number, name or f"{number:03}", speaker, held.get("text", ""), _seed(number, held.get("seed", "")))
 
 
@@ -125,10 +125,10 @@ def _plain(number: int, name: str, value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, (str, int)) and not isinstance(value, bool):
-        return str(value).encode(errors="replace").decode().strip()  # JSON can spell halves of characters
+        return str(value).encode(errors="replace").decode().strip()  # JSON may hold lone surrogates
     try:
         spelled = json.dumps(value)[:80]
-    except RecursionError:  # lists in lists
+    except RecursionError:  # deeply nested lists
         spelled = shown(value)
     raise HiggsError(f"row {number}: {name} is {spelled}. Write it as a string.")
 
@@ -145,7 +145,7 @@ def _seed(number: int, seed: str) -> int | None:
 
 
 def _named(row: str, names: list[str]) -> list[str]:
-    """Columns as we spell them. Raises HiggsError for one that is unknown or comes twice."""
+    """Normalise column names. Raises HiggsError if one is unknown or repeats."""
     found = [name.strip().casefold() for name in names]
     for name in found:
         if name not in FIELDS:
@@ -156,7 +156,7 @@ def _named(row: str, names: list[str]) -> list[str]:
 
 
 def _delimiter_of(text: str) -> str:
-    """Column separator if the first line is a header, else empty."""
+    """Return the delimiter if the first line is a header, else ""."""
     first = text.strip().splitlines()[0]
     for delimiter in _DELIMITERS:
         names = [name.strip().strip('"').casefold() for name in first.split(delimiter)]
@@ -173,7 +173,7 @@ def _from_csv(text: str, delimiter: str) -> list[dict[str, object]]:
         columns = _named("the header", next(reader))
         if "text" not in columns:
             raise HiggsError(f"the header has no column named text. {_KNOWN} Rename the column to be spoken.")
-        for cells in filter(None, reader):  # an empty line is not a row
+        for cells in filter(None, reader):  # skips empty lines
             if len(cells) > len(columns):
                 raise HiggsError(
                     f"row {len(rows) + 1} has {len(cells)} cells, but the header has {len(columns)} columns. Put text "
@@ -194,7 +194,7 @@ def _called(delimiter: str) -> str:
 
 def _from_json(text: str) -> list[dict[str, object]]:
     try:
-        # Pairs, since a name that comes twice would be lost in a dict.
+        # Pairs, since a dict would hide repeated names.
         held = json.loads(text, object_pairs_hook=_Pairs)
     except (ValueError, RecursionError) as error:
         raise HiggsError(f"the lines look like JSON but are invalid ({error}). Fix them, or enter CSV.") from error
@@ -216,4 +216,4 @@ def _from_json(text: str) -> list[dict[str, object]]:
 
 
 class _Pairs(list):
-    """A JSON object as (name, value) pairs, for a list of them is something else."""
+    """A JSON object as (name, value) pairs; a type of its own, unlike a JSON list."""

@@ -1,4 +1,4 @@
-"""Directions in a text: pauses of a set length, and gaps between paragraphs."""
+"""Pause markers, paragraph gaps, comments and turns of a script."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..core.config import MAX_PAUSE
 from ..core.errors import few, shown_name
 
-PAUSE = 0.5  # seconds of a [pause] that names none
-_LONGEST = 40  # characters that name a length
+PAUSE = 0.5  # seconds of a [pause] without a length
+_LONGEST = 40  # maximum characters of a length
 _MARKER = re.compile(r"\[[ \t]*pause(?![^\W_])([^\[\]\r\n]*)\]", re.IGNORECASE)
 _LENGTH = re.compile(r"[\s:=,]*(\d+(?:[.,]\d+)?|[.,]\d+)\s*(ms|msec|milliseconds?|s|secs?|seconds?)?\s*", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
@@ -18,16 +18,16 @@ _PARAGRAPH = re.compile(r"\n[^\S\n]*\n\s*")
 
 @dataclass(frozen=True)
 class Pause:
-    """Silence at a place of a text."""
+    """Silence at a position of a text."""
 
     at: int  # before the character of that index
     seconds: float
-    asked: bool = True  # written in the text; else the gap between two paragraphs
+    asked: bool = True  # written in the text; False for a paragraph gap
 
 
 @dataclass(frozen=True)
 class Script:
-    """A text to speak and its pauses, in order; warnings are about markers that were left out."""
+    """A text to speak and its pauses, in order. warnings: about invalid markers."""
 
     text: str
     pauses: tuple[Pause, ...] = ()
@@ -35,15 +35,15 @@ class Script:
 
     @property
     def silence(self) -> float:
-        """Seconds of all pauses that are written in the text."""
+        """Total seconds of the pauses written in the text."""
         return sum(pause.seconds for pause in self.pauses if pause.asked)
 
 
 def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
-    """Takes pause markers out of `text`: [pause], [pause 1.5], [pause:2s], [pause: 500 ms].
+    """Extract pause markers from `text`: [pause], [pause 1.5], [pause:2s], [pause: 500 ms].
 
-    A number without a unit is seconds; above MAX_PAUSE milliseconds, as other packs write them. paragraph_gap: seconds
-    of silence between paragraphs, which are parted by blank lines.
+    A number without a unit is in seconds, or in milliseconds above MAX_PAUSE, as other packs write them.
+    paragraph_gap: seconds of silence between paragraphs, which blank lines separate.
     """
     parts, pauses, warnings, length, end = [], [], [], 0, 0
     for marker in _MARKER.finditer(text):
@@ -67,14 +67,14 @@ def is_pause(line: str) -> bool:
 
 
 def pause_faults(text: str) -> Iterator[tuple[int, int, str]]:
-    """(start, stop, the warning of `read_pauses`) of each marker with something wrong."""
+    """Yield (start, stop, warning of `read_pauses`) for each faulty marker."""
     for marker in _MARKER.finditer(text):
         if warning := _seconds(marker)[1]:
             yield *marker.span(), warning
 
 
 def without_comments(script: str) -> str:
-    """A script whose comments are blanks, every character at its place."""
+    """Replace comments by spaces, keeping positions."""
     return "".join(" " * len(line) if is_comment(line) else line for line in script.splitlines(keepends=True))
 
 
@@ -83,7 +83,7 @@ def is_comment(line: str) -> bool:
 
 
 def _seconds(marker: re.Match) -> tuple[float, str]:
-    """(seconds of a marker, what is wrong with it)."""
+    """Return (seconds of a marker, warning)."""
     inside, told = " ".join(marker[1].split()), f'"{shown_name(marker[0])}"'
     if not inside.strip(" :"):
         return PAUSE, ""
@@ -107,11 +107,11 @@ def _seconds(marker: re.Match) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class Turn:
-    """Words of one speaker at a time. An empty speaker is the one before the first name."""
+    """Text of one speaker at a time. speaker: empty before the first name."""
 
     speaker: str
     text: str
-    seed: int | None = None  # instead of the call's
-    volume: float = 1.0  # times as loud
-    # Where the call does not hold all that was said before: how often this was, or of one text the chunks before it.
+    seed: int | None = None  # overrides the call's seed
+    volume: float = 1.0  # gain factor
+    # If earlier text is not part of the call: how often this was said before, or the number of a text's earlier chunks.
     occurrence: int | None = None

@@ -1,4 +1,4 @@
-"""Voices by speaker. The first words of a speaker without a voice become the voice of the rest."""
+"""Voices by speaker. Without a given voice, a speaker's first words become the voice of the rest."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..voice.voice import Voice, voice_of_speech
 from .plan import Chunk
 
 _SELF_REFERENCE_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
-_LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # of a speaker's first chunks, where turns or pauses make them short
+_LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # minimum for a generated voice, if turns or pauses cut it short
 _SEEDS = 1 << 64
 
 
 class Speakers:
-    """The voices of a request: those that were given, and those that speakers have got since.
+    """Voices of a request: given ones, and those generated from speech.
 
-    context: positions of the model's; a voice made of speech leaves room for others' text in them.
+    context: positions of the model. A generated voice takes at most a third of them.
     """
 
     def __init__(self, given: Mapping[str, Voice], context: int):
         self.given, self.voices = given, dict(given)
-        self._most = min(_SELF_REFERENCE_FRAMES, context // 3)  # of speech that ran on
+        self._most = min(_SELF_REFERENCE_FRAMES, context // 3)  # maximum frames of a generated voice
 
     def params_of(self, chunk: Chunk) -> SamplingParams:
-        """Those of a chunk; a speaker with a name and no voice has a seed, and so a voice, of its own."""
+        """Return a chunk's parameters. A named speaker without a voice gets its own seed, and so its own voice."""
         if chunk.speaker in self.voices or not chunk.speaker:
             return chunk.params
         return replace(chunk.params, seed=(chunk.params.seed + zlib.crc32(chunk.speaker.encode())) % _SEEDS)

@@ -1,4 +1,4 @@
-"""The text tokenizer of a checkpoint. The only file that names a tokenizer library."""
+"""Text tokenizer of a checkpoint. The only file that uses a tokenizer library."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ REF_TEXT = "<|ref_text|>"  # v3's; older checkpoints lack it
 
 
 class Vocabulary:
-    """The tokenizer, its added tokens by name, and the guard on what users write."""
+    """The tokenizer, its added tokens by name, and the guard for user text."""
 
     def __init__(self, path: Path, config: ModelConfig):
         self.path, self._config, self.family = path, config, FAMILIES[config.family]
-        source = read_text(path)  # tokenizers itself refuses a file with a byte order mark
+        source = read_text(path)  # tokenizers refuses a byte order mark
         data = parse_object(path, source)
         if not isinstance(data.get("model"), dict):
             raise HiggsError(f"{path} is not a tokenizer. {REMEDY}")
@@ -33,13 +33,13 @@ class Vocabulary:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.added: dict[str, int] = {token["content"]: token["id"] for token in data.get("added_tokens") or ()}
-        # Added tokens of nothing but spaces are ordinary text.
+        # Added tokens of white space only are ordinary text.
         self._commands = {token: name for name, token in self.added.items() if name.strip()}
         self.guard = TextGuard(self._commands.values(), not self.family.has_tags, str(path))
 
     @contextlib.contextmanager
     def _told(self, done: str) -> Iterator[None]:
-        """`tokenizers` raises bare Exception, or panics, which is none: these are translated, others propagate."""
+        """Translate bare Exceptions and Rust panics of `tokenizers` to HiggsError. Others propagate."""
         try:
             yield
         except BaseException as error:
@@ -55,7 +55,7 @@ class Vocabulary:
             self.check([self.added[name]])
 
     def lacks(self) -> Iterator[str]:
-        """Sentences on tokens that `require` does not need, and what is done without them."""
+        """Yield a note per optional token that is missing, and on tokens outside the model's vocabulary."""
         missing = [name for name in TAGS if name not in self.added]
         if REF_TEXT not in self.added and not self.family.is_chat:
             yield f"{self.path} has no {REF_TEXT} token, so transcripts of reference clips are not used."
@@ -68,7 +68,7 @@ class Vocabulary:
             yield f"{beyond} tokens in {self.path} are outside the model's {known}; text that uses them is refused."
 
     def encode(self, text: str, warn: Callable[[str], None]) -> list[int]:
-        """Ids of clean text: its tags as their tokens, and no other command."""
+        """Return the ids of clean text, with tags as their tokens and no other commands."""
         ids = []
         for piece in self.guard.split(text):
             if self.guard.is_tag(piece):
@@ -77,7 +77,7 @@ class Vocabulary:
             with self._told("used"):
                 tokens = self._tokenizer.encode(piece, add_special_tokens=False).ids
             for token in tokens:
-                # The spelling is clean, but a tokenizer that normalises may still read a command in look-alikes.
+                # A tokenizer that normalises may still turn look-alike characters into a command.
                 if token in self._commands:
                     warn(left_out(self._commands[token]))
                 else:

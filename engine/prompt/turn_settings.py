@@ -13,12 +13,12 @@ from .tags import manner_tags
 _SPEEDS = {name.replace("_", " "): f"<|prosody:speed_{name}|>" for name in ("very_slow", "slow", "fast", "very_fast")}
 _VOLUME = re.compile(r"(?:(?P<db>[+-]?\d{1,3}(?:\.\d+)?)\s*db|(?P<times>\d{1,3}(?:\.\d+)?))", re.IGNORECASE)
 _SEED = re.compile(r"[0-9]{1,20}")
-_LOUDEST = 4.0  # times
+_LOUDEST = 4.0  # maximum gain factor
 
 
 @dataclass
 class TurnSettings:
-    """Of one turn."""
+    """Settings of one turn."""
 
     seed: int | None = None
     volume: float = 1.0
@@ -26,7 +26,7 @@ class TurnSettings:
 
 
 def settings_of(start: Start, knows_tag: Callable[[str], bool], warnings: list[str]) -> TurnSettings:
-    """Those of a name; what is none of them adds to `warnings`. knows_tag: see `read_dialogue`."""
+    """Parse the settings of a name. Adds to `warnings` for invalid ones. knows_tag: see `read_dialogue`."""
     given = TurnSettings(leads=manner_leads(start.manner, start.name, knows_tag, warnings))
     for setting in start.settings:
         name, _, value = (part.strip() for part in setting.partition(":"))
@@ -47,7 +47,7 @@ def settings_of(start: Start, knows_tag: Callable[[str], bool], warnings: list[s
 
 
 def manner_leads(manner: str, name: str, knows_tag: Callable[[str], bool], warnings: list[str]) -> list[str]:
-    """The tags that stand for how a name's text is said, if the model has them; what has none adds to `warnings`."""
+    """Return the control tags for a manner that the model follows. Adds to `warnings` for other parts."""
     tags = manner_tags(manner)
     known = {part: tag for part, tag in tags.items() if tag and knows_tag(tag)}
     for part in filter(lambda part: part not in known, tags):
