@@ -1,10 +1,10 @@
-"""From text and voice to the talker's input ids, on the CPU.
+"""Prompts: text and voice to the talker's input ids, on the CPU.
 
 v3  zero-shot   <|tts|> <|text|> TEXT <|audio|>
     clone       <|tts|> [<|ref_text|> TRANSCRIPT] <|ref_audio|> ROWS <|text|> TEXT <|audio|>
-v2  a chat (system with scene, user, assistant, ...) that ends in an opened audio turn and the seed row. A voice with a
-    transcript is an earlier turn, the form the model was trained on; one without stands in the scene as "SPEAKER0:",
-    the only form that needs no transcript.
+v2  a chat (system with scene, user, assistant, ...) that ends in an open audio turn and the seed row. A voice with a
+    transcript is an earlier turn, as in training. A voice without one is in the scene as "SPEAKER0:", the only form
+    that needs no transcript.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .tokenizer import REF_TEXT, Vocabulary
 SYSTEM_TEXT = "Generate audio following instruction."
 DEFAULT_SCENE = "Audio is recorded from a quiet room."
 
-# v3's rows replace what stands at their positions, so any id of the vocabulary serves; none that has a meaning.
+# Audio rows of v3 replace the embeddings at their positions, so any id serves.
 FILLER = 0
 
 FLAT_TOKENS = ("<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>")
@@ -43,14 +43,14 @@ CHAT_TOKENS = (
     "<|AUDIO_OUT|>",
     "<|reserved_special_token_6|>",
 )
-# Plain text to a tokenizer that lacks them, as in every reference.
+# Written as plain text if the tokenizer lacks them, as in all reference implementations.
 SCENE_MARKS = ("<|scene_desc_start|>", "<|scene_desc_end|>")
 
 
 class PromptBuilder:
-    """Builds prompts for one checkpoint. Raises HiggsError when its tokenizer.json is unfit.
+    """Builds prompts for one checkpoint. Raises HiggsError if its tokenizer.json is unsuitable.
 
-    learned: the control tags that it follows; None: all that its tokenizer has.
+    learned: control tags that the model follows. None means all in its tokenizer.
     """
 
     def __init__(self, tokenizer_path: str | Path, config: ModelConfig, learned: Collection[str] | None = None):
@@ -60,7 +60,7 @@ class PromptBuilder:
         vocabulary.require(CHAT_TOKENS if self._family.is_chat else FLAT_TOKENS)
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences on tokens that the tokenizer lacks and prompts can do without."""
+        """Return notes about optional tokens that the tokenizer lacks, for users."""
         return tuple(self._vocabulary.lacks())
 
     def knows(self, tag: str) -> bool:
@@ -71,7 +71,7 @@ class PromptBuilder:
         return self.knows(tag) and (self._learned is None or tag in self._learned)
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """True if `build` finds anything to say in a text. warn(...) receives what is left out."""
+        """True if the text has words after cleaning. Reports dropped parts to `warn`."""
         return self._vocabulary.guard.speakable(self._vocabulary.guard.clean(text, warn))
 
     def build(
@@ -83,11 +83,18 @@ class PromptBuilder:
         params: SamplingParams = SamplingParams(),  # noqa: B008 - it is immutable
         index: int = 0,
     ) -> Sequence:
-        """The sequence that makes the model say `text`, ready for a scheduler.
+        """Build the sequence for `text`, ready for a scheduler.
 
-        voice: who speaks. scene (v2 only): where; None is a quiet room, "" none at all. turns (v2 only): earlier
-        (text, Voice or codes [T, K]) pairs, oldest first. params, index: see Sequence. Raises HiggsError when there is
-        nothing to say, when a voice does not fit the model, and for turns with v3.
+        Args:
+            text: text to speak.
+            voice: speaker's voice.
+            scene: description of the recording (v2 only). None is a quiet room, "" omits it.
+            turns: earlier (text, Voice or codes [T, K]) pairs, oldest first (v2 only).
+            params: see Sequence.
+            index: see Sequence.
+
+        Raises:
+            HiggsError: if there is nothing to speak, a voice does not fit the model, or turns are given to v3.
         """
         writer = _Writer(self._vocabulary)
         self._write(writer, self._content(writer, text), voice, scene, tuple(turns))
@@ -97,16 +104,16 @@ class PromptBuilder:
         return sequence
 
     def measure(self, text: str, voice: Voice | None = None, scene: str | None = None) -> tuple[int, int]:
-        """(positions of the prompt for one letter, positions that `text` takes beyond it); raises as `build` does."""
+        """Return (positions of a one-letter prompt, further positions of `text`). Raises as `build` does."""
         writer = _Writer(self._vocabulary)
         content = self._content(writer, text)
         self._write(writer, "a", voice, scene, ())
-        lead = "\n\n" if self._family.is_chat else ""  # what the tokenizer sees in one string with the text
+        lead = "\n\n" if self._family.is_chat else ""  # tokenized in one string with the text
         letter, whole = (len(self._vocabulary.encode(lead + said, writer.warn)) for said in ("a", content))
         return len(writer.finish()), max(0, whole - letter)
 
     def _content(self, writer: _Writer, text: str) -> str:
-        """Part of `text` that is spoken."""
+        """Return the part of `text` that is spoken."""
         content = writer.clean(text)
         for warning in () if self._family.is_chat else stage_directions(content, self._follows):
             writer.warn(warning)
@@ -125,7 +132,7 @@ class PromptBuilder:
 
     def _write_flat(self, out: _Writer, content: str, voice: Voice | None, scene: str | None, turns: tuple) -> None:
         if turns:
-            # No reference shows v3's layout for several turns, and a guess would cost quality unseen.
+            # v3's layout for several turns is undocumented, and a wrong guess would silently cost quality.
             raise HiggsError(
                 f"{self._family.title} does not support earlier turns, but {len(turns)} were given. Use the earlier "
                 "speech as the voice instead."
@@ -167,7 +174,7 @@ class PromptBuilder:
             self._clip(self._header(out, "assistant"), codes).token("<|eot_id|>")
         self._header(out, "user").part().text(content).token("<|eot_id|>")
         self._header(out, "assistant").token("<|audio_out_bos|>")
-        # The row that starts speech: every codebook at its beginning.
+        # The seed row starts speech: BOC in every codebook.
         seed = torch.full((1, self.config.codebooks), BOC, dtype=torch.int64)
         out.audio(seed, [self._vocabulary.added["<|AUDIO_OUT|>"]])
 
@@ -192,7 +199,7 @@ class PromptBuilder:
 
 
 class _Writer:
-    """Collects one prompt. Text joins up until a token ends it, as the tokenizer would see it in one string."""
+    """Collects one prompt. Adjacent text is joined and tokenized as one string."""
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
@@ -218,18 +225,18 @@ class _Writer:
         return self
 
     def mark(self, name: str) -> _Writer:
-        """A token where the tokenizer has it, else its spelling as plain text."""
+        """Write a token if the tokenizer has it, else its spelling as plain text."""
         return self.token(name) if name in self._vocabulary.added else self.text(name)
 
     def audio(self, rows: torch.Tensor, ids: list[int]) -> _Writer:
-        """delayed codes [n, K] at the next n positions, over ids [n]."""
+        """Write delayed codes [n, K] at the next n positions, over ids [n]."""
         self._flush()
         self._audio.append((len(self._ids), rows))
         self._ids += ids
         return self
 
     def part(self) -> _Writer:
-        """Ends the prefix after the last token; text that waits for the next one belongs to what is spoken."""
+        """End the prefix after the last token. Pending text belongs to the spoken part."""
         self._prefix = len(self._ids)
         return self
 

@@ -1,4 +1,4 @@
-"""A text while it is being written: the tags it may have, and at which place what is wrong with it."""
+"""Live checks for a text editor: available tags, and problems with their positions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .card import ModelCard
 from .script import pause_faults, without_comments
 from .tags import PAUSE_SECONDS, TAG_LIKE, TAG_VALUES, TextGuard, canonical_tag, find_directions, find_markup
 
-PAUSES = ("[pause]", "[pause 1.5]")  # of our own: every model has them
+PAUSES = ("[pause]", "[pause 1.5]")  # handled by the engine, for any model
 _BEFORE, _THERE = "before the text it affects", "where it happens"
 
 
 @dataclass(frozen=True)
 class Hint:
-    """Problem with a part of a text, in the words of the warning that speech would give."""
+    """A problem of a part of a text, with the warning that `speak` would give."""
 
     start: int
     stop: int
@@ -27,7 +27,7 @@ class Hint:
 
 @dataclass(frozen=True)
 class TagGroup:
-    """Tags of a kind for a menu. place: where in a text they go; tags: (tag, why it does nothing here, or nothing)."""
+    """Tags of a kind for a menu. place: their place in a text. tags: (tag, reason why it has no effect, or "")."""
 
     name: str
     place: str
@@ -35,16 +35,16 @@ class TagGroup:
 
 
 class TextCheck:
-    """Hints on a text for one checkpoint.
+    """Checks texts for one checkpoint.
 
-    guard: of its tokenizer. has_tags: whether its family has control tags.
+    guard: that of its tokenizer. has_tags: True if its family has control tags.
     """
 
     def __init__(self, guard: TextGuard, card: ModelCard, has_tags: bool):
         self._guard, self._card, self._has_tags = guard, card, has_tags
 
     def groups(self) -> list[TagGroup]:
-        """The tags that its family has, and our pauses."""
+        """Return the tags of the checkpoint's family, and the engine's pauses."""
         found = [("pause", _THERE, PAUSES)]
         if self._has_tags:
             tags = {kind: tuple(f"<|{kind}:{value}|>" for value in values) for kind, values in TAG_VALUES.items()}
@@ -59,9 +59,9 @@ class TextCheck:
         return [TagGroup(name, place, tuple((tag, self._lacks(tag)) for tag in tags)) for name, place, tags in found]
 
     def hints(self, text: str, is_script: bool = False, directions: bool = True) -> list[Hint]:
-        """First places, in order, that would be left out or spoken otherwise than written.
+        """Return the first MAX_HINTS problems in order: text that would be dropped or read differently.
 
-        is_script: it may have comments. directions: sounds written as words, and markup, are read aloud.
+        is_script: the text may have comments. directions: also report markup, and sounds written as words.
         """
         text = without_comments(text) if is_script else text
         kinds = [self._guard.complaints(text), pause_faults(text), self._faults(text)]
@@ -71,7 +71,7 @@ class TextCheck:
         return [Hint(*one) for one in sorted(found)[:MAX_HINTS]]
 
     def _faults(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """(start, stop, why) of each known tag that does nothing here."""
+        """Yield (start, stop, reason) for each known tag without effect."""
         lacks = functools.cache(self._lacks)
         for match in TAG_LIKE.finditer(text):
             tag = canonical_tag(match[0]) or ""
@@ -82,11 +82,11 @@ class TextCheck:
         return self._guard.is_tag(tag) and (self._card.tags is None or tag in self._card.tags)
 
     def notes(self, text: str) -> tuple[str, ...]:
-        """Problems with the text as a whole: languages that the checkpoint does not speak."""
+        """Return warnings about the whole text: languages that the checkpoint does not speak."""
         return self._card.warnings(TAG_LIKE.sub(" ", text))
 
     def _lacks(self, spelled: str) -> str:
-        """Why a known tag does nothing here; empty where it works."""
+        """Return the reason why a known tag has no effect. Empty if it works."""
         tag = canonical_tag(spelled)
         if tag is None:
             return ""

@@ -1,7 +1,7 @@
-"""Which languages a text is in, as far as its letters and commonest words tell.
+"""Language detection by letters and common words. Reports nothing in doubt.
 
-Languages are BCP 47 codes. A script of few languages tells at once. A language in Latin letters is told by words that
-nearly every sentence has, and by letters that English lacks.
+Languages are BCP 47 codes. Some scripts identify a language at once. Languages in Latin script are identified by words
+found in nearly every sentence, and by letters that English lacks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
-# First word of a letter's Unicode name -> (what such text is called, languages that are written so).
+# First word of a letter's Unicode name -> (name of such text, languages in that script).
 _SCRIPTS = {
     "CJK": ("Chinese", "zh cmn yue ja ko"),
     "BOPOMOFO": ("Chinese", "zh cmn yue"),
@@ -43,11 +43,11 @@ _SCRIPTS = {
     "ETHIOPIC": ("Ethiopic", "am ti"),
 }
 _SYLLABIC = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL")
-_LEAST_LETTERS = 4  # of a script in a text of another one: fewer are a formula or a quoted letter
+_LEAST_LETTERS = 4  # minimum letters of a second script; fewer are a formula or a quoted letter
 _LEAST_SYLLABLES = 2
 
 _TONES = "ăâđêôơưạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ"
-# Language -> (its name, codes of it and its like, common words that English lacks or hardly uses, letters besides a-z).
+# Language -> (name, its and similar languages' codes, common words rare in English, letters besides a-z).
 _LATIN = {
     "en": (
         "English",
@@ -128,27 +128,27 @@ _LATIN = {
 _NAMES = {
     **{languages.split()[0]: name for name, languages in reversed(_SCRIPTS.values())},
     **{codes.split()[0]: name for name, codes, *_ in _LATIN.values()},
-    # Where a script or a group is called otherwise than the language that stands first in it.
+    # Names that differ from that of the script or group.
     **{"ru": "Russian", "uk": "Ukrainian", "hi": "Hindi", "am": "Amharic", "fa": "Persian", "yue": "Cantonese"},
     **{"da": "Danish", "no": "Norwegian", "nb": "Norwegian", "id": "Indonesian", "ms": "Malay", "sk": "Slovak"},
 }
 _COMMON = {language: frozenset(words.split()) for language, (_, _, words, _) in _LATIN.items()}
 _LETTERS = {language: frozenset(letters) for language, (*_, letters) in _LATIN.items()}
-# French and Italian join some of their words by an apostrophe, which stays with those.
+# French and Italian elide some words; the apostrophe belongs to the first.
 _WORD = re.compile(r"\b(?:[cdjlmns]|qu)'(?=\w)|[a-z\u00df-\u024f\u1e00-\u1eff]+")
-# Words looked at together, about: so a paragraph in another language is found in a long text.
+# Approximate words per window. Finds a paragraph in another language within a long text.
 _WINDOW = 40
-_SHARE = 0.25  # of a window's words that must tell
-_SHARE_SPELLED = 0.75  # the same where none of them is a common word: "cafés served crème brûlée"
+_SHARE = 0.25  # minimum share of telling words in a window
+_SHARE_SPELLED = 0.75  # the same without common words: "cafés served crème brûlée"
 
 
 def name_of(code: str) -> str:
-    """English name of a language; the code itself if it is not listed here."""
+    """Return a language's English name, or the code if unknown."""
     return _NAMES.get(_primary(code), code)
 
 
 def foreign(text: str, known: Iterable[str]) -> list[str]:
-    """Adjectives for text in none of the `known` languages: "Chinese", "Cyrillic"."""
+    """Return adjectives for text in none of the `known` languages: "Chinese", "Cyrillic"."""
     codes = {_primary(code) for code in known}
     text = unicodedata.normalize("NFC", text).lower().replace("\u2019", "'")
     found = [*_foreign_scripts(text, codes), *_foreign_latin(text, codes)]
@@ -165,7 +165,7 @@ def _foreign_scripts(text: str, known: set[str]) -> Iterable[str]:
     scripts: Counter = Counter()
     for character, count in letters.items():
         scripts[re.split("[ -]", unicodedata.name(character, ""), maxsplit=1)[0]] += count
-    if scripts["HIRAGANA"] + scripts["KATAKANA"]:  # then its Chinese characters are Japanese too
+    if scripts["HIRAGANA"] + scripts["KATAKANA"]:  # then CJK characters are Japanese
         scripts["HIRAGANA"] += scripts.pop("CJK", 0)
     for script, (name, languages) in _SCRIPTS.items():
         least = _LEAST_SYLLABLES if script in _SYLLABIC else _LEAST_LETTERS
@@ -177,9 +177,9 @@ def _foreign_scripts(text: str, known: set[str]) -> Iterable[str]:
 def _foreign_latin(text: str, known: set[str]) -> Iterable[str]:
     ours = [language for language, (_, codes, *_) in _LATIN.items() if known & set(codes.split())]
     words = _WORD.findall(text)
-    size = math.ceil(len(words) / max(1, round(len(words) / _WINDOW)))  # alike, for a rest of few words says little
+    size = math.ceil(len(words) / max(1, round(len(words) / _WINDOW)))  # equal windows; a short rest is unreliable
     for start in range(0, len(words), max(1, size)):
-        window = set(words[start : start + size])  # each word once: "la la la" is not French
+        window = set(words[start : start + size])  # count each word once: "la la la" is not French
         common = {language: len(window & _COMMON[language]) for language in _LATIN}
         spelled = {
             language: sum(not letters.isdisjoint(word) for word in window - _COMMON[language])

@@ -1,4 +1,4 @@
-"""Chunks of a request as sequences that fit the context, each with its speaker's voice."""
+"""Sequences for a request's chunks, each with its speaker's voice and within the context."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .plan import Chunk
 from .script import Script
 from .speakers import Speakers
 
-_LENGTH_MARGIN = 1.5  # context kept free for a chunk, as a multiple of its estimated length
-_REFERENCE_SECONDS = 10.0  # as much of a voice is enough; more would only take room in every other chunk's prompt
-_LEAST_SECONDS = 2.0  # however small the context: shorter chunks are not sentences
+_LENGTH_MARGIN = 1.5  # context reserved for a chunk, as a multiple of its estimated length
+_REFERENCE_SECONDS = 10.0  # enough for a voice; more would only lengthen every other prompt
+_LEAST_SECONDS = 2.0  # minimum, however small the context; shorter chunks are not sentences
 
 
 class Prompts(Protocol):
-    """Prompt factory, such as PromptBuilder."""
+    """Prompt builder, such as PromptBuilder."""
 
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
@@ -33,9 +33,9 @@ class Prompts(Protocol):
 
 
 class SequenceBuilder:
-    """Turns chunks into sequences of at most `context` positions. warnings: text that was left out.
+    """Builds sequences for chunks within `context` positions. warnings: those of the prompt builder.
 
-    codebooks: the delay takes so many positions more than there are frames. is_dialogue: see SpeechRequest.
+    codebooks: the delay pattern takes codebooks - 1 positions beside the frames. is_dialogue: see SpeechRequest.
     """
 
     def __init__(
@@ -53,10 +53,11 @@ class SequenceBuilder:
         self.warnings: list[str] = []
 
     def chunk_seconds(self, script: Script, speaker: str) -> tuple[float, float]:
-        """Chunks as long as asked for, or as much shorter as it takes to fit after their voice; 0 still never splits.
+        """Return the maximum seconds of chunks and of the first one.
 
-        And the first: without a voice it is the voice of the others, both must fit, and all wait for it. Of a dialogue
-        it is as long as others, for a turn is cut the same way wherever it stands.
+        Chunks are as long as configured, or shorter to fit the context beside their voice; 0 never splits. Without a
+        voice, the first chunk becomes the voice of the others, which wait for it and must fit beside it. In a dialogue
+        it is not shortened, so that a turn is split the same way at any place.
         """
         wanted, voice = self._params.chunk_seconds, self._speakers.given.get(speaker)
         first = _REFERENCE_SECONDS if voice is None and not self._is_dialogue else math.inf
@@ -64,21 +65,21 @@ class SequenceBuilder:
             return wanted, first
         overhead, tokens = self._builder.measure(script.text, voice, self._scene)
         seconds = max(1.0, estimate_seconds(script.text))
-        per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions a second of speech
+        per_second = FRAME_RATE * _LENGTH_MARGIN + tokens / seconds  # positions per second of speech
         fits = self._budget(overhead) / per_second
         if voice is None and (self._is_dialogue or seconds > min(wanted, fits)):
             fits /= 2
         return min(wanted, max(fits, _LEAST_SECONDS)), first
 
     def is_spoken(self, text: str) -> bool:
-        """True if the model has anything to say of a turn. Where it has not, `warnings` tells what was left out."""
+        """True if a turn has words for the model. Otherwise adds the reasons to `warnings`."""
         left_out: list[str] = []
         is_spoken = self._builder.is_spoken(text, left_out.append)
         self.warnings += () if is_spoken else left_out
         return is_spoken
 
     def build(self, chunk: Chunk) -> Sequence:
-        """The chunk's sequence. Raises HiggsError where less than a second of speech fits after it."""
+        """Build the chunk's sequence. Raises HiggsError if less than a second of speech fits after it."""
         params, voice = self._speakers.params_of(chunk), self._speakers.voices.get(chunk.speaker)
         sequence = self._builder.build(chunk.text, voice, self._scene, params=params, index=chunk.index)
         self.warnings += sequence.warnings
@@ -94,5 +95,5 @@ class SequenceBuilder:
         return sequence
 
     def _budget(self, positions: int) -> int:
-        """Frames that a prompt of so many positions leaves room for."""
+        """Return the frames that fit the context after a prompt of `positions`."""
         return self._context - positions - self._codebooks + 1

@@ -37,9 +37,9 @@ class Speakers:
         return replace(chunk.params, seed=(chunk.params.seed + zlib.crc32(chunk.speaker.encode())) % _SEEDS)
 
     def reference_places(self, chunks: Ordered[Chunk], spoken: Ordered[Sequence | None]) -> list[int]:
-        """The next chunk of every speaker that still needs a voice for what comes later.
+        """Return the next chunk of every speaker whose later chunks still need a voice.
 
-        That is its first one; where a pause or its turn's end makes that short, also the next.
+        This is its first chunk, and also the next if a pause or the turn's end makes that one short.
         """
         places: list[int] = []
         places_of: dict[str, list[int]] = {}
@@ -57,7 +57,7 @@ class Speakers:
         return places
 
     def refer(self, speaker: str, chunks: Ordered[Chunk], spoken: Ordered[Sequence | None]) -> None:
-        """Make a speaker's words so far its voice, with a transcript only if all of them are heard."""
+        """Make the speaker's voice from its speech so far, with a transcript only if that speech is complete."""
         own = [
             (chunk.text, sequence)
             for chunk, sequence in zip(chunks, spoken, strict=True)

@@ -1,7 +1,4 @@
-"""The control tags of Higgs TTS 3 as data, and the guard that lets no other command out of a user's text.
-
-Knows token names, but no tokenizer and no ids.
-"""
+"""Control tags of Higgs TTS 3 by name, and the guard that removes all other commands from user text."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..core.config import MAX_NESTING
 from ..core.errors import HiggsError, few, shown, shown_name
 
-# Every tag the model was trained on. Others are read aloud or spoil the speech.
+# All tags the model was trained on. Others are read aloud or spoil the speech.
 # fmt: off
 TAG_VALUES = {
     "emotion": (
@@ -30,10 +27,10 @@ TAG_VALUES = {
 # fmt: on
 TAGS = tuple(f"<|{category}:{value}|>" for category, values in TAG_VALUES.items() for value in values)
 
-# Middle of the ranges that the model's makers give.
+# Middle of the ranges in the model's documentation.
 PAUSE_SECONDS = {"<|prosody:pause|>": 0.55, "<|prosody:long_pause|>": 1.1}
 
-# Anything between <| and |>, and the short spelling <category:value>; a bar lost on one side is forgiven.
+# Anything between <| and |>, and the short form <category:value>. Tolerates a missing bar on one side.
 TAG_LIKE = re.compile(rf"<\|[^<>|\r\n]*\|>|<\|?(?:{'|'.join(TAG_VALUES)}):[^<>|\r\n]*\|?>")
 
 _KNOWN = frozenset(TAGS)
@@ -41,13 +38,13 @@ _BY_VALUE = {tag[2:-2].partition(":")[2]: tag for tag in TAGS}
 
 
 def canonical_tag(spelled: str) -> str | None:
-    """`<emotion:awe>` or `<|emotion:awe|>` -> `<|emotion:awe|>`; None for anything the model does not know."""
+    """Return `<|emotion:awe|>` for `<emotion:awe>` or `<|emotion:awe|>`. None for unknown tags."""
     tag = f"<|{spelled.strip('<|>')}|>"
     return tag if tag in _KNOWN else None
 
 
 def delivery_slot(spelled: str) -> str | None:
-    """Setting of a tag that governs the text after it: "emotion", "style", "speed", "pitch" or "expressive".
+    """Return the slot that a tag sets for the text after it: "emotion", "style", "speed", "pitch" or "expressive".
 
     None for effects and pauses, which happen once, and for unknown tags.
     """
@@ -61,7 +58,7 @@ def delivery_slot(spelled: str) -> str | None:
 
 
 def suggest(spelled: str) -> str:
-    """The rest of a warning about an unknown tag: the nearest known one, or all of its category, or nothing."""
+    """Return a suggestion for an unknown tag: the nearest known one, or all of its category, or ""."""
     category, _, value = spelled.strip("<|> ").casefold().rpartition(":")
     category, value = category.strip(), value.strip().replace(" ", "_")
     near = difflib.get_close_matches(value, _BY_VALUE, n=1, cutoff=0.7)
@@ -72,7 +69,7 @@ def suggest(spelled: str) -> str:
     return ""
 
 
-# How people and other packs write sounds and ways of speaking: the beginnings of words, and the tag that is meant.
+# Sounds and manners as people and other packs write them: word prefixes -> (tag, sound word).
 _WRITTEN = {
     "laugh|chuckl|giggl": ("<|sfx:laughter|>", "Haha"),
     "sigh": ("<|sfx:sigh|>", "Ahh"),
@@ -87,7 +84,7 @@ _WRITTEN = {
     "shout|yell": ("<|style:shouting|>", ""),
     "sings?\\b|singing": ("<|style:singing|>", ""),
 }
-# Ways of speaking in a speaker's parentheses, beside those: the beginnings of words.
+# Further manners in a speaker's parentheses: word prefixes -> tag.
 _MANNERS = {
     "angr|anger|furious": "<|emotion:anger|>",
     "sad": "<|emotion:sadness|>",
@@ -111,36 +108,36 @@ _MANNER = [
     (re.compile(words, re.IGNORECASE), tag)
     for words, tag in [*((words, tag) for words, (tag, _) in _WRITTEN.items()), *_MANNERS.items()]
 ]
-# What screenplays and transcripts have in the same place: off screen, continued, a time.
+# Other notes in the same place in screenplays and transcripts: off screen, continued, a time.
 _NO_MANNER = re.compile(r"[vo]\.? ?[osc]\.?|cont(?:['’]?d|inued|inuing)?\.?|off(?:[- ]?screen)?|[\d:.]+", re.IGNORECASE)
 _MARKUP = re.compile(r"</?[A-Za-z][A-Za-z0-9-]{0,19}(?:\s[^<>]{0,200})?/?>")
-_TOLD = 20  # commands of a text that are named as left out
+_TOLD = 20  # maximum commands named in warnings
 _DIRECTION = re.compile(
     rf"[\[(<*]\s*(?:{'|'.join(f'({words})' for words in _WRITTEN)})[\w ,]{{0,24}}[\])>*]", re.IGNORECASE
 )
 
 
 def is_spoken(text: str) -> bool:
-    """True if a text has anything to say: a letter, a digit or an effect. Other tags alone are silent."""
+    """True if a text has a letter, a digit or an effect. Other tags alone are silent."""
     effects = any((canonical_tag(match[0]) or "").startswith("<|sfx:") for match in TAG_LIKE.finditer(text))
     return effects or any(map(str.isalnum, TAG_LIKE.sub(" ", text)))
 
 
 def every_tag(tag: str) -> bool:
-    """Stands in for `knows_tag` if the model is unknown."""
+    """Default of `knows_tag` for an unknown model: always True."""
     return True
 
 
 def stage_directions(text: str, knows_tag: Callable[[str], bool] = every_tag) -> list[str]:
-    """A warning for each sound or way of speaking that is written as words, such as [laughs]: they are read aloud.
+    """Return warnings about sounds and manners written as words, such as [laughs], which are read aloud.
 
-    knows_tag: whether the model follows a control tag; others are not advised.
+    knows_tag: returns True if the model follows a control tag. Others are not suggested.
     """
     return list(few(warning for _, _, warning in find_directions(text, knows_tag)))
 
 
 def find_directions(text: str, knows_tag: Callable[[str], bool] = every_tag) -> Iterator[tuple[int, int, str]]:
-    """(start, stop, the warning of `stage_directions`) of each of them."""
+    """Yield (start, stop, warning) for each sound or manner of `stage_directions`."""
     meant = list(_WRITTEN.values())
     for match in _DIRECTION.finditer(text):
         tag, sound = meant[(match.lastindex or 1) - 1]
@@ -149,7 +146,7 @@ def find_directions(text: str, knows_tag: Callable[[str], bool] = every_tag) -> 
 
 
 def find_markup(text: str) -> Iterator[tuple[int, int, str]]:
-    """(start, stop, a warning) of each tag of SSML or HTML."""
+    """Yield (start, stop, warning) for each SSML or HTML tag."""
     for match in _MARKUP.finditer(text):
         if not _DIRECTION.fullmatch(match[0]):
             yield (
@@ -159,7 +156,7 @@ def find_markup(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def manner_tags(manner: str) -> dict[str, str]:
-    """How something is said, in a few words, as part -> control tag; empty where there is no tag for a part."""
+    """Return part -> control tag for a manner in a few words. The tag is empty if there is none."""
     parts = [part.strip() for part in re.split(r"[,;/+]|\band\b", manner)]
     meant = {part: part.lower().replace(" ", "_") for part in parts if part and not _NO_MANNER.fullmatch(part)}
     return {
@@ -168,15 +165,15 @@ def manner_tags(manner: str) -> dict[str, str]:
     }
 
 
-# A word, with its signs, that is followed by another one; and the end of a sentence inside it.
+# A word with its signs, followed by another one; and a sentence end inside it.
 _FIRST_WORD = re.compile(r"([^\s<]+)\s+(?=[^\s<])")
 _STOP = re.compile("[.!?\u2026\u3002\uff01\uff1f]")
 
 
 def after_first_word(cleaned: str) -> str:
-    """Clean text whose leading emotion stands after the first word, where there is another to come.
+    """Move leading emotion tags of clean text behind its first word, if another word follows.
 
-    As the very first token a strong one can win against the voice that is cloned.
+    As the first token, a strong emotion can override the cloned voice.
     """
     leading, emotions, at = "", "", 0
     while match := TAG_LIKE.match(cleaned, at):
@@ -194,26 +191,26 @@ def after_first_word(cleaned: str) -> str:
 
 
 def left_out(command: str) -> str:
-    """The warning about a token that only the engine itself may write."""
+    """Return the warning about a token that only the engine may write."""
     return f"{command} was left out: the model takes it as a command, not as text."
 
 
 class TextGuard:
-    """Takes every command but the checkpoint's own control tags out of text.
+    """Removes all commands from text except the checkpoint's control tags.
 
-    reserved: names of all added tokens. v2 has no tags. source: the tokenizer's file, for warnings.
+    reserved: names of all added tokens. without_tags: True for v2. source: the tokenizer's file, for warnings.
     """
 
     def __init__(self, reserved: Iterable[str], without_tags: bool, source: str):
         self._reserved, self._without_tags, self._source = frozenset(reserved), without_tags, source
         self._tags = frozenset() if without_tags else self._reserved & _KNOWN
-        # Longest first: of two names that begin alike the longer one is meant.
+        # Longest first, so that the longest name matches.
         names = [re.escape(name) for name in sorted(self._reserved, key=len, reverse=True)]
         self._suspect = re.compile(rf"({'|'.join([*names, TAG_LIKE.pattern])})([ \t]*)")
         self._tag = re.compile(rf"({'|'.join(map(re.escape, self._tags)) or '(?!)'})")
 
     def clean(self, text: str, warn: Callable[[str], None]) -> str:
-        """Text with known tags in their full spelling and nothing else that the model takes for a command; stripped."""
+        """Strip text, spell known tags in full, and remove everything else the model would take as a command."""
 
         left_out: dict[str, None] = {}  # ordered, each once
 
@@ -225,9 +222,9 @@ class TextGuard:
             before = match.string[max(0, match.start() - 1) : match.start()]
             return "" if not before or before.isspace() else blank
 
-        # Half of a surrogate pair cannot be encoded; it comes from text cut in the middle of an emoji.
+        # Drop lone surrogates, which come from text cut inside an emoji and cannot be encoded.
         text = text.encode("utf-8", "ignore").decode("utf-8")
-        # Leaving one out may join the ends of another, hence again until nothing changes.
+        # A removal may join the ends of another command, so repeat until nothing changes.
         for _ in range(MAX_NESTING):
             before, text = text, self._suspect.sub(judge, text)
             if text == before:
@@ -241,20 +238,20 @@ class TextGuard:
         return text.strip()
 
     def complaints(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """(start, stop, warning) of each command that `clean` leaves out of a text as it stands."""
+        """Yield (start, stop, warning) for each command that `clean` removes."""
         for match in self._suspect.finditer(text):
             if canonical_tag(match[1]) not in self._tags:
                 yield *match.span(1), self._complaint(match[1])
 
     def split(self, cleaned: str) -> list[str]:
-        """Clean text as text and tags by turns, so that "".join gives it back; empty pieces left out."""
+        """Split clean text into text and tags, whose join is the input. No piece is empty."""
         return [piece for piece in self._tag.split(cleaned) if piece]
 
     def is_tag(self, piece: str) -> bool:
         return piece in self._tags
 
     def speakable(self, cleaned: str) -> bool:
-        """True if clean text makes a sound: a letter, a digit or an effect, but not delivery, pauses and signs."""
+        """True if clean text has a letter, a digit or an effect. Delivery tags, pauses and signs alone are silent."""
         return any(
             piece not in PAUSE_SECONDS and delivery_slot(piece) is None
             if self.is_tag(piece)
@@ -263,7 +260,7 @@ class TextGuard:
         )
 
     def has_text(self, cleaned: str) -> bool:
-        """True if clean text holds more than tags and white space."""
+        """True if clean text has anything but tags and white space."""
         return any(piece.strip() and not self.is_tag(piece) for piece in self.split(cleaned))
 
     def _complaint(self, spelled: str) -> str:
