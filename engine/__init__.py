@@ -1,8 +1,8 @@
-"""The engine's door: `nodes/` imports from here and from nowhere deeper. The terminal also runs the tools."""
+"""Public API of the engine. `nodes/` imports from here only; the terminal also runs the tools."""
 
 import sys
 
-if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` loads all of this before __main__.py
+if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m engine` imports this before __main__.py
     from .interrupt import quit_at_once
 
     quit_at_once()

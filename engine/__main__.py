@@ -1,10 +1,10 @@
-"""`python -m engine` in the pack's folder, or `python FOLDER/engine` anywhere; all else is in terminal.py."""
+"""Entry point: `python -m engine` in the pack's folder, or `python FOLDER/engine` anywhere. See terminal.py."""
 
 import importlib.util
 import sys
 from pathlib import Path
 
-# Run as a folder, for the Python of Windows portable, which looks for modules in no folder but its own.
+# Run as a folder, for Windows portable, whose Python imports modules only from its own folder.
 if not __package__:
     here = Path(__file__).resolve().parent
     spec = importlib.util.spec_from_file_location(

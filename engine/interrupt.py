@@ -1,21 +1,21 @@
-"""Ctrl-C in the terminal's process while its modules load: the process ends at once, without a traceback."""
+"""Ctrl-C during import: ends the process at once, without a traceback."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-STOPPED = 130  # what shells take for a process that Ctrl-C ended
+STOPPED = 130  # exit status for SIGINT by shell convention
 
 
 def quit_at_once() -> None:
-    """From now on Ctrl-C ends the process. Raised as an exception it could be lost inside an import."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has it ignored
+    """Make Ctrl-C end the process. An exception could be swallowed inside an import."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # unless a shell ignores it
         signal.signal(signal.SIGINT, _quit)
 
 
 def raise_again() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, as usual."""
+    """Make Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _quit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

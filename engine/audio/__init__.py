@@ -1,1 +1,1 @@
-"""Sound after it was spoken: levels, loudness, joins."""
+"""Signal processing of speech: levels, loudness, tempo, resampling, joins."""

@@ -1,4 +1,4 @@
-"""Where speech is silent, and whether its level is sound. Levels are taken over hundredths of a second."""
+"""Silences and levels of speech, measured over hundredths of a second."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch.nn.functional as F
 from ..core.config import SAMPLE_RATE
 
 _STEP = SAMPLE_RATE // 100
-_NOTHING = 10 ** (-50 / 20)  # of full scale: nobody speaks so softly
-_BELOW_SPEECH = 10 ** (-35 / 20)  # of the speech: what a room makes
-_SPEECH = 0.9  # quantile of the levels that is taken for that of speech
-_BETWEEN = 0.1  # quantile that is taken for the level between words
+_NOTHING = 10 ** (-50 / 20)  # relative to full scale; below any speech
+_BELOW_SPEECH = 10 ** (-35 / 20)  # relative to the speech; room noise
+_SPEECH = 0.9  # quantile of levels taken as that of speech
+_BETWEEN = 0.1  # quantile of levels taken as that between words
 _FULL, _CLIPPED = 0.999, 0.01  # share of samples at full scale
-_EDGE = 5  # hundredths of a second that stay around what is heard: sounds begin and fade softly
+_EDGE = 5  # hundredths of a second kept around audible parts, for soft onsets and decays
 
 
 def longest_silence(wav: torch.Tensor) -> float:
-    """Seconds of the longest silence in speech [n], its end included."""
+    """Return the seconds of the longest silence in speech [n], including its end."""
     return max((stop - start for start, stop in silences(wav)), default=0) / SAMPLE_RATE
 
 
 def silences(wav: torch.Tensor) -> list[tuple[int, int]]:
-    """The samples of speech [n] from where to where it is silent, in order."""
+    """Return (start, stop) samples of the silences in speech [n], in order."""
     levels = _levels(wav)
     if not len(levels):
         return []
@@ -35,27 +35,27 @@ def silences(wav: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def is_near_silent(wav: torch.Tensor) -> bool:
-    """Tell whether speech [n] is almost silent."""
+    """True if speech [n] is almost silent."""
     levels = _levels(wav)
     return not len(levels) or float(levels.quantile(_SPEECH)) < _NOTHING
 
 
 def contrast(wav: torch.Tensor) -> float:
-    """Decibels from what is heard between words in wav [n] to the speech; little where music or noise lies below."""
+    """Return the level of speech above that between words in wav [n], in dB. Low with background music or noise."""
     levels = _levels(wav).clamp_min(_NOTHING)
     return 20 * math.log10(float(levels.quantile(_SPEECH) / levels.quantile(_BETWEEN))) if len(levels) else 0.0
 
 
 def is_clipped(wav: torch.Tensor) -> bool:
-    """Tell whether so much of speech [n] lies at full scale that it is heard."""
+    """True if speech [n] is audibly clipped."""
     if not len(wav):
         return False
-    low, high = wav.aminmax()  # a tenth of the time that counting takes, and nearly all speech stays below
+    low, high = wav.aminmax()  # ten times faster than counting, and nearly all speech stays below
     return float(max(-low, high)) >= _FULL and float((wav.abs() >= _FULL).float().mean()) > _CLIPPED
 
 
 def spoken_part(wav: torch.Tensor) -> tuple[int, int] | None:
-    """The samples of wav [n] from where to where something is heard, with a little around; None where nothing is."""
+    """Return (start, stop) samples of the audible part of wav [n], with a small margin. None if it is silent."""
     heard = (_levels(wav) >= _NOTHING).nonzero().flatten()
     if not len(heard):
         return None
@@ -64,5 +64,5 @@ def spoken_part(wav: torch.Tensor) -> tuple[int, int] | None:
 
 
 def _levels(wav: torch.Tensor) -> torch.Tensor:
-    """Root mean square of each whole hundredth of a second."""
+    """Return the RMS of each full hundredth of a second."""
     return wav[: len(wav) // _STEP * _STEP].view(-1, _STEP).square().mean(1).sqrt()

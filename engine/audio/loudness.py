@@ -1,4 +1,4 @@
-"""Integrated loudness as ITU-R BS.1770-4 defines it for one channel, and speech brought to one loudness."""
+"""Integrated loudness by ITU-R BS.1770-4 for one channel, and loudness normalisation of speech."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch.nn.functional as F
 
 from ..core.config import SAMPLE_RATE
 
-TARGET = -20.0  # LUFS: speech as loud as podcasts have it, less headroom for what is mixed in
-MOST_GAIN = 8.0  # dB up or down: a whisper stays one
+TARGET = -20.0  # LUFS; loudness of podcasts, less headroom for mixing
+MOST_GAIN = 8.0  # dB up or down; keeps a whisper a whisper
 _PEAK = 0.98
-_BLOCK, _HOP = 2 * SAMPLE_RATE // 5, SAMPLE_RATE // 10  # 400 ms, three quarters of it shared with the next
-_SILENT, _RELATIVE = -70.0, -10.0  # LUFS; LU below the mean of what is not silent
-_SPECTRUM = 1 << 14  # samples that are filtered at once: spectra that fit into a processor's cache, all of one response
-_TAIL = SAMPLE_RATE // 5  # of those, how many only let the filters swing in; e^-48 of what was before is left then
-_TOGETHER = 8  # spectra: memory that the allocator keeps; of all, it gives it back and takes it anew each time
+_BLOCK, _HOP = 2 * SAMPLE_RATE // 5, SAMPLE_RATE // 10  # 400 ms with 75 % overlap
+_SILENT, _RELATIVE = -70.0, -10.0  # absolute gate in LUFS; relative gate in LU
+_SPECTRUM = 1 << 14  # FFT size; spectra fit the CPU cache and share one response
+_TAIL = SAMPLE_RATE // 5  # samples of each FFT for the filters to settle; earlier input has decayed by e^-48 then
+_TOGETHER = 8  # FFTs per batch; few enough for the allocator to reuse the memory
 # The two filters of K-weighting: (frequency in Hz, Q, gain in dB).
 _SHELF, _HIGH_PASS = (1681.974450955533, 0.7071752369554196, 3.999843853973347), (38.13547087602444, 0.5003270373238773)
 
 
 def integrated_loudness(wav: torch.Tensor) -> float:
-    """LUFS of wav [n] at SAMPLE_RATE; -inf for silence. Of less than 400 ms, of the whole of it."""
+    """Return the LUFS of wav [n] at SAMPLE_RATE; -inf for silence. Audio under 400 ms counts as one block."""
     if not len(wav):
         return -math.inf
     blocks = _weighted(wav.float()).square()
@@ -47,7 +47,7 @@ def evening_gain(wav: torch.Tensor) -> float:
 
 
 def set_volume(wav: torch.Tensor, volume: float, even: bool) -> None:
-    """Makes speech [n] so many times as loud, in place; even: after it was brought to TARGET."""
+    """Scale speech [n] by `volume` in place. even: normalise to TARGET first."""
     gain = volume * (evening_gain(wav) if even else 1.0)
     if gain != 1.0:
         wav.mul_(gain).clamp_(-1.0, 1.0)
@@ -58,7 +58,7 @@ def _lufs(power: torch.Tensor) -> torch.Tensor:
 
 
 def _weighted(wav: torch.Tensor) -> torch.Tensor:
-    """K-weighted, by the filters' response to each frequency (overlap-save)."""
+    """Apply K-weighting by overlap-save FFT."""
     kept = _SPECTRUM - _TAIL
     parts = F.pad(wav, (_TAIL, -len(wav) % kept)).unfold(0, _SPECTRUM, kept)
     found = []

@@ -1,4 +1,4 @@
-"""16-bit samples: as bytes, as a WAV file, and as frames in place of codes where a server keeps the codec's codes."""
+"""16-bit PCM: as bytes, as a WAV file, and as frames in place of codes for servers, which return no codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 
-CODEC = "pcm16"  # as a voice of this kind names its codec
+CODEC = "pcm16"  # `Voice.codec` of such voices
 LOWEST, HIGHEST = -32768, 32767
 
 
@@ -37,16 +37,16 @@ def wav_bytes(wav: torch.Tensor) -> bytes:
 
 
 def is_sound(codes: torch.Tensor) -> bool:
-    """True if codes [T, K] are samples."""
+    """True if codes [T, K] are PCM frames."""
     return codes.shape[1] == FRAME_SAMPLES
 
 
 def to_frames(wav: torch.Tensor) -> torch.Tensor:
-    """wav [n] float32 in -1..1 -> int16 [T, FRAME_SAMPLES]; the last frame ends in silence."""
+    """Convert wav [n] float32 in -1..1 to int16 [T, FRAME_SAMPLES], padded with silence."""
     samples = to_int16(wav)
     return F.pad(samples, (0, -len(samples) % FRAME_SAMPLES)).view(-1, FRAME_SAMPLES)
 
 
 def to_wav(frames: torch.Tensor) -> torch.Tensor:
-    """Samples [n] float32 of frames made by `to_frames`."""
+    """Convert PCM frames [T, FRAME_SAMPLES] to [n] float32."""
     return frames.reshape(-1).float().div_(HIGHEST).clamp_(-1.0, 1.0)

@@ -1,8 +1,7 @@
-"""Resampling by a windowed sinc, as torchaudio.functional.resample does it by default.
+"""Windowed-sinc resampling, equal to the default of torchaudio.functional.resample.
 
-The published encoders heard clips resampled by torchaudio, and a clip's codes depend on the last bits of it. Held equal
-to torchaudio's values in tests. Algorithm: J. O. Smith, "Digital Audio Resampling", with a Hann window of six
-zero crossings.
+The published encoders used torchaudio, and a clip's codes depend on the last bits of its samples. Tests compare with
+torchaudio's values. Algorithm: J. O. Smith, "Digital Audio Resampling", with a Hann window of six zero crossings.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from ..core.config import MOST_SOUND_RATE, SAMPLE_RATE
 from ..core.errors import HiggsError
 
 ZERO_CROSSINGS = 6  # of the sinc on each side
-ROLLOFF = 0.99  # cutoff, as a share of the lower Nyquist frequency
-# Taps of the filter bank. More come from rates with no useful common divisor; the filters would take gigabytes.
+ROLLOFF = 0.99  # cutoff as a share of the lower Nyquist frequency
+# Maximum taps of the filter bank. Rates without a useful common divisor need more, and would take gigabytes.
 _MAX_TAPS = 20_000_000
 
 
 def check_rate(rate: int, what: str) -> None:
-    """Raises HiggsError, which names what it is of, for a rate that cannot be resampled in reasonable memory."""
+    """Raise HiggsError, naming `what`, if resampling the rate would take too much memory."""
     if not _is_usual(rate, SAMPLE_RATE):
         raise HiggsError(f"{what} has the unusual sample rate {rate}. Save it at 24000, 44100 or 48000 Hz first.")
 
@@ -32,9 +31,9 @@ def _is_usual(rate: int, to: int) -> bool:
 
 
 def resample(wav: torch.Tensor, rate: int, to: int) -> torch.Tensor:
-    """wav [..., S] float32 at `rate` Hz -> [..., ceil(S * to / rate)] at `to` Hz, on the same device.
+    """Resample wav [..., S] float32 from `rate` to `to` Hz: [..., ceil(S * to / rate)] on the same device.
 
-    Raises HiggsError for rates whose filters would take gigabytes.
+    Raises HiggsError if the filters would take gigabytes.
     """
     if rate == to:
         return wav
@@ -49,10 +48,10 @@ def resample(wav: torch.Tensor, rate: int, to: int) -> torch.Tensor:
 
 
 def _filters(rate: int, to: int, device: torch.device) -> tuple[torch.Tensor, int]:
-    """([to, 1, taps], samples of the input that a filter reaches to each side): filter i makes every i-th output."""
+    """Return (filters [to, 1, taps], input samples that a filter spans to each side). Filter i is output phase i."""
     cutoff = min(rate, to) * ROLLOFF
     width = math.ceil(ZERO_CROSSINGS * rate / cutoff)
-    # float32 throughout, as in torchaudio: its values are the goal, not better ones.
+    # float32 throughout, to match torchaudio's values.
     near = torch.arange(-width, width + rate, dtype=torch.float32, device=device)[None, None] / rate
     time = torch.arange(0, -to, -1, dtype=torch.float32, device=device)[:, None, None] / to + near
     time = (time * cutoff).clamp_(-ZERO_CROSSINGS, ZERO_CROSSINGS)

@@ -1,4 +1,4 @@
-"""Speech made faster at the same pitch, by FFmpeg's atempo filter through PyAV, which every ComfyUI has."""
+"""Tempo change at constant pitch, by FFmpeg's atempo filter through PyAV, which ComfyUI requires."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..core.optional import import_optional
 
 
 def check_tempo() -> None:
-    """Raises HiggsError where PyAV is missing."""
+    """Raise HiggsError if PyAV is missing."""
     import_optional("av.filter", "Graph")
 
 
 def with_tempo(wav: torch.Tensor, tempo: float) -> torch.Tensor:
-    """Speech [n] so many times as fast, 0.5 to 100 -> [round(n / tempo)]. Raises HiggsError where PyAV is missing."""
+    """Speed up speech [n] by `tempo`, 0.5 to 100, to [round(n / tempo)]. Raises HiggsError if PyAV is missing."""
     size = round(len(wav) / tempo)
     if tempo == 1.0 or not len(wav):
         return wav
@@ -35,7 +35,7 @@ def with_tempo(wav: torch.Tensor, tempo: float) -> torch.Tensor:
     while True:
         try:
             made.append(graph.pull().to_ndarray()[0])
-        except (EOFError, BlockingIOError):  # it has no more
+        except (EOFError, BlockingIOError):  # no more output
             break
     faster = torch.from_numpy(np.concatenate([*made, np.zeros(size, np.float32)]))
     return faster[:size].clone()

@@ -1,1 +1,1 @@
-"""Writing and reading files: whole or not at all, in any encoding, under a lock."""
+"""File access: atomic writes, bounded reads, encodings, locks and headers."""

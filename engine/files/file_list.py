@@ -1,4 +1,4 @@
-"""List of the files made in a folder, each with the fingerprint of its sources."""
+"""Manifest of generated files in a folder, with fingerprints of their inputs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from ..core.errors import HiggsError
 from .whole_file import UNFINISHED, lock, write_whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LITTLE = 100e6  # bytes of free space
+_LITTLE = 100e6  # bytes; less free space is reported
 
 
 class FileList:
-    """file -> (fingerprint of what it was made of, bytes). `damage` says what is wrong with a list that cannot be read,
-    which then counts as absent. kind: what the list says it is, so that another program's file is not taken for one.
+    """Manifest: file -> (fingerprint of its input, bytes).
+
+    kind: value of "format", which tells it from other programs' files. damage: the error of an unreadable manifest,
+    which then counts as missing.
     """
 
     def __init__(self, folder: Path, name: str, kind: str):
@@ -34,26 +36,26 @@ class FileList:
             self.damage = f"{name} in {folder} cannot be read ({error}), so all files were made again."
 
     def has(self, file: str, fingerprint: str) -> bool:
-        """True if the file is there as it was written, made of just that."""
+        """True if the file exists with its recorded size and was made from this input."""
         known, size = self.listed.get(file, ("", -1))
         path = self.folder / file
         return known == fingerprint and path.is_file() and path.stat().st_size == size
 
     def forget(self, files: Iterable[str]) -> None:
-        """Takes files off the list before they are written anew: where that stops in between, they are made again."""
+        """Remove files from the manifest before they are rewritten, so that an interrupted run makes them again."""
         files = set(files)
         if self.listed.keys() & files:
             self.listed = {file: entry for file, entry in self.listed.items() if file not in files}
             self.write()
 
     def write(self) -> None:
-        """Writes the list. Raises HiggsError where that cannot be done."""
+        """Write the manifest. Raises HiggsError if that fails."""
         entries = {file: {"fingerprint": known, "bytes": size} for file, (known, size) in sorted(self.listed.items())}
         text = json.dumps({"format": self._kind, "files": entries}, indent=1, ensure_ascii=False)
         write_file(self.folder / self.name, text.encode())
 
     def _read(self) -> dict[str, tuple[str, int]]:
-        """Raises ValueError for what is no such list."""
+        """Read the manifest. Raises ValueError if it is not valid."""
         held = json.loads((self.folder / self.name).read_text(encoding="utf-8"))
         if not isinstance(held, dict) or held.get("format") != self._kind or not isinstance(held.get("files"), dict):
             raise ValueError("it was not written by this pack")
@@ -67,14 +69,14 @@ class FileList:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all. Raises HiggsError."""
+    """Write a file atomically. Raises HiggsError if that fails."""
     with write_errors(path):
         write_whole(path, data)
 
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Raise OSErrors as a HiggsError that names the file or folder, and the free space where there is little."""
+    """Convert OSErrors to a HiggsError that names the file or folder, and the free space if it is low."""
     try:
         yield
     except OSError as error:
@@ -88,9 +90,9 @@ def write_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def sole_writer(folder: Path, file: str) -> Iterator[None]:
-    """Hold a folder for one run, by a lock on a file below it; what killed runs left in both places is removed.
+    """Lock a folder for one run by a file below it, and remove partial files of killed runs.
 
-    Raises HiggsError if another run holds the folder.
+    Raises HiggsError if another run holds the lock.
     """
     with contextlib.ExitStack() as stack:
         with write_errors(folder):
@@ -104,9 +106,9 @@ def sole_writer(folder: Path, file: str) -> Iterator[None]:
 
 
 def _free(path: Path) -> float:
-    """Bytes that are free on a path's disk."""
+    """Return the free bytes on a path's disk."""
     place = next((folder for folder in path.absolute().parents if folder.is_dir()), path)
     try:
         return shutil.disk_usage(place).free
-    except OSError:  # the disk has gone
+    except OSError:  # the disk is gone
         return math.inf

@@ -1,7 +1,7 @@
-"""Header of a GGUF file: settings, tensors and their offsets. Reads no tensor.
+"""Reader of GGUF headers: settings, and tensors with their offsets.
 
-As ggml's docs/gguf.md has it, versions 2 and 3. The gguf package's reader makes an object of every number in an array,
-and audio.cpp keeps tokenizer.json as an array of 11 million bytes: one million took that reader a minute and 0.8 GB.
+Follows ggml's docs/gguf.md, versions 2 and 3. The gguf package's reader makes an object of every number in an array,
+and audio.cpp stores tokenizer.json as an array of 11 million bytes. That reader takes a minute and 0.8 GB per million.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..core.errors import HiggsError, shown_name
 SUFFIX = ".gguf"
 _ALIGNMENT = "general.alignment"
 _STRING, _ARRAY = 8, 9
-# Type of a value -> struct's letter.
+# Value type -> struct format character.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _WHOLE = "BbHhIiQq"
 _REMEDY = "Download it again."
@@ -28,7 +28,7 @@ _REMEDY = "Download it again."
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor: shape [out, in] as torch has it, ggml's number of its type, and where its bytes begin."""
+    """A tensor: shape [out, in] in torch's order, ggml type number, and byte offset in the file."""
 
     shape: tuple[int, ...]
     type: int
@@ -37,7 +37,7 @@ class GgufTensor:
 
 @dataclass
 class GgufHeader:
-    """Names -> values and tensors of a file; a long array of numbers is (offset, count, struct's letter)."""
+    """Values and tensors of a file by name. Arrays of numbers are (offset, count, struct format character)."""
 
     path: Path
     values: dict[str, object] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class GgufHeader:
     tensors: dict[str, GgufTensor] = field(default_factory=dict)
 
     def array(self, name: str) -> list[int]:
-        """The whole numbers of an array, none negative; empty where there is none of that name."""
+        """Return an array of non-negative integers. Empty if there is none of that name."""
         if name not in self.arrays:
             return []
         offset, count, letter = self.arrays[name]
@@ -60,7 +60,7 @@ class GgufHeader:
         return HiggsError(f"{self.path}: its entry for {shown_name(name)} is damaged. {_REMEDY}")
 
     def embedded(self, name: str) -> bytes | None:
-        """A file that audio.cpp has put into this one; None where it has not."""
+        """Return a file that audio.cpp embedded in this one. None if there is none of that name."""
         names = self.values.get("audiocpp.embedded_files.names")
         if not isinstance(names, list) or name not in names:
             return None
@@ -83,12 +83,12 @@ class GgufHeader:
 
 
 def is_gguf(path: Path) -> bool:
-    """True if `path` is named like a GGUF file."""
+    """True if `path` is a file with the GGUF suffix."""
     return path.suffix.lower() == SUFFIX and path.is_file()
 
 
 def read_gguf(path: Path) -> GgufHeader:
-    """The header of a GGUF file. Raises HiggsError for one that is damaged or not what its name says."""
+    """Read the header of a GGUF file. Raises HiggsError if it is damaged or not a GGUF file."""
     try:
         state = path.stat()
         return _read(path, state.st_size, state.st_mtime_ns)
@@ -121,7 +121,7 @@ def _read(path: Path, size: int, _time: int) -> GgufHeader:
 
 
 def _name(header: GgufHeader, placed: list[tuple[str, tuple[int, ...], int, int]], start: int) -> None:
-    """Tensors under the names and in the shapes that audio.cpp keeps beside ggml's, which are short and lose ones."""
+    """Add tensors under audio.cpp's names and shapes. ggml's names are shortened, and its shapes drop ones."""
     names = header.values.get("audiocpp.tensor_names")
     names = names if isinstance(names, list) and len(names) == len(placed) else [name for name, *_ in placed]
     ranks, sizes = header.array("audiocpp.tensor_ranks"), header.array("audiocpp.tensor_shapes")
@@ -140,11 +140,11 @@ def _name(header: GgufHeader, placed: list[tuple[str, tuple[int, ...], int, int]
 
 
 class _HeaderReader:
-    """Values in the order in which they stand; a length beyond the end of the file is damage."""
+    """Reads values in file order. Raises HiggsError if a length exceeds the file."""
 
     def __init__(self, file: BinaryIO, path: Path, size: int):
         self._file, self._path, self._size = file, path, size
-        self._bytes, self._items = MOST_GGUF_BYTES, MOST_GGUF_ITEMS  # that may still come
+        self._bytes, self._items = MOST_GGUF_BYTES, MOST_GGUF_ITEMS  # remaining budget
 
     def damaged(self) -> HiggsError:
         return HiggsError(f"The header of {self._path} is damaged or cut short. {_REMEDY}")
@@ -157,7 +157,7 @@ class _HeaderReader:
         return data
 
     def count(self) -> int:
-        """Number of entries follow."""
+        """Read the number of entries that follow."""
         count = self.number("Q")
         self._items -= count
         if self._items < 0:
@@ -197,7 +197,7 @@ class _HeaderReader:
             raise self.damaged()
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """(name, shape as torch has it, type, offset from the end of the header)."""
+        """Return (name, shape in torch's order, type, offset from the end of the header)."""
         name, rank = self.string(), self.number("I")
         if rank > MOST_DIMENSIONS:
             raise self.damaged()

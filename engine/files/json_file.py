@@ -1,4 +1,4 @@
-"""Text, JSON and numbers of a checkpoint as downloads, editors and strangers leave them."""
+"""Defensive reading of a checkpoint's text, JSON and numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .gguf_header import is_gguf, read_gguf
 from .whole_file import read_whole
 
 FETCH = "git lfs pull"
-_POINTER = b"version https://git-lfs.github.com/spec/"  # what git writes in place of a file that Git LFS keeps
+_POINTER = b"version https://git-lfs.github.com/spec/"  # beginning of a Git LFS pointer
 
 
 def refuse_pointer(path: Path, beginning: bytes) -> None:
-    """Raises HiggsError for a file that begins as Git LFS pointers do, naming the command that fetches the real one."""
+    """Raise HiggsError if a file is a Git LFS pointer, with the command that fetches the file."""
     if beginning.startswith(_POINTER):
         raise HiggsError(
             f"{path} is a Git LFS pointer, not the file itself. Run '{FETCH}' in {path.parent}, "
@@ -24,10 +24,10 @@ def refuse_pointer(path: Path, beginning: bytes) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text in `path`, without the byte order mark that Windows editors put in front of it.
+    """Return the text in `path`, without a byte order mark.
 
-    A file inside a GGUF file is read by that file's path as if it were a folder. Raises HiggsError where the file is
-    missing or too large, is a Git LFS pointer, or is not UTF-8.
+    A GGUF file counts as a folder of its embedded files. Raises HiggsError if the file is missing, too large, a Git LFS
+    pointer or not UTF-8.
     """
     try:
         inside = read_gguf(path.parent).embedded(path.name) if is_gguf(path.parent) else None
@@ -42,10 +42,10 @@ def read_text(path: Path) -> str:
 
 
 def parse_object(source: Path | str, text: str | bytes) -> dict:
-    """The JSON object that `text`, read from `source`, spells. Raises HiggsError where it is not one."""
+    """Parse `text`, read from `source`, as a JSON object. Raises HiggsError if it is not one."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits, brackets 2,000 deep
+    except (ValueError, RecursionError) as error:  # such as a number of 5,000 digits, or brackets 2,000 deep
         raise HiggsError(f"{source} is not valid JSON ({error}). Download it again.") from error
     if not isinstance(value, dict):
         raise HiggsError(f"{source} does not hold a JSON object. Download it again.")
@@ -53,19 +53,19 @@ def parse_object(source: Path | str, text: str | bytes) -> dict:
 
 
 def read_json(path: Path) -> dict:
-    """The object in `path`. Raises HiggsError where the file is missing or does not hold a JSON object."""
+    """Read the JSON object in `path`. Raises HiggsError if the file is missing or holds no JSON object."""
     return parse_object(path, read_text(path))
 
 
 def number(value: object, what: str, low: float, high: float) -> float:
-    """A number that a file holds. Raises HiggsError, which calls it `what`, outside low..high and for all else."""
+    """Check a number from a file. Raises HiggsError, naming `what`, if it is not a number in low..high."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise HiggsError(f"{what} is {shown(value)}, not a number from {low:g} to {high:g}. Download the file again.")
     return float(value)
 
 
 def whole(value: object, what: str, low: int, high: int) -> int:
-    """As `number`, of a whole one, which may be spelled 8.0."""
+    """Check an integer like `number`. Accepts 8.0."""
     found = number(value, what, low, high)
     if not found.is_integer():
         raise HiggsError(f"{what} is {shown(value)}, not a whole number. Download the file again.")

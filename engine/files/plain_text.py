@@ -1,4 +1,4 @@
-"""Text files in whatever encoding an editor saved."""
+"""Text files in any encoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ..core.config import MOST_TEXT_BYTES
 from .whole_file import read_whole
 
-# Python's name of a declared encoding -> the wider one that writers mean by it, as browsers read it.
+# Declared encoding by Python's name -> superset that browsers use instead.
 _WIDER = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -19,23 +19,23 @@ _WIDER = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
 }
-# Encodings of Python's that are none of text files: some make half letters, one takes hours.
+# Python encodings unsuitable for text files: some produce lone surrogates, one takes hours.
 _NO_TEXT = ("charmap", "idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
 _LONG_REFERENCE = re.compile(r"&#(?:[0-9]{12,}|[xX][0-9a-fA-F]{12,});?")  # html.unescape raises ValueError for some
 
 
 def unescape(text: str) -> str:
-    """Text with its character references, such as &amp; and &#65;, as characters."""
+    """Replace character references, such as &amp; and &#65;, by characters."""
     return html.unescape(_LONG_REFERENCE.sub("\ufffd", text))
 
 
 def decode_text(data: bytes, declared: str = "") -> str:
-    """UTF-8, UTF-16 as Windows writes it, what the file declares, or else Windows' old Western code page."""
+    """Decode UTF-8, UTF-16 with a byte order mark, the declared encoding, or else Windows-1252."""
     return _decoded(data, declared)[0]
 
 
 def doubts(data: bytes, name: str, declared: str = "") -> tuple[str, ...]:
-    """A warning where `decode_text` had to guess, which letters beyond A to Z tell."""
+    """Return a warning if `decode_text` had to guess."""
     if _decoded(data, declared)[1]:
         return (f"{name} is not UTF-8 and was read as Windows-1252. If letters are wrong, save it as UTF-8.",)
     return ()
@@ -48,7 +48,7 @@ def read_plain_text(path: Path, most: int = MOST_TEXT_BYTES) -> tuple[str, tuple
 
 
 def _decoded(data: bytes, declared: str) -> tuple[str, bool]:
-    """(text, whether its encoding is a guess)."""
+    """Return (text, True if the encoding is a guess)."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="replace"), False
     try:
@@ -57,8 +57,10 @@ def _decoded(data: bytes, declared: str) -> tuple[str, bool]:
         pass
     try:
         encoding = codecs.lookup(declared).name
-        if not encoding.startswith("utf") and encoding.replace("_", "-") not in _NO_TEXT:  # it is no UTF
+        if (
+            not encoding.startswith("utf") and encoding.replace("_", "-") not in _NO_TEXT
+        ):  # UTF-8 failed and UTF-16 has a mark
             return data.decode(_WIDER.get(encoding, encoding), errors="replace"), False
-    except (LookupError, UnicodeError):  # nobody knows it, or it is not an encoding of text
+    except (LookupError, UnicodeError):  # unknown, or not a text encoding
         pass
     return data.decode("cp1252", errors="replace"), True

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read whole up to a limit; a lock on the folder they are in."""
+"""Atomic writes, bounded reads, and file locks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-UNFINISHED = f".{'?' * 32}.part"  # files that killed runs leave, as a glob
-_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # what a lock that another run holds raises
+UNFINISHED = f".{'?' * 32}.part"  # glob for partial files of killed runs
+_HELD = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)  # errors if another process holds the lock
 
 
 def read_whole(path: Path, most: int) -> bytes:
-    """The bytes of a file. Raises OSError for one of more than `most` bytes, and for a pipe, a device and a folder."""
+    """Return the bytes of a file. Raises OSError if it exceeds `most` bytes, or is a pipe, device or folder."""
     try:
         state = path.stat()
-    except ValueError as error:  # a zero byte in its name
+    except ValueError as error:  # NUL in the name
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
     if not stat.S_ISREG(state.st_mode):
         raise OSError(errno.EINVAL, "it is not a file")
@@ -37,21 +37,21 @@ def read_whole(path: Path, most: int) -> bytes:
 
 
 def file_stamp(path: Path | None) -> list[int]:
-    """[bytes, time of the last change in ns] of a file; empty if there is none. Differs once it is written again."""
+    """Return [bytes, modification time in ns] of a file, to detect changes. Empty if there is none."""
     return [path.stat().st_size, path.stat().st_mtime_ns] if path and path.is_file() else []
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file, and the folders above it; one that is there is replaced in one step. Raises OSError."""
+    """Write a file and its parent folders, replacing an existing file atomically. Raises OSError."""
     with replacing(path) as partial:
         partial.write_bytes(data)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file to be written and closed inside; it becomes `path` in one step, or is removed after an error.
+    """Yield a partial file to write and close. It replaces `path` atomically, or is removed after an error.
 
-    It stands beside the target, so that the rename stays on one disk. No other writer has its name. Raises OSError.
+    It is beside the target, so that the rename stays on one disk, and has a unique name. Raises OSError.
     """
     partial = path.with_name(f".{uuid.uuid4().hex}.part")
     try:
@@ -65,9 +65,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[bool]:
-    """Lock a file, made if need be; false if another run holds it. The lock dies with its process.
+    """Lock a file, created if missing. Yields False if another run holds it. The lock ends with its process.
 
-    True also where there are no locks, as on some network drives. Raises OSError.
+    Also yields True on file systems without locks, such as some network drives. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:

@@ -1,1 +1,1 @@
-"""Answers without speaking: length of a text, a voice's sound, the words of a clip."""
+"""Previews without loading a talker: text checks, a voice's audio, a clip's transcript."""

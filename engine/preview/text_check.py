@@ -1,4 +1,4 @@
-"""Hints on a text that is being written, from a checkpoint's small files. Opens no weights."""
+"""Live text checks for a checkpoint, from its small files alone. Loads no weights."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..talker import FAMILIES
 
 
 def text_check(folder: Path | str) -> TextCheck:
-    """Of the checkpoint in a folder. Raises HiggsError as opening it would."""
+    """Return the text check of the checkpoint in a folder. Raises HiggsError as opening it would."""
     checkpoint = inspect(folder)
     vocabulary = Vocabulary(checkpoint.tokenizer, checkpoint.config)
     return TextCheck(vocabulary.guard, read_card(checkpoint.folder), vocabulary.family.has_tags)
 
 
 def text_check_before(label: str = "") -> TextCheck:
-    """Of a checkpoint that is to be downloaded, by its name in DOWNLOADS; of another one, with every tag there is."""
+    """Return the text check of a checkpoint not downloaded yet, by name in DOWNLOADS. Others allow all tags."""
     has_tags = label not in DOWNLOADS or FAMILIES[DOWNLOADS[label].family].has_tags
     return TextCheck(TextGuard(TAGS, not has_tags, "the tokenizer"), ModelCard(), has_tags)

@@ -1,4 +1,4 @@
-"""Transcription of a clip by Whisper through transformers. Nothing stays on a device between calls."""
+"""Transcription of clips with Whisper through transformers. Frees device memory after each call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHISPERS = {
 
 
 def find_whispers(roots: Iterable[Path]) -> dict[str, Path]:
-    """Name -> folder of each Whisper, in transformers' layout, that lies directly in one of these folders."""
+    """Return name -> folder of the Whisper models, in transformers' layout, directly below these folders."""
     found: dict[str, Path] = {}
     for folder in (path for root in roots if root.is_dir() for path in sorted(root.iterdir())):
         if _is_whisper(folder):
@@ -39,9 +39,9 @@ def find_whispers(roots: Iterable[Path]) -> dict[str, Path]:
 
 
 def download_whisper(name: str, root: Path, on_progress: Callable[[float, str], None] | None = None) -> Path:
-    """Fetch `WHISPERS[name]` into a folder of its own under `root`, unless it is there -> the folder.
+    """Download `WHISPERS[name]` to its own folder under `root` if missing, and return the folder.
 
-    Raises HiggsError where it cannot be fetched.
+    Raises HiggsError if the download fails.
     """
     if (folder := find_whispers([root]).get(name)) is None:
         folder = root / name
@@ -50,21 +50,21 @@ def download_whisper(name: str, root: Path, on_progress: Callable[[float, str], 
 
 
 def size_of(folder: Path) -> int:
-    """Bytes that its weights take on a GPU, at most; on a CPU they are fp32."""
+    """Return an upper bound for the bytes of its weights on a GPU. On a CPU they are fp32."""
     return (folder / _WEIGHTS).stat().st_size
 
 
 @torch.inference_mode()
 def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) -> str:
-    """Return the words of a clip [C, S] or [S] of 1 to 30 seconds, in the language that Whisper hears.
+    """Transcribe a clip [C, S] or [S] of 1 to 30 seconds, in the language Whisper detects.
 
-    Raises HiggsError for another clip, and for a folder that holds no whole Whisper.
+    Raises HiggsError if the clip is unsuitable, or the folder holds no complete Whisper.
     """
     check_clip(wav, sample_rate)
     heard = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, _HEARS)
     kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
     classes = [import_optional("transformers", kind) for kind in kinds]
-    # Where nothing is said, transformers 4 makes fp32 of all weights and transformers 5 takes them as they are.
+    # By default, transformers 4 converts weights to fp32, and transformers 5 keeps their dtype.
     dtype = torch.float32 if device.type == "cpu" else "auto"
     try:
         extractor, tokenizer = (kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2])
@@ -87,5 +87,5 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
 def _is_whisper(folder: Path) -> bool:
     try:
         return (folder / _WEIGHTS).is_file() and read_json(folder / CONFIG).get("model_type") == "whisper"
-    except (HiggsError, OSError):  # another model's folder, or one that may not be read
+    except (HiggsError, OSError):  # not a model's folder, or unreadable
         return False

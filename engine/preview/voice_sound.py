@@ -1,4 +1,4 @@
-"""A voice's codes as sound, on the CPU."""
+"""Audio of a voice, decoded from its codes on the CPU."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..voice.voice import Voice
 
 
 def codec_of(folder: Path | str) -> str:
-    """The name of a checkpoint's codec, as voices carry it. Reads headers only."""
+    """Return the name of a checkpoint's codec, as stored in voices. Reads headers only."""
     return inspect(folder).codec.config.name
 
 
 @torch.inference_mode()
 def voice_sound(voice: Voice, folder: Path | str) -> torch.Tensor:
-    """The clip [n] float32, 24 kHz, that a voice was made from, as the codec of a checkpoint's folder gives it back.
+    """Decode a voice's clip with the codec of a checkpoint's folder: [n] float32, 24 kHz.
 
-    The decoder is on the CPU for this call only. Raises HiggsError for a voice of another codec.
+    The decoder is in CPU memory for this call only. Raises HiggsError if the voice is of another codec.
     """
     codec = inspect(folder).codec
     if voice.codec not in ("", codec.config.name):

@@ -1,1 +1,1 @@
-"""A voice, its file, and the clip it is made from."""
+"""Voices, their files, and reference clips."""

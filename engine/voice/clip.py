@@ -1,4 +1,4 @@
-"""A reference clip on its way to the codec: read, checked, mono at 24 kHz."""
+"""Reference clips: reading, checks, and conversion to 24 kHz mono."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..core.errors import HiggsError
 from ..core.optional import import_optional
 from ..files.plain_text import read_plain_text
 
-Wave = torch.Tensor | np.ndarray  # of a clip: [S] or [C, S]
+Wave = torch.Tensor | np.ndarray  # clip [S] or [C, S]
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
-_TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip; the first that is there counts
+_TRANSCRIPTS = (".reference.txt", ".txt")  # beside a clip, in order of precedence
 BUILT_IN_CLIPS = Path(__file__).parent / "built_in"  # each with its transcript in a .txt file
 MIN_CLIP_SECONDS = 1.0
-MAX_CLIP_SECONDS = 30.0  # longer references make cloning unstable, and each second takes 25 positions of the context
+MAX_CLIP_SECONDS = 30.0  # longer clips make cloning unstable; each second takes 25 context positions
 SILENCE_PEAK = 1e-4
 
 
@@ -40,10 +40,9 @@ def _mono(wav: Wave) -> torch.Tensor:
 
 
 def read_clip(path: str | os.PathLike, most: float = MAX_CLIP_SECONDS) -> tuple[np.ndarray, int]:
-    """(wav [C, S] float32, Hz) of a sound file.
+    """Read an audio file as (wav [C, S] float32, Hz).
 
-    Raises HiggsError when there is none, when it cannot be read or used, and when its head tells of more than `most`
-    seconds.
+    Raises HiggsError if it is missing, unreadable or unusable, or longer than `most` seconds by its header.
     """
     with _file_at(path) as file:
         return _samples(file, str(path), most), file.samplerate
@@ -52,25 +51,25 @@ def read_clip(path: str | os.PathLike, most: float = MAX_CLIP_SECONDS) -> tuple[
 def decode_clip(
     data: bytes, most: float = MAX_CLIP_SECONDS, what: str = "The reference clip"
 ) -> tuple[torch.Tensor, int]:
-    """As `read_clip`, of a sound file's bytes -> (wav [C, S] float32, Hz). Raises RuntimeError for what is none."""
+    """Decode the bytes of an audio file, like `read_clip`. Raises RuntimeError if they are not audio."""
     with _opened(_Bytes(data)) as file:
         return torch.from_numpy(_samples(file, what, most)), file.samplerate
 
 
 class _Bytes(io.BytesIO):
-    """A file in memory; where damage has it seek before its beginning, soundfile would print a traceback."""
+    """A file in memory that clamps seeks before its beginning, for which soundfile would print a traceback."""
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         return super().seek(max(0, offset) if whence == os.SEEK_SET else offset, whence)
 
 
 def _opened(file: str | os.PathLike | BinaryIO) -> Any:
-    return import_optional("soundfile", "SoundFile")(file)  # here, so that without it the rest of the pack works
+    return import_optional("soundfile", "SoundFile")(file)  # imported lazily, so the pack works without it
 
 
 @contextmanager
 def _file_at(path: str | os.PathLike) -> Iterator[Any]:
-    """An open sound file. Raises HiggsError for what is none, also while it is read."""
+    """Open an audio file. Raises HiggsError if it is not audio, also while it is read."""
     if not Path(path).is_file():
         raise HiggsError(f"There is no audio file at {path}.")
     try:
@@ -81,7 +80,7 @@ def _file_at(path: str | os.PathLike) -> Iterator[Any]:
 
 
 def _samples(file: Any, what: str, most: float) -> np.ndarray:
-    """All of an open sound file, [C, S]; what its head says of it is checked before anything is read."""
+    """Read an open audio file as [C, S], after checking its header."""
     check_rate(file.samplerate, what)
     if file.channels > MOST_CHANNELS:
         raise HiggsError(f"{what} has {file.channels} channels. Save it with one or two.")
@@ -97,9 +96,9 @@ def _too_long(what: str, seconds: float, most: float = MAX_CLIP_SECONDS) -> Higg
 
 
 def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
-    """The part of a recording [C, S] or [S] that is a reference clip; what reaches beyond its end is not there.
+    """Return part of a recording [C, S] or [S], clamped to its end.
 
-    Raises HiggsError for a part that starts past the end.
+    Raises HiggsError if the part starts past the end.
     """
     begin, size = round(part.start * sample_rate), wav.shape[-1]
     if begin and begin >= size:
@@ -110,16 +109,13 @@ def cut_clip(wav: Wave, sample_rate: int, part: ClipParams) -> Wave:
 
 
 def clip_seconds(path: str | os.PathLike) -> float:
-    """Length of a sound file, by its head. Raises HiggsError when it cannot be read."""
+    """Return the seconds of an audio file from its header. Raises HiggsError if it cannot be read."""
     with _file_at(path) as file:
         return file.frames / max(1, file.samplerate)
 
 
 def check_clip(wav: Wave, sample_rate: int) -> None:
-    """Raises HiggsError when a reference clip cannot give a voice; says what it holds and what to do.
-
-    sample_rate: Hz.
-    """
+    """Raise HiggsError if a clip cannot become a voice, with the reason and remedy. sample_rate: Hz."""
     if sample_rate <= 0:
         raise HiggsError(f"The reference clip has a sample rate of {sample_rate}. Load the audio file again.")
     mono = _mono(wav)
@@ -131,7 +127,7 @@ def check_clip(wav: Wave, sample_rate: int) -> None:
             f"The reference clip has {bad} samples that are not numbers (NaN or infinite). Check the node that made "
             "it, or load the audio file again."
         )
-    seconds = mono.numel() / sample_rate  # told rounded away from the limit, else 30.02 would read as 30.0
+    seconds = mono.numel() / sample_rate  # messages round away from the limit, else 30.02 would read as 30.0
     if seconds < MIN_CLIP_SECONDS:
         raise HiggsError(
             f"The reference clip is {math.floor(seconds * 100) / 100:.2f} s long, too short to clone a voice from. "
@@ -145,9 +141,9 @@ def check_clip(wav: Wave, sample_rate: int) -> None:
 
 
 def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
-    """Convert wav [C, S] or [S] at sample_rate Hz to the codec's input: float32 [S'], mono, 24 kHz, on the CPU.
+    """Convert wav [C, S] or [S] at sample_rate Hz to the codec's input: float32 [S'] mono at 24 kHz on the CPU.
 
-    Raises HiggsError for a sample rate that cannot be resampled in reasonable memory.
+    Raises HiggsError if resampling the sample rate would take too much memory.
     """
     mono = _mono(wav)
     if sample_rate == SAMPLE_RATE:
@@ -157,9 +153,9 @@ def prepare_clip(wav: Wave, sample_rate: int) -> torch.Tensor:
 
 
 def transcript_of(clip: Path) -> tuple[str, str]:
-    """Return (words of a clip, name of the text file beside it that has them), both empty if there is no such file.
+    """Return (transcript of a clip, name of the text file beside it), both empty if there is none.
 
-    Raises HiggsError for a file that cannot be read.
+    Raises HiggsError if the file cannot be read.
     """
     for suffix in _TRANSCRIPTS:
         path = clip.with_suffix(suffix)

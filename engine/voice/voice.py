@@ -1,4 +1,4 @@
-"""A cloned voice: its codes and transcript, and its file."""
+"""Cloned voices: codes, transcript and file format."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """codes: int64 [T, K] on the CPU, values 0..1023, not delayed; transcript: what the clip says, None if not known;
-    codec: what network the codes are of, empty if not known. A voice for servers has its clip in their place, as pcm.py
-    has it.
+    """A cloned voice.
 
-    Raises HiggsError for codes of another shape, kind or range.
+    codes: int64 [T, K] on the CPU, values 0..1023, not delayed; or PCM frames (pcm.py) in a voice for servers.
+    transcript: text of the clip, None if unknown. codec: name of the network that made the codes, empty if unknown.
+
+    Raises HiggsError if codes have another shape, dtype or range.
     """
 
     codes: torch.Tensor
@@ -49,7 +50,7 @@ class Voice:
                 f"Voice codes must have the shape [frames, codebooks], not {list(shape)}. "
                 "Create the voice again from its clip."
             )
-        # A copy of its own: it must not change under us, nor hold a mapped file open, which Windows would not replace.
+        # A copy, so that callers cannot change it, and no mapped file stays open, which Windows could not replace.
         codes = codes.detach().to("cpu", torch.int64, copy=True).contiguous()
         low, high = int(codes.min()), int(codes.max())
         least, most = (pcm.LOWEST, pcm.HIGHEST) if self.is_sound else (0, CODEBOOK_SIZE - 1)
@@ -66,17 +67,17 @@ class Voice:
 
     @property
     def is_sound(self) -> bool:
-        """True if the codes are the clip's samples, for servers."""
+        """True if the codes are the clip's PCM frames, for servers."""
         return self.codec == pcm.CODEC and pcm.is_sound(self.codes)
 
     def wav(self) -> torch.Tensor:
-        """The clip [n] float32, where `is_sound`."""
+        """Return the clip [n] float32. Requires `is_sound`."""
         return pcm.to_wav(self.codes)
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Writes the voice as safetensors; a file already there is replaced whole or not at all.
+        """Write the voice as safetensors, replacing an existing file atomically.
 
-        Raises HiggsError when the file cannot be written.
+        Raises HiggsError if the file cannot be written.
         """
         path = Path(path)
         metadata = {
@@ -95,7 +96,7 @@ class Voice:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> Voice:
-        """Reads what `save` wrote. Raises HiggsError that names the file when it is missing or not a voice."""
+        """Read a saved voice. Raises HiggsError, naming the file, if it is missing or not a voice."""
         path = Path(path)
         with _opened(path) as (file, metadata, _):
             codes = file.get_tensor("codes")
@@ -106,7 +107,7 @@ class Voice:
 
 
 def voice_of_speech(codes: torch.Tensor, transcript: str | None, name: str) -> Voice:
-    """Make a voice of speech: its codes [T, K], without those that begin and end it."""
+    """Make a voice from spoken codes [T, K], with special codes (BOC, EOC) replaced by 0."""
     if pcm.is_sound(codes):
         return Voice(codes, transcript, name, pcm.CODEC)
     return Voice(codes.masked_fill(codes >= CODEBOOK_SIZE, 0), transcript, name)
@@ -117,7 +118,7 @@ class VoiceHead(NamedTuple):
 
     seconds: float
     transcript: str | None
-    codec: str  # what network the codes are of, empty if not known
+    codec: str  # name of the network that made the codes, empty if unknown
 
     @property
     def is_sound(self) -> bool:
@@ -126,14 +127,14 @@ class VoiceHead(NamedTuple):
 
 
 def read_voice_head(path: str | os.PathLike) -> VoiceHead:
-    """Of a file that `Voice.save` wrote, without its codes. Raises HiggsError where it is another kind of file."""
+    """Read the header of a voice file, without codes. Raises HiggsError if it is not a voice file."""
     with _opened(Path(path)) as (_, metadata, frames):
         return VoiceHead(frames / FRAME_RATE, metadata.get("transcript"), metadata.get("codec", ""))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str], int]]:
-    """(file, metadata, frames) of a voice file, whose head is known to be one. Raises HiggsError for another file."""
+    """Yield (file, metadata, frames) of a voice file. Raises HiggsError if its header is not one."""
     if not path.is_file():
         raise HiggsError(f"There is no voice file at {path}. Save a voice there first, or choose another file.")
     try:
