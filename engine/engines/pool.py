@@ -96,7 +96,7 @@ class Pool:
 
     @property
     def left(self) -> list[Member]:
-        """Members that are not lost."""
+        """Members still in use."""
         return [member for member in self.members if member.error is None]
 
     def start(self) -> list[Member]:

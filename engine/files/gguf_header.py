@@ -1,7 +1,7 @@
 """Reader of GGUF headers: settings, and tensors with their offsets.
 
 Follows ggml's docs/gguf.md, versions 2 and 3. The gguf package's reader makes an object of every number in an array,
-and audio.cpp stores tokenizer.json as an array of 11 million bytes. That reader takes a minute and 0.8 GB per million.
+and audio.cpp stores tokenizer.json as an array of 11 million bytes: one million took that reader a minute and 0.8 GB.
 """
 
 from __future__ import annotations

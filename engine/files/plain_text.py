@@ -42,7 +42,7 @@ def doubts(data: bytes, name: str, declared: str = "") -> tuple[str, ...]:
 
 
 def read_plain_text(path: Path, most: int = MOST_TEXT_BYTES) -> tuple[str, tuple[str, ...]]:
-    """Return (text, warnings) of a file of at most `most` bytes, with \n as the end of each line. Raises OSError."""
+    """Return (text, warnings) of a file of at most `most` bytes, with line feeds as line ends. Raises OSError."""
     data = read_whole(path, most)
     return decode_text(data).replace("\r\n", "\n"), doubts(data, path.name)
 

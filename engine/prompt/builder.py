@@ -71,7 +71,7 @@ class PromptBuilder:
         return self.knows(tag) and (self._learned is None or tag in self._learned)
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """True if the text has words after cleaning. Reports dropped parts to `warn`."""
+        """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
         return self._vocabulary.guard.speakable(self._vocabulary.guard.clean(text, warn))
 
     def build(

@@ -46,8 +46,8 @@ def plan(
 ) -> Plan:
     """Split all turns into chunks. A dialogue's turn without words contributes only its pauses.
 
-    chunk_seconds(script, speaker): maximum seconds of chunks and of the first one. is_spoken: True if a text has words.
-    Raises HiggsError if the pauses written in all turns are too long in total.
+    chunk_seconds(script, speaker): maximum seconds of chunks and of the first one. is_spoken(text): True if a text is
+    not silent. Raises HiggsError if the pauses written in all turns are too long in total.
     """
     scripts = [read_pauses(turn.text, params.paragraph_gap) for turn in turns]
     check_pauses(scripts)

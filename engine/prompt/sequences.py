@@ -72,7 +72,7 @@ class SequenceBuilder:
         return min(wanted, max(fits, _LEAST_SECONDS)), first
 
     def is_spoken(self, text: str) -> bool:
-        """True if a turn has words for the model. Otherwise adds the reasons to `warnings`."""
+        """True if a turn has anything for the model to speak. Otherwise adds the reasons to `warnings`."""
         left_out: list[str] = []
         is_spoken = self._builder.is_spoken(text, left_out.append)
         self.warnings += () if is_spoken else left_out

@@ -42,7 +42,7 @@ class Seat:
         return f"The worker on {self.about.machine}, process {self.about.process}," if self.about else "A worker"
 
     def open(self) -> None:
-        """Request a worker and wait for it with `admit`."""
+        """Request a worker. `admit` waits for it."""
         self.about = None
         self.opening = self.actor.open.options(max_task_retries=-1).remote()
 

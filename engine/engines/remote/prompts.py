@@ -49,7 +49,7 @@ class RemotePrompts:
     def build(
         self, text: str, voice: Voice | None, scene: str | None, *, params: SamplingParams, index: int
     ) -> RemoteSequence:
-        """Return the sequence for `text`. Raises HiggsError if it has no letters or digits."""
+        """Return the sequence for `text`. Raises HiggsError if there is nothing to speak."""
         warnings: list[str] = []
         content = self._content(text, warnings.append)
         scene = (scene or "").strip() or None
@@ -79,7 +79,7 @@ class RemotePrompts:
         )
 
     def is_spoken(self, text: str, warn: Callable[[str], None]) -> bool:
-        """True if the text has letters or digits after cleaning. Reports dropped parts to `warn`."""
+        """True if the cleaned text has a letter, a digit or an effect. Reports dropped parts to `warn`."""
         return self._guard.speakable(self._guard.clean(text, warn))
 
     def measure(self, text: str, voice: Voice | None, scene: str | None) -> tuple[int, int]:
