@@ -1,1 +1,1 @@
-"""ComfyUI's side: memory, devices, folders, types, errors."""
+"""ComfyUI integration: memory, devices, folders, types, errors."""

@@ -1,4 +1,6 @@
-"""Files and servers that workflows may reach: lists in ComfyUI's user folder, which no workflow can write."""
+"""Allowlists for paths and servers outside ComfyUI's folders. Stored in its user folder, where no workflow can
+write.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ FOLDERS, SERVERS = "folders.txt", "servers.txt"
 
 
 def readable(name: str) -> Path:
-    """The file that a workflow names, in ComfyUI's input folder or by its whole path.
+    """Return the file that a workflow names, in ComfyUI's input folder or by its full path.
 
-    Raises HiggsError for a path outside of ComfyUI's folders that the user has not listed.
+    Raises HiggsError for a path outside ComfyUI's folders that the user has not listed.
     """
     path = Path(os.path.normpath(folders.input_folder() / name))
     roots = [*folders.known(), *map(Path, _lines(FOLDERS))]
@@ -29,7 +31,7 @@ def readable(name: str) -> Path:
 
 
 def check_keys(addresses: str, variable: str) -> None:
-    """Raises HiggsError where a key would go to a server that the user has not listed."""
+    """Check where a key is sent. Raises HiggsError for a server that the user has not listed."""
     confirmed = _servers()
     for address in read_addresses(addresses, variable):
         if os.environ.get(address.variable) and address not in confirmed:
@@ -49,7 +51,7 @@ def _servers() -> list[Address]:
 def _lines(name: str) -> list[str]:
     try:
         lines = map(str.strip, read_plain_text(_list(name))[0].splitlines())
-    except OSError:  # there is no such list
+    except OSError:  # no such list
         return []
     return [line for line in lines if line and not line.startswith("#")]
 

@@ -1,4 +1,4 @@
-"""ComfyUI's AUDIO and the engine's clips, one into the other; the only file that spells the keys. Judges no sound."""
+"""Conversions between ComfyUI's AUDIO and the engine's clips. The only file that spells AUDIO's keys."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 
 from ...engine import SAMPLE_RATE, HiggsError, SpeechResult, resample, wav_bytes
 
-_HEADER = 44  # bytes of a WAV file before its samples
+_HEADER = 44  # bytes of a WAV file's header
 
 
 def to_clip(audio: object, name: str = "audio") -> tuple[torch.Tensor, int]:
-    """(wave [C, S], Hz) of an AUDIO. Raises HiggsError, with the input's name, where it is not exactly one clip."""
+    """Return (wave [C, S], Hz) of an AUDIO. Raises HiggsError, with the input's name, unless it is exactly one clip."""
     if audio is None:
         raise HiggsError(f"the {name} input is empty; the video may have no sound track. Connect an audio clip.")
     wave, rate = (audio.get(key) for key in ("waveform", "sample_rate")) if isinstance(audio, Mapping) else (None, None)
@@ -28,25 +28,25 @@ def to_clip(audio: object, name: str = "audio") -> tuple[torch.Tensor, int]:
 
 
 def from_speech(speech: SpeechResult) -> dict:
-    """AUDIO of what the engine spoke: one clip, one channel."""
+    """Return the engine's speech as AUDIO: one clip, one channel."""
     return of_wave(speech.wav.detach().float().cpu()[None], SAMPLE_RATE)
 
 
 def of_wave(wave: torch.Tensor, rate: int) -> dict:
-    """AUDIO of a wave [C, S] at `rate` Hz."""
+    """Return a wave [C, S] at `rate` Hz as AUDIO."""
     return {"waveform": wave[None], "sample_rate": rate}
 
 
 def for_player(wave: torch.Tensor, rate: int) -> torch.Tensor:
-    """A wave [C, S] at `rate` Hz as the page plays it: [S] at SAMPLE_RATE."""
+    """Convert a wave [C, S] at `rate` Hz for the page's player: [S] at SAMPLE_RATE."""
     return resample(wave.mean(0), rate, SAMPLE_RATE)
 
 
 def at_most_stereo(wave: torch.Tensor) -> torch.Tensor:
-    """A wave [C, S] as ComfyUI can save it, which takes whatever is not mono for stereo.
+    """Mix a wave [C, S] down to mono or stereo, since ComfyUI saves anything but mono as stereo.
 
-    5.1 and 7.1 sound, in the order of WAV files, becomes stereo as ITU-R BS.775 has it, scaled so that nothing clips;
-    any other number of channels becomes one.
+    5.1 and 7.1 sound, in WAV channel order, is mixed to stereo as in ITU-R BS.775, scaled so that nothing clips. Any
+    other number of channels is mixed to mono.
     """
     count = len(wave)
     if count not in (6, 8):
@@ -57,7 +57,7 @@ def at_most_stereo(wave: torch.Tensor) -> torch.Tensor:
 
 
 def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
-    """AUDIO of a dialogue as a batch: a clip for each speaker, in that order, all as long as the dialogue."""
+    """Return a dialogue as a batched AUDIO: one clip per speaker, in order, each as long as the dialogue."""
     wav = speech.wav.detach().float().cpu()
     clips = torch.zeros(len(speakers), 1, len(wav))
     for turn in speech.turns:
@@ -67,7 +67,7 @@ def by_speaker(speech: SpeechResult, speakers: list[str]) -> dict:
 
 
 def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
-    """AUDIO of these turns, each with the silence behind it; of none of them a moment of silence."""
+    """Return the chosen turns as AUDIO, each followed by its silence. No turns give a moment of silence."""
     if speech is None or not numbers:
         return of_wave(torch.zeros(1, SAMPLE_RATE // 10), SAMPLE_RATE)
     ends = [*(turn.start for turn in speech.turns[1:]), len(speech.wav)]
@@ -76,11 +76,11 @@ def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
 
 
 def wav_file(speech: SpeechResult, number: int) -> bytes:
-    """One turn as a WAV file: 16 bits, one channel."""
+    """Return one turn as a WAV file: 16-bit mono."""
     turn = speech.turns[number]
     return wav_bytes(speech.wav[turn.start : turn.stop].detach().float().cpu())
 
 
 def seconds_of(size: int) -> float:
-    """Of a file as `wav_file` makes it, by its size."""
+    """Return the length of a file from `wav_file`, given its size in bytes."""
     return max(0, size - _HEADER) / 2 / SAMPLE_RATE

@@ -1,4 +1,4 @@
-"""The loader's choices of device and CUDA graphs, in the engine's terms. Takes no memory on a device."""
+"""Map the loader's choices of device and CUDA graphs to the engine's. Allocates no device memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ log = logging.getLogger("higgs_tts")
 
 
 ALL = "all GPUs"
-_GPU = re.compile(r"(?:gpu|cuda):(\d+)")  # cuda:0 is how earlier versions named the first
+_GPU = re.compile(r"(?:gpu|cuda):(\d+)")  # earlier versions called the first GPU cuda:0
 
 
 class _Devices(list[str]):
-    """Options of which ComfyUI refuses none: a device saved on another machine becomes "auto" when it runs.
+    """Options that accept any value: a device saved on another machine becomes "auto" when the node runs.
 
-    Naming the input in `validate_inputs` would do the same, but ComfyUI tells an error once for each input named there.
+    Naming the input in `validate_inputs` would do the same, but ComfyUI repeats an error for each input named there.
     """
 
     def __contains__(self, name: object) -> bool:
@@ -28,18 +28,17 @@ class _Devices(list[str]):
 
 
 def device_names() -> list[str]:
-    """Devices that the loader offers, named as by ComfyUI's device nodes. Initialises no device: torch has counted them
-    before packs are loaded."""
+    """Return the loader's options, named as in ComfyUI's own device nodes. Initialises no device."""
     count = _gpu_count()
     gpus = [*(f"gpu:{index}" for index in range(count)), ALL] if count > 1 else []
     return _Devices(["auto", *gpus, "cpu"])
 
 
 def resolve_devices(name: object) -> tuple[list[str], str]:
-    """(devices, warning) of a choice. A CUDA device has its index: ComfyUI never unloads from one without.
+    """Return (devices, warning) of a choice. CUDA devices have an index, or ComfyUI never unloads from them.
 
-    "auto" is the CPU where there is no CUDA. A device that is not here, saved on another machine, becomes "auto" with a
-    warning. ComfyUI's own device comes first of all.
+    "auto" is the CPU if there is no CUDA. A missing device, saved on another machine, becomes "auto" with a warning.
+    ComfyUI's own device comes first.
     """
     default = mm.get_torch_device()
     auto = str(default) if default.type == "cuda" else "cpu"
@@ -65,7 +64,7 @@ def _gpu_count() -> int:
 
 
 def resolve_runner(graphs: str) -> str:
-    """The engine's runner for a choice. auto also heeds ComfyUI's --disable-cuda-graphs (0.33 and newer)."""
+    """Return the engine's runner for a choice. "auto" also heeds ComfyUI's --disable-cuda-graphs (0.33 and newer)."""
     if graphs == "auto" and getattr(mm.args, "disable_cuda_graphs", False):
         return "eager"
     return GRAPHS[graphs]

@@ -1,7 +1,7 @@
-"""Keeps the process from exiting in the middle of a node's work. Knows ComfyUI's server, and no engine.
+"""Keep the process from exiting while a node works.
 
 ComfyUI exits while its daemon worker still computes. Python then freezes that thread wherever it is, and inside torch
-this aborts the process. So the exit waits for the node at work, and that node stops for good at its next check.
+this aborts the process. So the exit waits for the running node, which stops for good at its next check.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from server import PromptServer
 
 EXIT_SECONDS = 10  # how long the exit waits for a node
 
-_work = threading.Lock()  # held by the node at work, at last by the exit
+_work = threading.Lock()  # held by the running node, finally by the exit
 _exiting = threading.Event()
-_server_was_running = False  # when the node at work began: scripts run nodes without a server
+_server_was_running = False  # when the running node began; scripts run nodes without a server
 
 
 def _is_server_running() -> bool:
@@ -26,13 +26,13 @@ def _is_server_running() -> bool:
 
 
 def is_exiting() -> bool:
-    """True if the process exits, or ComfyUI's server has stopped since the node at work began."""
+    """True if the process exits, or ComfyUI's server has stopped since the running node began."""
     return _exiting.is_set() or (_server_was_running and not _is_server_running())
 
 
 @contextmanager
 def node_work() -> Iterator[None]:
-    """A node does its work inside; when the process exits, it never leaves."""
+    """Context of a node's work. Never left once the process exits."""
     global _server_was_running
     _work.acquire()
     _server_was_running = _is_server_running()
@@ -44,7 +44,7 @@ def node_work() -> Iterator[None]:
 
 
 def stop_if_exiting() -> None:
-    """For the node at work: return, or let the process exit and never return."""
+    """Block forever if the process exits, else return. Called by the running node."""
     if is_exiting():
         _work.release()
         threading.Event().wait()
@@ -52,6 +52,6 @@ def stop_if_exiting() -> None:
 
 @atexit.register
 def wait_for_node() -> None:
-    """Make the node at work stop, and all that follow, and wait until it has."""
+    """Stop the running node and all that follow, and wait until it has stopped."""
     _exiting.set()
     _work.acquire(timeout=EXIT_SECONDS)

@@ -1,4 +1,4 @@
-"""Folders as ComfyUI knows them: input, output, user, and of models, also in extra_model_paths.yaml. Opens none."""
+"""ComfyUI's folders: input, output, user and models, including those in extra_model_paths.yaml."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .portable_names import portable_parts
 
 
 def register(name: str, extensions: Collection[str] = ()) -> None:
-    """Make models/`name` known to ComfyUI. What extra_model_paths.yaml says of `name` stays first.
+    """Register models/`name` with ComfyUI. Entries of `name` in extra_model_paths.yaml stay first.
 
-    extensions: of the files there, for a folder that is ours alone; what other packs keep there may have any.
+    extensions: of the files there, for a folder of our own. Empty accepts any, as in folders shared with other packs.
     """
     folder_paths.add_model_folder_path(name, str(below_models(name)))
     if extensions:  # ComfyUI takes an empty set for "any file", and sets one for every key it reads from the yaml
@@ -24,7 +24,7 @@ def register(name: str, extensions: Collection[str] = ()) -> None:
 
 
 def registered(name: str) -> list[Path]:
-    """The folders of that name, ours or another pack's; the first is where files are saved."""
+    """Return the folders registered under a name, ours or another pack's. Files are saved in the first."""
     paths, _ = folder_paths.folder_names_and_paths.get(name, ([], ()))
     return [Path(path) for path in paths]
 
@@ -42,23 +42,23 @@ def input_folder() -> Path:
 
 
 def temp() -> Path:
-    """For files that ComfyUI drops when it ends."""
+    """Return the folder that ComfyUI empties when it ends."""
     return Path(folder_paths.get_temp_directory())
 
 
 def user() -> Path:
-    """For what ComfyUI and its users set, which no workflow can write."""
+    """Return the folder of user settings, where no workflow can write."""
     return Path(folder_paths.get_user_directory())
 
 
 def known() -> list[Path]:
-    """All folders of files for workflows: input, output, temp, models, and those that a yaml file or a pack names."""
+    """Return all folders workflows may read: input, output, temp, models, and those that a yaml file or a pack adds."""
     named = [Path(path) for paths, _ in folder_paths.folder_names_and_paths.values() for path in paths]
     return [input_folder(), output(), temp(), Path(folder_paths.models_dir), *named]
 
 
 def below_output(name: str) -> Path:
-    """A folder below ComfyUI's output. Raises HiggsError for a name that leads elsewhere or is not portable."""
+    """Return a folder below ComfyUI's output. Raises HiggsError if the name leads elsewhere or is not portable."""
     parts = portable_parts(name.strip().rstrip("/\\"))
     if not parts:
         raise HiggsError(
@@ -69,10 +69,10 @@ def below_output(name: str) -> Path:
 
 
 def files_below(root: Path) -> Iterator[Path]:
-    """Files in a folder and in the folders there, linked ones too, as ComfyUI lists them."""
+    """Yield the files below a folder. Like ComfyUI, follows links."""
     seen = set()
     for folder, below, names in os.walk(root, followlinks=True):
-        if (real := os.path.realpath(folder)) in seen:  # a link to a folder that it lies in
+        if (real := os.path.realpath(folder)) in seen:  # a link to one of its own parents
             below.clear()
             continue
         seen.add(real)
@@ -80,7 +80,7 @@ def files_below(root: Path) -> Iterator[Path]:
 
 
 def files_in_input(suffixes: Collection[str]) -> dict[str, Path]:
-    """Name -> file of those in ComfyUI's input folder, and in the folders there, that end so."""
+    """Map names to files with one of the suffixes, in and below ComfyUI's input folder."""
     root = input_folder()
     found = [path for path in files_below(root) if path.suffix.lower() in suffixes and path.is_file()]
     return {path.relative_to(root).as_posix(): path for path in sorted(found)}

@@ -1,4 +1,4 @@
-"""The info output of nodes that speak: the same lines in the same order everywhere."""
+"""The info output of nodes that speak, with the same lines in the same order everywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def info(
     model: str,
     details: str,
 ) -> str:
-    """Join what was made, warnings, retries, the node's own lines, the model, and a line for engineers."""
+    """Join the outcome, warnings, retries, the node's own lines, the model, and a line for engineers."""
     again = [f"Spoken again: {chunk}." for chunk in retries]
     if len(again) > _MOST_RETRIES:
         again = [*again[:_MOST_RETRIES], f"Spoken again: {len(again) - _MOST_RETRIES} more chunks."]

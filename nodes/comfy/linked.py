@@ -1,4 +1,4 @@
-"""Checks of inputs that only a link can fill: a workflow for the API may hold a text or a number there."""
+"""Type checks for socket inputs: an API workflow may put a text or a number there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TAKEN = {
 
 
 def check_linked(**inputs: object) -> None:
-    """Raises HiggsError for a `model`, a `voice` or a `voice_3` that came from no node of the pack."""
+    """Raise HiggsError if an input such as `model`, `voice` or `voice_3` did not come from a node of the pack."""
     for name, value in inputs.items():
         kind, remedy = _TAKEN[name.partition("_")[0]]
         if not isinstance(value, kind):

@@ -1,4 +1,4 @@
-"""Calls to ComfyUI's memory management: load a model, free memory for work."""
+"""Requests to ComfyUI's memory management: load a model, free memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ log = logging.getLogger("higgs_tts")
 
 
 def load_engine(patcher: AnyModel) -> Engine | Engines | RemoteEngine:
-    """The open engine, or all those that speak together and fit. Call it once a node: each call may unload other models
-    and flush caches.
+    """Return the open engine, or all that speak together and fit. Call once per node.
+
+    Each call may unload other models and flush caches.
     """
     if isinstance(patcher, ServerModel):
         return patcher.engine
@@ -32,6 +33,6 @@ def load_engine(patcher: AnyModel) -> Engine | Engines | RemoteEngine:
 
 
 def free_memory(size: int, device: torch.device) -> None:
-    """Free `size` bytes and what inference takes besides. Like ComfyUI's own loads, it does nothing for the CPU."""
+    """Free `size` bytes plus what inference needs. Like ComfyUI's own loads, does nothing for the CPU."""
     if device.type != "cpu":
         mm.free_memory(size + mm.minimum_inference_memory(), device)

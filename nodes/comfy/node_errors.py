@@ -1,4 +1,4 @@
-"""How a node ends early: by an error that begins with the node's name, or because the user pressed stop."""
+"""Early ends of a node: an error that begins with the node's name, or the user's stop."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from . import exit_guard
 
 @contextmanager
 def node_errors(node: str) -> Iterator[None]:
-    """Every node does its work inside: errors begin with its name, and the process does not exit meanwhile.
+    """Context of every node's work. Errors begin with its name, and the process does not exit meanwhile.
 
-    Out of memory keeps its type, upon which ComfyUI unloads all models.
+    Out of memory keeps its type, on which ComfyUI unloads all models.
     """
     with exit_guard.node_work():
         try:
@@ -34,11 +34,11 @@ def node_errors(node: str) -> Iterator[None]:
 
 
 def check_interrupt() -> None:
-    """Raise ComfyUI's own exception if the user pressed stop. If the process exits, the node stops here for good."""
+    """Raise ComfyUI's own exception if the user pressed stop. Blocks forever if the process exits."""
     exit_guard.stop_if_exiting()
     mm.throw_exception_if_processing_interrupted()
 
 
 def is_interrupted() -> bool:
-    """True if the user pressed stop or the process exits. Leaves the request standing, so every thread sees it."""
+    """True if the user pressed stop or the process exits. Leaves the request set, so every thread sees it."""
     return mm.processing_interrupted() or exit_guard.is_exiting()

@@ -1,4 +1,4 @@
-"""HiggsPatcher: an engine as ComfyUI's memory management sees it, loaded and unloaded as a whole."""
+"""HiggsPatcher: lets ComfyUI's memory management load and unload a whole engine."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ log = logging.getLogger("higgs_tts")
 
 
 class HiggsModel(torch.nn.Module):
-    """The model as ComfyUI sees it. It has no parameters that ComfyUI could move or patch."""
+    """Stands in for the model. Has no parameters, so ComfyUI's code for loading and patching finds none to move."""
 
     def __init__(self, engine: Engine):
         super().__init__()
         self.engine = engine
-        self.label = ""  # what the checkpoint is called, for the info output
-        self.warnings: tuple[str, ...] = ()  # the loader's, for the same
-        self.files: list[list] = []  # sizes and times of what it is loaded from
-        # ComfyUI drops evicted outputs without a call; whoever held this last, the weights are freed with it.
+        self.label = ""  # name of the checkpoint, for the info output
+        self.warnings: tuple[str, ...] = ()  # from the loader, for the info output
+        self.files: list[list] = []  # sizes and times of the files it is loaded from
+        # ComfyUI drops evicted outputs without a call. The weights are freed with the last reference.
         weakref.finalize(self, close_quietly, engine).atexit = False
 
 
 class HiggsPatcher(ModelPatcher):
     """Keeps an engine on one device: CUDA graphs hold the addresses of its tensors, so none may move alone.
 
-    It is unloaded in two steps: cache and graphs while the weights stay, then everything. ComfyUI calls every method
-    but `partially_load` from places where an exception ends its worker thread for good.
+    Unloading has two steps: first cache and graphs, then everything. ComfyUI calls every method but `partially_load`
+    from places where an exception ends its worker thread for good.
     """
 
     model: HiggsModel
-    others: tuple[HiggsPatcher, ...] = ()  # of the engines on other devices that speak together with this one
+    others: tuple[HiggsPatcher, ...] = ()  # of engines on other devices that speak together with this one
 
     @property
     def engine(self) -> Engine:
@@ -49,9 +49,9 @@ class HiggsPatcher(ModelPatcher):
         return self.load_device if self.engine.opened else self.offload_device
 
     def partially_load(self, *args: object, **kwargs: object) -> int:
-        """Open the engine whatever the budget, and return the bytes newly taken. May raise: a node is running.
+        """Open the engine whatever the budget, and return the bytes newly taken. May raise, since a node is running.
 
-        What `partially_unload` freed comes back with the next speech. ComfyUI has freed memory for it by now, because
+        What `partially_unload` freed comes back with the next speech. ComfyUI has already freed memory for it, because
         `loaded_size` does not count it.
         """
         held = self.engine.held_bytes
@@ -67,7 +67,7 @@ class HiggsPatcher(ModelPatcher):
         return trim_quietly(self.engine)
 
     def detach(self, unpatch_all: bool = True, *args: object, **kwargs: object) -> HiggsModel:
-        """Close the engine, but only for True: a model that is already loaded gets False at the start of every load."""
+        """Close the engine, but only for True: ComfyUI passes False at the start of every load of a loaded model."""
         if unpatch_all:
             close_quietly(self.engine)
         with _logged("Higgs TTS: a callback from another node pack failed while the model was being unloaded."):
@@ -77,7 +77,7 @@ class HiggsPatcher(ModelPatcher):
 
 @contextmanager
 def _logged(message: str) -> Iterator[None]:
-    """Logs an exception instead of raising it: one that leaves the patcher would stop ComfyUI's worker for good."""
+    """Log an exception instead of raising it, which would stop ComfyUI's worker for good."""
     try:
         yield
     except Exception:
@@ -90,12 +90,12 @@ def close_quietly(engine: Engine) -> None:
 
 
 def trim_quietly(engine: Engine) -> int:
-    """Bytes of cache and graphs that were freed; 0 when that failed, upon which ComfyUI unloads everything."""
+    """Free cache and graphs, and return the bytes. Returns 0 on failure, and ComfyUI then unloads everything."""
     with _logged("Higgs TTS could not free its cache, so its weights were freed instead."):
         return engine.trim()
     return 0
 
 
 def make_patcher(engine: Engine) -> HiggsPatcher:
-    """A patcher for `engine`. Takes no memory on the device."""
+    """Return a patcher for `engine`. Allocates no device memory."""
     return HiggsPatcher(HiggsModel(engine), engine.device, torch.device("cpu"), size=engine.planned_bytes)

@@ -1,4 +1,4 @@
-"""A line of text on a node while it works. Knows ComfyUI's server."""
+"""A line of text on a node while it works."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OFTEN = 0.5  # seconds between two lines
 
 
 def show(text: str, node_id: str) -> None:
-    """Shows the text on a node, where a server runs and somebody looks."""
+    """Show the text on a node, if there is a server and a client."""
     server = getattr(PromptServer, "instance", None)
     client = getattr(server, "client_id", None)
     if server is not None and client is not None:  # without a client every page would get it
@@ -20,7 +20,7 @@ def show(text: str, node_id: str) -> None:
 
 
 class NodeText:
-    """Show a line on a node if it is new. node_id: the running node by default."""
+    """Text on a node, sent only when it changes. node_id: the running node by default."""
 
     def __init__(self, node_id: str | None = None):
         self._node = node_id or getattr(getattr(PromptServer, "instance", None), "last_node_id", None)
@@ -32,13 +32,13 @@ class NodeText:
             show(text, self._node)
 
     def end(self, text: str) -> None:
-        """The last line, which the page leaves there; none where nothing was shown before."""
+        """Show the last line, which stays on the page. Does nothing if no line was shown before."""
         if self._shown:
             self.show(text)
 
 
 class TimeLeft:
-    """Seconds spoken and seconds to wait, under the bar of the node that runs now, for as long as it is entered."""
+    """Context that shows seconds spoken and seconds left under the running node's bar."""
 
     def __init__(self):
         self._text, self._began, self._told, self._done = NodeText(), 0.0, 0.0, 0
@@ -50,7 +50,7 @@ class TimeLeft:
         self._text.end("stopped" if kind else f"{duration(self._done / FRAME_RATE)} spoken")
 
     def step(self, done: int, expected: int) -> None:
-        """Frames spoken so far, and how many all of it will be."""
+        """Report the frames spoken so far and the expected total."""
         now, self._done = time.monotonic(), done
         self._began = self._began or now
         self._told = self._told or now

@@ -1,4 +1,4 @@
-"""ServerModel: servers in the place of a model. ComfyUI's memory management never hears of it: nothing is loaded."""
+"""ServerModel: speech servers in place of a model. ComfyUI's memory management is not involved: nothing is loaded."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from .patcher import HiggsPatcher
 
 
 class ServerModel:
-    """Stands in for a HiggsPatcher and its HiggsModel, without weights."""
+    """The attributes of HiggsPatcher and HiggsModel that nodes read, as far as they apply without weights."""
 
     others: tuple[HiggsPatcher, ...] = ()
-    warnings: tuple[str, ...] = ()  # the engine's own stand in each result
+    warnings: tuple[str, ...] = ()  # the engine's own warnings are in each result
 
     def __init__(self, engine: RemoteEngine):
         self.engine = engine
 
     @property
     def model(self) -> ServerModel:
-        """Where a patcher has its model."""
+        """Return itself, where a patcher has its model."""
         return self
 
     @property
@@ -26,4 +26,4 @@ class ServerModel:
         return self.engine.label
 
 
-AnyModel = HiggsPatcher | ServerModel  # what travels through a socket for models
+AnyModel = HiggsPatcher | ServerModel  # type that model sockets carry

@@ -1,4 +1,4 @@
-"""Loaders that ask for the same share one patcher, and so one engine. Holds none alive."""
+"""Weak cache of patchers: loaders with equal settings share one patcher, and so one engine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _patchers: weakref.WeakValueDictionary[tuple, HiggsPatcher] = weakref.WeakValueD
 def share_patchers(
     engines: Sequence[Engine], fingerprint: list[list], label: str = "", warning: str = ""
 ) -> HiggsPatcher:
-    """The patcher of an equal engine over the same files, if one is alive; else one for it, not yet open.
+    """Return the live patcher of an equal engine over the same files, else a new one, not yet open.
 
-    Of several engines, which speak together, it is the first one's, and the others' are its `others`. label, warning:
+    Several engines speak together: the first one's patcher is returned, and the rest are its `others`. label, warning:
     for the info output of the nodes that use it.
     """
     first, *others = (_share(engine, fingerprint, label, warning, len(engines)) for engine in engines)

@@ -1,4 +1,4 @@
-"""Number widgets of the engine's settings, whose default, range and step are those of the field; an upload button."""
+"""Number widgets with the default, range and step of an engine setting, and an upload button."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ...engine import range_of
 
 
 def upload_button(suffixes: Collection[str], prefix: str = "") -> dict:
-    """The `extra_dict` of a widget whose node gets a button that uploads such files (web/js/upload.js).
+    """Return the `extra_dict` of a widget, adding a button that uploads files with these suffixes (web/js/upload.js).
 
-    prefix: what stands before a name in ComfyUI's input folder, as the widget calls it.
+    prefix: what the widget puts before a name in ComfyUI's input folder.
     """
     return {"higgs_tts_upload": {"accept": ",".join(suffixes), "prefix": prefix}}
 
 
 def number(settings: type, name: str, fresh: float | None = None, **options: str | bool) -> io.Input:
-    """The widget of a number in SamplingParams or EngineConfig, an optional input of that name.
+    """Return an optional number input for a field of SamplingParams or EngineConfig.
 
-    fresh: what a new node starts with, where it is not the field's default, which a saved workflow without it means
-    (`KEPT` in web/js/saved_values.js).
+    fresh: value in a new node. A saved workflow without the input means the field's default (`KEPT` in
+    web/js/saved_values.js).
     """
     default, (low, high, step) = getattr(settings, name), range_of(settings, name)
     default = type(default)(default if fresh is None else fresh)

@@ -1,4 +1,4 @@
-"""Checks that files are as nodes left them. ComfyUI reruns a node when `fingerprint_inputs` changes."""
+"""Track whether a node's output files are unchanged. ComfyUI runs a node again if `fingerprint_inputs` changes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Hashable
 
 
 class Written:
-    """Numbers for `fingerprint_inputs`: one stays the same over the node's own run, and as long as nobody else changes
-    what that wrote. `key` stands for what the node was asked for.
+    """Numbers for `fingerprint_inputs`. Each changes only when someone other than the node changes its output.
+
+    `key` identifies the request.
     """
 
     def __init__(self) -> None:
@@ -16,7 +17,7 @@ class Written:
         self._numbers: Counter = Counter()
 
     def number(self, key: Hashable) -> int:
-        """Another one than before where what was left for that key has gone or changed."""
+        """Return the request's number, which changes if its output is gone or modified."""
         if key in self._left:
             look, seen = self._left[key]
             if look() != seen:
@@ -25,10 +26,11 @@ class Written:
         return self._numbers[key]
 
     def leave(self, key: Hashable, look: Callable[[], object], changed: bool = False) -> None:
-        """Remembers what `look` sees now.
+        """Remember what `look` sees now.
 
-        changed: something was written for it. If the same was asked for before and lay there still, it is the inputs
-        behind links that differ; ComfyUI may hold results of both, so both must run again.
+        changed: the node wrote something. If the output of the same request was still in place, then the inputs behind
+        links
+        differ. ComfyUI may hold results of both, so both must run again.
         """
         if changed and key in self._left:
             self._numbers[key] += 1

@@ -1,4 +1,4 @@
-"""The checkpoints in ComfyUI's folders, and the names under which workflows keep them. Opens no tensors."""
+"""Checkpoints in ComfyUI's folders, and the names under which workflows store them. Opens no tensors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .saved_names import closest, parts_of
 
 FOLDER = "higgs_tts"  # below models/, and our key in extra_model_paths.yaml
 OTHER_FOLDERS = ("TTS", "tts", "higgsv3tts", "higgs_audio")  # where other packs keep the same checkpoints
-AUTO = "auto"  # the best checkpoint that is here
-DOWNLOAD = "download: "  # a choice that begins so is downloaded when it runs
+AUTO = "auto"  # the best local checkpoint
+DOWNLOAD = "download: "  # prefix of choices that are downloaded when they run
 
 folders.register(FOLDER, {".safetensors", ".pth"})
 
 
 def model_roots() -> list[Path]:
-    """Folders that are searched for checkpoints: ours first; each once, also where TTS and tts are one folder."""
+    """Return the folders searched for checkpoints, ours first. TTS and tts count once if they are the same folder."""
     candidates = folders.registered(FOLDER)
     for name in OTHER_FOLDERS:
         candidates += [*folders.registered(name), folders.below_models(name)]
@@ -39,9 +39,9 @@ def model_roots() -> list[Path]:
 
 
 def checkpoints() -> dict[str, Match]:
-    """Name in the loader's list -> what was found, as the disk is now: ComfyUI's folders, Hugging Face's cache, ours.
+    """Map names in the loader's list to local checkpoints in ComfyUI's folders, Hugging Face's cache and ours.
 
-    Complete ones come first, and have a name before an unfinished download of the same name.
+    Reads the disk every time. Complete checkpoints come before unfinished downloads, and take a shared name first.
     """
     embedded = [replace(found, name=EMBEDDED_NAME) for found in find_checkpoints([EMBEDDED])]
     found = [*find_checkpoints(model_roots()), *find_in_hf_cache(), *embedded]
@@ -52,15 +52,16 @@ def checkpoints() -> dict[str, Match]:
 
 
 def choices() -> list[str]:
-    """The loader's list: the best that is here, each that is here, then what can be downloaded."""
+    """Return the loader's list: "auto", each local checkpoint, then the downloads."""
     return [AUTO, *checkpoints(), *(DOWNLOAD + label for label in DOWNLOADS)]
 
 
 def find_checkpoint(name: str) -> Match:
-    """The checkpoint that a workflow calls `name`, which may have been in another folder when it was saved.
+    """Return the checkpoint that a workflow calls `name`, even if its folder differs from when it was saved.
 
-    "auto" is Higgs TTS 3 where there is one, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError where
-    nothing has that name, or files are missing in it.
+    "auto" is Higgs TTS 3 if present, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError if nothing
+    has
+    that name, or files are missing.
     """
     found = checkpoints()
     if name == AUTO:
@@ -81,7 +82,7 @@ def find_checkpoint(name: str) -> Match:
 
 
 def _preference(found: Match) -> tuple:
-    """Order among checkpoints for "auto": v3 before v2 before the embedded one, published names first, then by name."""
+    """Sort key for "auto": v3, v2, then the embedded checkpoint. Published names come first, then alphabetically."""
     published = {name.lower() for download in DOWNLOADS.values() for name in download.names}
     is_published = parts_of(found.name)[-1] in published
     return found.name == EMBEDDED_NAME, found.family != "v3", not is_published, found.name.lower()
@@ -92,7 +93,7 @@ def download_root() -> Path:
 
 
 def fingerprint(folder: Path) -> list[list]:
-    """[name, bytes, time] of each file of a checkpoint: when it differs, the checkpoint must be loaded again."""
+    """Return [name, bytes, time] of each file of a checkpoint. The checkpoint is loaded again when the list changes."""
     if folder.is_file():  # a GGUF file
         return [[folder.name, *file_stamp(folder)]]
     files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())

@@ -1,4 +1,4 @@
-"""The LoRAs in models/loras: which there may be. Opens none of them."""
+"""LoRAs in models/loras. Opens no file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = "loras"  # ComfyUI's own
 
 
 def loras() -> dict[str, Path]:
-    """Name -> folder that PEFT saved, or .safetensors file outside such a folder."""
+    """Map names to LoRAs: a folder that PEFT saved, or a .safetensors file outside such a folder."""
     found: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
         files = [
@@ -28,9 +28,9 @@ def loras() -> dict[str, Path]:
 
 
 def find_lora(name: str) -> Path:
-    """The file or folder of the LoRA that a workflow calls `name`, found by its last parts when folders differ.
+    """Return the file or folder of the LoRA that a workflow calls `name`, matching its last parts if folders differ.
 
-    Raises HiggsError if there is none, or several that it could be.
+    Raises HiggsError if none or several match.
     """
     known = loras()
     matches = closest(known, name)
@@ -47,5 +47,5 @@ def find_lora(name: str) -> Path:
 
 
 def lora_fingerprint(path: Path) -> list[list]:
-    """[name, bytes, time] of what is read of a LoRA: when it differs, it must be merged again."""
+    """Return [name, bytes, time] of each file read from a LoRA. The LoRA is merged again when the list changes."""
     return [[str(file), *file_stamp(file)] for file in adapter_files(path) if file.is_file()]

@@ -1,4 +1,4 @@
-"""Names in saved workflows, matched on another machine, where folders, slashes and upper case differ. Reads no disk."""
+"""Match names in workflows from another machine, where folders, slashes and case differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REVISION = re.compile(r"@[0-9a-f]{7,40}$")
 
 
 def closest(names: Iterable[str], saved: str) -> list[str]:
-    """`saved` itself if it is among `names`, else all that share most of their last parts with it, one at least."""
+    """Return `saved` if it is among `names`, else all names that share the most trailing parts, at least one."""
     names = list(names)
     if saved in names:
         return [saved]
@@ -20,7 +20,7 @@ def closest(names: Iterable[str], saved: str) -> list[str]:
 
 
 def parts_of(name: str) -> list[str]:
-    """The parts of a name in lower case, without the revision of a cached repository."""
+    """Split a name into parts, in lower case and without the revision of a cached repository."""
     return REVISION.sub("", name.replace("\\", "/").strip("/").lower()).split("/")
 
 

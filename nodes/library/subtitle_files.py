@@ -1,4 +1,4 @@
-"""Subtitles as a node is given them: their text, or the name of a file."""
+"""Subtitles given to a node as text or as a file name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUFFIXES = (".srt", ".vtt")
 
 
 def subtitle_text(given: str) -> tuple[str, tuple[str, ...]]:
-    """(the text, or that of the file it names; warnings). Raises HiggsError for a file that is not to be read."""
+    """Return (text, warnings), reading the file if one is named. Raises HiggsError if it may not be read."""
     path = _path(given)
     if path is None:
         return given, ()
@@ -27,7 +27,7 @@ def subtitle_text(given: str) -> tuple[str, tuple[str, ...]]:
 
 
 def fingerprint(given: str) -> list:
-    """[bytes, time of the last change] of the file that is named, nothing for a text."""
+    """Return [bytes, modification time] of a named file, nothing for a text."""
     return file_stamp(_path(given))
 
 

@@ -1,4 +1,4 @@
-"""The voices in models/voices and in the pack: which there are, and where one is saved. Reads no codes and no sound."""
+"""Voices in models/voices and in the pack, and where to save one. Reads no codes and no audio."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .saved_names import closest, parts_of
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
 PRONUNCIATIONS = "pronunciations.txt"
 SAVED = ".safetensors"  # a saved voice
-BUILT_IN = "built-in"  # what the names of the pack's clips begin with
-UPLOADED = "input"  # what the names of clips in ComfyUI's input folder begin with
+BUILT_IN = "built-in"  # prefix of the pack's clips
+UPLOADED = "input"  # prefix of clips in ComfyUI's input folder
 
 folders.register(FOLDER)
 
 
 def voices() -> dict[str, Path]:
-    """Name -> file of every saved voice and every clip in the voice folders, then of the clips in the pack."""
+    """Map names to files: saved voices and clips in the voice folders, then the pack's clips."""
     files: dict[str, Path] = {}
     for root in folders.registered(FOLDER):
         for path in sorted(folders.files_below(root)):
@@ -31,13 +31,13 @@ def voices() -> dict[str, Path]:
 
 
 def choices() -> dict[str, Path]:
-    """As `voices`, and the clips in ComfyUI's input folder, where uploads land. No script names these."""
+    """Return `voices` and the clips in ComfyUI's input folder, where uploads land. Scripts cannot name these clips."""
     uploaded = folders.files_in_input(CLIP_SUFFIXES)
     return {**voices(), **{f"{UPLOADED}/{name}": path for name, path in uploaded.items()}}
 
 
 def is_voice(path: Path) -> bool:
-    """True if a file is a voice by its head; LoRAs and damaged files in the folder are not. Clips count as they are."""
+    """True if the file's header is a voice's, which excludes LoRAs and damaged files. Clips always count."""
     return path.suffix.lower() != SAVED or _head(path, *file_stamp(path)) is not None
 
 
@@ -50,17 +50,17 @@ def _head(path: Path, *seen: int) -> VoiceHead | None:
 
 
 def built_in_voices() -> list[Path]:
-    """The pack's own clips."""
+    """Return the pack's own clips."""
     return sorted(BUILT_IN_CLIPS.glob("*.flac"))
 
 
 def find_voice(name: str) -> Path:
-    """The file of the voice a workflow calls `name`, found by its last parts when folders differ.
+    """Return the file of the voice that a workflow calls `name`, matching its last parts if folders differ.
 
-    Raises HiggsError if there is none, or several that it could be: it is somebody's voice.
+    Raises HiggsError if none or several match: a wrong guess would speak with someone else's voice.
     """
     known = choices()
-    # A missing voice must not become one of the pack's, or any clip of that name.
+    # A missing voice must not be replaced by one of the pack's, or by a clip of the same name.
     same_origin = [other for other in known if _origin(other) == _origin(name)]
     matches = closest(same_origin, name)
     if not matches:
@@ -76,7 +76,7 @@ def find_voice(name: str) -> Path:
 
 
 def voice_called(name: str) -> Path | None:
-    """The file of the voice that a script calls `name`, whatever its suffix and case; the user's before the pack's."""
+    """Return the file of the voice that a script calls `name`, ignoring suffix and case. The user's come first."""
     wanted = name.strip().replace("\\", "/").lower()
     for listed, path in voices().items():
         plain = listed.lower().removeprefix(f"{BUILT_IN}/")
@@ -86,13 +86,13 @@ def voice_called(name: str) -> Path | None:
 
 
 def _origin(name: str) -> str:
-    """Where a name says that its voice is; empty for models/voices."""
+    """Return the origin that a name's prefix states. Empty for models/voices."""
     first = parts_of(name)[0]
     return first if first in (BUILT_IN, UPLOADED) else ""
 
 
 def listed_pronunciations() -> str:
-    """Text of the first pronunciations.txt in the voice folders; else empty."""
+    """Return the text of the first pronunciations.txt in the voice folders, or nothing."""
     for root in folders.registered(FOLDER):
         path = root / PRONUNCIATIONS
         if path.is_file():
@@ -101,7 +101,7 @@ def listed_pronunciations() -> str:
 
 
 def voice_target(name: str) -> Path:
-    """Where a voice of this name is saved. Raises HiggsError for a name that leaves the folder or is not portable."""
+    """Return where to save a voice. Raises HiggsError if the name leaves the folder or is not portable."""
     plain = name.strip().replace("\\", "/").removesuffix(SAVED).strip("/")
     parts = portable_parts(plain)
     if not parts:
@@ -110,5 +110,5 @@ def voice_target(name: str) -> Path:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """`path` for 1, then "name 2", "name 3", ... beside it."""
+    """Return `path` for 1, then "name 2", "name 3", ... beside it."""
     return path if number == 1 else path.with_name(f"{path.name.removesuffix(SAVED)} {number}{SAVED}")

@@ -1,1 +1,1 @@
-"""Server side of the open page: routes, events, live sound."""
+"""Services for an open page: routes, events, live sound."""

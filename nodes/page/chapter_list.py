@@ -1,4 +1,4 @@
-"""The sound files of a book as the page lists them, to be heard and saved. Reads no sound."""
+"""The sound files of a book, listed on the page for playing and saving. Reads no audio."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ...engine import BookFile, BookReport
 from ..comfy import folders
 from . import events
 
-CHAPTERS = "higgs_tts.chapters"  # the event: another chapter of a book is whole
+CHAPTERS = "higgs_tts.chapters"  # event: another chapter of a book is complete
 
 
 def chapters_of(report: BookReport) -> list[dict]:
-    """Of each file: where ComfyUI serves it, how long it is, and a version, which another file of its name has not."""
+    """Describe each file: its URL parts, its length, and a version that changes with the file."""
     return [_entry(report.folder, file) for file in report.files]
 
 
 def chapter_teller(folder: Path, node_id: str) -> Callable[[BookFile], None]:
-    """A function that tells the page what there is of a book in `folder` whenever a run has made another file."""
+    """Return a callback that sends the page the book's chapters after each new file in `folder`."""
     there: list[BookFile] = []
 
     def on_file(file: BookFile) -> None:

@@ -1,4 +1,4 @@
-"""Pages that listen while a node speaks, and the events they get."""
+"""Runs that pages play while a node speaks, and the events they get."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from server import PromptServer
 from ..comfy import folders
 from .live_sound import LiveSound
 
-RUN = "higgs_tts.run"  # the event: a node begins to speak
+RUN = "higgs_tts.run"  # event: a node begins to speak
 KEPT_RUNS, KEPT_BYTES = 32, 1 << 30  # sounds of earlier runs that can still be played
-_SAID = 80  # characters by which a page tells runs apart
-_MOST_SEED = (1 << 53) - 1  # larger numbers are not exact in a page
+_SAID = 80  # characters of text that tell runs apart on a page
+_MOST_SEED = (1 << 53) - 1  # larger integers are not exact in JavaScript
 
-_listeners: set[str] = set()  # clients whose pages play while it speaks
-_runs: dict[str, Run] = {}  # by id, the oldest first
+_listeners: set[str] = set()  # clients whose pages play during a run
+_runs: dict[str, Run] = {}  # by id, oldest first
 
 
 @dataclass(eq=False)
 class Run:
-    """One run of a node that somebody listens to."""
+    """One run of a node with a listening page."""
 
-    client: str  # whose page plays it
-    node: str  # as the client's graph knows it
+    client: str  # client whose page plays it
+    node: str  # node id in the client's graph
     prompt: str
-    workflow: str | None = None  # as the page that queued it calls it; None where it did not say
-    seed: int | None = None  # that gives the same sound again; None where it alone does not
+    workflow: str | None = None  # workflow id that the queueing page gave; None without one
+    seed: int | None = None  # seed that reproduces the sound; None if the seed is not enough
     said: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.queued_by = self.client  # another page takes over where this one is closed
+        self.queued_by = self.client  # another page takes over if this one is closed
         self.sound = LiveSound(folders.temp() / f"higgs_tts_{self.id}.pcm", self._on_change)
 
     def _on_change(self):
@@ -49,7 +49,7 @@ class Run:
         self.news = asyncio.Event()
 
     async def told(self, version: int, revision: int, outline: int, seconds: float) -> dict:
-        """How its sound stands; if that is `version` already, as soon as it changes or the seconds are over."""
+        """Return the sound's state, waiting while it is still `version`, for at most so many seconds."""
         news = self.news
         if self.sound.version == version:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -57,7 +57,7 @@ class Run:
         return {**self.about(), **await asyncio.to_thread(self.sound.told, revision, outline)}
 
     def about(self) -> dict:
-        """Identity of a run: the page's node, and the run's own number."""
+        """Return what a page needs to find the node, and to tell its runs apart."""
         seed = self.seed if self.seed is not None and self.seed <= _MOST_SEED else None
         said = " ".join(self.said[: 2 * _SAID].split())[:_SAID]
         place = {"node": self.node, "prompt": self.prompt, "workflow": self.workflow}
@@ -65,7 +65,7 @@ class Run:
 
 
 def listen(client: str, on: bool) -> None:
-    """True if this client's page plays while a node speaks."""
+    """Set whether a client's page plays while a node speaks."""
     _listeners.intersection_update(PromptServer.instance.sockets)
     (_listeners.add if on else _listeners.discard)(client)
 
@@ -75,7 +75,7 @@ def run_of(run_id: str) -> Run | None:
 
 
 def runs_of(client: str, workflow: str | None = None) -> list[Run]:
-    """Runs that a page can play, the oldest first: its own, and those of its open workflow whose page was closed."""
+    """Return the runs a page can play, oldest first: its own, and those of its open workflow whose page was closed."""
     sockets = PromptServer.instance.sockets
     for run in list(_runs.values()):
         if run.workflow is not None and run.workflow == workflow and run.client not in sockets:
@@ -85,11 +85,11 @@ def runs_of(client: str, workflow: str | None = None) -> list[Run]:
 
 @contextmanager
 def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]:
-    """The sound of the node that runs now, for the page that queued it; None where nobody listens.
+    """Yield the running node's sound for the page that queued it, or None if no page listens.
 
-    seed: of the node, where it and the other inputs give the same sound again. said: how the text begins.
+    seed: the node's, if it and the other inputs reproduce the sound. said: the beginning of the text.
     """
-    server = getattr(PromptServer, "instance", None)  # scripts run nodes without one
+    server = getattr(PromptServer, "instance", None)  # scripts run nodes without a server
     client, node = getattr(server, "client_id", None), getattr(server, "last_node_id", None)
     if server is not None and client not in server.sockets:  # its page was closed: another may have taken over
         client = next((run.client for run in reversed(list(_runs.values())) if run.queued_by == client), client)
@@ -104,11 +104,11 @@ def heard(seed: int | None = None, said: str = "") -> Iterator[LiveSound | None]
     try:
         yield run.sound
     finally:
-        run.sound.stop()  # which changes nothing once it is complete
+        run.sound.stop()  # no effect once it is complete
 
 
 def tell(event: str, node_id: str, **what: object) -> None:
-    """Tells the page that queued the running prompt something of a node; nobody where it was queued by no page."""
+    """Send an event about a node to the page that queued the running prompt. Does nothing without such a page."""
     server = getattr(PromptServer, "instance", None)
     if server is None or (client := getattr(server, "client_id", None)) is None:
         return
@@ -117,7 +117,7 @@ def tell(event: str, node_id: str, **what: object) -> None:
 
 
 def _workflow_of(prompt: str, server: PromptServer) -> str | None:
-    """The id of the workflow that a running prompt was made of: pages send that along, to be kept in pictures."""
+    """Return the id of the workflow behind a running prompt. Pages send it along, to be stored in images."""
     running, _ = server.prompt_queue.get_current_queue_volatile()
     told: object = next((item[3] for item in running if item[1] == prompt), None)
     for name in ("extra_pnginfo", "workflow", "id"):
@@ -126,6 +126,6 @@ def _workflow_of(prompt: str, server: PromptServer) -> str | None:
 
 
 def _make_room():
-    """Drops the oldest sounds of what is too much."""
+    """Drop the oldest sounds above the limits."""
     while len(_runs) >= KEPT_RUNS or sum(run.sound.size for run in _runs.values()) > KEPT_BYTES:
         _runs.pop(next(iter(_runs))).sound.close()

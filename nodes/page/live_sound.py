@@ -1,4 +1,4 @@
-"""The sound of one run as it grows, for those who listen: samples in a file, an outline in memory."""
+"""The growing sound of one run, for pages that play it: samples in a file, an outline in memory."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ import torch
 
 from ...engine import FRAME_RATE, SAMPLE_RATE, pcm_bytes
 
-FRAME = SAMPLE_RATE // FRAME_RATE  # samples that one number of the outline stands for
+FRAME = SAMPLE_RATE // FRAME_RATE  # samples per number of the outline
 SPEAKING, COMPLETE, STOPPED = "speaking", "complete", "stopped"
 _WIDTH = 2  # bytes of a sample
-_TICK = 1.0  # seconds after which readers are told how far it is, where nothing else is new
-_SETTLING = 5.0  # seconds that a node waits, at most, for its sound to be written
-_STRETCH = 1 << 20  # samples of a finished waveform that are looked at at a time
+_TICK = 1.0  # seconds between progress reports to readers if nothing else is new
+_SETTLING = 5.0  # longest wait, in seconds, for a node's sound to be written
+_STRETCH = 1 << 20  # samples of a finished waveform compared at a time
 
-_jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()  # what is left to write, of all sounds
+_jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()  # pending writes of all sounds
 
 
 class LiveSound:
-    """A waveform in the making. `hear` to `stop` are for whoever speaks and wait for nothing: a thread writes.
+    """A waveform in the making. The node calls `hear` to `stop`, which never block: a thread writes.
 
     changed(): called in that thread whenever there is something new to read.
     """
 
     def __init__(self, path: Path, changed: Callable[[], None]):
         self._path, self._changed = path, changed
-        self._lock = threading.Lock()  # file, outline and counters belong together
+        self._lock = threading.Lock()  # guards file, outline and counters together
         self.state, self.problem = SPEAKING, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,13 +43,13 @@ class LiveSound:
         except OSError as error:
             self._file = io.BytesIO()
             self._give_up(error)
-        self.version = 0  # counts whatever is new
-        self.revision = 0  # counts how often what had been there was replaced
-        self.restarts: list[str] = []  # why the first chunk was spoken again, each time
+        self.version = 0  # counts every change
+        self.revision = 0  # counts replacements of earlier samples
+        self.restarts: list[str] = []  # reason for each time the first chunk was spoken again
         self._clear()
         self._began, self._latest, self._steps, self._done, self._expected = 0.0, 0.0, -1, 0, 0
-        self._heard = 0  # steps when something was heard last
-        self._ticked = 0.0  # when readers were last told how far it is
+        self._heard = 0  # step of the last samples
+        self._ticked = 0.0  # time of the last progress report
         _writer()
 
     def _clear(self):
@@ -59,16 +59,16 @@ class LiveSound:
         self._digest = hashlib.blake2b()
 
     def hear(self, wav: torch.Tensor) -> None:
-        """Append samples [n] float32, which are on the host."""
+        """Append samples, [n] float32 on the host."""
         self._heard = self._steps
         _jobs.put(functools.partial(self._write, self._append, wav.numpy()))
 
     def begin_anew(self, why: str) -> None:
-        """All so far is void."""
+        """Discard everything so far."""
         _jobs.put(functools.partial(self._write, self._restart, why))
 
     def step(self, done: int, expected: int) -> None:
-        """Called after every step of speaking: frames spoken so far, and how many all of it will be."""
+        """Report, after every step of speaking, the frames so far and the expected total."""
         self._latest = time.monotonic()
         self._began = self._began or self._latest
         self._steps += 1
@@ -79,20 +79,20 @@ class LiveSound:
             _jobs.put(functools.partial(self._write, lambda _: None, None))
 
     def finish(self, wav: torch.Tensor) -> None:
-        """The whole [n], which replaces what was heard where it is not the same."""
+        """Set the whole waveform [n], replacing what was heard if it differs."""
         _jobs.put(functools.partial(self._write, self._complete, wav.numpy()))
 
     def stop(self) -> None:
-        """No more will come."""
+        """End the sound."""
         _jobs.put(functools.partial(self._write, self._end, STOPPED))
 
     def problems(self) -> tuple[str, ...]:
-        """Why not all of it can be heard, for the info output. Waits a moment for what is still to be written."""
+        """Return why parts cannot be played, for the info output. Waits briefly for pending writes."""
         settle(_SETTLING)
         return (self.problem,) if self.problem else ()
 
     def close(self) -> None:
-        """Drops the file. Whoever still asks gets nothing."""
+        """Drop the file. Later readers get nothing."""
         _jobs.put(self._drop)
 
     @property
@@ -101,7 +101,7 @@ class LiveSound:
         return self._size
 
     def read(self, revision: int, start: int, stop: int) -> bytes | None:
-        """Samples start..stop as far as they are there; None where they have been replaced or dropped since."""
+        """Return samples start..stop as far as they exist. None if they have been replaced or dropped."""
         with self._lock:
             if revision != self.revision or self._file.closed:
                 return None
@@ -112,12 +112,11 @@ class LiveSound:
             return self._file.read((stop - start) * _WIDTH)
 
     def told(self, revision: int, outline: int) -> dict:
-        """How it stands, as JSON takes it, without the first `outline` numbers of the outline where these still count.
+        """Return the state for JSON, without the first `outline` numbers of the outline if these are still valid.
 
-        The outline: the peak of each frame, 0 to 255. piece: how many of the samples came at once and last. pace:
-        seconds of each sequence that are spoken in a second. waited: seconds of each sequence that were spoken since
-        something could be heard. done: seconds spoken so far, of all sequences. left: seconds until all is spoken, at
-        the speed so far.
+        outline: peak of each frame, 0 to 255. piece: number of samples in the last delivery. pace: seconds of each
+        sequence spoken per second. waited: seconds of each sequence spoken since the last samples. done: seconds spoken
+        so far, of all sequences. left: seconds until all is spoken, at the speed so far.
         """
         seconds = self._latest - self._began
         with self._lock:
@@ -151,7 +150,7 @@ class LiveSound:
         self._changed()
 
     def _give_up(self, error: OSError):
-        """Ends the sound where the disk is full. What has been written can still be heard."""
+        """End the sound if the disk is full. What has been written can still be played."""
         self.state = STOPPED
         self.problem = (
             f"The player stopped early because {self._path.parent} could not be written ({error.strerror or error}). "
@@ -206,7 +205,7 @@ class LiveSound:
 
 
 def settle(seconds: float) -> bool:
-    """Waits until what has been asked for so far is written, or the seconds are over."""
+    """Wait until all pending writes are done, or the seconds are over. True if they are done."""
     _writer()
     done = threading.Event()
     _jobs.put(done.set)
@@ -214,13 +213,13 @@ def settle(seconds: float) -> bool:
 
 
 def _loudest(frames: np.ndarray) -> bytes:
-    """The peak of each row of 16-bit samples, 0 to 255."""
+    """Return the peak of each row of 16-bit samples, 0 to 255."""
     return (np.abs(frames.astype(np.int32)).max(1, initial=0) >> 7).clip(0, 255).astype(np.uint8).tobytes()
 
 
 @functools.cache
 def _writer() -> threading.Thread:
-    """Does all jobs, in order; starts when the first sound is made."""
+    """Start the thread that does all writes in order. Called when the first sound is made."""
 
     def work():
         while True:

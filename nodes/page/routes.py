@@ -1,4 +1,4 @@
-"""Routes on ComfyUI's server for the pack's pages: sounds, voices, hints on texts. Never touches the device."""
+"""HTTP routes for the pack's pages: sounds, voices, hints on texts. Never touches the device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from server import PromptServer
 from ...engine import MAX_PAGE_BODY, MAX_SHEET, SAMPLE_RATE, HiggsError, with_seed
 from . import events, voice_sounds, written_text
 
-WAIT = 5.0  # seconds that a question for news stays open
-MOST_SAMPLES = 20 * SAMPLE_RATE  # of an answer
-_MOST_SETTING = 1e6  # of a number that a page sends as a setting; each has a narrower range of its own
+WAIT = 5.0  # seconds that a long poll stays open
+MOST_SAMPLES = 20 * SAMPLE_RATE  # per response
+_MOST_SETTING = 1e6  # limit for a numeric setting from a page; each setting has a narrower range of its own
 
 
 def register() -> None:
-    """Adds them to ComfyUI's own; once, before the server starts."""
+    """Add the routes to ComfyUI's. Call once, before the server starts."""
     table = PromptServer.instance.routes
     table.post("/higgs_tts/listen")(_sent(listen))
     table.get("/higgs_tts/runs")(runs)
@@ -32,7 +32,7 @@ def register() -> None:
 
 
 async def listen(asked: dict) -> web.Response:
-    """True if a page plays while a node speaks."""
+    """Set whether a page plays while a node speaks."""
     client, on = asked.get("client"), asked.get("on")
     if not isinstance(client, str) or not isinstance(on, bool):
         return _refuse("client must be the page's id, and on must be true or false.")
@@ -41,18 +41,18 @@ async def listen(asked: dict) -> web.Response:
 
 
 async def runs(request: web.Request) -> web.Response:
-    """The runs that a page can play, with the workflow that it has opened."""
+    """Return the runs that a page can play, given its open workflow."""
     told = events.runs_of(request.query.get("client", ""), request.query.get("workflow"))
     return web.json_response([run.about() for run in told])
 
 
 async def news(request: web.Request) -> web.Response:
-    """How a run's sound stands, at once or when it is no longer `version`."""
+    """Return a run's state at once, or when it is no longer `version`."""
     run = events.run_of(request.match_info["run"])
     if run is None:
         return _gone()
     try:
-        version = _number(request, "version", least=-1)  # which none has
+        version = _number(request, "version", least=-1)  # no run has this version
         revision, outline = (_number(request, name) for name in ("revision", "outline"))
     except ValueError as error:
         return _refuse(str(error))
@@ -60,7 +60,7 @@ async def news(request: web.Request) -> web.Response:
 
 
 async def samples(request: web.Request) -> web.Response:
-    """16-bit little-endian samples start..stop, as far as they are there; 204 if the sound has changed since."""
+    """Return 16-bit little-endian samples start..stop, as far as they exist. 204 if the sound has changed since."""
     run = events.run_of(request.match_info["run"])
     if run is None:
         return _gone()
@@ -71,17 +71,17 @@ async def samples(request: web.Request) -> web.Response:
     stop = min(stop, start + MOST_SAMPLES)
     data = await asyncio.to_thread(run.sound.read, revision, start, stop)
     if data is None:
-        return web.Response(status=204)  # the page asks how it stands; browsers log a 409 as an error
+        return web.Response(status=204)  # the page then asks for the state; browsers log a 409 as an error
     return web.Response(body=data, content_type="application/octet-stream")
 
 
 async def voices(request: web.Request) -> web.Response:
-    """Facts on each voice, for the chosen model."""
+    """Return details of each voice, for the chosen model."""
     return web.json_response(await asyncio.to_thread(voice_sounds.listed, request.query.get("model", "")))
 
 
 async def voice(request: web.Request) -> web.Response:
-    """A voice as a sound file."""
+    """Return a voice as a sound file."""
     if not request.query.get("name"):
         return _refuse("Enter the name of a voice.")
     try:
@@ -92,12 +92,12 @@ async def voice(request: web.Request) -> web.Response:
 
 
 async def tags(request: web.Request) -> web.Response:
-    """The tags of the model that is chosen, by group."""
+    """Return the chosen model's tags by group."""
     return web.json_response(await asyncio.to_thread(written_text.tags_for, request.query.get("model", "")))
 
 
 async def text(asked: dict) -> web.Response:
-    """Hints on a text while it is written."""
+    """Return hints on a text while it is written."""
     kind, written, model = (asked.get(name, "") for name in ("kind", "text", "model"))
     settings = asked.get("settings", {})
     if not all(isinstance(value, str) for value in (kind, written, model)):
@@ -108,7 +108,7 @@ async def text(asked: dict) -> web.Response:
 
 
 async def lines(asked: dict) -> web.Response:
-    """A sheet of lines with a seed for one row."""
+    """Return a sheet of lines with one row's seed set."""
     sheet, row, seed = asked.get("lines"), asked.get("id"), asked.get("seed")
     if not (isinstance(sheet, str) and isinstance(row, str) and isinstance(seed, int)) or isinstance(seed, bool):
         return _refuse("lines and id must be strings, and seed a whole number.")
@@ -123,7 +123,7 @@ async def lines(asked: dict) -> web.Response:
 
 
 def _sent(answer: Callable[[dict], Awaitable[web.Response]]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """A route whose answer depends on the JSON object in the request's body."""
+    """Turn a function of the request's JSON object into a route."""
 
     async def handler(request: web.Request) -> web.Response:
         try:
@@ -135,7 +135,7 @@ def _sent(answer: Callable[[dict], Awaitable[web.Response]]) -> Callable[[web.Re
 
 
 async def _body(request: web.Request) -> dict:
-    """The JSON object that was sent, as UTF-8 whatever its headers say. Raises HiggsError for anything else."""
+    """Return the request's JSON object, read as UTF-8 whatever the headers say. Raises HiggsError for anything else."""
     data = bytearray()
     try:
         async for part in request.content.iter_chunked(1 << 16):

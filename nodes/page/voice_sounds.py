@@ -1,4 +1,4 @@
-"""Voices for the page: a line about each, and its sound. Works on the CPU, in any thread."""
+"""Descriptions and sounds of voices for the page. Works on the CPU, in any thread."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ..library.voice_folders import SAVED, choices, find_voice
 
 _SHOWN = 80  # characters of a transcript
 _KEPT = 16  # decoded voices
-_KNOWN = 4096  # files whose heads are remembered
+_KNOWN = 4096  # files whose headers are remembered
 
 
 def listed(model: str) -> list[dict]:
-    """Name, seconds, the transcript's beginning and what is wrong with each voice, for a model as a loader calls it.
+    """Describe each voice for a model as the loader calls it: name, seconds, start of the transcript, problems.
 
-    Raises HiggsError where there is no such model.
+    Raises HiggsError if there is no such model.
     """
     codec = _codec_for(model)
     return [_told(name, path, codec) for name, path in choices().items()]
@@ -48,7 +48,7 @@ def _told(name: str, path: Path, codec: str) -> dict:
 
 
 def _misfit(path: Path, head: VoiceHead, codec: str) -> str:
-    """Why a voice cannot be used with this codec; empty where it can."""
+    """Return why a voice does not fit this codec. Empty if it does."""
     if path.suffix.lower() != SAVED:
         fits = MIN_CLIP_SECONDS <= head.seconds <= MAX_CLIP_SECONDS
         return "" if fits else f"Trim this clip: it must last {MIN_CLIP_SECONDS:.0f} to {MAX_CLIP_SECONDS:.0f} seconds."
@@ -61,7 +61,7 @@ def _misfit(path: Path, head: VoiceHead, codec: str) -> str:
 
 @functools.lru_cache(_KNOWN)
 def _head(path: Path, *seen: int) -> tuple[VoiceHead, str]:
-    """Header of a voice file or length of a clip, or why it cannot be read. seen: its stamp."""
+    """Return a voice file's header (a clip has only its length) and why it cannot be read. seen: its fingerprint."""
     try:
         saved = path.suffix.lower() == SAVED
         return (read_voice_head(path) if saved else VoiceHead(clip_seconds(path), None, "")), ""
@@ -70,9 +70,9 @@ def _head(path: Path, *seen: int) -> tuple[VoiceHead, str]:
 
 
 def sound_of(name: str) -> tuple[bytes, str]:
-    """(a sound file, its media type) of the voice that a workflow calls `name`: a clip as it is, a saved voice decoded.
+    """Return (sound file, media type) of the voice that a workflow calls `name`. Clips stay as they are.
 
-    Raises HiggsError where there is no such voice, or no checkpoint that it can be heard with.
+    Raises HiggsError if there is no such voice, or no checkpoint to decode it with.
     """
     path = find_voice(name)
     if path.suffix.lower() != SAVED:
@@ -92,7 +92,7 @@ def _decoded(path: Path, *seen: int) -> bytes:
 
 
 def _codec_for(model: str) -> str:
-    """Empty where the model is to be downloaded first."""
+    """Return the model's codec. Empty if the model must be downloaded first."""
     try:
         return _codec(find_checkpoint(model or AUTO).path)
     except HiggsError:

@@ -1,4 +1,4 @@
-"""Help for a text while it is written: tags, hints, seconds, names. Never touches the device."""
+"""Feedback on a text while it is written: tags, hints, seconds, names. Never touches the device."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _GAPS = ("paragraph_gap", "turn_gap")
 
 
 def tags_for(model: str) -> list[dict]:
-    """The tags of a model as Higgs Load Model calls it, by group, each with why it does nothing here, if so."""
+    """Return a model's tags by group, with the reason if a tag has no effect. model: as Higgs Load Model calls it."""
     return [asdict(group) for group in _check_for(model).groups()]
 
 
 def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dict:
-    """Seconds (None where they cannot be told yet), hints at their places, notes, and names of speakers.
+    """Return seconds (None if not known yet), hints with their positions, notes, and names of speakers.
 
     kind: one of KINDS. settings: `paragraph_gap` and `turn_gap` of SamplingParams, and `takes`. Raises HiggsError for
-    an unknown kind, a text that is too long, or a setting out of its range.
+    an unknown kind, a text that is too long, or a setting out of range.
     """
     if kind not in KINDS:
         raise HiggsError(f"the kind of text is {kind[:40]!r}. It must be one of: {', '.join(KINDS)}.")
@@ -50,7 +50,7 @@ def look(kind: str, text: str, model: str, settings: Mapping[str, float]) -> dic
     check = _check_for(model)
     try:
         seconds = KINDS[kind](text, params) * max(1.0, settings.get("takes", 1.0))
-    except HiggsError:  # half a row, or a file's name: running tells, if it still is so then
+    except HiggsError:  # half a row or file name; if it stays so, the run reports it
         seconds = None
     place = _place_in(text)
     hints = [
@@ -65,7 +65,7 @@ def _of_text(text: str, params: SamplingParams) -> float:
 
 
 def _of_script(text: str, params: SamplingParams) -> float:
-    """As if all had a voice: which are connected is not known here, and makes little difference."""
+    """Estimate as if all speakers had a voice. Connections are not known here and make little difference."""
     return planned_seconds(read_dialogue(text, script_names(text)[1]).turns, params, is_dialogue=True)
 
 
@@ -74,7 +74,7 @@ def _of_lines(text: str, params: SamplingParams) -> float:
 
 
 def _of_subtitles(text: str, params: SamplingParams) -> float:
-    """Until the last cue ends."""
+    """Return when the last cue ends."""
     return max(cue.stop for cue in read_cues(text).cues)
 
 
@@ -87,7 +87,7 @@ KINDS: dict[str, Callable[[str, SamplingParams], float]] = {
 
 
 def _names(kind: str, text: str) -> list[str]:
-    """Names that can begin a turn: those in the text, then voices in models/voices."""
+    """Return names to offer where a turn begins: those in the text, then voices in models/voices."""
     if kind not in ("script", "srt"):
         return []
     try:
@@ -98,20 +98,20 @@ def _names(kind: str, text: str) -> list[str]:
 
 
 def _voice_names() -> list[str]:
-    """Of voices that a script can call by their name."""
+    """Return voices that a script can name."""
     plain = [name.removeprefix(f"{BUILT_IN}/").rpartition(".")[0] for name in voices()]
     return [name for name in plain if "/" not in name]
 
 
 def _place_in(text: str) -> Callable[[int], int]:
-    """Character of a text -> the same in JavaScript, which counts what is beyond 16 bits twice."""
+    """Return a function from character positions to UTF-16 positions, which JavaScript uses."""
     if text.isascii() or max(text) < "\U00010000":
         return lambda at: at
     return lambda at: len(text[:at].encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _check_for(model: str) -> TextCheck:
-    """Of a model that is not here every tag counts as known."""
+    """Return the model's text check. If the model is not local, every tag counts as known."""
     if model.startswith(DOWNLOAD):
         return text_check_before(model.removeprefix(DOWNLOAD))
     try:

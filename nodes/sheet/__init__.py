@@ -1,1 +1,1 @@
-"""The files of Higgs Lines: what rows become, what lies in the folder, what the page lists."""
+"""The files of Higgs Lines: planned, present in the folder, listed on the page."""

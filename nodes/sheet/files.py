@@ -1,4 +1,4 @@
-"""The sound files of Higgs Lines in a folder, and lines.json, which says what each was made of."""
+"""Sound files of Higgs Lines in a folder, and lines.json, which records what each was made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FORMAT = "higgs-tts-lines"
 
 
 def file_name(row: LinesRow, take: int, takes: int) -> str:
-    """Name of a row's file below the folder. Raises HiggsError for an id that no file can have."""
+    """Return a row's file name, below the folder. Raises HiggsError if the id is not valid in a file name."""
     parts = portable_parts(row.id)
     if not parts:
         raise HiggsError(
@@ -24,18 +24,18 @@ def file_name(row: LinesRow, take: int, takes: int) -> str:
 
 
 def subtitles_of(file: str) -> str:
-    """The SRT file beside a sound file."""
+    """Return the SRT file beside a sound file."""
     return file.removesuffix(".wav") + ".srt"
 
 
 def look(folder: Path) -> list:
-    """[name, bytes, time] of lines.json and each file that it lists: differs where one of them has gone or changed."""
+    """Return [name, bytes, time] of lines.json and each file in it. Changes if a file is deleted or modified."""
     names = [LIST, *LineFiles(folder).listed]
     return [[name, *file_stamp(folder / name)] for name in names]
 
 
 class LineFiles(FileList):
-    """Files of Higgs Lines in a folder."""
+    """The record of files in a folder."""
 
     def __init__(self, folder: Path):
         super().__init__(folder, LIST, _FORMAT)
@@ -44,12 +44,13 @@ class LineFiles(FileList):
             self.listed, self.damage = {}, f"{LIST} in {folder} has {odd}, so all files were made again."
 
     def others(self, files: Iterable[str]) -> list[str]:
-        """Files that were written here and are none of these."""
+        """Return files from earlier runs that are not in `files`."""
         return sorted(file for file in self.listed.keys() - {*files} if (self.folder / file).is_file())
 
     def put(self, files: dict[str, tuple[str, bytes]]) -> None:
-        """Writes file -> (fingerprint, data), each whole or not at all. Raises HiggsError where that cannot be done;
-        the files written by then are listed.
+        """Write file -> (fingerprint, data), each whole or not at all. Raises HiggsError on failure.
+
+        Files written before a failure are recorded.
         """
         self.forget(files)
         try:

@@ -1,4 +1,4 @@
-"""Which files rows become, what each one's sound depends on, and what to speak for some of them. Reads no disk."""
+"""Plan the files of rows: what each one's sound depends on, and what to speak for a selection."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from ...engine import FRAME_RATE, LinesRow, Pronunciations, SamplingParams, Turn, Voice, estimate_seconds
 from .files import file_name
 
-# What a speaker without a voice says first is the voice of the rest: the first turns until 3 seconds are spoken. How
-# long they get is not known before, so as many turns count as are estimated at three times that.
+# Without a voice, a speaker's first turns, up to 3 seconds, serve as the voice of the rest. Lengths are only known
+# later, so turns count until three times that is estimated.
 _FIRST_SECONDS = 9.0
 _SEEDS = 1 << 64
 
 
 @dataclass(frozen=True)
 class LineTake:
-    """A file to be: what is said in it, and a fingerprint of all that its sound depends on."""
+    """A planned file: its text, and a fingerprint of everything its sound depends on."""
 
     file: str
     number: int  # of the take
@@ -29,16 +29,16 @@ class LineTake:
 
 @dataclass(frozen=True)
 class LinePlan:
-    """Every take, all first ones before the second ones, and the voices of the speakers who have one."""
+    """All takes, sorted by take number, and the voices of speakers who have one."""
 
     takes: tuple[LineTake, ...]
     voices: Mapping[str, Voice]
 
     def to_speak(self, wanted: Collection[str]) -> tuple[list[LineTake], list[Turn], dict[str, Voice]]:
-        """(takes, a turn for each, voices by the turns' speakers) that give the wanted files.
+        """Return (takes, a turn for each, voices by the turns' speakers) needed for the wanted files.
 
-        There are others among them: of a speaker without a voice all that stand before, since its voice comes from the
-        first of them, and the noise of words that it says again is numbered in order.
+        This includes extra takes. A speaker without a voice needs all preceding turns, since the first of them set its
+        voice, and the noise of repeated words is numbered in order.
         """
         last = {take.turn.speaker: place for place, take in enumerate(self.takes) if take.file in wanted}
         takes, turns, voices = [], [], {}
@@ -46,7 +46,7 @@ class LinePlan:
             speaker = take.turn.speaker
             if speaker in self.voices:
                 if take.file in wanted:
-                    # As a speaker of its own, so that it does not matter who else says the same words.
+                    # A separate speaker for each take, so other speakers of the same words make no difference.
                     own = f"{speaker}  ({take.file})"  # with two spaces, which no speaker has
                     takes.append(take)
                     turns.append(replace(take.turn, speaker=own))
@@ -65,14 +65,14 @@ def plan(
     voices: Mapping[str, Voice],
     others: Sequence[object],
 ) -> LinePlan:
-    """The files of `rows`. others: what beside these decides how all of them sound, as JSON takes it."""
+    """Plan the files of `rows`. others: further JSON values that decide how all of them sound."""
     made = [
         LineTake(file_name(row, number, takes), number, row, _turn(row, number, params, said))
         for number in range(1, takes + 1)
         for row in rows
     ]
     settings = asdict(params)
-    for name in ("seed", "turn_gap"):  # the turn has its own seed, and no file a gap
+    for name in ("seed", "turn_gap"):  # the turn has its own seed, and a file has no gaps
         del settings[name]
     known = {speaker: _digest(voice) for speaker, voice in voices.items()}
     first: dict[str, list[LineTake]] = {}
@@ -81,7 +81,7 @@ def plan(
     for take in made:
         turn, voice = take.turn, known.get(take.turn.speaker)
         leads = voice is None and seconds.get(turn.speaker, 0.0) < _FIRST_SECONDS
-        # Without a voice, what was said before is the voice, and the name makes it another than the next speaker's.
+        # Without a voice, the earlier turns are the voice, and the name tells it from other speakers'.
         of = voice or [turn.speaker, *([lead.turn.text, lead.turn.seed] for lead in first.get(turn.speaker, ()))]
         sound = json.dumps([turn.text, turn.seed, of, settings, *others])
         finished.append(replace(take, fingerprint=hashlib.sha256(sound.encode()).hexdigest()))

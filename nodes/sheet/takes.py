@@ -1,4 +1,4 @@
-"""The files of Higgs Lines as the page lists them, for takes of a row to be compared by ear. Reads no sound."""
+"""Files of Higgs Lines as listed on the page, for comparing a row's takes by ear. Reads no audio."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..comfy import audio, folders
 from .files import LineFiles
 from .plan import LinePlan, LineTake
 
-MOST = 600  # files that are listed
+MOST = 600  # listed files
 _SAID = 80  # characters of a row's text
-_MOST_SEED = (1 << 53) - 1  # larger numbers are not exact in a page
+_MOST_SEED = (1 << 53) - 1  # larger integers are not exact in JavaScript
 VOICELESS = "This speaker has no voice, so a new seed would change other rows too. Connect a voice."
 
 
 def takes_of(planned: LinePlan, files: LineFiles) -> list[dict]:
-    """Of each file that is there: its row, where ComfyUI serves it, its seed, and why it cannot be kept, if so."""
+    """Describe each existing file: its row, URL parts, seed, and why it cannot be kept, if so."""
     there = [take for take in planned.takes if files.has(take.file, take.fingerprint)]
     there.sort(key=lambda take: (take.row.number, take.number))
     return [_told(take, planned, files) for take in there[:MOST]]
