@@ -1,1 +1,1 @@
-"""Speech over HTTP, as programs ask for it that know OpenAI's API. Nothing else imports aiohttp."""
+"""Speech over HTTP, compatible with OpenAI's API. The only room that imports aiohttp."""

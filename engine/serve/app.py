@@ -1,4 +1,4 @@
-"""The HTTP side: routes, OpenAI's envelope of errors, streams. Texts are not logged."""
+"""The HTTP side: routes, OpenAI's error envelope, streams. Texts are not logged."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
 _CLIPS_KEPT = 64
-OWNER = "higgs-tts"  # of the model, as told: by it our own clients know the server
+OWNER = "higgs-tts"  # the model's owner as listed; our own clients recognise the server by it
 _NO_HEADER = re.compile(r"[^ -~]")  # characters that a header cannot hold
 _Said = torch.Tensor | SpeechResult
 
 
 @dataclass(frozen=True)
 class CallLimits:
-    """Limits on calls."""
+    """Limits on what a server accepts."""
 
-    characters: int = 20_000  # of one text
-    calls: int = 256  # at a time, waiting ones included
+    characters: int = 20_000  # per text
+    calls: int = 256  # at once, including waiting ones
 
 
 class SpeechServer:
-    """Answers HTTP for one speaker. model: its name, as told. knows_tag(tag): whether it follows a control tag.
-    card: what callers are told of the model.
+    """Serves one speaker over HTTP.
+
+    model: its public name. knows_tag(tag): True if the model follows a control tag. card: the model's card for callers.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class SpeechServer:
     ):
         self._speaker, self._voices, self._model, self._knows_tag = speaker, voices, model, knows_tag
         self._card = card or ModelCard()
-        self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by a digest
+        self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by digest
         self._limits, self._key = limits or CallLimits(), key
-        self._calls = 0  # that are not answered yet
-        self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request
+        self._calls = 0  # not yet answered
+        self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
 
     def app(self) -> web.Application:
-        """The routes. To be run with handler_cancellation, so that a caller who goes frees the row."""
+        """Return the application. Run it with handler_cancellation, so that a caller's disconnect frees the row."""
         handling = {"auto_decompress": False, "logger": LOG}
         app = web.Application(middlewares=[self._answer_errors], client_max_size=MOST_BYTES, handler_args=handling)
         app.add_routes(
@@ -108,7 +109,7 @@ class SpeechServer:
 
     def _has_key(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given, key = (one.encode("utf-8", "surrogateescape") for one in (given, self._key))  # whatever bytes they are
+        given, key = (one.encode("utf-8", "surrogateescape") for one in (given, self._key))  # may be any bytes
         return hmac.compare_digest(given, key)
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -179,7 +180,7 @@ class SpeechServer:
                         await stream.end(said)
                     else:
                         await stream.hear(said)
-        except ConnectionResetError:  # the caller has gone, and this was not cancelled yet
+        except ConnectionResetError:  # the caller disconnected, and this task was not cancelled yet
             self._keep_end(headers, "error")
         except (HiggsError, torch.OutOfMemoryError) as error:
             if not stream.has_begun:
@@ -194,11 +195,11 @@ class SpeechServer:
             self._ends.popitem(last=False)
 
     async def _say(self, call: Call, voice: Voice | None, listens: bool) -> AsyncGenerator[_Said, None]:
-        """Sound as it comes, where somebody listens, and the result. Leaving it drops the job."""
+        """Yield sound as it comes, if `listens`, and then the result. Closing the generator drops the job."""
         loop, told = asyncio.get_running_loop(), asyncio.Queue()
 
         def tell(what: _Said | BaseException):
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits
                 loop.call_soon_threadsafe(told.put_nowait, what)
 
         voices = {} if voice is None else {"": voice}
@@ -216,7 +217,7 @@ class SpeechServer:
             self._speaker.drop(job)
 
     async def _voice(self, call: Call) -> Voice | None:
-        """The call's voice. Raises BadCall for a name that is not known and a clip that gives none."""
+        """Return the call's voice. Raises BadCall for an unknown name or an unusable clip."""
         if call.clip:
             return await self._cloned(call.clip)
         if call.voice.casefold() in STOCK_VOICES:
@@ -230,7 +231,7 @@ class SpeechServer:
         return voice
 
     async def _cloned(self, clip: Clip) -> Voice:
-        """The voice of a clip, made once: a long text comes in many calls with the same, several at a time."""
+        """Return the voice of a clip, encoding it once. A long text often comes as many calls with the same clip."""
         digest = hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
         made = self._clips.pop(digest, None)
         if made is None:
@@ -239,8 +240,8 @@ class SpeechServer:
         while len(self._clips) > _CLIPS_KEPT:
             self._clips.popitem(last=False)
         try:
-            return await asyncio.shield(made)  # a caller who goes does not take it from the others
-        except (HiggsError, torch.OutOfMemoryError):  # the next call with it may be luckier
+            return await asyncio.shield(made)  # a disconnect does not cancel it for other callers
+        except (HiggsError, torch.OutOfMemoryError):  # retrying may work
             self._clips.pop(digest, None)
             raise
 
@@ -253,7 +254,7 @@ class SpeechServer:
 
         def end(what: Voice | BaseException):
             def settle():
-                if made.done():  # nobody waits any more
+                if made.done():  # no caller waits any more
                     return
                 made.set_exception(what) if isinstance(what, BaseException) else made.set_result(what)
 

@@ -1,4 +1,4 @@
-"""Bodies of requests: what is refused before it is read, JSON, forms."""
+"""Request bodies: checks before reading, JSON, forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .calls import MOST_CLIP_BYTES, BadCall
 
 MOST_BYTES = 2 * MOST_CLIP_BYTES
 _MOST_VALUES = 500  # of a JSON body, nested ones included
-_MOST_DIGITS = 40  # of a whole number that is read as one; a longer one is out of every range
+_MOST_DIGITS = 40  # of an integer; longer ones are out of every range
 _MOST_PARTS = 16  # of a form
 _UTF8 = ("", "utf-8", "utf8", "us-ascii")
 _BOUNDARY = re.compile(r'^multipart/form-data\s*;.*?boundary="?([^\s";,]{1,70})', re.IGNORECASE)
@@ -20,7 +20,7 @@ _FIELD = re.compile(rb'[;\s]name="?([^";\r\n]*)', re.IGNORECASE)
 
 
 def check_head(request: web.Request) -> None:
-    """Raises BadCall for a body that is too large, compressed or in another charset, before it is read."""
+    """Check a request before its body is read. Raises BadCall if it is too large, compressed or in another charset."""
     if (request.content_length or 0) > MOST_BYTES:
         raise BadCall(f"the body is larger than {MOST_BYTES >> 20} MB. Send a shorter clip.", None, 413)
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
@@ -30,7 +30,7 @@ def check_head(request: web.Request) -> None:
 
 
 def parse_json(data: bytes) -> Any:
-    """The JSON of a body. Raises BadCall for anything else, and for too many values before any of them is made."""
+    """Return a body's JSON. Raises BadCall if it is invalid, or has too many values, before creating any of them."""
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that every quotation mark begins or ends a string
     outside = b"".join(plain.split(b'"', 4 * _MOST_VALUES)[::2])
     if sum(map(outside.count, (b"[", b"{", b","))) > _MOST_VALUES:
@@ -42,7 +42,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def parse_form(data: bytes, content_type: str) -> dict[str, bytes]:
-    """The fields of a form, multipart/form-data. Raises BadCall for anything else."""
+    """Return the fields of a multipart/form-data body. Raises BadCall for anything else."""
     boundary = _BOUNDARY.match(content_type)
     if boundary is None:
         raise BadCall("send a form, as multipart/form-data.")

@@ -1,6 +1,6 @@
-"""Parsing and checking of POST /v1/audio/speech.
+"""Parse and validate the body of POST /v1/audio/speech. Imports no HTTP library and no engine.
 
-The fields are OpenAI's and, beside them, those that SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0 both understand.
+The fields are OpenAI's, and those that both SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0 understand.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..prompt.tags import TAG_LIKE, delivery_slot
 from .sound import FORMATS
 
 DEFAULT_VOICE = "default"
-# OpenAI's own, which programs send that know no others.
+# OpenAI's own voices, sent by programs that know no others.
 STOCK_VOICES = frozenset(
     [DEFAULT_VOICE, *"alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()]
 )
 MOST_CLIP_BYTES = 10 << 20
-_NUMBERS = {  # field -> SamplingParams'
+_NUMBERS = {  # field -> SamplingParams field
     **{name: name for name in ("temperature", "top_p", "top_k", "seed", "retries")},
     **dict.fromkeys(("max_tokens", "max_new_tokens"), "max_frames"),
 }
@@ -35,13 +35,13 @@ extra_params scene index"""
 _KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
 _TRANSPORT = ("audio", "sse")
 _MOST_INDEX = 1 << 31
-_LEADING = re.compile(rf"(?:\s*(?:{TAG_LIKE.pattern}))*")  # what a text begins with
+_LEADING = re.compile(rf"(?:\s*(?:{TAG_LIKE.pattern}))*")  # leading tags of a text
 _SPEEDS = ((0.75, "<|prosody:speed_very_slow|>"), (0.95, "<|prosody:speed_slow|>"), (1.05, ""),
            (1.3, "<|prosody:speed_fast|>"), (4.0, "<|prosody:speed_very_fast|>"))  # fmt: skip
 
 
 class BadCall(HiggsError):
-    """A request that cannot be served as it is. param: the field that is wrong."""
+    """A request that cannot be served. param: the invalid field."""
 
     def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None):
         super().__init__(message)
@@ -50,7 +50,7 @@ class BadCall(HiggsError):
 
 @dataclass(frozen=True)
 class Clip:
-    """A reference that came with the call: the sound file's bytes, and what it says."""
+    """A reference sent with the call: the sound file's bytes and its transcript."""
 
     data: bytes
     transcript: str
@@ -58,21 +58,21 @@ class Clip:
 
 @dataclass(frozen=True)
 class Call:
-    """Text of a call and the form of its answer."""
+    """A text to speak, and the form of the answer."""
 
     text: str
     voice: str  # a name
     format: str
     clip: Clip | None = None
-    stream: str = ""  # "audio", "sse", or empty: one answer
+    stream: str = ""  # "audio", "sse", or empty for a single response
     scene: str | None = None
     params: SamplingParams = field(default_factory=SamplingParams)
-    ignored: tuple[str, ...] = ()  # fields that change nothing here
-    index: int = 0  # of a text that is sent in parts, the part's place: what has the same seed gets noise of its own
+    ignored: tuple[str, ...] = ()  # fields that have no effect here
+    index: int = 0  # position of a part in a split text, so that equal seeds get different noise
 
 
 def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool]) -> Call:
-    """A call from its JSON. knows_tag(tag): whether the model follows it. Raises BadCall that names the field."""
+    """Parse a call. knows_tag(tag): True if the model follows it. Raises BadCall that names the field."""
     if not isinstance(body, Mapping):
         raise BadCall("the body must be a JSON object.")
     text = _text(body, most_characters)
@@ -94,7 +94,7 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
 
 
 def bounded(param: str, text: str, most_characters: int) -> None:
-    """Raises BadCall for a text that is too long."""
+    """Check a text's length. Raises BadCall if it is too long."""
     if len(text) > most_characters:
         raise BadCall(
             f"{param} has {len(text)} characters, but this server accepts at most {most_characters}. Send less at a "
@@ -122,7 +122,7 @@ def _text(body: Mapping, most_characters: int) -> str:
 
 
 def _stream(body: Mapping) -> str:
-    """OpenAI's stream_format; only `stream: false` waits for the whole, and events are a stream always."""
+    """Return OpenAI's stream_format. Only `stream: false` waits for the whole; events always stream."""
     asked = body.get("stream")
     if not isinstance(asked, (bool, type(None))):
         raise BadCall("stream must be true or false.", "stream")
@@ -164,7 +164,7 @@ def _decoded(param: str, sound: object, transcript: object) -> Clip | None:
 
 
 def _params(body: Mapping) -> SamplingParams:
-    """Sampling at top level, or in extra_params as vLLM-Omni has it; top level counts."""
+    """Read sampling fields from the top level or, as in vLLM-Omni, from extra_params. The top level wins."""
     extra = body.get("extra_params")
     extra = {} if extra is None else extra
     if not isinstance(extra, Mapping):
@@ -186,7 +186,7 @@ def _number(name: str, value: object, low: float, high: float) -> int | float:
 
 
 def _speed_tag(body: Mapping, knows_tag: Callable[[str], bool]) -> str:
-    """The tag for OpenAI's speed, 0.25 to 4: the model speaks slower or faster, its pitch stays."""
+    """Return the tag closest to OpenAI's speed, 0.25 to 4. The model itself changes pace, keeping the pitch."""
     asked = body.get("speed")
     speed = 1.0 if asked is None else _number("speed", asked, 0.25, 4.0)
     tag = next(tag for most, tag in _SPEEDS if speed <= most)

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's envelope."""
+"""Error responses in OpenAI's envelope."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LOG.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], H
 
 
 def envelope(message: str, status: int, param: str | None = None, code: str | None = None) -> dict:
-    """The value of "error"."""
+    """Return the value of "error"."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"message": message, "type": kind, "param": param, "code": code}
 
 
 def error(message: str, status: int, param: str | None = None, code: str | None = None) -> web.Response:
-    """An answer that is an error."""
+    """Return an error response."""
     headers = {"Retry-After": "1"} if status == 503 else None
     return web.json_response({"error": envelope(message, status, param, code)}, status=status, headers=headers)

@@ -1,4 +1,4 @@
-"""Starts a server, and ends it when the process is asked to."""
+"""Start a server, and stop it when the process is asked to."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def serve(
     limits: CallLimits,
     tell: Callable[[str], None],
 ) -> None:
-    """Serves an open engine until the process is stopped. tell(line): what a user is to know.
+    """Serve an open engine until the process is stopped. tell(line): prints a message to the user.
 
-    Raises HiggsError for an address that others reach where there is no key, and one that cannot be had.
+    Raises HiggsError for a public address without a key, and for an address that cannot be bound.
     """
     key = key or os.environ.get(KEY_VARIABLE, "")
     if not key and not is_loopback(host):
@@ -50,14 +50,14 @@ def serve(
             web.run_app(
                 server.app(), host=host, port=port, print=lambda line: None, access_log=None, handler_cancellation=True
             )
-        except (OSError, OverflowError) as error:  # the latter of a port above 65535
+        except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
             raise HiggsError(f"the server cannot use {host}:{port} ({error}). Choose another --port.") from error
     finally:
         speaker.close()
 
 
 def told_card(engine: SpeechAPI) -> ModelCard:
-    """Model card for callers, with the tags that it follows; None for all tags."""
+    """Return the model's card with the tags it follows, or None as `tags` if it follows all."""
     known = tuple(filter(engine.knows_tag, TAGS))
     return replace(engine.card, tags=None if len(known) == len(TAGS) else known)
 

@@ -1,4 +1,4 @@
-"""Sound as the bytes of a file, whole or in parts, in formats that OpenAI's API names."""
+"""Encoders for the audio formats of OpenAI's API, whole or streamed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _FILES = {"mp3": ("MP3", None), "wav": ("WAV", "PCM_16"), "flac": ("FLAC", "PCM_
 _CODECS = {"mp3": ("mp3", "libmp3lame"), "flac": ("flac", "flac"), "opus": ("ogg", "libopus")}  # FFmpeg's
 _OPTIONS = {"fflags": "+bitexact", "flush_packets": "1"}
 _PAGE = {"page_duration": "200000"}  # microseconds of Opus in a page; FFmpeg's default is a second
-_BIT_RATE = 64_000  # for one voice at 24 kHz more is not heard
-_UNKNOWN = 0xFFFFFFFF  # size of a WAV that is still being made: players read to the end
+_BIT_RATE = 64_000  # transparent for one voice at 24 kHz
+_UNKNOWN = 0xFFFFFFFF  # size of a WAV in progress: players read to the end
 _WAV_HEAD = struct.pack(
     "<4sI8sIHHIIHH4sI",
     *(b"RIFF", _UNKNOWN, b"WAVEfmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16, b"data", _UNKNOWN),
@@ -33,7 +33,7 @@ _WAV_HEAD = struct.pack(
 
 
 def encoded(wav: torch.Tensor, sound: str) -> bytes:
-    """wav [n] float32 -> a whole file of FORMATS."""
+    """Encode wav [n] float32 as a whole file of FORMATS."""
     if sound == "pcm":
         return pcm_bytes(wav)
     kind, subtype = _FILES[sound]
@@ -43,25 +43,25 @@ def encoded(wav: torch.Tensor, sound: str) -> bytes:
 
 
 class Encoder:
-    """Samples as they are, behind the head of a file if there is one."""
+    """Passes samples through, after the file's header if there is one."""
 
-    is_slow = False  # encoding should leave the event loop to others
+    is_slow = False  # True if encoding should run outside the event loop
 
     def __init__(self, head: bytes = b""):
         self._head = head
 
     def encode(self, wav: torch.Tensor) -> bytes:
-        """Bytes for the next samples [n] float32; may be empty."""
+        """Encode the next samples [n] float32. May return no bytes."""
         head, self._head = self._head, b""
         return head + pcm_bytes(wav)
 
     def end(self) -> bytes:
-        """The file's last bytes."""
+        """Return the file's last bytes."""
         return self._head
 
 
 class _Made(bytearray):
-    """A file to write to that cannot seek, so FFmpeg mends nothing that has been sent."""
+    """A write-only file without seek, so FFmpeg cannot patch what has been sent."""
 
     def write(self, data: bytes) -> int:
         self.extend(data)
@@ -74,7 +74,7 @@ class _Made(bytearray):
 
 
 class _Compressed(Encoder):
-    """Frames of a codec, by PyAV."""
+    """Encodes a codec's frames with PyAV."""
 
     is_slow = True
 
@@ -99,7 +99,7 @@ class _Compressed(Encoder):
 
 
 class _AtEnd(Encoder):
-    """The whole file at the end."""
+    """Encodes the whole file at the end."""
 
     is_slow = True
 
@@ -115,7 +115,7 @@ class _AtEnd(Encoder):
 
 
 def encoder_of(sound: str) -> Encoder:
-    """An encoder of FORMATS. Without PyAV mp3, flac and opus come whole at the end."""
+    """Return an encoder of FORMATS. Without PyAV, mp3, flac and opus come whole at the end."""
     if sound not in _CODECS:
         return Encoder(_WAV_HEAD if sound == "wav" else b"")
     try:

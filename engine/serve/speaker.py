@@ -1,4 +1,4 @@
-"""The thread that speaks: takes what is to be said as it comes into one running batch."""
+"""The speaking thread, which adds jobs to one running batch as they come."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener, SpeechInput
 from ..voice.voice import Voice
 
-_IDLE = 30.0  # seconds without a call after which the batch gives its memory back
+_IDLE = 30.0  # idle seconds until the batch frees its memory
 
 
 @dataclass(eq=False)
 class SpeechJob:
-    """A text to speak, and callbacks; both are called in the speaker's thread and must not wait.
+    """A text to speak, and callbacks. Both are called in the speaker's thread and must not block.
 
-    end(result or what went wrong): called once, unless the job was dropped. hear(wav [n]): sound as it comes. index: of
-    a text that comes in parts, the part's place.
+    end(result or exception): called once, unless the job was dropped. hear(wav [n]): sound as it comes. index: position
+    of a part in a split text.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Refused(HiggsError):
 
 
 class _Batch(NamedTuple):
-    """The session and its loop, while there is something to do."""
+    """A session and its loop, while there is work."""
 
     session: Session
     drive: Drive
@@ -59,15 +59,15 @@ class _Item(NamedTuple):
 
 
 class SpeakerThread:
-    """Speaks jobs in a thread of its own, many at once. `close` ends it, and the engine stays open.
+    """Speaks many jobs at once in its own thread. `close` ends it, and the engine stays open.
 
-    rows: how many at most on each device; fewer where memory is short.
+    rows: maximum on each device; fewer if memory is short.
     """
 
     def __init__(self, engine: SpeechAPI, rows: int = MAX_BATCH):
         self._engine, self._rows = engine, rows
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self.broken: BaseException | None = None  # why nothing is spoken any more
+        self.broken: BaseException | None = None  # error that ended the thread
         self._spoken: dict[SpeechRequest, SpeechJob] = {}
         self._requests: dict[SpeechJob, SpeechRequest] = {}
         self._session: Session | None = None
@@ -76,19 +76,19 @@ class SpeakerThread:
 
     @property
     def speaking(self) -> int:
-        """Jobs that are being spoken or wait for a row."""
+        """Number of jobs that are being spoken or wait for a row."""
         return len(self._requests)
 
     def speak(self, job: SpeechJob) -> None:
-        """Take a job in."""
+        """Add a job."""
         self._put(lambda batch: self._add(batch, job), job.end)
 
     def drop(self, job: SpeechJob) -> None:
-        """Nothing of it is heard any more, and its row is free at the next step."""
+        """Drop a job: it calls no more callbacks, and its row is free at the next step."""
         self._put(lambda batch: self._drop(batch, job), lambda error: None)
 
     def encode(self, wav: torch.Tensor, rate: int, transcript: str, end: Callable[[Any], None]) -> None:
-        """end(voice of the clip wav [C, S], or what went wrong). A device makes it between two steps."""
+        """Encode a clip wav [C, S] between two steps, then call end(voice or exception)."""
 
         def encode(batch: _Batch):
             made = batch.session.encode_voice(ReferenceClip(wav, rate, transcript))
@@ -97,7 +97,7 @@ class SpeakerThread:
         self._put(encode, end)
 
     def close(self) -> None:
-        """End the thread after its step; callers that wait are told so."""
+        """End the thread after its step, failing all waiting jobs."""
         self._wake(None)
         self._thread.join()
 
@@ -125,7 +125,7 @@ class SpeakerThread:
             self._fail(end)
 
     def _serve_from(self, item: _Item) -> bool:
-        """Open a session with this item, and serve until there has been nothing to do for a while; False at the end."""
+        """Open a session with this item and serve until idle for a while. False if the thread should end."""
         taken = False
         try:
             with torch.inference_mode(), self._engine.decoding() as decoder:

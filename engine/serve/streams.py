@@ -1,4 +1,4 @@
-"""Sound on its way to a caller while it is spoken: as a file's bytes, or as events."""
+"""Streamed responses: a file's bytes, or events."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..speech.result import SpeechResult
 from .errors import envelope
 from .sound import FORMATS, encoder_of
 
-_PCM = {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}  # nothing in the sound says so
+_PCM = {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}  # raw PCM carries none of this
 _PART = SAMPLE_RATE  # samples written at a time
 
 
 def finish_reason(speech: SpeechResult) -> str:
-    """As OpenAI names it."""
+    """Return OpenAI's name for how the speech ended."""
     return "stop" if speech.complete else "length"
 
 
 class RawStream:
-    """A file's bytes. How the speech ended can only be asked afterwards."""
+    """Streams a file's bytes. How the speech ended can only be asked afterwards."""
 
     def __init__(self, request: web.Request, headers: Mapping[str, str], sound: str):
         self._request, self._encoder = request, encoder_of(sound)
@@ -34,21 +34,21 @@ class RawStream:
 
     @property
     def has_begun(self) -> bool:
-        """True if the caller has been answered; before that an error has a status of its own."""
+        """True if the response has started. Before that, an error has its own HTTP status."""
         return self.answer.prepared
 
     async def hear(self, wav: torch.Tensor) -> None:
-        """Sends the next sound [n] float32, a long silence in parts as well."""
+        """Send the next samples [n] float32. A long silence is sent in parts."""
         for part in wav.split(_PART):
             if data := await self._run(self._encoder.encode, part):
                 await self._send(data)
 
     async def end(self, speech: SpeechResult) -> None:
-        """Sends what ends the file."""
+        """Send the end of the file."""
         await self._send(await self._run(self._encoder.end))
 
     async def fail(self, message: str) -> None:
-        """Breaks the connection, so that nobody takes the sound for whole: a file has no other way to say so."""
+        """Break the connection, so that callers notice the sound is incomplete: a file cannot carry an error."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
@@ -69,7 +69,7 @@ class RawStream:
 
 
 class EventStream(RawStream):
-    """Server-sent events, named as OpenAI names them."""
+    """Server-sent events, named as in OpenAI's API."""
 
     async def end(self, speech: SpeechResult) -> None:
         if rest := await self._run(self._encoder.end):

@@ -1,4 +1,4 @@
-"""The voices of a server: the pack's clips, and a folder of saved voices and clips."""
+"""A server's voices: the pack's clips, and a folder of saved voices and clips."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 
 _SAVED = ".safetensors"
-_MOST_BYTES = 200  # of a name, so that a file can have it
+_MOST_BYTES = 200  # of a name, so that it is valid for a file
 _NAME = re.compile(r"\w[\w .-]{0,63}")
 
 
 class VoiceFolder:
-    """Voices by name: those of the folder, and the pack's, which are there without one.
+    """Voices by name, from the pack and, if given, a folder.
 
     A clip's transcript is a .txt file beside it.
     """
@@ -26,11 +26,11 @@ class VoiceFolder:
         self._made: dict[Path, tuple[list[int], Voice]] = {}  # with the file's stamp
 
     def names(self) -> list[str]:
-        """Of all there are now."""
+        """Return all current names."""
         return sorted(self._files())
 
     def find(self, name: str) -> Path:
-        """The file of a voice. Raises BadCall, 404, with the known names."""
+        """Return a voice's file. Raises BadCall (404) that lists the known names."""
         if path := self._files().get(name.casefold()):
             return path
         raise BadCall(
@@ -41,7 +41,7 @@ class VoiceFolder:
         )
 
     def kept(self, path: Path) -> Voice | None:
-        """The voice of a file, if it is a saved one or has been made before and not changed since."""
+        """Return a file's voice if it is a saved one, or cached and unchanged since."""
         stamp, voice = self._made.get(path, (None, None))
         if voice is not None and stamp == file_stamp(path):
             return voice
@@ -51,11 +51,11 @@ class VoiceFolder:
         return None
 
     def keep(self, path: Path, voice: Voice) -> None:
-        """Keep the voice that `kept` returns from now on."""
+        """Cache a file's voice for `kept`."""
         self._made[path] = file_stamp(path), voice
 
     def add(self, name: str, voice: Voice) -> str:
-        """Saves a voice into the folder -> its name. Raises BadCall for a name that is taken or no name of a file."""
+        """Save a voice and return its name. Raises BadCall if the name is taken or not valid for a file."""
         if self._folder is None:
             raise BadCall("this server has no voice folder. Start it with --voices FOLDER.", "name")
         if not _NAME.fullmatch(name) or name.endswith((".", " ")) or len(name.encode()) > _MOST_BYTES:
@@ -66,7 +66,7 @@ class VoiceFolder:
         return name
 
     def delete(self, name: str) -> None:
-        """Removes a saved voice of the folder. Raises BadCall for one that is not there, or a clip."""
+        """Delete a saved voice of the folder. Raises BadCall if it is missing or a clip."""
         path = self.find(name)
         if path.suffix != _SAVED or path.parent != self._folder:
             raise BadCall(

@@ -1,6 +1,4 @@
-"""Allowlists for paths and servers outside ComfyUI's folders. Stored in its user folder, where no workflow can
-write.
-"""
+"""Allowlists for paths and servers outside ComfyUI's folders, in its user folder where no workflow can write."""
 
 from __future__ import annotations
 
