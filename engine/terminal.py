@@ -1,4 +1,4 @@
-"""The terminal: parses, prints, writes files; all else is the engine's."""
+"""The command line: parses arguments, prints, writes files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _SMALL_VOICE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code. An error the user can mend is one line on stderr and code 2."""
+    """Run one command and return the exit code. An error the user can fix is one line on stderr and code 2."""
     commands = {command.__name__: command for command in (say, narrate, voice, serve, doctor, bench, quantize, tiny)}
     args = make_parser().parse_args(argv)
     print_any_letter()
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(args: argparse.Namespace) -> int:
-    """Text, a script or subtitles to a sound file."""
+    """Speak a text, a script or subtitles into a sound file."""
     params = _sampling(args)
     if args.transcript and not args.voice:
         raise HiggsError("--transcript needs a clip. Add the clip with --voice, or omit --transcript.")
@@ -118,7 +118,7 @@ def say(args: argparse.Namespace) -> int:
 
 
 def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
-    """A subtitle file to a sound file, each cue at its time."""
+    """Speak a subtitle file into a sound file, each cue on time."""
     if args.codes:
         raise HiggsError("--codes cannot be used with --srt-in. Omit it.")
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
@@ -149,7 +149,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 
 
 def narrate(args: argparse.Namespace) -> int:
-    """A book to a folder of sound files."""
+    """Speak a book into a folder of sound files."""
     if args.script and args.voice:
         raise HiggsError(
             "--voice cannot be used with --script. Name voices at the top of the script, as in: Alice = alice.wav"
@@ -180,17 +180,17 @@ def narrate(args: argparse.Namespace) -> int:
 
 
 def _narrator(args: argparse.Namespace) -> Engine | Engines | Cluster:
-    """Open the engine that speaks a book: this machine's device, or the workers of a Ray cluster."""
+    """Return the book's speaker: this machine's device, or the workers of a Ray cluster."""
     if args.ray is None and not args.ray_actors:
         return engine_of(_engine_config(args))
-    import_optional("ray", "remote")  # one sentence where it is missing
+    import_optional("ray", "remote")  # a one-line error if it is missing
     from .engines.cluster.cluster import Cluster
 
     return Cluster(_engine_config(args), args.ray or "", args.ray_actors)
 
 
 def voice(args: argparse.Namespace) -> int:
-    """A reference clip to a voice file."""
+    """Encode a reference clip as a voice file."""
     out = writable(args.out, ".safetensors")
     made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
     if not made.transcript:
@@ -201,8 +201,8 @@ def voice(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Speech over HTTP until the process is stopped."""
-    import_optional("aiohttp.web", "Application")  # one sentence where it is missing
+    """Serve speech over HTTP until the process is stopped."""
+    import_optional("aiohttp.web", "Application")  # a one-line error if it is missing
     from .serve.app import CallLimits
     from .serve.serve import serve as run
 
@@ -213,14 +213,14 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Print what a checkpoint folder holds; exit code 1 if it needs repair."""
+    """Describe a checkpoint folder. Returns exit code 1 if something in it needs repair."""
     report = examine(Path(args.folder))
     print(json.dumps(report.as_dict(), indent=2) if args.json else report.as_text())
     return 1 if report.problems else 0
 
 
 def bench(args: argparse.Namespace) -> int:
-    """How fast a step is here, and how fast this device's memory would let it be."""
+    """Measure the speed of a step, and the limit set by the device's memory."""
     result = time_steps(_settings(args, args.model or ""))
     print(as_text(result))
     if args.json:
@@ -229,7 +229,7 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def tiny(args: argparse.Namespace) -> int:
-    """A complete small checkpoint with random weights."""
+    """Write a complete small checkpoint with random weights."""
     folder = Path(args.folder)
     with new_folder(folder) as partial:
         write_tiny(partial, args.family, seed=args.seed)
@@ -238,7 +238,7 @@ def tiny(args: argparse.Namespace) -> int:
 
 
 def quantize(args: argparse.Namespace) -> int:
-    """A checkpoint in 8 or 4 bits as a folder of its own."""
+    """Write a checkpoint in 8 or 4 bits to its own folder."""
     out = quantize_folder(Path(args.folder), Path(args.out), args.dtype)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{out}: {size / 1e6:,.0f} MB")
@@ -278,7 +278,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
 
 
 def _voice(engine: SpeechAPI, path: str, transcript: str | None) -> Voice:
-    """A voice file, or a clip encoded now."""
+    """Load a voice file, or encode a clip."""
     if Path(path).suffix == ".safetensors":
         if transcript:
             raise HiggsError(f"{path} is a saved voice that has its own transcript. Omit --transcript.")
@@ -289,7 +289,7 @@ def _voice(engine: SpeechAPI, path: str, transcript: str | None) -> Voice:
 def _dialogue(
     engine: SpeechAPI, path: Path, params: SamplingParams, args: argparse.Namespace, said: Pronunciations
 ) -> Callable[..., SpeechResult]:
-    """Return the call that speaks a script, with the voice files that its head names, beside the script."""
+    """Return a function that speaks a script with the voices in its head: files, relative to the script."""
     dialogue = dialogue_in(path, said, engine.knows_tag)
     for warning in dialogue.warnings:
         print(f"warning: {warning}", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Books as sound files: read, speak chapter by chapter, go on where it was stopped."""
+"""Books as sound files: read, spoken chapter by chapter, and resumed after a stop."""

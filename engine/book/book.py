@@ -1,4 +1,4 @@
-"""A book as it is to be read aloud: chapters of turns."""
+"""A book to be read aloud, as chapters of turns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from ..prompt.script import Turn, read_pauses
 from ..prompt.tags import is_spoken
 
-BREAK = "[pause 1.5]"  # where a scene ends, and after a heading
+BREAK = "[pause 1.5]"  # at the end of a scene, and after a heading
 _NOTE_MARK = re.compile(r"\[\d{1,3}\]")
 _LONGEST_TITLE = 80
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph's text, or nothing where a scene ends."""
+    """A paragraph's text, or nothing at the end of a scene."""
 
     text: str
     is_heading: bool = False
@@ -24,7 +24,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's title and what is said in it, a turn a paragraph, its heading the first."""
+    """A chapter's title and turns, one per paragraph, its heading first."""
 
     title: str
     turns: tuple[Turn, ...]
@@ -34,7 +34,7 @@ class Chapter:
 class Book:
     """Chapters in order, each with something to say.
 
-    left_out: what is not read aloud, a few words each. head: voices that a script names, speaker -> what stands there.
+    left_out: short names of the parts not read aloud. head: speaker -> voice, as a script's head names them.
     """
 
     title: str
@@ -46,20 +46,20 @@ class Book:
 
     @property
     def speakers(self) -> list[str]:
-        """In order of appearance."""
+        """Return the speakers in order of appearance."""
         return list(dict.fromkeys(turn.speaker for chapter in self.chapters for turn in chapter.turns))
 
 
 def title_of(text: str) -> str:
-    """A heading as a title: one line, not overlong."""
+    """Shorten a heading to a title of one line."""
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST_TITLE else line[:_LONGEST_TITLE].rsplit(" ", 1)[0] + "..."
 
 
 def make_chapters(title: str, parts: Iterable[tuple[str, Sequence[Paragraph]]]) -> tuple[Chapter, ...]:
-    """(title, paragraphs) of each part as chapters. One that is nothing but its heading goes with the next.
+    """Turn (title, paragraphs) parts into chapters. A part with only a heading joins the next.
 
-    title: the book's, for parts that have none.
+    title: the book's, for parts without one.
     """
     made: list[Chapter] = []
     waiting: list[Turn] = []  # headings without a text
@@ -79,8 +79,8 @@ def make_chapters(title: str, parts: Iterable[tuple[str, Sequence[Paragraph]]]) 
 
 
 def narrated(paragraphs: Iterable[Paragraph]) -> list[Turn]:
-    """Paragraphs as the narrator's turns."""
-    said: list[list[str]] = []  # of each turn the words, and the pauses behind them
+    """Return paragraphs as the narrator's turns."""
+    said: list[list[str]] = []  # words of each turn, and the pauses behind them
     for paragraph in paragraphs:
         text = _NOTE_MARK.sub("", paragraph.text).strip()
         script = read_pauses(text)

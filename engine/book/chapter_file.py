@@ -1,4 +1,4 @@
-"""A chapter's sound and subtitles while they are written."""
+"""Writes a chapter's sound and subtitles."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..files.whole_file import replacing
 from ..speech.subtitles import Cue
 from .sound_file import Tags, open_sound
 
-_LEAD, _TAIL = 0.5, 1.0  # seconds of silence at a chapter's ends, as shops for audiobooks ask for
+_LEAD, _TAIL = 0.5, 1.0  # seconds of silence at a chapter's start and end, as audiobook shops require
 
 
 class ChapterFile:
-    """Turns are appended; `finish` gives the file its name. Leaving it before takes what was written away.
+    """Appends turns; `finish` gives the file its name. Leaving the context before discards what was written.
 
     path: the sound's. Raises OSError.
     """
@@ -42,7 +42,7 @@ class ChapterFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # of closing what is thrown away, on a full disk
+        with contextlib.suppress(OSError):  # from closing a discarded file on a full disk
             self._stack.__exit__(kind, error, trace)
 
     @property
@@ -50,14 +50,14 @@ class ChapterFile:
         return self._samples / SAMPLE_RATE
 
     def append(self, gap: float, wav: torch.Tensor, cues: list[Cue]) -> None:
-        """A turn [n] after so many seconds of silence; times of its cues are within it."""
+        """Append a turn [n] after `gap` seconds of silence. Its cues' times are relative to the turn."""
         self._silence(gap)
         begin = self.seconds
         self.cues += [replace(cue, start=begin + cue.start, stop=begin + cue.stop) for cue in cues]
         self._write(to_int16(wav).numpy())
 
     def finish(self) -> None:
-        """The chapter is whole."""
+        """Complete the chapter."""
         self._silence(_TAIL)
         self._stack.close()
 

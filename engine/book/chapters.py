@@ -1,4 +1,4 @@
-"""Plan of a book's chapters: file names, fingerprints, and which turns are spoken together. Reads no disk."""
+"""Plan chapters: file names, fingerprints, and turns to batch together. Reads no disk."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..prompt.script import Turn, read_pauses
 from ..voice.voice import Voice
 from .book import Book, Chapter
 
-GROUP_SECONDS = 1200.0  # estimated; spoken together: enough for a full batch, and few enough for the host's memory
-_MOST_DEVICES = 8  # for which more is spoken together: the host's memory again
-_LEAST_PASSAGE, _MOST_PASSAGE = 6.0, 12.0  # seconds of text that a narrator without a voice gets one from
+GROUP_SECONDS = 1200.0  # estimated seconds per batch: enough to fill it, and few enough for the host's memory
+_MOST_DEVICES = 8  # more devices do not enlarge a batch: the host's memory again
+_LEAST_PASSAGE, _MOST_PASSAGE = 6.0, 12.0  # seconds of text spoken to get a voice for a narrator without one
 _NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]+')
 _NAME_BYTES = 120
 
 
 @dataclass(frozen=True)
 class PlannedChapter:
-    """A chapter, its number from 1, its file's name without suffix, and what stands for all that it is made of."""
+    """A chapter, its number from 1, its file name without suffix, and a fingerprint of all that it is made from."""
 
     number: int
     chapter: Chapter
@@ -33,12 +33,12 @@ class PlannedChapter:
 
     @property
     def seconds(self) -> float:
-        """Estimated."""
+        """Return the estimated length."""
         return sum(estimate_seconds(turn.text) for turn in self.chapter.turns)
 
 
 def plan_chapters(book: Book, sound: Iterable[object], voices: Mapping[str, Voice]) -> list[PlannedChapter]:
-    """The book's chapters. sound: what beside text and voices decides how they sound, as JSON takes it."""
+    """Plan the book's chapters. sound: JSON values, besides text and voices, that decide the sound."""
     numbered = number_turns(book)
     passages = {speaker: passage_of(book, speaker) for speaker in book.speakers if speaker not in voices}
     known = {speaker: _digest(voice) for speaker, voice in voices.items()} | passages
@@ -54,8 +54,9 @@ def plan_chapters(book: Book, sound: Iterable[object], voices: Mapping[str, Voic
 
 
 def number_turns(book: Book) -> list[Chapter]:
-    """Chapters whose turns know how often the same was said before: the noise depends on that and not on what is spoken
-    together, or was spoken already.
+    """Number each turn among turns with the same words, since its noise depends on that.
+
+    So the noise depends neither on batches nor on what was spoken already.
     """
     said = Counter()
     chapters = []
@@ -70,7 +71,7 @@ def number_turns(book: Book) -> list[Chapter]:
 
 
 def passage_of(book: Book, speaker: str) -> str:
-    """The beginning of what a speaker says: spoken once, it is the voice of the rest."""
+    """Return the start of a speaker's text. It is spoken once and becomes the voice of the rest."""
     passage = ""
     for chapter in book.chapters:
         for turn in chapter.turns:
@@ -80,7 +81,7 @@ def passage_of(book: Book, speaker: str) -> str:
 
 
 def groups(chapters: Iterable[PlannedChapter], devices: int = 1) -> Iterator[list[tuple[PlannedChapter, Turn]]]:
-    """Turns to speak together, in order; long chapters in several groups, several short ones in one."""
+    """Yield turns to batch together, in order. Long chapters are split, short ones joined."""
     most = GROUP_SECONDS * min(devices, _MOST_DEVICES)
     group: list[tuple[PlannedChapter, Turn]] = []
     seconds = 0.0
@@ -96,13 +97,13 @@ def groups(chapters: Iterable[PlannedChapter], devices: int = 1) -> Iterator[lis
 
 
 def portable(title: str) -> str:
-    """A title as part of a file's name on every system."""
+    """Return a title that is valid in file names on every system."""
     plain = " ".join(_NOT_PORTABLE.sub(" ", title).split())
     return plain.encode()[:_NAME_BYTES].decode(errors="ignore").rstrip(" .")
 
 
 def settings_of(params: SamplingParams) -> dict[str, object]:
-    """Sampling parameters by name."""
+    """Return sampling parameters by name."""
     return {name: getattr(params, name) for name in params.__dataclass_fields__}
 
 

@@ -1,4 +1,4 @@
-"""EPUB files as chapters: the spine's documents, parted where the table of contents says. Needs nothing but Python."""
+"""EPUB files as chapters: the spine's documents, split at the table of contents. Needs only Python's library."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..files.plain_text import decode_text, doubts
 from .book import Book, Paragraph, make_chapters
 from .xhtml import Document, links_in, read_document
 
-_DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)  # by XML or HTML
+_DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)  # in XML or HTML
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
-_LEFT_OUT = {  # documents that nobody wants to hear, by what they say they are
+_LEFT_OUT = {  # types of documents that are not read aloud
     "toc": "the table of contents",
     "landmarks": "the table of contents",
     "cover": "the cover",
@@ -43,13 +43,13 @@ class _Package:
 
     title: str
     author: str
-    spine: tuple[str, ...]  # names of files inside
+    spine: tuple[str, ...]  # file names in the archive
     navigation: str  # EPUB 3's, or nothing
     ncx: str  # EPUB 2's
 
 
 def read_epub(path: Path) -> Book:
-    """The book in an EPUB file. Raises HiggsError for one that is broken or protected."""
+    """Read the book in an EPUB file. Raises HiggsError if it is broken or protected."""
     try:
         with zipfile.ZipFile(path) as archive:
             return _EpubReader(path, archive).read()
@@ -57,7 +57,7 @@ def read_epub(path: Path) -> Book:
         OSError,
         EOFError,
         OverflowError,
-        ValueError,  # also from what is no text
+        ValueError,  # also from invalid text
         NotImplementedError,
         struct.error,
         zipfile.BadZipFile,
@@ -74,7 +74,7 @@ class _EpubReader:
     def __init__(self, path: Path, archive: zipfile.ZipFile):
         self._path, self._archive, self._left_out, self._warnings = path, archive, [], []
         self._names = {name.casefold(): name for name in archive.namelist()}
-        self._bytes, self._tags = MOST_BOOK_BYTES, MOST_BOOK_TAGS  # that may still be read
+        self._bytes, self._tags = MOST_BOOK_BYTES, MOST_BOOK_TAGS  # remaining limits
 
     def read(self) -> Book:
         package = self._package()
@@ -82,11 +82,11 @@ class _EpubReader:
             raise HiggsError(f"{self._path} is protected (DRM) and cannot be read. Use an unprotected copy.")
         kept = list(self._documents(package))
         chapters = make_chapters(package.title, self._parts(kept, self._contents(package)))
-        left_out, warnings = tuple(dict.fromkeys(self._left_out)), tuple(self._warnings[:1])  # one stands for all
+        left_out, warnings = tuple(dict.fromkeys(self._left_out)), tuple(self._warnings[:1])  # the first stands for all
         return Book(package.title, chapters, package.author, left_out, warnings=warnings)
 
     def _documents(self, package: _Package) -> Iterator[tuple[str, Document]]:
-        """(name, document) of each file of the spine that is read aloud."""
+        """Yield (name, document) of each spine file that is read aloud."""
         lines = 0
         for name in filter(self._find, package.spine):
             document = read_document(self._text(name))
@@ -106,7 +106,7 @@ class _EpubReader:
     def _parts(
         self, documents: list[tuple[str, Document]], contents: dict[tuple[str, str], str]
     ) -> Iterator[tuple[str, list[Paragraph]]]:
-        """(title, paragraphs) from one entry of the contents to the next; without contents, of each document."""
+        """Yield (title, paragraphs) between entries of the contents, or of each document if there are none."""
         title, said = "", []
         for name, document in documents:
             starts = {at: label for anchor, at in document.anchors.items() if (label := contents.get((name, anchor)))}
@@ -122,7 +122,7 @@ class _EpubReader:
         yield title, said
 
     def _contents(self, package: _Package) -> dict[tuple[str, str], str]:
-        """(file, anchor) -> title of where chapters begin. Entries inside another's file are sections, not chapters."""
+        """Return (file, anchor) -> title of chapter starts. Nested entries in their parent's file count as sections."""
         place = package.navigation or package.ncx
         if not place or not self._find(place):
             return {}
@@ -179,11 +179,11 @@ class _EpubReader:
 
     @staticmethod
     def _resolve(place: str, href: str) -> str:
-        """The file that a link in the file `place` means."""
+        """Resolve a link in the file `place` to a file."""
         return posixpath.normpath(posixpath.join(posixpath.dirname(place), unquote(href.partition("#")[0])))
 
     def _find(self, name: str) -> str:
-        """The name as the archive spells it; nothing where it has no such file."""
+        """Return the name as the archive spells it, or nothing if there is no such file."""
         return self._names.get(name.casefold(), "")
 
     def _data(self, name: str) -> bytes:
@@ -213,7 +213,7 @@ class _EpubReader:
 
     def _xml(self, name: str) -> ElementTree.Element:
         text = _DECLARATION.sub("", self._text(name))
-        if "<!ENTITY" in text:  # which may stand for gigabytes
+        if "<!ENTITY" in text:  # entities may expand to gigabytes
             raise HiggsError(
                 f"{self._path}: {name} defines entities, which EPUB does not allow. Download or export it again."
             )

@@ -1,4 +1,4 @@
-"""Markdown as chapters: what # headings part, without the signs that only shape how it looks."""
+"""Markdown as chapters: split at # headings, without formatting marks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _QUOTE = re.compile(r"(?: {0,3}> ?){1,9}")
 _ITEM = re.compile(r"\s*[-*+][^\S\n]+")
 _NUMBERED = re.compile(r"\s*\d+[.)][^\S\n]+")
 _DEFINITION = re.compile(r" {0,3}\[[^\]\n]+\]:[^\S\n]*\S")  # of a link or a footnote
-# Nothing here looks beyond the next bracket of its kind, so that a line of a million of them is read once.
+# No pattern looks beyond the next bracket of its kind, so a line of a million brackets takes linear time.
 _TARGET = r"(?:\([^()\n]*(?:\([^()\n]*\)[^()\n]*){0,4}\)|\[[^\[\]\n]*\])"
 _LINKS = [
-    (re.compile(rf"!\[[^\[\]\n]*\]{_TARGET}"), ""),  # a picture
-    (re.compile(r"\[\^[^\[\]\n]+\]"), ""),  # a footnote's mark
+    (re.compile(rf"!\[[^\[\]\n]*\]{_TARGET}"), ""),  # an image
+    (re.compile(r"\[\^[^\[\]\n]+\]"), ""),  # a footnote mark
     (re.compile(rf"\[([^\[\]\n]*)\]{_TARGET}"), r"\1"),  # a link
     (re.compile(r"<(https?://[^\s<>]+)>"), r"\1"),
     (re.compile(r"</?[A-Za-z][^<>|]*>"), ""),  # HTML; <|...|> is a control tag
@@ -31,15 +31,17 @@ _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 
 
 def read_markdown(text: str, title: str) -> Book:
-    """A book in Markdown. Its chapters stand at the highest level that has several headings; a single one above them,
-    before any text, is the book's title. title: what it is called otherwise.
+    """Read a book in Markdown.
+
+    Chapters are at the highest level that has several headings. A single heading above them, before any text, is the
+    book's title. title: used if there is none.
     """
     text, author = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n"), ""
     if front := _FRONT.match(text):
         told = {name.lower(): value.strip().strip("\"'") for name, value in _FIELD.findall(front[1])}
         title, author = told.get("title", title), told.get("author", "")
         text = text[front.end() :]
-    closed, end, rest = text.rpartition("-->")  # behind the last one no comment ends
+    closed, end, rest = text.rpartition("-->")  # no comment ends after the last one
     blocks = list(_blocks(_COMMENT.sub("", closed + end) + rest))
     counts = Counter(level for level, _ in blocks if level)
     level = min((level for level, count in counts.items() if count > 1), default=min(counts, default=0))
@@ -55,7 +57,7 @@ def read_markdown(text: str, title: str) -> Book:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str]]:
-    """(level of a heading, or 0; its text) of each paragraph; an empty text is a break."""
+    """Yield (heading level or 0, text) of each paragraph. An empty text is a break."""
     said: list[str] = []
     fenced = False
 
@@ -92,7 +94,7 @@ def _blocks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _level(line: str) -> int:
-    """Of a heading, by its #; 0 for another line."""
+    """Return a heading's level by its #, or 0 for another line."""
     rest = line.lstrip(" ")
     level = len(rest) - len(rest.lstrip("#"))
     is_heading = len(line) - len(rest) < 4 and level < 7 and (rest[level : level + 1].isspace() or len(rest) == level)
@@ -100,16 +102,16 @@ def _level(line: str) -> int:
 
 
 def _title(line: str) -> str:
-    """Text of a heading, without the # before and after it."""
+    """Return a heading's text, without the # before and after it."""
     title = line.strip(" ").lstrip("#").strip()
     bare = title.rstrip("#")
     return bare if bare[-1:].isspace() else title
 
 
 def _is_rule(line: str) -> bool:
-    """True if a line is three or more of one sign, with blanks between them as one likes."""
+    """True if a line is three or more of one mark, with any blanks between them."""
     signs = "".join(line.split())
-    begins = line[:4].lstrip(" ")[:1]  # at most three blanks before it
+    begins = line[:4].lstrip(" ")[:1]  # indented by at most three blanks
     return len(signs) > 2 and signs[0] in "*-_" and signs[0] == begins and not signs.strip(begins)
 
 

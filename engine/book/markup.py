@@ -1,6 +1,6 @@
-"""HTML and XHTML as tags and the text between them, in one pass over whatever a file holds. Needs nothing but Python.
+"""A linear-time tokenizer for HTML and XHTML, however broken. Needs only Python's library.
 
-Python's own parser begins again at each mark that is not closed, which takes hours for some small files.
+Python's own parser starts over at each unclosed mark, which takes hours for some small files.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _WANTED = re.compile(
     r"""(?<![^\s"'/])(id|epub:type|role|href)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"']\S*))|=\s*(?:"[^"]*"|'[^']*')""",
     re.IGNORECASE,
 )
-# What holds no tags -> where it ends. An element's text, where the second is empty, ends with its own end tag.
+# Where content without tags begins and ends. An element of _RAW ends with its own end tag.
 _COMMENT, _CDATA = ("<!--", "-->"), ("<![CDATA[", "]]>")
 _RAW = {name: re.compile(rf"</{name}", re.IGNORECASE) for name in ("script", "style")}
 
 
 class Tag(NamedTuple):
-    """A start tag `<a>`, an end tag `</a>`, or both, `<a/>`. attributes: those that books are read by."""
+    """A start tag `<a>`, an end tag `</a>`, or both, `<a/>`. attributes: those that the readers use."""
 
     name: str
     attributes: dict[str, str]
@@ -32,14 +32,14 @@ class Tag(NamedTuple):
 
 
 def read_markup(text: str) -> Iterator[Tag | str]:
-    """Tags in order, with names in small letters, and the text between them. Comments and declarations are left out."""
-    at, quotes = 0, True  # quotes: whether a > may stand in a quoted value; no longer after one that is never closed
+    """Yield tags, with lower-case names, and the text between them. Skips comments and declarations."""
+    at, quotes = 0, True  # quotes: a > may be in a quoted value; False once one is never closed
     last = {opening: text.rfind(closing) for opening, closing in (_COMMENT, _CDATA)}
     while (mark := text.find("<", at)) >= 0:
         if mark > at:
             yield unescape(text[at:mark])
         name = _NAME.match(text, mark + 1)
-        if name is None and text[mark + 1 : mark + 2] not in ("!", "?", "/"):  # no tag: 1 < 2
+        if name is None and text[mark + 1 : mark + 2] not in ("!", "?", "/"):  # not a tag: 1 < 2
             yield "<"
             at = mark + 1
             continue
@@ -66,7 +66,7 @@ def read_markup(text: str) -> Iterator[Tag | str]:
 
 
 def _end_of_tag(text: str, at: int) -> int:
-    """Where the > of a tag is; -1 where it is not closed."""
+    """Return the index of a tag's >, or -1 if it is not closed."""
     while found := _END.search(text, at):
         if found[1] is None:
             return found.start()

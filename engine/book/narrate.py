@@ -1,4 +1,4 @@
-"""Speaks a book into a folder, chapter by chapter; what lies there already is not spoken again."""
+"""Speak a book into a folder, chapter by chapter, skipping what is already there."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from .report import BookFile, BookProgress, BookReport, Narrator
 from .sound_file import BOUND, Tags, bind, opens, require, seconds_of
 from .spoken import SpokenSequences
 
-LIST, KEPT = "book.json", "spoken"  # in the book's folder: what was made, and the sequences that were spoken
+LIST, KEPT = "book.json", "spoken"  # in the book's folder: the list of files, and the spoken sequences
 _KIND = "higgs-tts-book"
-_PARTS = "chapters"  # below KEPT: what becomes one file at the end
+_PARTS = "chapters"  # below KEPT: parts of a single output file
 _PART_KIND = "flac"
 _LOCK = f"{KEPT}/.lock"
 
@@ -51,15 +51,16 @@ def narrate(
     on_file: Callable[[BookFile], None] = lambda file: None,
     devices: int = 1,
 ) -> BookReport:
-    """Speaks a book into `folder`: a file a chapter, or one M4B, with SRT subtitles beside each.
+    """Speak a book into `folder`: one file per chapter, or one M4B, each with SRT subtitles.
 
-    Every sequence is kept in the folder as soon as it is spoken. Stopped anywhere and called again with the same book
-    and settings, it speaks what is missing, and the files are those of one uninterrupted call on the same kind of
-    device; a chapter that is there is left alone. A speaker without a voice gets one from seed and name: the beginning
-    of what they say. Memory holds some 20 minutes of sound at most for each of `devices`, which speak together.
-    on_progress is called after every step and may raise to cancel; on_file with each chapter's file once it is whole,
-    those of earlier runs first. Raises HiggsError, as `speak_turns` does, if a file cannot be written, and if another
-    run writes there.
+    Every sequence is saved as soon as it is spoken. After a stop, a call with the same book and settings speaks only
+    what is missing. The files equal those of one uninterrupted call on the same kind of device. Finished chapters are
+    left alone. A speaker without a voice gets one, by seed and name, from the start of their text. Memory holds at most
+    about 20 minutes of sound for each of `devices`, which speak together.
+
+    on_progress is called after every step and may raise to cancel. on_file gets each complete chapter file, those of
+    earlier runs first. Raises HiggsError like `speak_turns`, if a file cannot be written, or if another run writes
+    there.
     """
     require(kind)
     params = params or SamplingParams()
@@ -99,10 +100,10 @@ class _Narration:
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retaken: list[Retaken] = []
         self._how = ""
-        self._frames = self._peak = 0  # decoded in this run; bytes of a GPU
-        self._current: tuple[PlannedChapter, ChapterFile] | None = None  # that is being written
-        self._tail = 0.0  # seconds of silence asked for after what is written
-        self._whole = self._before = self._later = 0  # estimated frames: of all, before this group, and after it
+        self._frames = self._peak = 0  # decoded in this run; peak bytes of a GPU
+        self._current: tuple[PlannedChapter, ChapterFile] | None = None  # the one being written
+        self._tail = 0.0  # seconds of silence requested after what is written
+        self._whole = self._before = self._later = 0  # estimated frames: in total, before this group, and after it
         self._began = time.perf_counter()
 
     def run(self) -> BookReport:
@@ -135,7 +136,7 @@ class _Narration:
         )
 
     def _names(self, one: PlannedChapter) -> tuple[str, str]:
-        """A chapter's sound and its subtitles; of a bound book both are only there to be bound."""
+        """Return a chapter's sound and subtitle files. Those of a bound book are temporary."""
         if self._kind == BOUND:
             return f"{KEPT}/{_PARTS}/{one.name}.{_PART_KIND}", f"{KEPT}/{_PARTS}/{one.name}.json"
         return f"{one.name}.{self._kind}", f"{one.name}.srt"
@@ -145,14 +146,14 @@ class _Narration:
         return is_listed and opens(self._sound(one)) and (self._kind != BOUND or self._held_cues(one) is not None)
 
     def _held_cues(self, one: PlannedChapter) -> list[Cue] | None:
-        """The cues of a chapter that is to be bound; None for a damaged file."""
+        """Return the cues of a chapter to be bound, or None if the file is damaged."""
         try:
             return [Cue(**entry) for entry in json.loads((self._folder / self._names(one)[1]).read_text())]
         except (TypeError, ValueError):
             return None
 
     def _give_voices(self, missing: list[PlannedChapter]):
-        """A voice for each speaker in these chapters who has none: a passage of what they say, spoken by itself."""
+        """Give each speaker in these chapters a voice, by speaking a passage of their text on its own."""
 
         def on_frame(done: int, expected: int) -> None:
             self._tell(self._before, None, missing[0])
@@ -164,17 +165,17 @@ class _Narration:
                 if not len(speech.codes):
                     raise HiggsError("The model produced no speech, so the narrator has no voice. Try another seed.")
                 made = voice_of_speech(speech.codes, turn.text if speech.complete else None, "own")
-                self._voices[name] = speech.voices.get(name, made)  # a server may have one for all who have none
+                self._voices[name] = speech.voices.get(name, made)  # a server may have a default voice
 
     def _speak(self, missing: list[PlannedChapter]):
-        """Chapter after chapter; a file is open from a chapter's first turn to its last."""
+        """Speak chapter after chapter. A file is open from a chapter's first turn to its last."""
         with contextlib.ExitStack() as self._open_files:
             for group in groups(missing, self._devices):
                 self._write(group, self._say_group(group))
 
     @one_thread()
     def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult):
-        """A group's turns to their chapters' files."""
+        """Write a group's turns to their chapters' files."""
         for at, ((one, turn), gap, wav, cues) in enumerate(zip(group, *_parts(speech, self._tail), strict=True)):
             if self._current is None:
                 self._current, gap = (one, self._open(one)), 0.0
@@ -194,7 +195,7 @@ class _Narration:
 
         def on_frame(done: int, expected: int) -> None:
             self._frames = spoken_before + done
-            pace = self._frames / (time.perf_counter() - self._began)  # frames a second
+            pace = self._frames / (time.perf_counter() - self._began)  # frames per second
             left = (expected - done + self._later) / pace if self._frames else None
             self._tell(self._before + size * done / max(1, expected), left, first)
 
@@ -207,7 +208,7 @@ class _Narration:
         return speech
 
     def _tell(self, frames: float, left: float | None, one: PlannedChapter):
-        """So many frames of the whole are there, by estimate."""
+        """Report progress, with `frames` of the estimated total done."""
         share = min(1.0, frames / self._whole)
         self._on_progress(BookProgress(share, left, one.number, len(self._chapters), one.chapter.title))
 
@@ -222,7 +223,7 @@ class _Narration:
             return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags))
 
     def _finish(self, one: PlannedChapter, file: ChapterFile):
-        """A chapter is whole: its subtitles, and both on the list."""
+        """Complete a chapter: write its subtitles and list both files."""
         with write_errors(self._sound(one)):
             file.finish()
         sound, subtitles = self._names(one)
@@ -234,7 +235,7 @@ class _Narration:
         self._tell_file(one, made=True)
 
     def _tell_file(self, one: PlannedChapter, made: bool):
-        """A chapter's sound is whole. Of a bound book it is only there to be bound, and nobody is told."""
+        """Report a chapter's complete sound, unless it is only part of a bound book."""
         file = self._finished[one.number] = BookFile(self._names(one)[0], seconds_of(self._sound(one)), made)
         if self._kind != BOUND:
             self._on_file(file)
@@ -247,7 +248,7 @@ class _Narration:
         return f"{portable(self._book.title) or 'book'}.{BOUND}"
 
     def _bind(self) -> bool:
-        """All chapters as one file; False where that is there."""
+        """Join all chapters into one file. False if it is already there."""
         path, names = self._folder / self._bound, (self._bound, f"{self._bound[: -len(BOUND)]}srt")
         made_of = "".join(one.fingerprint for one in self._chapters)
         if all(self._files.has(name, made_of) for name in names) and opens(path):
@@ -273,7 +274,7 @@ def _frames(one: PlannedChapter) -> int:
 
 
 def _parts(speech: SpeechResult, tail: float) -> tuple[list[float], list[torch.Tensor], list[list[Cue]]]:
-    """(seconds of silence before, sound, cues within it) of each turn. tail: seconds asked for before all of them."""
+    """Return (silences before in seconds, sounds, relative cues) by turn. tail: silence requested before the first."""
     stops = [0, *(turn.stop for turn in speech.turns)]
     gaps = [(turn.start - stop) / SAMPLE_RATE for turn, stop in zip(speech.turns, stops, strict=False)]
     gaps[0] += tail
@@ -287,6 +288,6 @@ def _is_within(cue: Cue, turn: SpokenTurn) -> bool:
 
 
 def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
-    """By whole samples: the same number wherever the turn stands in what was spoken together."""
+    """Shift a cue by whole samples, so the result does not depend on the turn's place in a batch."""
     start, stop = ((round(time * SAMPLE_RATE) - turn.start) / SAMPLE_RATE for time in (cue.start, cue.stop))
     return replace(cue, start=start, stop=stop)

@@ -1,4 +1,4 @@
-"""A file, or a text, as a book: which kind it is, and the error where it holds nothing to read aloud."""
+"""Read a file or a text as a book, by its kind. Reports an error if nothing can be read aloud."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 def read_book(
     path: Path, is_script: bool = False, known: Iterable[str] = (), knows_tag: Callable[[str], bool] = every_tag
 ) -> Book:
-    """The book in a .txt, .md or .epub file, or the script in a text file; known, knows_tag: see `read_dialogue`.
+    """Read a .txt, .md or .epub file, or a script, as a book. known, knows_tag: see `read_dialogue`.
 
-    Raises HiggsError that names the file where it cannot be read or has nothing to say.
+    Raises HiggsError that names the file if it cannot be read or has no text.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise HiggsError(f"{path} is not a supported book. Choose a file ending in {', '.join(SUFFIXES)}.")
-    if not path.is_file():  # a pipe would never end
+    if not path.is_file():  # reading a pipe would never end
         raise HiggsError(f"{path} does not exist. Choose another file.")
     if suffix == ".epub":
         if is_script:
@@ -57,13 +57,13 @@ def read_book_text(
     known: Iterable[str] = (),
     knows_tag: Callable[[str], bool] = every_tag,
 ) -> Book:
-    """As `read_book`, of a text: Markdown where it has # headings, else plain. knows_tag: see `read_dialogue`."""
+    """Like `read_book`, from a text: Markdown if it has # headings, else plain. knows_tag: see `read_dialogue`."""
     read = _script_reader(known, knows_tag) if is_script else read_markdown if _HASH.search(text) else read_text
     return _checked(read(_bounded(text, "The text"), title), "The text")
 
 
 def said_as(book: Book, said: Pronunciations) -> Book:
-    """A book whose words are spelled as they are to be said."""
+    """Return the book respelled by a list of pronunciations."""
 
     def spelled(turn: Turn) -> Turn:
         return replace(turn, text=said.apply(turn.text, turn.speaker))
@@ -87,7 +87,7 @@ def _checked(book: Book, source: str) -> Book:
 
 
 def _script_reader(known: Iterable[str], knows_tag: Callable[[str], bool]) -> Callable[[str, str], Book]:
-    """A script for several speakers; a heading such as CHAPTER II on a line of its own begins a chapter."""
+    """Return a reader of scripts. A heading such as CHAPTER II on its own line starts a chapter."""
 
     def read(text: str, title: str) -> Book:
         dialogue = read_dialogue(text, known, knows_tag)

@@ -1,4 +1,4 @@
-"""Narrator protocol, progress and result of a book."""
+"""Narration's interface to the engine, its progress, and its report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..voice.voice import Voice
 
 
 class Narrator(Protocol):
-    """One or several engines, as narration uses them."""
+    """An engine, or several, that can speak a book."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -36,7 +36,7 @@ class Narrator(Protocol):
 
 @dataclass(frozen=True)
 class BookProgress:
-    """share: of the book, by estimate, 0 to 1. left: seconds of work, None while that is not known."""
+    """share: estimated part of the book done, 0 to 1. left: seconds of work, or None while unknown."""
 
     share: float
     left: float | None
@@ -51,7 +51,7 @@ class BookProgress:
 
 @dataclass(frozen=True)
 class BookFile:
-    """A file that is there now; made: in this run."""
+    """An existing file. made: written in this run."""
 
     name: str
     seconds: float
@@ -60,24 +60,24 @@ class BookFile:
 
 @dataclass(frozen=True)
 class BookReport:
-    """Result of narrating a book."""
+    """The result of a narration."""
 
     folder: Path
     files: tuple[BookFile, ...]
     elapsed: float
-    reused: int  # sequences that an earlier run had spoken
-    frames: int  # that were decoded now
+    reused: int  # sequences spoken in an earlier run
+    frames: int  # decoded in this run
     retaken: tuple[Retaken, ...]
     warnings: tuple[str, ...]
     how: str
-    peak_bytes: int = 0  # of a GPU's memory at most, the model's own among them; 0 on a CPU
+    peak_bytes: int = 0  # peak GPU memory, including the model; 0 on a CPU
 
     @property
     def seconds(self) -> float:
-        """Of the whole book."""
+        """Return the length of the whole book."""
         return sum(file.seconds for file in self.files)
 
     @property
     def spoken_again(self) -> tuple[Retaken, ...]:
-        """Chunks of which there was more than one take in this run."""
+        """Return the chunks with more than one take in this run."""
         return tuple(chunk for chunk in self.retaken if len(chunk.flaws) > 1)

@@ -1,4 +1,4 @@
-"""Pairs of signs that only shape how words look, such as *this* and _this_, taken out in one pass."""
+"""Removes paired formatting marks, such as *this* and _this_, in linear time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ _LOW_LINES = {mark: re.compile(rf"{mark}(?<=\S{mark})(?!\w)") for mark in ("___"
 
 
 def without_stars(text: str) -> str:
-    """Without *, ~~ and ` around words."""
+    """Remove *, ~~ and ` around words."""
     return _without(text, r"(?<!\\)", _STARS)
 
 
 def without_low_lines(text: str) -> str:
-    """Without _ around words."""
+    """Remove _ around words."""
     return _without(text, r"(?<![\w\\])", _LOW_LINES)
 
 
 def _without(text: str, before: str, closings: dict[str, re.Pattern]) -> str:
-    """closings: sign, longer ones first -> where it closes. One that closes nowhere is looked for once."""
+    """Remove paired marks. An unclosed mark is searched once.
+
+    closings: mark -> its closing pattern, longer marks first.
+    """
     kept, at, signs = [], 0, [sign for sign in closings if sign in text]
     while signs and (opening := re.compile(rf"{before}({'|'.join(map(re.escape, signs))})(?=\S)").search(text, at)):
         closing = closings[opening[1]].search(text, opening.end() + 1)

@@ -1,4 +1,4 @@
-"""Sound files that are written while a book is spoken: FLAC and WAV by soundfile, MP3 and M4B by PyAV."""
+"""Sound files written as a book is spoken: FLAC and WAV by soundfile, MP3 and M4B by PyAV."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..core.optional import import_optional
 BOUND = "m4b"  # one file with all chapters
 LOSSLESS = ("flac", "wav")
 _CODECS = {"mp3": ("mp3", "libmp3lame"), BOUND: ("ipod", "aac")}  # suffix -> FFmpeg's container and encoder
-_BIT_RATE = 64_000  # for one voice at 24 kHz more is not heard
-_BLOCK = SAMPLE_RATE * 10  # samples that are read at a time
+_BIT_RATE = 64_000  # transparent for one voice at 24 kHz
+_BLOCK = SAMPLE_RATE * 10  # samples read at a time
 
 
 @dataclass(frozen=True)
 class Tags:
-    """Tags that a player shows. Empty ones are left out."""
+    """Metadata for players. Empty fields are left out."""
 
     title: str
     album: str = ""
@@ -42,7 +42,7 @@ class SoundFile(Protocol):
 
 
 def require(kind: str) -> None:
-    """Raises HiggsError where files of that kind cannot be written here."""
+    """Check that a kind of file can be written here. Raises HiggsError if not."""
     if kind in LOSSLESS:
         import_optional("soundfile", "SoundFile")
         return
@@ -58,12 +58,12 @@ def require(kind: str) -> None:
 
 
 def open_sound(path: Path, kind: str, tags: Tags) -> SoundFile:
-    """A new file of that kind, whatever its name ends in. Raises OSError."""
+    """Open a new file of that kind, whatever its suffix. Raises OSError."""
     return BySoundfile(path, kind, tags) if kind in LOSSLESS else _Encoded(path, kind, tags)
 
 
 def bind(path: Path, parts: Sequence[tuple[str, Path]], tags: Tags) -> None:
-    """One M4B file of (title, lossless file) chapters."""
+    """Join (title, lossless file) chapters into one M4B file."""
     info = import_optional("soundfile", "info")
     ends = np.cumsum([info(part).frames for _, part in parts]).tolist()
     chapters = list(zip((title for title, _ in parts), [0, *ends], ends, strict=False))
@@ -77,7 +77,7 @@ def bind(path: Path, parts: Sequence[tuple[str, Path]], tags: Tags) -> None:
 
 
 def seconds_of(path: Path) -> float:
-    """Of a sound file that was written here."""
+    """Return the length of a sound file written by this module."""
     if path.suffix[1:] in LOSSLESS:
         return import_optional("soundfile", "info")(path).duration
     with import_optional("av", "open")(str(path)) as file:
@@ -85,7 +85,7 @@ def seconds_of(path: Path) -> float:
 
 
 def opens(path: Path) -> bool:
-    """True if a file written here can be read, up to its end if it is lossless."""
+    """True if sound can be read from a file written by this module, up to the end of a lossless one."""
     if path.suffix[1:] in LOSSLESS:
         try:
             return len(import_optional("soundfile", "read")(path, start=-1)[0]) > 0
@@ -105,7 +105,7 @@ def _blocks(path: Path) -> Iterable[np.ndarray]:
 
 
 class _Checked(io.FileIO):
-    """Keeps why a write failed: libsndfile does not tell, and is silent about the last one."""
+    """Keeps a write's error: libsndfile does not report it, and not at all for the last write."""
 
     failed: BaseException | None = None
 
@@ -114,13 +114,13 @@ class _Checked(io.FileIO):
         try:
             while self.failed is None and written < len(data):
                 written += super().write(data[written:])
-        except (OSError, KeyboardInterrupt) as error:  # not through libsndfile, which would lose it
+        except (OSError, KeyboardInterrupt) as error:  # libsndfile would lose it
             self.failed = error
         return written
 
 
 class BySoundfile:
-    """A file for samples [n] or [n, C], int16 or float32: a SoundFile for any rate, in any format of libsndfile's."""
+    """A SoundFile for samples [n] or [n, C], int16 or float32, at any rate, in any of libsndfile's formats."""
 
     def __init__(self, path: Path, kind: str, tags: Tags, rate: int = SAMPLE_RATE, channels: int = 1):
         self._raw = _Checked(path, "w+")
@@ -154,11 +154,11 @@ class BySoundfile:
 
 
 class _Encoded:
-    """chapters: (title, first sample, end) each."""
+    """Writes with PyAV. chapters: (title, first sample, end) of each."""
 
     def __init__(self, path: Path, kind: str, tags: Tags, chapters: Iterable[tuple[str, int, int]] = ()):
         container, codec = _CODECS[kind]
-        # No dates and versions inside: the same sound gives the same file.
+        # No dates or versions inside: equal sound gives equal files.
         options = {"fflags": "+bitexact"} | ({"movflags": "+faststart"} if kind == BOUND else {})
         self._failed = False
         self._file = import_optional("av", "open")(str(path), "w", format=container, options=options)

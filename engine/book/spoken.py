@@ -1,4 +1,4 @@
-"""Sequences that were spoken, each a small file, so that a book goes on where it was stopped."""
+"""Store of spoken sequences, one small file each, from which a book resumes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..core.sequence import Sequence
 from ..files.file_list import write_file
 from ..speech.kept_codes import key_of
 
-_FORMAT = "higgs-tts-sequence"  # -> whether it ended by itself; one entry, for safetensors puts several in any order
+_FORMAT = "higgs-tts-sequence"  # -> how it ended; a single entry, since safetensors writes several in any order
 _ENDED, _CUT = "ended", "cut"
 
 
 class SpokenSequences:
-    """A SequenceStore in a folder. A file's name stands for all that its codes depend on.
+    """A SequenceStore in a folder. File names are fingerprints of all that the codes depend on.
 
-    fingerprint: the model's. A file that cannot be read counts as absent. reused, damaged: files so far.
+    fingerprint: the model's. Unreadable files count as missing. reused, damaged: number of files so far.
     """
 
     def __init__(self, folder: Path, fingerprint: str):
@@ -33,7 +33,7 @@ class SpokenSequences:
         return len(self._filled)
 
     def fill(self, sequence: Sequence) -> bool:
-        """Finishes a sequence that was said before; false where it was not."""
+        """Complete a sequence that was spoken before. False if it was not."""
         path = self._path(sequence)
         if not path.is_file():
             return False
@@ -48,9 +48,9 @@ class SpokenSequences:
         return True
 
     def keep(self, asked: Sequence, spoken: Sequence) -> None:
-        """Writes what was spoken of a sequence. Raises HiggsError where that cannot be done."""
+        """Save a spoken sequence. Raises HiggsError if it cannot be written."""
         path = self._path(asked)
-        if path in self._filled:  # that is where it came from
+        if path in self._filled:  # loaded from there
             return
         codes = torch.cat(spoken.codes).to(torch.int16)
         data = save({"codes": codes}, {_FORMAT: _ENDED if spoken.ended else _CUT})

@@ -1,4 +1,4 @@
-"""Plain text as chapters: paragraphs whose lines are broken anywhere, and headings such as CHAPTER II."""
+"""Plain text as chapters: paragraphs with any line breaks, and headings such as CHAPTER II."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CONTENTS = re.compile(r"(?:table of )?contents[.:]?|inhalt(?:sverzeichnis)?|tab
 _SCENE = re.compile(r"[\s*#~\-–—_=.•·⁂]+")
 _BLANK = re.compile(r"\n[^\S\n]*(?:\n[^\S\n]*)+")
 _PICTURE = re.compile(r"\[illustration[^\[\]]*\]", re.IGNORECASE)
-# Project Gutenberg's texts say of themselves where the book begins and ends.
+# Start and end marks of Project Gutenberg's texts.
 _START = re.compile(r"\*{3} ?START OF (?:THE|THIS) PROJECT GUTENBERG EBOOK[^\n*]*\*{3}[^\S\n]*\n")
 _END = re.compile(r"\n[^\S\n]*\*{3} ?END OF (?:THE|THIS) PROJECT GUTENBERG EBOOK")
 _FIELD = {name: re.compile(rf"^{name}:[^\S\n]*(\S[^\n]*)", re.MULTILINE) for name in ("Title", "Author")}
 
 
 def read_text(text: str, title: str) -> Book:
-    """A book of plain text; title: what it is called where it does not say so."""
+    """Read a book in plain text. title: used if the text names none."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n")
     author, left_out = "", []
     if start := _START.search(text):
@@ -54,7 +54,7 @@ def read_text(text: str, title: str) -> Book:
 
 
 def is_heading(block: str) -> bool:
-    """True if a paragraph, or a line, is the heading of a chapter."""
+    """True if a paragraph or line is a chapter heading."""
     block = block.strip()
     if len(block) > 2 * _MOST_CHARACTERS or len(block := without_low_lines(block)) > _MOST_CHARACTERS:
         return False
@@ -62,12 +62,12 @@ def is_heading(block: str) -> bool:
     if found is None:
         return False
     title = found["title"]
-    # "Part one of the story", "Book I read": a title does not go on in small letters, unless on a line of its own.
+    # "Part one of the story", "Book I read": a title on the same line does not continue in lower case.
     return title is None or "\n" in block[: found.start("title")] or not title[0].islower()
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Paragraphs: parted by blank lines, or each a line where there are none."""
+    """Yield paragraphs, separated by blank lines, or each line if there are none."""
     text = text.strip()
     parted = _BLANK.split(text)
     for block in parted if len(parted) > 1 else text.split("\n"):
@@ -81,6 +81,6 @@ def _is_contents(block: str) -> bool:
 
 
 def _joined(block: str) -> str:
-    """On one line, without the signs that stand for italics."""
+    """Join a paragraph's lines, without marks for italics."""
     text = " ".join(line.strip() for line in _PICTURE.sub(" ", block).split("\n"))
     return " ".join(without_low_lines(text).split())

@@ -1,4 +1,4 @@
-"""Documents of an EPUB: paragraphs, headings, link targets, and the links of its table of contents."""
+"""Contents of an EPUB's documents: paragraphs, headings, link targets, and the links of its table of contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SILENT_KINDS = set(
 
 @dataclass
 class Document:
-    """paragraphs, in order; anchors: id -> the paragraph that it stands before; kinds: what it says it is."""
+    """Paragraphs in order. anchors: id -> index of the next paragraph; kinds: declared types of the document."""
 
     paragraphs: list[Paragraph] = field(default_factory=list)
     anchors: dict[str, int] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Document:
 
 
 def read_document(text: str) -> Document:
-    """The document in a file of XHTML or HTML, however broken."""
+    """Read a file of XHTML or HTML, however broken."""
     reader = _Paragraphs()
     reader.read(text)
     reader.end_paragraph()
@@ -40,7 +40,7 @@ def read_document(text: str) -> Document:
 
 
 def links_in(text: str) -> list[tuple[int, str, str]]:
-    """(depth from 1, href, label) of each entry in the table of contents of an EPUB 3 navigation document."""
+    """Return (depth from 1, href, label) of each entry in an EPUB 3 navigation document."""
     reader = _Links()
     reader.read(text)
     return reader.links
@@ -72,9 +72,9 @@ class _Paragraphs(_XHTMLReader):
     def __init__(self):
         self.document = Document()
         self._said: list[str] = []
-        self._heading = ""  # the tag of the heading that is open
-        self._silent: list[str] = []  # open elements from the first one that is not read aloud
-        self._open = Counter()  # how many of them have each name
+        self._heading = ""  # tag of the open heading
+        self._silent: list[str] = []  # open elements, from the first that is not read aloud
+        self._open = Counter()  # number of them, by name
 
     def _start(self, tag: str, attributes: Mapping[str, str]):
         if (name := attributes.get("id")) and not self._silent:
@@ -104,7 +104,7 @@ class _Paragraphs(_XHTMLReader):
 
     def _end(self, tag: str):
         if self._silent:
-            while self._open[tag]:  # and what was not closed inside it
+            while self._open[tag]:  # and all that was left open inside it
                 last = self._silent.pop()
                 self._open[last] -= 1
                 if last == tag:
@@ -118,7 +118,7 @@ class _Paragraphs(_XHTMLReader):
             self._said.append(" ".join(text.split("\n")))
 
     def end_paragraph(self) -> None:
-        """Close the current paragraph."""
+        """End the current paragraph."""
         lines = [" ".join(line.split()) for line in "".join(self._said).split("\n")]
         self._said = []
         if text := "\n".join(filter(None, lines)):
@@ -126,7 +126,7 @@ class _Paragraphs(_XHTMLReader):
 
 
 class _Links(_XHTMLReader):
-    """The links in <nav epub:type="toc">, or in the first <nav> where none says so."""
+    """Links in <nav epub:type="toc">, or in the first <nav> if there is none."""
 
     def __init__(self):
         self._navs: dict[int, list[tuple[int, str, str]]] = {}
