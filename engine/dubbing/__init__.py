@@ -1,1 +1,1 @@
-"""Cues of a subtitle file, spoken at their times, with the voices of a film and over its sound."""
+"""Subtitle cues spoken on time, with voices from a film and over its sound."""

@@ -1,4 +1,4 @@
-"""Speech at its times as one waveform, over a bed of other sound that is lower while somebody speaks."""
+"""Mix timed speech into one waveform, over a bed that is lowered during speech."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from ..audio.resample import resample
 from ..core.config import SAMPLE_RATE
 
-_FALL, _RISE = 0.25, 0.5  # seconds that the bed takes on its way down and up
-_TOGETHER = 1.5  # seconds: in shorter pauses it stays down
+_FALL, _RISE = 0.25, 0.5  # seconds in which the bed fades down and up
+_TOGETHER = 1.5  # seconds: the bed stays down in shorter pauses
 
-Sounds = Sequence[tuple[float, torch.Tensor]]  # (second at which it begins, speech [n] at SAMPLE_RATE)
+Sounds = Sequence[tuple[float, torch.Tensor]]  # (start in seconds, speech [n] at SAMPLE_RATE)
 
 
 def mix_speech(
@@ -22,9 +22,9 @@ def mix_speech(
     rate: int = SAMPLE_RATE,
     lower_bed: float = 0.0,
 ) -> torch.Tensor:
-    """Speech, for `seconds` at least -> [1, n] at SAMPLE_RATE, or [C, n] at the bed's own.
+    """Mix speech, for at least `seconds`, into [1, n] at SAMPLE_RATE, or [C, n] at the bed's rate.
 
-    bed: [C, n] at `rate` Hz, which stays as it is. lower_bed: dB that it is lower while somebody speaks.
+    bed: [C, n] at `rate` Hz, not modified. lower_bed: dB by which it is lowered during speech.
     """
     ends = [start + len(wav) / SAMPLE_RATE for start, wav in sounds]
     size = max(round(max([seconds, *ends]) * rate), 0 if bed is None else bed.shape[1])
@@ -41,7 +41,7 @@ def mix_speech(
 
 
 def _stretches(starts: Sequence[float], ends: Sequence[float]) -> list[tuple[float, float]]:
-    """From when to when somebody speaks, short pauses included."""
+    """Return (start, end) of continuous speech, including short pauses."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(zip(starts, ends, strict=True)):
         if found and start - found[-1][1] < _TOGETHER:
@@ -52,7 +52,7 @@ def _stretches(starts: Sequence[float], ends: Sequence[float]) -> list[tuple[flo
 
 
 def _lower(out: torch.Tensor, start: int, end: int, rate: int, gain: float) -> None:
-    """Sound [C, n] is so many times as loud from start to end, in place, with a ramp before and after."""
+    """Scale sound [C, n] by `gain` from start to end, in place, with a ramp before and after."""
     out[:, start:end] *= gain
     fall, rise = round(_FALL * rate), round(_RISE * rate)
     first = max(0, start - fall)

@@ -1,4 +1,4 @@
-"""Clips of a film in which one speaker is heard, for a voice: found by the cues, and said in them."""
+"""Cut reference clips for voices from a film, using cues during which only one speaker is heard."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..voice.clip import MIN_CLIP_SECONDS, prepare_clip
 
 ENOUGH, MOST = 5.0, 15.0  # seconds of a reference
 _LEAST = 0.7  # seconds of a cue: shorter ones are cries
-_CLEAN = 20.0  # dB from what is heard between words to speech
+_CLEAN = 20.0  # dB between speech and the background between words
 _ALIKE = 5.0  # dB
-_PACE = (0.4, 2.5)  # a cue's time over what its text takes: else they do not belong together
-_MEETS = 0.1  # seconds that one cue may reach into the next by mistake
+_PACE = (0.4, 2.5)  # a cue's time over its text's estimate; beyond this they do not match
+_MEETS = 0.1  # seconds that cues may overlap by mistake
 _GAP = 0.2  # seconds of silence between two cues of a reference
-_RATED = 60  # cues of a speaker that are listened to, the longest
+_RATED = 60  # longest cues of a speaker that are rated
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A clip and what is said in it; cues: where it was cut, by their numbers."""
+    """A clip and its transcript. cues: numbers of the cues it was cut from."""
 
     wav: torch.Tensor  # [n] float32 at SAMPLE_RATE
     transcript: str
@@ -44,17 +44,17 @@ class Reference:
 class _Excerpt:
     cue: CueTurns
     wav: torch.Tensor
-    decibels: float  # from what is heard between words to speech
+    decibels: float  # between speech and the background between words
 
 
 @one_thread()
 def cut_references(
     cues: Sequence[CueTurns], film: torch.Tensor, rate: int, speakers: Collection[str]
 ) -> dict[str, Reference]:
-    """Speaker -> reference, of those who speak alone for a second at least. film: [C, n] at `rate` Hz.
+    """Return a reference for each speaker with at least a second alone. film: [C, n] at `rate` Hz.
 
-    The cleanest cues are taken, of equally clean ones the longest, until there are 5 seconds; they are joined in the
-    film's order, at most 15 seconds of them. Raises HiggsError for an unusual sample rate.
+    The cleanest cues are taken, and of equally clean ones the longest, until there are 5 seconds. They are joined in
+    the film's order, up to 15 seconds. Raises HiggsError for an unusual sample rate.
     """
     found = {}
     for speaker in speakers:
@@ -71,7 +71,7 @@ def cut_references(
 
 
 def _alone(cues: Sequence[CueTurns], speaker: str) -> list[CueTurns]:
-    """The longest cues of a speaker that no other cue overlaps, and whose text can be said in their time."""
+    """Return a speaker's longest cues that no other cue overlaps, and whose text fits their time."""
     found, before = [], -math.inf
     for at, cue in enumerate(cues):
         seconds, following = cue.stop - cue.start, cues[at + 1].start if at + 1 < len(cues) else math.inf
@@ -85,12 +85,12 @@ def _alone(cues: Sequence[CueTurns], speaker: str) -> list[CueTurns]:
 
 
 def _said(cue: CueTurns) -> str:
-    """The words of a cue, without what else its turns hold."""
+    """Return a cue's words, without tags and pauses."""
     return " ".join(TAG_LIKE.sub(" ", read_pauses(" ".join(turn.text for turn in cue.turns)).text).split())
 
 
 def _cut(cue: CueTurns, film: torch.Tensor, rate: int) -> _Excerpt | None:
-    """A cue's sound, where speech can be heard in it."""
+    """Return a cue's sound, or None if no speech can be heard in it."""
     part = film[:, round(cue.start * rate) : round(cue.stop * rate)]
     if part.shape[1] < _LEAST * rate or not bool(torch.isfinite(part).all()):
         return None

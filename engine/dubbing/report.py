@@ -1,4 +1,4 @@
-"""Report on each cue, in numbers and in words."""
+"""Report how each cue was fitted, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from ..prompt.cues import srt_time
 from ..speech.result import duration
 from .speak import CueSpeech, SpokenCue
 
-_LATE = 0.02  # seconds that nobody sees
+_LATE = 0.02  # seconds: later is noticed
 
 
 def fit_counts(speech: CueSpeech) -> dict[str, float]:
-    """Cues by what was done to them, some in several ways; `worst_late` and `worst_over` in seconds.
+    """Count cues by how they were fitted, some in several ways. `worst_late` and `worst_over` are in seconds.
 
-    `over`: it goes on beyond the time that it had.
+    `over`: the cue continues beyond its time.
     """
     with_words = [one for one in speech.cues if one.cue.turns]
     return {
@@ -29,7 +29,7 @@ def fit_counts(speech: CueSpeech) -> dict[str, float]:
 
 
 def cue_summary(speech: CueSpeech) -> str:
-    """One sentence for all cues."""
+    """Summarise all cues in one sentence."""
     counts = fit_counts(speech)
     what = {
         "faster": "spoken faster",
@@ -46,7 +46,7 @@ def cue_summary(speech: CueSpeech) -> str:
 
 
 def cue_lines(speech: CueSpeech) -> list[str]:
-    """A line for each cue: its number and time, who speaks, how long, and what was done."""
+    """Return a line per cue: number, time, speaker, length, and how it was fitted."""
     return [f"{one.cue.number}  {srt_time(one.start)}  {_line(one)}" for one in speech.cues]
 
 

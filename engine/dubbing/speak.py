@@ -1,4 +1,4 @@
-"""The cues of a subtitle file spoken at their times: all of them together, then again what takes too long."""
+"""Speak the cues of a subtitle file on time: all batched, then again those that take too long."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from ..voice.voice import Voice
 from .timeline import Timeline
 
 _GROUP = 256  # cues whose speech is held in all its stages at once
-_BETWEEN = 0.15  # seconds between two who speak in one cue
-_FAST = 1.25  # times as long as its slot: what takes longer is spoken very fast
-_NOTHING = 1.03  # times as fast, which nobody hears: not worth another take
+_BETWEEN = 0.15  # seconds between two speakers of one cue
+_FAST = 1.25  # ratio to the slot, above which the very fast tag is used
+_NOTHING = 1.03  # inaudible speed-up, not worth another take
 
 
 @dataclass(frozen=True)
 class SpokenCue:
-    """A cue, and what became of it; times in seconds."""
+    """A cue and how it was fitted; times in seconds."""
 
     cue: CueTurns
-    start: float  # when it is heard; of a cue without words, as the file has it
+    start: float  # when it is heard; for a cue without words, as in the file
     stop: float
-    slot: float = 0.0  # what it had at its own time
-    spoken: float = 0.0  # what its speech took at first
-    pace: str = ""  # of a speed tag that made it shorter
-    tempo: float = 1.0  # how many times as fast it was made
+    slot: float = 0.0  # time available at its own start
+    spoken: float = 0.0  # length of its first speech
+    pace: str = ""  # speed tag that made it shorter
+    tempo: float = 1.0  # factor by which it was sped up
 
     @property
     def late(self) -> float:
@@ -47,7 +47,7 @@ class SpokenCue:
 
 @dataclass(frozen=True)
 class CueSpeech:
-    """Speech of a subtitle file. sounds: (second at which it begins, wav [n] at SAMPLE_RATE) of each cue with words."""
+    """Speech of a subtitle file. sounds: (start in seconds, wav [n] at SAMPLE_RATE) of each cue with words."""
 
     cues: tuple[SpokenCue, ...]
     sounds: tuple[tuple[float, torch.Tensor], ...]
@@ -56,16 +56,16 @@ class CueSpeech:
 
     @property
     def frames(self) -> int:
-        """Those that were made, also of what was spoken again."""
+        """Return the frames made, including repeated ones."""
         return sum(part.frames for part in self.parts)
 
     @property
     def seconds(self) -> float:
-        """When the last cue ends, by the file or as it is heard."""
+        """Return when the last cue ends, in the file or as heard."""
         return max(max(one.stop, one.cue.stop) for one in self.cues)
 
     def to_srt(self) -> str:
-        """The cues as they stand in the file, at the times when they are heard."""
+        """Return the file's cues at the times when they are heard."""
         return write_srt(Cue(one.start, one.stop, one.cue.text) for one in sorted(self.cues, key=lambda one: one.start))
 
 
@@ -80,18 +80,17 @@ def speak_cues(
     reuse: bool = True,
     even: bool = True,
 ) -> CueSpeech:
-    """Say cues in the order of their starts, each at its time; the rest is as for `Engine.speak_turns`.
+    """Speak cues in order of their starts, each on time. Other arguments: see `Engine.speak_turns`.
 
-    Of the listener only on_frame is called: a cue's sound may be made again to fit.
-
-    Raises HiggsError where no cue has a word, and for a cue beyond MOST_FILM_SECONDS, before anything is spoken.
+    Only the listener's on_frame is called, since a cue may be spoken again to fit. Raises HiggsError before speaking
+    anything, if no cue has a word or a cue is beyond MOST_FILM_SECONDS.
     """
     run = _CueRun(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), listener)
     return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
 
 
 class _CueRun:
-    """One call: what has been said so far, and by whom."""
+    """State of one call: the speech so far, and its voices."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class _CueRun:
         return CueSpeech(every, tuple(sounds), tuple(self._parts), told)
 
     def _check(self) -> list[str]:
-        """A warning for each thing that was asked for and cannot be done here."""
+        """Return a warning for each requested feature that is not available here."""
         if self._fit.stretch > 1:
             try:
                 check_tempo()
@@ -149,7 +148,7 @@ class _CueRun:
     def _group(
         self, cues: Sequence[CueTurns], slots: Sequence[float], options: Mapping
     ) -> list[tuple[torch.Tensor, float, str]]:
-        """Of each cue its speech [n], how long it took at first, and by which tag it is faster."""
+        """Return, for each cue, its speech [n], its first length, and the speed tag that shortened it."""
         found = [(wav, len(wav) / SAMPLE_RATE, "") for wav in self._say([cue.turns for cue in cues], options)]
         again = {}
         if self._fit.faster:
@@ -164,7 +163,7 @@ class _CueRun:
         return found
 
     def _say(self, cues: Sequence[Sequence[Turn]], options: Mapping) -> list[torch.Tensor]:
-        """The speech of each cue's turns."""
+        """Return the speech of each cue's turns."""
         before, ahead = self._done, self._ahead
 
         def tick(done: int, expected: int) -> None:
@@ -174,7 +173,7 @@ class _CueRun:
         turns = [turn for cue in cues for turn in cue]
         speech = self._engine.speak_turns(turns, self._voices, self._params, listener=Listener(tick), **options)
         self._done += speech.frames
-        self._voices |= speech.voices  # who got one keeps it
+        self._voices |= speech.voices  # speakers keep the voices they got
         wavs, gap = iter(speech.turns), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
         found = []
         for cue in cues:
@@ -196,5 +195,5 @@ def _tag(pace: str) -> str:
 
 
 def _has_pace(cue: CueTurns) -> bool:
-    """True if the file itself says how fast something in it is spoken."""
+    """True if the file itself sets the speed of something in the cue."""
     return any(delivery_slot(tag[0]) == "speed" for turn in cue.turns for tag in TAG_LIKE.finditer(turn.text))

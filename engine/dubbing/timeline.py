@@ -1,4 +1,4 @@
-"""Where the speech of each cue goes, and how much faster it must be to fit."""
+"""Place each cue's speech in time, and compute the speed-up it needs to fit."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from dataclasses import dataclass
 from ..core.config import CueParams
 from ..prompt.cues import CueTurns
 
-_MEETS = 0.1  # seconds that one cue may reach into the next by mistake; further, the file has both speak at once
+_MEETS = 0.1  # seconds that cues may overlap by mistake; beyond this, the file wants simultaneous speech
 _LEAST = 0.01  # seconds
 
 
 @dataclass(frozen=True)
 class CueTiming:
-    """Where speech goes: from when, in seconds, and how many times as fast as it was spoken."""
+    """Placement of speech: its start in seconds, and its speed-up."""
 
     start: float
     tempo: float
 
 
 class Timeline:
-    """Cues in the order of their starts. `limits`: until when each may be spoken, in seconds.
+    """Cues in order of their starts. `limits`: latest end of each, in seconds.
 
-    Those who speak at once in the file may do so here; nobody speaks over themselves.
+    Speakers who overlap in the file may overlap here, but nobody speaks over themselves.
     """
 
     def __init__(self, cues: Sequence[CueTurns], fit: CueParams):
         self._cues, self._fit = cues, fit
         self.limits = [self._limit(at) for at in range(len(cues))]
-        self._next = 0  # the cue that is placed next
-        self._open: list[tuple[float, float]] = []  # (when a placed cue should end, when it does), by the first
-        self._busy = 0.0  # until when somebody whom the next cue does not overlap speaks
-        self._own: dict[str, float] = {}  # until when each speaker does
+        self._next = 0  # the next cue to place
+        self._open: list[tuple[float, float]] = []  # (planned end, actual end) of placed cues, sorted
+        self._busy = 0.0  # end of all speech that the next cue does not overlap
+        self._own: dict[str, float] = {}  # end of each speaker's speech
 
     def slot(self, at: int) -> float:
-        """Seconds that a cue has at its own time."""
+        """Return the seconds available to a cue at its own time."""
         return self.limits[at] - self._cues[at].start
 
     def place(self, seconds: float) -> CueTiming:
-        """The next cue's speech, which takes so long as it was spoken."""
+        """Place the next cue's speech, given its length in seconds."""
         at, cue, fit = self._next, self._cues[self._next], self._fit
         while self._open and self._open[0][0] <= cue.start + _MEETS:
             self._busy = max(self._busy, heapq.heappop(self._open)[1])

@@ -1,1 +1,1 @@
-"""Commands and checks that users and tests run beside the engine."""
+"""Programs around the engine, for users and tests."""

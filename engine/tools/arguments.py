@@ -1,4 +1,4 @@
-"""Arguments of the terminal's commands."""
+"""Command-line arguments. Has no side effects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tiny import FAMILIES
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The commands and their options, with the defaults and ranges of config.py; `command` is the one that is given."""
+    """Return the parser, with defaults and ranges from config.py. `command` holds the chosen command."""
     parser = argparse.ArgumentParser(prog="python -m engine", description="Higgs Audio v2 and Higgs TTS 3.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _say_parser(commands)
@@ -134,7 +134,7 @@ def _sampling_argument(command, name, *words):
 
 
 def _number_argument(command, settings, name, *words):
-    """The option of a number in the settings, with that field's default and range."""
+    """Add an option for a numeric setting, with the field's default and range."""
     default, (low, high, _) = getattr(settings, name), range_of(settings, name)
     text = "; ".join([*words, f"{low} to {high}, default {default}"])
     command.add_argument("--" + name.replace("_", "-"), type=type(default), default=default, help=text)

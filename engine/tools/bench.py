@@ -1,4 +1,4 @@
-"""How far the decode step is from what the device's memory allows. Times what users get; makes nothing faster."""
+"""Measure how close the decode step is to the device's memory bandwidth."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from ..talker import Talker
 from .published import PUBLISHED, SIZES, fill, write_hollow
 
 _SLOTS = 1024  # of the cache
-CONTEXT = 500  # filled cache positions at which the short form times a step: 20 s of speech
-_STEPS = 100  # a round on a GPU
-PATIENCE = 2.0  # seconds a round may take elsewhere
+CONTEXT = 500  # filled cache positions when a step is timed in the short form: 20 s of speech
+_STEPS = 100  # per round on a GPU
+PATIENCE = 2.0  # longest round elsewhere, in seconds
 _ROUNDS = 3
 READ_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
-_SPARE = 1 << 30  # bytes of device memory left for graphs, libraries and others
+_SPARE = 1 << 30  # bytes of device memory left for graphs, libraries and other processes
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Row:
     family: str
     dtype: str
     batch: int
-    context: int  # filled cache positions, mean over the steps timed
+    context: int  # filled cache positions, mean over the timed steps
     ms_per_step: float
-    floor_ms: float  # what reading the step's bytes takes at the measured rate
-    how: str = ""  # what decoded, in plain words
+    floor_ms: float  # time to read the step's bytes at the measured rate
+    how: str = ""  # the decoder, in plain words
 
     @property
     def percent_of_floor(self) -> float:
@@ -59,7 +59,7 @@ class Row:
         return self.frames_per_s / FRAME_RATE
 
     def as_dict(self) -> dict:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         derived = {name: getattr(self, name) for name in ("percent_of_floor", "frames_per_s", "audio_s_per_s")}
         values = asdict(self) | derived
         return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in values.items()}
@@ -67,11 +67,11 @@ class Row:
 
 @torch.inference_mode()
 def bench(config: EngineConfig) -> dict:
-    """Times one row's step of a checkpoint; without one, of the published shapes, or on a CPU of the embedded model.
+    """Time a single-row step of a checkpoint. The default is the published shapes, or on a CPU the embedded model.
 
     On a GPU "auto" times bf16 and every quantised format. Returns plain values for JSON: version, device, torch,
-    read_tb_s, rows (Row.as_dict) and skipped (sentences). Everything is freed at the end. Raises HiggsError for a
-    folder that holds no usable checkpoint or a device that is not there.
+    read_tb_s, rows (Row.as_dict) and skipped (sentences). Everything is freed at the end. Raises HiggsError if the
+    folder holds no usable checkpoint or the device is missing.
     """
     rows, skipped, read = [], [], 0.0
     if not config.model and device_of(config.device).type == "cpu":
@@ -110,7 +110,7 @@ def bench(config: EngineConfig) -> dict:
 
 
 def as_text(result: dict) -> str:
-    """The result as a table."""
+    """Format the result as a table."""
     lines = [f"{result['device']}, torch {result['torch']}: memory reads at {1000 * result['read_tb_s']:,.1f} GB/s"]
     if result["rows"]:
         heads = f"{'weights':<10}{'floor ms':>9}{'ms':>9}{'of floor':>10}{'frames/s':>10}{'real time':>11}"
@@ -125,7 +125,7 @@ def as_text(result: dict) -> str:
 
 def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
     with opened(engine, hollow) as loaded:
-        ms = time_step(loaded.runner(), CONTEXT)  # no name here may hold what is about to be freed
+        ms = time_step(loaded.runner(), CONTEXT)  # no name here may hold the runner, which is freed next
         floor = 1000 * step_bytes(loaded.talker, CONTEXT) / read
         dtype = engine.config.weights or str(engine.dtype).removeprefix("torch.")
         return Row(who, engine.family, dtype, 1, CONTEXT, ms, floor, loaded.runner().describe())
@@ -133,13 +133,13 @@ def _time_one(engine: Engine, who: str, read: float, hollow: bool) -> Row:
 
 @contextlib.contextmanager
 def opened(engine: Engine, hollow: bool = False) -> Iterator[LoadedModel]:
-    """Open an engine and yield its loaded model. `hollow`: a checkpoint from `write_hollow`, to be filled."""
+    """Open an engine, yield its model, and free it. `hollow`: a checkpoint from `write_hollow`, to be filled."""
     on_device = torch.cuda.device(engine.device) if engine.device.type == "cuda" else contextlib.nullcontext()
     with on_device:
         loaded = LoadedModel(engine.checkpoint, engine.config, engine.context, engine.device, engine.dtype)
         try:
             if hollow:
-                loaded.trim()  # whatever was made of the empty weights
+                loaded.trim()  # whatever was computed from the empty weights
                 fill(loaded.talker)
             yield loaded
         finally:
@@ -147,7 +147,7 @@ def opened(engine: Engine, hollow: bool = False) -> Iterator[LoadedModel]:
 
 
 def read_rate(device: torch.device) -> float:
-    """Bytes a second that the device's memory gives to a reduction, which reads much and writes next to nothing."""
+    """Return the device's memory read rate in bytes per second. Timed with a reduction, which writes almost nothing."""
     size = READ_BYTES[device.type]
     if device.type == "cuda":
         size = min(size, torch.cuda.mem_get_info(device)[0] // 3)
@@ -160,9 +160,9 @@ def read_rate(device: torch.device) -> float:
 
 
 def step_bytes(talker: Talker, filled: int, rows: int = 1) -> int:
-    """Bytes a step of `rows` rows must read: every weight on a code's way once, and each row's filled cache.
+    """Return the bytes a step of `rows` rows must read: all weights it uses, once, and each row's filled cache.
 
-    Embeddings are not counted: eight rows of them are looked up.
+    Embeddings are not counted: only eight rows of them are read.
     """
     config = talker.config
     weights = [talker.norm, talker.head_codes]
@@ -175,9 +175,9 @@ def step_bytes(talker: Talker, filled: int, rows: int = 1) -> int:
 
 
 def time_step(runner: ModelRunner, context: int, steps: int | None = None) -> float:
-    """Milliseconds a step, `context` positions filled in the mean over rows and steps: median of three rounds.
+    """Return milliseconds per step, as the median of three rounds. `context`: mean filled positions of rows and steps.
 
-    The rows of a batch are spread from a fifth of `context` to nine fifths, as sequences under continuous batching are.
+    A batch's rows are spread from a fifth of `context` to nine fifths, as under continuous batching.
     """
     state = runner.state
     place(state, context, 0)
@@ -192,7 +192,7 @@ def time_step(runner: ModelRunner, context: int, steps: int | None = None) -> fl
 
 
 def place(state: DecodeState, context: int, steps: int) -> None:
-    """Every row live after a prompt of noise, so that in `steps` steps its mean context is the one of `time_step`."""
+    """Make every row live after a noise prompt, so that the mean context over `steps` steps is that of `time_step`."""
     for b in range(state.batch):
         share = 1.0 if state.batch == 1 else 0.2 + 1.6 * b / (state.batch - 1)
         filled = max(1, round(context * share) - steps // 2)
@@ -207,7 +207,7 @@ def _affordable(runner: ModelRunner, device: torch.device) -> int:
 
 
 def _seconds(run: Callable[[], object], times: int, device: torch.device) -> float:
-    """Seconds that the device takes for `times` calls."""
+    """Return the device's time for `times` calls, in seconds."""
     if device.type != "cuda":
         began = time.perf_counter()
         for _ in range(times):
@@ -223,7 +223,7 @@ def _seconds(run: Callable[[], object], times: int, device: torch.device) -> flo
 
 
 def _unfit(engine: Engine) -> str:
-    """Why this engine is not timed here; empty when it can be."""
+    """Return why this engine is not timed here. Empty if it can be."""
     if engine.device.type != "cuda":
         return ""
     free, needs = torch.cuda.mem_get_info(engine.device)[0], engine.planned_bytes + _SPARE

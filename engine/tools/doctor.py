@@ -1,4 +1,4 @@
-"""Diagnoses a checkpoint folder (read-only) and reports everything that loading would refuse."""
+"""Diagnose a checkpoint folder (read-only), reporting everything that loading would refuse."""
 
 from __future__ import annotations
 
@@ -34,43 +34,43 @@ from ..prompt.tokenizer import REMEDY
 from ..talker.config import ModelConfig
 from .packed_report import describe_packed
 
-_SHOWN = 12  # problems of one kind that are written out
-_FILES = 40  # that are
-_DEPTH = 2  # levels of folders that are looked at
+_SHOWN = 12  # problems of one kind listed in full
+_FILES = 40  # files listed
+_DEPTH = 2  # levels of subfolders searched
 _T = TypeVar("_T")
 
 
 @dataclass
 class Report:
-    """The findings. Empty strings and Nones are what could not be told."""
+    """The findings. Empty strings and None are unknown."""
 
     folder: str
     family: str = ""
     layout: str = ""
     dimensions: dict[str, object] = field(default_factory=dict)
-    dtypes: dict[str, int] = field(default_factory=dict)  # dtype -> tensors of the talker stored in it
+    dtypes: dict[str, int] = field(default_factory=dict)  # dtype -> number of the talker's tensors
     files: dict[str, int] = field(default_factory=dict)  # path in the folder -> bytes
-    packed: str = ""  # what becomes of quantised layers
+    packed: str = ""  # what loading does with quantised layers
     codec: str = ""  # where it is
     codec_layout: str = ""
     tokenizer: str = ""
     tokens: int | None = None
-    speaks: str = ""  # languages and tags, where a card limits them
-    kernels: str = ""  # what would decode it on this machine
-    memory: dict[str, int] = field(default_factory=dict)  # dtype -> bytes that an open model takes on a GPU
-    auto: str = ""  # the dtype that "auto" is on this machine
-    gpu_free: int | None = None  # bytes of the GPU's memory that are free now
-    versions: dict[str, str] = field(default_factory=dict)  # the pack's and others'; empty: not installed
+    speaks: str = ""  # languages and tags, if the card limits them
+    kernels: str = ""  # decoder on this machine
+    memory: dict[str, int] = field(default_factory=dict)  # dtype -> bytes of an open model on a GPU
+    auto: str = ""  # the dtype chosen by "auto" on this machine
+    gpu_free: int | None = None  # bytes of free GPU memory
+    versions: dict[str, str] = field(default_factory=dict)  # of the pack and libraries; empty: not installed
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     advice: str = ""
 
     def as_dict(self) -> dict:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def as_text(self) -> str:
-        """The report in lines."""
+        """Format the report as lines."""
         head = [
             ("folder", self.folder),
             ("model", f"Higgs {self.family}, {self.layout} layout" if self.family else "not recognised"),
@@ -96,7 +96,7 @@ class Report:
 
 
 def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Report:
-    """Look at everything in `folder` that the engine would read. Never raises for what it finds there."""
+    """Examine everything in `folder` that the engine would read. Never raises for its contents."""
     folder = Path(folder).expanduser()
     report = Report(str(folder), versions={"higgs-tts": VERSION, **versions()})
     if not folder.is_dir() and not is_gguf(folder):
@@ -131,9 +131,9 @@ def examine(folder: Path | str, codec_folder: Path | str | None = None) -> Repor
 
 
 def _files(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """Bytes of each file in a folder and _DEPTH levels below, or of the one file; and the folders below those.
+    """Return (bytes of each file, deeper folders) of a folder down to _DEPTH levels, or of a single file.
 
-    Hidden ones are left out.
+    Hidden files and folders are skipped.
     """
     if folder.is_file():
         return {folder.name: folder.stat().st_size}, []
@@ -150,7 +150,7 @@ def _files(folder: Path) -> tuple[dict[str, int], list[str]]:
 
 
 def _memory(checkpoint: Checkpoint) -> tuple[dict[str, int], str]:
-    """GPU memory of an open model by dtype, with the default context and without graphs, and the choice of "auto"."""
+    """Return an open model's GPU bytes by dtype, with the default context and without graphs, and the "auto" dtype."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     taken = {}
     for name in DTYPES[1:]:
@@ -188,7 +188,7 @@ def _describe_talker(report: Report, folder: Path, settings: Settings, talker: T
 
 
 def _kernels_here(model: ModelConfig) -> str:
-    """Backend of `model` with every setting at auto."""
+    """Return what decodes `model` with every setting at auto."""
     gpu = torch.cuda.is_available()
     device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
     return decode_ops(model, device, dtype)
@@ -212,7 +212,7 @@ def _describe_tokenizer(report: Report, path: Path, model: ModelConfig | None) -
     except (KeyError, TypeError):
         report.problems.append(f"{path} is not a tokenizer. {REMEDY}")
         return
-    # The same check as loading makes; it needs to know the family and how many tokens the model has.
+    # The same check as in loading. It needs the model's family and number of tokens.
     builder = _try(report, lambda: PromptBuilder(path, model)) if model else None
     if builder:
         report.notes += builder.notes()
@@ -223,7 +223,7 @@ def _advice(report: Report, lacks: list[str]) -> str:
         return "Nothing to do: this folder can be loaded."
     folder = Path(report.folder)
     if not report.family:
-        # The folder itself may look complete by its files' names; then it is what is in them that is wrong.
+        # If the folder looks complete by its file names, then its contents are at fault.
         found = [found.path for found in find_checkpoints([folder], _DEPTH) if found.complete and found.path != folder]
         if found:
             return f"Choose a checkpoint folder: {', '.join(map(str, found))}."
@@ -241,7 +241,7 @@ def _advice(report: Report, lacks: list[str]) -> str:
 
 
 def _is_codec(folder: Path) -> bool:
-    """True if `folder` holds a codec and no talker."""
+    """True if `folder` holds a codec and no talker that includes it."""
     try:
         codec = open_codec(folder)
         return codec is not None and codec.layout != "bundled" and layout_of(open_folder(folder).shapes) is None
@@ -250,7 +250,7 @@ def _is_codec(folder: Path) -> bool:
 
 
 def _try(report: Report, read: Callable[[], _T]) -> _T | None:
-    """Result of `read`, or None with its error among the problems."""
+    """Return `read()`, or None after adding its error to the problems."""
     try:
         return read()
     except HiggsError as error:

@@ -1,4 +1,4 @@
-"""A film's sound, and the voices of its speakers, for the terminal."""
+"""A film's sound and its speakers' voices, for the terminal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ..voice.voice import Voice
 
 
 def read_film(path: str) -> tuple[np.ndarray, int]:
-    """The sound of a film or a sound file, as (wav [C, n] float32, Hz): by PyAV where soundfile cannot read it.
+    """Read (wav [C, n] float32, Hz) from a film or sound file, with PyAV if soundfile cannot.
 
-    Raises HiggsError for a file without sound.
+    Raises HiggsError if the file has no sound.
     """
     if not Path(path).is_file():
         raise HiggsError(f"There is no film or sound file at {path}. Check the path.")
-    samples = bytearray()  # interleaved float32; it grows without a second copy, whatever the header claims
+    samples = bytearray()  # interleaved float32; grows without a second copy, whatever the header claims
     try:
         with import_optional("soundfile", "SoundFile")(path) as file:
             rate, channels = file.samplerate, file.channels
@@ -49,7 +49,7 @@ def _check_length(path: str, samples: bytearray, a_second: int) -> None:
 
 
 def _decode(path: str, samples: bytearray) -> tuple[int, int]:
-    """Append the first sound track -> (Hz, channels)."""
+    """Append the first audio track's samples, and return (Hz, channels)."""
     rate = channels = 1
     try:
         with import_optional("av", "open")(path) as file:
@@ -67,7 +67,7 @@ def _decode(path: str, samples: bytearray) -> tuple[int, int]:
 def film_voices(
     engine: SpeechAPI, sheet: CueSheet, film: tuple[np.ndarray, int], speakers: Collection[str], translated: bool
 ) -> dict[str, Voice]:
-    """Of those of the speakers who can be heard clearly; of the others it warns. film: ([C, n], Hz)."""
+    """Return voices of speakers heard clearly, and warn about the others. film: ([C, n], Hz)."""
     clips = cut_references(sheet.cues, torch.from_numpy(film[0]), film[1], speakers)
     for speaker in speakers:
         if speaker not in clips:

@@ -1,4 +1,4 @@
-"""Where commands write: a folder that is new, whole or not there, and a file that can be written. Errors name them."""
+"""Output folders that are complete or absent, and checks that files are writable. Errors name the path."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from ..core.errors import HiggsError
 from ..files.file_list import sole_writer, write_errors
 
-_PART, _LOCK = ".part", ".lock"  # in the new folder while it is filled, and in that
+_PART, _LOCK = ".part", ".lock"  # in the new folder while it is filled, and beside its files
 
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill. All of it is in `path` afterwards, or nothing after an error; a killed run's rest is removed.
+    """Yield a folder to fill. `path` gets all of it, or nothing after an error. Leftovers of a killed run are removed.
 
-    Raises HiggsError if `path` holds something already, if another run fills it, and if it cannot be written.
+    Raises HiggsError if `path` is not empty, if another run fills it, or if it cannot be written.
     """
     partial, is_ours = path / _PART, False
     try:
@@ -34,7 +34,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     finally:
         if is_ours:
             shutil.rmtree(partial, ignore_errors=True)
-            with contextlib.suppress(OSError):  # it holds what was made
+            with contextlib.suppress(OSError):  # it holds the result
                 path.rmdir()
 
 
@@ -43,7 +43,7 @@ def _inside(partial: Path) -> list[Path]:
 
 
 def writable(name: str, *suffixes: str) -> Path:
-    """The path, its folder made. Tried before the work, so that none is lost."""
+    """Return the path, with its folder made. Checks that it is writable before any work is done."""
     path = Path(name)
     if path.suffix.lower() not in suffixes:
         raise HiggsError(f"{path} does not end in {' or '.join(suffixes)}. Give a file name that does.")

@@ -1,4 +1,4 @@
-"""The files of `say`: tried before the work, written together after it."""
+"""The output files of `say`: checked before the work, written together after it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 
 
 class Outputs:
-    """The sound, its codes and its subtitles. Files that are there are replaced when all new ones are whole.
+    """The sound, its codes and its subtitles. Existing files are replaced once all new ones are complete.
 
-    args: those of `say`. rate: Hz. Raises HiggsError for a file that cannot be written, or not with such sound.
+    args: those of `say`. rate: Hz. Raises HiggsError if a file cannot be written, or not in this format.
     """
 
     def __init__(self, args: argparse.Namespace, rate: int = SAMPLE_RATE, channels: int = 1):
@@ -41,7 +41,7 @@ class Outputs:
             ) from error
 
     def write(self, wav: torch.Tensor, srt: Callable[[], str], codes: torch.Tensor | None = None) -> None:
-        """wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
+        """Write the files. wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
         with contextlib.ExitStack() as stack:  # the last is renamed first
 
             def partial(path: Path) -> Path:
@@ -51,7 +51,7 @@ class Outputs:
             if self._srt:
                 partial(self._srt).write_bytes(srt().encode())
             if self._codes and codes is not None:
-                np.save(data := io.BytesIO(), codes.numpy())  # it does not tell of all that a file could not take
+                np.save(data := io.BytesIO(), codes.numpy())  # to memory: np.save does not report every failed write
                 partial(self._codes).write_bytes(data.getvalue())
             sound = BySoundfile(partial(self.sound), self._kind, Tags(""), self._rate, self._channels)
             try:

@@ -1,4 +1,4 @@
-"""Doctor's lines on how a file's quantised layers load. Reads the matrices of one layer."""
+"""Describe, for doctor, how a file's quantised layers load. Reads the matrices of one layer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..talker.weight import FORMATS, Weight, is_layer_matrix, scratch_bytes
 
 
 def describe_packed(checkpoint: Checkpoint, taken: str) -> str:
-    """Number of matrices the file holds in which layout, their bits, and what loading with dtype `taken` makes of them.
+    """Describe the file's quantised matrices by layout and bits, and what loading with dtype `taken` makes of them.
 
-    Empty for a file without such.
+    Empty if the file has none.
     """
     file, plan = checkpoint.talker, checkpoint.plan
     if not isinstance(file, QuantisedFile):
@@ -32,7 +32,7 @@ def describe_packed(checkpoint: Checkpoint, taken: str) -> str:
 
 
 def _rounding(one: Packed, taken: str) -> float:
-    """Relative L2 error that storing a matrix in that format adds; 0 where it is kept."""
+    """Return the relative L2 error of storing a matrix in that format, 0 if it is kept."""
     format = FORMATS[taken]
     assert format.quantize is not None
     rows, width = one.shape

@@ -1,4 +1,4 @@
-"""Speech with a progress bar in the terminal."""
+"""Progress bars for speech in the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Speech = TypeVar("Speech", SpeechResult, CueSpeech)
 
 
 def with_bar(speak: Callable[..., Speech]) -> Speech:
-    """Return what `speak(listener=...)` says, with a bar of its frames on stderr."""
+    """Return `speak(listener=...)`, showing its frames on stderr."""
     with tqdm(desc="speaking", unit="frame", total=0) as bar:
 
         def on_frame(done: int, expected: int) -> None:
@@ -31,7 +31,7 @@ def with_bar(speak: Callable[..., Speech]) -> Speech:
 
 @contextlib.contextmanager
 def book_bar() -> Iterator[Callable[[BookProgress], None]]:
-    """Progress of a book with the time left, on stderr."""
+    """Yield a callback that shows a book's progress and the time left on stderr."""
     with tqdm(total=1000, bar_format="{desc} {percentage:3.0f} %|{bar}|") as bar:
 
         def on_progress(progress: BookProgress) -> None:

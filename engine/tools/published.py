@@ -1,4 +1,4 @@
-"""Checkpoints of the published shapes without published weights, for measuring."""
+"""Checkpoints with the published shapes but without the published weights, for measuring."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ SIZES = {"v3": "4B", "v2": "3B"}
 def published_config(
     folder: Path, family: str, layers: int | None = None
 ) -> tuple[TensorPlan, dict[str, torch.Tensor]]:
-    """Makes `folder` a tiny checkpoint whose config.json is of the published width, and returns (plan, codec tensors).
+    """Write a tiny checkpoint with a config.json of published width, and return (plan, codec tensors).
 
-    The tensors, a model.safetensors with them and the codec's, are the caller's to write. `layers`: fewer of them.
+    The caller writes the tensors: a model.safetensors with the plan's and the codec's. `layers`: use fewer layers.
     """
     layout = {"v3": "v3", "v2": "v2-boson"}[family]
     write_tiny(folder, layout)
@@ -81,7 +81,7 @@ def published_config(
 
 
 def write_hollow(folder: Path, family: str, layers: int | None = None) -> None:
-    """A checkpoint of the published shapes that takes no room: a header, and a hole where the weights would be."""
+    """Write a sparse checkpoint of the published shapes: a header, and a hole in place of the weights."""
     plan, codec = published_config(folder, family, layers)
     shapes = {name: tuple(tensor.shape) for name, tensor in codec.items()}
     for sources in plan.parts.values():
@@ -99,12 +99,12 @@ def write_hollow(folder: Path, family: str, layers: int | None = None) -> None:
 
 
 def stored_name(family: str, name: str) -> str:
-    """Name of the plan's tensor `name` in a published file."""
+    """Return the published file's name of the plan's tensor `name`."""
     return f"body.{name}" if family == "v3" and not name.startswith("tied.") else name
 
 
 def fill(talker: Talker) -> None:
-    """Random weights in place, scaled so that what goes through a layer keeps its size. No end code comes by chance."""
+    """Fill in random weights, scaled so that activations keep their size. Random end codes do not occur."""
     generator = torch.Generator(talker.device).manual_seed(0)
     matrices, ones = [Weight(talker.embed_codes), talker.head_codes], [talker.norm]
     for layer in talker.layers:

@@ -1,4 +1,4 @@
-"""A checkpoint in 8 or 4 bits as a folder of its own: about half or a third of the size, the same codes as on load."""
+"""Write a checkpoint in 8 or 4 bits: about half or a third of the size, with the same codes as quantising on load."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WEIGHTS = "model.safetensors"
 
 
 def quantize_folder(folder: Path, out: Path, weights: str) -> Path:
-    """Writes the checkpoint in `folder` into `out`, its layers' matrices in the format `weights` ("int8" or "int4").
+    """Write the checkpoint in `folder` to `out`, with its layers' matrices in the format `weights` ("int8" or "int4").
 
-    int8 is ComfyUI's int8_tensorwise with a scale a row. Everything else is copied, tensors that speech does not use
-    left out. One tensor is in memory at a time. Raises HiggsError for a folder that cannot be quantised, for an `out`
-    inside it, and as `new_folder`.
+    int8 is ComfyUI's int8_tensorwise with a scale per row. Everything else is copied, except tensors that speech does
+    not use. One tensor is in memory at a time. Raises HiggsError if the folder cannot be quantised, if `out` is inside
+    it, and like `new_folder`.
     """
     checkpoint = inspect(folder)
     require_whole(checkpoint)
@@ -55,7 +55,7 @@ def _copy_folder(path: Path, target: Path) -> None:
 
 
 def _entries(checkpoint: Checkpoint, weights: str) -> dict[str, Entry]:
-    """Contents of the new file, in the order of the old file's layers."""
+    """Return the entries of the new file, with layers in the old order."""
     file, plan, entries = checkpoint.talker, checkpoint.plan, {}
     mark = torch.tensor(list(json.dumps({"format": LAYOUTS[weights]}).encode()), dtype=torch.uint8)
 

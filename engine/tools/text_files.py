@@ -1,4 +1,4 @@
-"""Scripts, subtitles and lists of pronunciations from files, for the terminal."""
+"""Read scripts, subtitles and pronunciations from files, for the terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..prompt.pronunciations import Pronunciations, read_pronunciations
 
 
 def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], bool]) -> Dialogue:
-    """The script in a file, its words as they are to be said; knows_tag: see `read_dialogue`.
+    """Read a script, respelled by the pronunciations. knows_tag: see `read_dialogue`.
 
-    Raises HiggsError for a file that cannot be read.
+    Raises HiggsError if the file cannot be read.
     """
     text, doubts = _read(path)
     dialogue = read_dialogue(text, knows_tag=knows_tag)
@@ -27,7 +27,7 @@ def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], boo
 
 
 def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
-    """The subtitles in a file; see `read_cues`. Raises HiggsError for a file that cannot be read."""
+    """Read subtitles; see `read_cues`. Raises HiggsError if the file cannot be read."""
     text, doubts = _read(path, "an SRT or VTT file")
     try:
         sheet = read_cues(text, anyone=anyone, knows_tag=knows_tag)
@@ -37,7 +37,7 @@ def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSh
 
 
 def pronunciations_in(path: Path | None) -> Pronunciations:
-    """The list in a file; without one it is empty. Raises HiggsError as `read_pronunciations` does."""
+    """Read a list of pronunciations, empty without a file. Raises HiggsError like `read_pronunciations`."""
     return Pronunciations() if path is None else read_pronunciations(_read(path)[0], str(path))
 
 
@@ -49,7 +49,7 @@ def _read(path: Path, kind: str = "a text file") -> tuple[str, tuple[str, ...]]:
 
 
 def print_any_letter() -> None:
-    """From now on a letter that the terminal or a file on Windows has no code for is printed as an escape."""
+    """Escape letters from now on that the terminal, or a file on Windows, cannot encode."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,6 +1,6 @@
-"""Writes complete checkpoints with random weights, a few hundred kilobytes each, in every layout. Speaks noise.
+"""Write complete checkpoints with random weights, a few hundred kilobytes each, in every layout. They speak noise.
 
-The names and settings are spelled out here a second time on purpose: the reader's tables are tested against them.
+Names and settings are repeated here on purpose: the reader's tables are tested against them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from .tiny_config import (
 
 FAMILIES = ("v3", "v2", "v2-boson")
 _QUIET = 0.02
-# What a block adds is larger than what passes by it. A tied head would otherwise choose the code that was just fed,
-# for ever; with these, greedy decoding changes nine codes in ten from row to row.
+# Blocks add more than they pass through. A tied head would otherwise repeat the last code for ever. With these gains,
+# greedy decoding changes nine codes in ten from row to row.
 _ATTENTION_GAIN, _MLP_GAIN = 3.0, 8.0
-_SHARPNESS = 1.4  # of queries and keys: attention that is not a plain average
+_SHARPNESS = 1.4  # of queries and keys: keeps attention from being a plain average
 # The settings beside an older codec; its shapes come from the tensors.
 _OLD_CODEC_CONFIG = {
     "n_filters": 32,
@@ -59,25 +59,25 @@ _OLD_CODEC_CONFIG = {
 
 @dataclass
 class _Random:
-    """Weights from one seed, in the dtype that the published files have."""
+    """Weights from one seed, in the dtype of the published files."""
 
     generator: torch.Generator
 
     def normal(self, rows: int, columns: int, gain: float = 1.0) -> torch.Tensor:
-        """A matrix of noise that makes what goes through it `gain` times as large."""
+        """Return a noise matrix that scales its input by `gain`."""
         noise = torch.randn(rows, columns, generator=self.generator)
         return (noise * gain / math.sqrt(columns)).to(torch.bfloat16)
 
     def norm(self, size: int, mean: float = 1.0) -> torch.Tensor:
-        """Weights of an RMSNorm, not all alike: a forgotten or swapped one must show."""
+        """Return uneven RMSNorm weights, so that a forgotten or swapped norm shows."""
         return (mean + 0.1 * torch.randn(size, generator=self.generator)).to(torch.bfloat16)
 
 
 def write_tiny(folder: Path | str, family: str, seed: int = 0, shards: int = 1, duplicate_heads: bool = False) -> Path:
     """Write a complete checkpoint of `family` ("v3", "v2" or "v2-boson") into `folder` and return it.
 
-    "v2" and "v2-boson" of one seed hold the same weights. `shards`: number of safetensors files of the talker.
-    `duplicate_heads`: store the copies of the heads that some published files carry.
+    "v2" and "v2-boson" hold the same weights for one seed. `shards`: number of the talker's safetensors files.
+    `duplicate_heads`: store the copies of the heads that some published files have.
     """
     if family not in FAMILIES:
         raise HiggsError(f"{family!r} is not a known layout. Choose one of: {', '.join(FAMILIES)}.")
@@ -121,14 +121,14 @@ def _layer(random: _Random, prefix: str, heads: int, experts: Iterable[str]) -> 
 
 
 def _code_rows(random: _Random) -> torch.Tensor:
-    """[8 * 1026, hidden]: a row of eight codes, summed, has entries of about 1."""
+    """Return [8 * 1026, hidden]. A sum of eight codes' rows has entries of about 1."""
     return random.normal(CODEBOOKS * CODE_VOCAB, HIDDEN, math.sqrt(HIDDEN / CODEBOOKS))
 
 
 def _hush_specials(head: torch.Tensor) -> torch.Tensor:
-    """The head with the rows of the two special codes near zero.
+    """Return the head with the rows of the two special codes near zero.
 
-    Greedy decoding then never picks them, so a run can be held against a reference that knows no ban on specials.
+    Greedy decoding then never picks them, so a run can be compared with a reference that does not ban specials.
     """
     rows = head.view(CODEBOOKS, CODE_VOCAB, -1).clone()
     rows[:, [BOC, EOC]] *= _QUIET
@@ -155,7 +155,7 @@ def _v3_tensors(random: _Random, vocab: int, duplicate_heads: bool) -> dict[str,
 
 
 def _v2_tensors(random: _Random, vocab: int) -> dict[str, torch.Tensor]:
-    """Under the older layout's names."""
+    """Return v2's tensors under the older layout's names."""
     tensors = {
         "embed_tokens.weight": random.normal(vocab, HIDDEN, math.sqrt(HIDDEN)),
         "audio_codebook_embeddings.weight": _code_rows(random),
@@ -169,7 +169,7 @@ def _v2_tensors(random: _Random, vocab: int) -> dict[str, torch.Tensor]:
 
 
 def _new_names(old: dict[str, torch.Tensor], duplicate_heads: bool) -> dict[str, torch.Tensor]:
-    """v2's older names to those of transformers."""
+    """Rename v2's older names to those of transformers."""
     tensors = {}
     for name, tensor in old.items():
         if name.startswith("audio_decoder_proj."):
@@ -197,7 +197,7 @@ def _write_json(path: Path, value: dict) -> None:
 
 
 def _save(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
-    """One file, or `shards` files; an index in either case, as v3's repository has it."""
+    """Write one file or `shards` files, with an index in either case, as in v3's repository."""
     names = sorted(tensors)
     files = {"model.safetensors": names}
     if shards > 1:
@@ -211,19 +211,19 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
 
 @functools.lru_cache(maxsize=4)
 def _codec(seed: int) -> dict[str, torch.Tensor]:
-    """The codec of `seed`; made once, since it is measured by decoding with it."""
+    """Return the seed's codec. Cached, since calibration decodes with it."""
     return tiny_codec(seed)
 
 
 def _bundled_codec(seed: int) -> dict[str, torch.Tensor]:
-    """The codec as v3 bundles it: under a prefix, rounded to bf16, with a tensor that only HuBERT's training used."""
+    """Return the codec as v3 bundles it: prefixed, in bf16, with a tensor used only in HuBERT's training."""
     spare = "semantic_model.masked_spec_embed"
     tensors = _codec(seed) | {spare: torch.zeros(unused_shapes(TINY)[spare])}
     return {f"{V3_CODEC}{name}": tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
 
 
 def _write_codec(folder: Path, seed: int, old: bool) -> None:
-    """The codec of v2: a repository of its own, here in a subfolder."""
+    """Write v2's codec: a repository of its own, here in a subfolder."""
     tensors = _codec(seed)
     place = folder / CODEC_SUBFOLDER
     place.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A small codec of random weights for tests, under the names of both formats that codecs are published in."""
+"""A small codec with random weights for tests, under the names of both published formats."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ TINY = CodecConfig(
 )
 
 
-_TINY_LOUDNESS = 0.12  # root mean square of what the tiny codec decodes to
+_TINY_LOUDNESS = 0.12  # RMS of the tiny codec's output
 
 
 def tiny_codec(seed: int = 0) -> dict[str, torch.Tensor]:
-    """A small codec of random weights: every tensor a published one has, under canonical names; it decodes to noise."""
+    """Return a small random codec with every tensor of a published one, under canonical names. It decodes to noise."""
     random = torch.Generator().manual_seed(seed)
     shapes = {**encoder_shapes(TINY), **decoder_shapes(TINY), **unused_shapes(TINY)}
     del shapes["semantic_model.masked_spec_embed"]
     tensors = {name: _random(name, shape, random) for name, shape in shapes.items()}
     for name in [name for name in tensors if name.endswith(".embed")]:
-        tensors[f"{name}_avg"] = tensors[name] * 4.5  # as published: whoever reads it instead of embed gets noise
+        tensors[f"{name}_avg"] = tensors[name] * 4.5  # as published: a reader that takes it for embed gets noise
     decoder = build_decoder(TINY, {name: tensors[name] for name in decoder_shapes(TINY)})
     wav = decoder.decode(torch.randint(CODEBOOK_SIZE, (1, CODEBOOKS, 100), generator=random))
     out, scale = "acoustic_decoder.conv2", _TINY_LOUDNESS / wav.std()
@@ -67,14 +67,14 @@ def _random(name: str, shape: tuple[int, ...], random: torch.Generator) -> torch
     if leaf in ("cluster_size", "inited"):
         return torch.ones(shape)
     if leaf in ("weight", "original1"):
-        # Small additions keep residual sums level; the rest keeps the scale of what it is given.
+        # Small gains keep residual sums level. All others preserve the scale of their input.
         gain = 0.3 if "project_out" in name or ("res_unit" in name and module.endswith("conv2")) else 1.0
         return noise * gain / math.prod(shape[1:]) ** 0.5
     return {"bias": 0.05 * noise, "original0": noise.abs()}.get(leaf, noise)
 
 
 def hf_config(config: CodecConfig) -> dict:
-    """The config.json with which transformers' HiggsAudioV2TokenizerModel loads a codec of these widths."""
+    """Return a config.json with which transformers' HiggsAudioV2TokenizerModel loads a codec of these widths."""
     acoustic = {
         "model_type": "dac",
         "encoder_hidden_size": config.encoder_hidden,
@@ -89,7 +89,7 @@ def hf_config(config: CodecConfig) -> dict:
         "dtype": "float32",
         "sample_rate": SAMPLE_RATE,
         "semantic_sample_rate": SEMANTIC_RATE,
-        "target_bandwidths": [0.5, 1, 1.5, 2],  # kbit/s; the last one makes eight codebooks of ten bits
+        "target_bandwidths": [0.5, 1, 1.5, 2],  # kbit/s; the last makes eight codebooks of ten bits
         "codebook_size": config.codebook_size,
         "codebook_dim": config.codebook_dim,
         "acoustic_model_config": acoustic,
@@ -98,7 +98,7 @@ def hf_config(config: CodecConfig) -> dict:
 
 
 def hubert_settings(config: CodecConfig) -> dict[str, int | float | list[int]]:
-    """The settings of transformers' HubertConfig for a codec of these widths."""
+    """Return transformers' HubertConfig settings for a codec of these widths."""
     return {
         "hidden_size": config.semantic_hidden,
         "num_hidden_layers": config.semantic_layers,
@@ -114,7 +114,7 @@ def hubert_settings(config: CodecConfig) -> dict[str, int | float | list[int]]:
 
 
 def to_old(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A codec under canonical names -> the old `model.pth`'s tensors, its acoustic convolutions weight-normed."""
+    """Convert canonical tensors to the old `model.pth` names, with weight-normed acoustic convolutions."""
     old = {}
     for name, tensor in tensors.items():
         module, _, leaf = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""config.json and the tokenizer of the tiny checkpoints, in every layout's spelling."""
+"""config.json and tokenizers of the tiny checkpoints, in every layout's spelling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..prompt.tags import TAGS
 
 CODEBOOKS = 8
 LAYERS = 2
-# Small, and no two alike that could be taken for one another; v3's heads x head_dim differs from its hidden size.
+# Small, and all different, so that mix-ups show. v3's heads x head_dim differs from its hidden size.
 HIDDEN, KV_HEADS, HEAD_DIM, INTERMEDIATE = 64, 2, 16, 160
 HEADS = {"v3": 8, "v2": 4}
 
@@ -48,12 +48,12 @@ SPECIALS = {
         "<|recipient|>",
     ),
 }
-# A few words longer than a byte, so that splitting text in other places gives other ids. "Ġ" is a space.
+# A few words longer than a byte, so that splitting text elsewhere gives other ids. "Ġ" is a space.
 _MERGES = ["h e", "l l", "o r", "Ġ t", "Ġt he", "i n", "Ġ w", "e r", "he ll", "hell o", "Ġw or", "Ġ a"]
 
 
 def tiny_tokenizer(kind: str) -> Tokenizer:
-    """A byte-level BPE tokenizer with the special tokens of `kind` ("v3" or "v2") after its few words."""
+    """Return a byte-level BPE tokenizer: its few words, then the special tokens of `kind` ("v3" or "v2")."""
     words = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [(first, second) for first, _, second in (merge.partition(" ") for merge in _MERGES)]
     words += ["".join(merge) for merge in merges]
@@ -61,7 +61,7 @@ def tiny_tokenizer(kind: str) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS[kind]])
-    if kind == "v2":  # Llama 3's tokenizer begins every text by itself
+    if kind == "v2":  # Llama 3's tokenizer adds its start token itself
         begin = "<|begin_of_text|>"
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{begin} $A", special_tokens=[(begin, tokenizer.token_to_id(begin))]
@@ -85,7 +85,7 @@ def _shape_settings(kind: str, vocab: int) -> dict:
 
 
 def v3_config(tokenizer: Tokenizer, vocab: int) -> dict:
-    """config.json of v3; `vocab`: rows of the text embedding."""
+    """Return v3's config.json. `vocab`: rows of the text embedding."""
     end = tokenizer.token_to_id("<|endoftext|>")
     return {
         "architectures": ["HiggsMultimodalQwen3ForConditionalGeneration"],
@@ -107,7 +107,8 @@ def v3_config(tokenizer: Tokenizer, vocab: int) -> dict:
             "model_type": "qwen3",
             **_shape_settings("v3", vocab),
             "max_position_embeddings": 32768,
-            # Twice: transformers before 5 reads the first and, without it, takes 10000; newer ones write the second.
+            # Written twice: transformers before 5 reads the first and, without it, uses 10000. Newer ones write the
+            # second.
             "rope_theta": 1_000_000,
             "rope_parameters": {"rope_theta": 1_000_000, "rope_type": "default"},
             "tie_word_embeddings": True,
@@ -118,7 +119,7 @@ def v3_config(tokenizer: Tokenizer, vocab: int) -> dict:
 
 
 def v2_config(tokenizer: Tokenizer, vocab: int) -> dict:
-    """config.json of v2 as transformers spells it."""
+    """Return v2's config.json in transformers' spelling."""
     token = tokenizer.token_to_id
     return {
         "architectures": ["HiggsAudioV2ForConditionalGeneration"],
@@ -150,7 +151,7 @@ def v2_config(tokenizer: Tokenizer, vocab: int) -> dict:
 
 
 def boson_config(tokenizer: Tokenizer, vocab: int) -> dict:
-    """config.json of v2 in its older spelling."""
+    """Return v2's config.json in its older spelling."""
     token = tokenizer.token_to_id
     return {
         "architectures": ["HiggsAudioModel"],
