@@ -1,4 +1,4 @@
-"""What bf16 costs against fp32 on the same weights, step by step. A section of decode.py; knows no time."""
+"""The error of bf16 against fp32 on the same weights, step by step. A section of decode.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = "The ferry leaves at noon, and nobody had told the captain about the stor
 
 
 def agreement(args, result: dict):
-    """The shipped checkpoint, whose greedy speech is real, and the published shapes with random weights."""
+    """Compare on the shipped checkpoint, which speaks properly, and on the published shapes with random weights."""
     from engine import EMBEDDED
     from engine.tools.published import write_hollow
 
@@ -28,8 +28,9 @@ def agreement(args, result: dict):
 
 
 def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tuple = ("bf16", "fp32")) -> dict:
-    """Two engines over `model`, greedy. Led by fp32: both always get the codes that fp32 takes, so that an early
-    difference does not decide the rest. Free: each goes its own way.
+    """Compare two greedy engines over `model`.
+
+    Led: both always get fp32's codes, so that an early difference does not decide the rest. Free: each uses its own.
     """
     import torch
 
@@ -51,7 +52,7 @@ def compare(who: str, model: str, hollow: bool, device: str = DEVICE, dtypes: tu
 
 
 def _share_weights(ours, exact):
-    """The bf16 talker's random weights into the fp32 one; rotary tables stay each one's own."""
+    """Copy the bf16 talker's random weights into the fp32 one. Each keeps its own rotary tables."""
     import torch
 
     ours.embed_text.normal_(0, ours.config.hidden**-0.5, generator=torch.Generator().manual_seed(0))
@@ -68,7 +69,7 @@ def _begin(models, prompt):
 
 
 def _led(ours, exact, prompt) -> dict:
-    """The worst relative error of a step's logits, and the share of all codes on which both agree."""
+    """Return the worst relative error of a step's logits, and the share of codes on which both agree."""
     from engine.core.codes import BOC
 
     runner, other_runner = _begin((ours, exact), prompt)
@@ -86,7 +87,7 @@ def _led(ours, exact, prompt) -> dict:
 
 
 def _free(ours, exact, prompt) -> dict:
-    """Step outputs until the first one that differs."""
+    """Yield step outputs until the first that differs."""
     runners = list(_begin((ours, exact), prompt))
     for runner in runners:
         for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""Our server in this process as a surface: requests spoiled in body and head, through its port alone."""
+"""Our server, in this process, as a surface: requests with damaged heads and bodies through its port."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from higgs_tts.tests.speech_servers import running
 from samples import PAUSES
 
 SPEECH, VOICES = "POST /v1/audio/speech", "POST /v1/audio/voices"
-PATIENCE = 2.5  # seconds; who still waits is being spoken to, and goes
-OTHERS = 60.0  # seconds of the clock that another caller may wait; his own time is counted outside
+PATIENCE = 2.5  # seconds; a call still open then is streaming, and is closed
+OTHERS = 60.0  # seconds of wall time for another caller, counted separately
 SHORT = {"model": "tts-1", "voice": "alloy", "input": "Hi.", "seed": 3, "max_new_tokens": 12, "retries": 0}
 TYPES = (
     "application/json; charset=foo", "application/json; charset=hex", "application/json; charset=utf-16", "", "é",
@@ -36,7 +36,7 @@ EDGE = "b0undary"
 
 
 def requests() -> list[bytes]:
-    """Each kind of call, as it goes over a socket."""
+    """Return the bytes of one request of each kind."""
     import soundfile
 
     file = io.BytesIO()
@@ -64,14 +64,14 @@ def requests() -> list[bytes]:
 
 
 def request(line: str, kind: str, body: bytes, *heads: str) -> bytes:
-    """A whole request."""
+    """Return a whole request."""
     lines = [f"{line} HTTP/1.1", "Host: here", "Connection: close", f"Content-Type: {kind}", *heads]
     head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
     return head.encode("latin-1", "replace") + body
 
 
 def spoil(rng: random.Random, data: bytes) -> bytes:
-    """Another body, and now and then another head."""
+    """Return the request with another body, and now and then another head."""
     head, _, body = data.partition(b"\r\n\r\n")
     line = head.partition(b" HTTP")[0].decode()
     kind = re.search(rb"Content-Type: ([^\r]*)", head)[1].decode()
@@ -86,20 +86,20 @@ def spoil(rng: random.Random, data: bytes) -> bytes:
 
 
 class Asked:
-    """run(data, folder) and warm(folder) of the surface; each child has a server of its own."""
+    """run(data, folder) and warm(folder) of the surface. Each child has a server of its own."""
 
     def __init__(self):
         self._stack = contextlib.ExitStack()
         self._port = 0
 
     def warm(self, folder: pathlib.Path):
-        """Starts the server."""
+        """Start the server."""
         engine = self._stack.enter_context(Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)))
         (folder / "voices").mkdir()
         self._port, _ = self._stack.enter_context(running(engine, folder / "voices"))
 
     def run(self, data: bytes, folder: pathlib.Path) -> str:
-        """What the server answers, and then others as well. Raises HiggsError with its words where it refuses."""
+        """Return the server's answer, after checking that it still serves others. Raises HiggsError if it refuses."""
         for path in (folder / "voices").iterdir():
             path.unlink()
         status, said = self._answer(data, PATIENCE)
@@ -112,13 +112,13 @@ class Asked:
         if status >= 400:
             try:
                 said = json.loads(said)["error"]["message"]
-            except ValueError:  # what is no HTTP at all is answered by aiohttp, in some lines
+            except ValueError:  # aiohttp answers what is not HTTP, on several lines
                 said = said.partition("\n")[0]
             raise HiggsError(said)
         return str(status)
 
     def _answer(self, data: bytes, seconds: float) -> tuple[int | None, str]:
-        """(status, body); no status where there was no whole answer in time."""
+        """Return (status, body). No status if there was no complete answer in time."""
         answer = b""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=seconds) as connection:

@@ -1,10 +1,10 @@
-"""A long book, killed twice and resumed, against the same one spoken at one go: bytes, and the most memory.
+"""A long book, killed twice and resumed, compared with an uninterrupted run: bytes and peak memory.
 
     python benchmarks/book.py --minutes 180 --device cuda:0
 
 Speaks with the embedded checkpoint, or with `--model FOLDER`, and one of the pack's voices. Both runs are under way at
-the same time, so `seconds` of each is what it takes beside another. `peak_mb` is the process's memory on the host,
-`gpu_peak_mb` the most that the model and its work took of the card's. Writes the entry "book" of results/time.json, and
+the same time, so `seconds` of each is its time beside the other. `peak_mb` is the process's peak host memory,
+`gpu_peak_mb` the peak GPU memory of the model and its work. Writes the entry "book" of results/time.json, and
 prints it as JSON last.
 """
 
@@ -34,7 +34,7 @@ KILLED_AT = (1 / 3, 2 / 3)  # of the paragraphs
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=180, help="of the book, by estimate")
     parser.add_argument("--model", default=str(EMBEDDED))
@@ -56,7 +56,7 @@ def main():
 
 
 def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
-    """Both runs -> the entry."""
+    """Make both runs and return the entry."""
     given.book = folder / "book.md"
     given.book.write_text(make_book(given.minutes), encoding="utf-8")
     whole, killed = folder / "whole", folder / "killed"
@@ -88,14 +88,14 @@ def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
 
 
 def start(given: argparse.Namespace, folder: pathlib.Path) -> subprocess.Popen:
-    """A process that speaks the book into a folder."""
+    """Start a process that speaks the book into a folder."""
     command = [sys.executable, __file__, "--worker", folder, "--book", given.book]
     command += ["--device", given.device, "--model", given.model]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def end(process: subprocess.Popen) -> dict:
-    """What it told, once it is done."""
+    """Wait for a process and return its report."""
     out, errors = process.communicate()
     if process.returncode:
         raise SystemExit(errors[-2000:])
@@ -103,7 +103,7 @@ def end(process: subprocess.Popen) -> dict:
 
 
 def speak(given: argparse.Namespace) -> dict:
-    """The worker: speaks, or goes on."""
+    """Speak or resume, in the worker process."""
     import resource
 
     with Engine(EngineConfig(given.model, device=given.device)) as engine:
@@ -124,7 +124,7 @@ def speak(given: argparse.Namespace) -> dict:
 
 
 def make_book(minutes: float) -> str:
-    """Chapters of sentences that the embedded checkpoint has not learned."""
+    """Return chapters of sentences that the embedded checkpoint has not learned."""
     sentences = [
         " ".join(corpus.TAG.sub(" ", text).split()) for text in corpus.sentences("heldout", round(minutes * 30), seed=7)
     ]
@@ -142,7 +142,7 @@ def make_book(minutes: float) -> str:
 
 
 def digests(folder: pathlib.Path) -> dict[str, str]:
-    """File -> digest of its bytes: sound, subtitles and the codes of every sequence."""
+    """Map files to digests of their bytes: sound, subtitles and the codes of every sequence."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))

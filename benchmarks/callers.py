@@ -1,4 +1,4 @@
-"""Callers of the server, in a process of their own: load, and callers that misbehave. Needs nothing but Python.
+"""Callers of the server in a process of their own: load, and callers that misbehave. Needs only Python's library.
 
     python benchmarks/callers.py PORT load CLIENTS WARM_SECONDS SECONDS FRAMES
     python benchmarks/callers.py PORT soak REQUESTS CLIENTS
@@ -37,13 +37,13 @@ BAD = (
 
 
 def text_of(random: random.Random, words: int = WORDS_A_TEXT) -> str:
-    """A text of so many words."""
+    """Return a text of so many words."""
     return " ".join(random.choice(WORDS) for _ in range(words)).capitalize() + "."
 
 
 @dataclass
 class Answer:
-    """What came of one call: status 0 where the connection broke, and when all samples were there."""
+    """The result of one call: its status, 0 if the connection broke, and when all samples had arrived."""
 
     began: float
     ended: float = 0.0
@@ -53,13 +53,13 @@ class Answer:
 
 
 class Left(Exception):
-    """The caller has gone before the answer was whole."""
+    """The caller left before the answer was complete."""
 
 
 async def call(port: int, body: bytes, hear=lambda answer, count: None, leave_after: int | None = None) -> Answer:
-    """One call of /v1/audio/speech over a connection of its own. hear(answer, bytes of sound) as they come.
+    """Call /v1/audio/speech over a new connection. hear(answer, bytes of sound) is called as they come.
 
-    leave_after: bytes of the answer after which the caller goes, by raising Left; 0: as soon as it has asked.
+    leave_after: bytes of the answer after which the caller leaves, by raising Left; 0: right after the request.
     """
     answer = Answer(time.perf_counter())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -97,12 +97,12 @@ async def _rest(reader: asyncio.StreamReader):
 
 
 async def load(port: int, clients: int, warm: float, seconds: float, frames: int) -> dict:
-    """So many callers, each of which asks again as soon as it has its answer -> a row, counted once they are warm."""
+    """Run so many callers, each of which repeats its call, and return a row, counted after the warm-up."""
     return await Load(port, clients, warm, seconds, frames).run()
 
 
 class Load:
-    """Callers, and what they count."""
+    """Callers and their counts."""
 
     def __init__(self, port: int, clients: int, warm: float, seconds: float, frames: int):
         self._port, self._clients, self._frames = port, clients, frames
@@ -110,7 +110,7 @@ class Load:
         self._end = self._begin + seconds
         self._bytes = self._errors = 0
         self._answers: list[Answer] = []
-        self._first: list[float] = []  # ms to the first sound, of answers that are whole by the end or not
+        self._first: list[float] = []  # ms to the first sound, also of answers that are cut off by the end
 
     async def run(self) -> dict:
         callers = [asyncio.create_task(self._ask(number)) for number in range(self._clients)]
@@ -163,7 +163,7 @@ def _share(found: list[float], share: float) -> float | None:
 
 
 async def soak(port: int, requests: int, clients: int) -> dict:
-    """Calls of every kind in any order, many at once: whole answers, streams, bad bodies, callers who leave."""
+    """Make calls of every kind in random order, many at once: whole answers, streams, bad bodies, callers who leave."""
     kinds, told = random.Random(requests), Counter()
     left = iter(range(requests))
 
@@ -201,7 +201,7 @@ async def soak(port: int, requests: int, clients: int) -> dict:
 
 
 def main() -> None:
-    """The last line of output is JSON."""
+    """Run the command; the last line of output is JSON."""
     port, kind, *numbers = sys.argv[1:]
     if kind == "load":
         clients, warm, seconds, frames = map(float, numbers)

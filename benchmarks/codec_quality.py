@@ -1,4 +1,4 @@
-"""What a codec leaves of speech: words, sound and voice of clips that went through it, beside the clips themselves.
+"""Codec quality: words, sound and voice of clips after a round trip, beside the originals.
 
     python benchmarks/codec_quality.py CLIPS NAME=FOLDER ... --write
 
@@ -27,7 +27,7 @@ RESULT = ROOT / "benchmarks" / "results" / "codec.json"
 
 
 def through(folder: pathlib.Path, wavs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The clips, encoded and decoded."""
+    """Return the clips, encoded and decoded."""
     weights = open_codec(folder).weights
     encoder = build_encoder(weights.config, weights.read("encoder", "cpu"))
     decoder = build_decoder(weights.config, weights.read("decoder", "cpu"))
@@ -36,7 +36,7 @@ def through(folder: pathlib.Path, wavs: list[torch.Tensor]) -> list[torch.Tensor
 
 
 def judged(texts: list[str], wavs: list[torch.Tensor], whisper: Whisper) -> dict:
-    """Words that are heard otherwise, and means of DNSMOS."""
+    """Return the word error rate and means of DNSMOS."""
     dnsmos = Dnsmos()
     wrong = sum(word_errors(text, whisper(wav))[0] for text, wav in zip(texts, wavs, strict=True))
     found = [dnsmos(wav) for wav in wavs]
@@ -45,7 +45,7 @@ def judged(texts: list[str], wavs: list[torch.Tensor], whisper: Whisper) -> dict
 
 
 def trained(folder: pathlib.Path) -> dict:
-    """Steps and minutes, where the file of the codec says them."""
+    """Return training steps and minutes, if the codec's file states them."""
     path = folder / "model.safetensors"
     note = {}
     if path.is_file():
@@ -55,7 +55,7 @@ def trained(folder: pathlib.Path) -> dict:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clips", type=pathlib.Path)
     parser.add_argument("codecs", nargs="+", help="NAME=FOLDER")

@@ -1,6 +1,6 @@
-"""Custom nodes for benchmarks/comfyui_unload.py: what the device has free, and another model that wants it for itself.
+"""Custom nodes for benchmarks/comfyui_unload.py: the device's free memory, and a rival model that wants all of it.
 
-ComfyUI loads them from custom_nodes. Knows of this pack only the name of its patcher.
+ComfyUI loads them from custom_nodes. They use only the name of this pack's patcher.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from server import PromptServer
 
 GIB = 1 << 30
 WIDTH = 8192  # a layer of the rival takes 128 MiB
-_kept = {}  # what a loader's cached output would hold: the rival, and the block that makes the card small
+_kept = {}  # as a loader's cached output would: the rival, and the block that makes the card small
 
 
 def free_bytes() -> list[int]:
-    """Bytes free on each GPU once it is idle; ComfyUI's own comes first."""
+    """Return the free bytes of each idle GPU, ComfyUI's own first."""
     if mm.get_torch_device().type != "cuda":
         return [0]
     for index in range(torch.cuda.device_count()):
@@ -29,7 +29,7 @@ def free_bytes() -> list[int]:
 
 
 def loaded_bytes() -> list[int]:
-    """Bytes of each engine in ComfyUI's register."""
+    """Return the bytes of each engine in ComfyUI's register."""
     entries = [entry for entry in mm.current_loaded_models if entry.model is not None]
     return [entry.model_loaded_memory() for entry in entries if type(entry.model).__name__ == "HiggsPatcher"]
 
@@ -46,7 +46,7 @@ async def state(request):
 
 
 class RivalModel(torch.nn.Module):
-    """A stack of ComfyUI's own layers, so that ComfyUI streams and moves it like one of its models."""
+    """A stack of ComfyUI's own layers, which ComfyUI streams and moves like any of its models."""
 
     def __init__(self, gib: float):
         super().__init__()
@@ -79,7 +79,7 @@ def digest(tensor) -> str:
 
 
 class Prepare:
-    """Leaves `room` GiB of the device free for good, and runs the rival, if any, so that its libraries are loaded."""
+    """Leave `room` GiB of the device free for good, and run the rival, if any, to load its libraries."""
 
     RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "run", "probe", True
 
@@ -122,7 +122,7 @@ class Pressure:
 
 
 class Result:
-    """Hashes of the samples as the node gave them, and the warnings in its line of facts."""
+    """Return hashes of the node's samples, and the warnings in its info output."""
 
     RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "run", "probe", True
 

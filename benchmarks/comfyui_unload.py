@@ -1,9 +1,9 @@
-"""What is left on the device after ComfyUI unloads: a real server, rounds of queue, Unload Models, queue.
+"""Device memory left after ComfyUI unloads: a real server, with rounds of queue, Unload Models, queue.
 
-In some rounds a rival model in between needs the room, or ComfyUI asks for a little of it, and the speech is spoken
-again. With --loras each round speaks with every one of SETTINGS; with --device="all GPUs" its chunks are spoken by all
-of them, and the free bytes are those of all. COMFYUI_PATH and COMFYUI_PYTHON are as for the tests in tests/comfyui.
-Prints one JSON line, one row for each set of flags. Knows nothing of the engine.
+In some rounds a rival model needs the memory in between, or ComfyUI requests a little of it, and the speech is
+repeated. With --loras each round speaks with every one of SETTINGS. With --device="all GPUs" all of them speak, and
+the free bytes are those of all. COMFYUI_PATH and COMFYUI_PYTHON are as for the tests in tests/comfyui. Prints one
+JSON line, one row for each set of flags.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def main():
-    """All sets of flags, one server after another."""
+    """Run all sets of flags, one server after another."""
     args = _arguments()
     if "COMFYUI_PATH" not in os.environ:
         raise SystemExit("Set COMFYUI_PATH to the folder of a ComfyUI.")
@@ -79,7 +79,7 @@ def _write_checkpoint(folder: pathlib.Path, args):
 
 
 def _write_loras(models: pathlib.Path):
-    """Two adapters of every layer, by the tests' writer."""
+    """Write two adapters of every layer, with the tests' writer."""
     script = (
         "import pathlib, sys; from higgs_tts.tests.peft_files import write_adapter; "
         "checkpoint, *targets = map(pathlib.Path, sys.argv[1:]); "
@@ -93,13 +93,13 @@ def _write_loras(models: pathlib.Path):
 
 
 def _row(args, base: pathlib.Path, flags: str) -> dict:
-    """One server from start to end. What breaks it is told in the row."""
+    """Run one server from start to end. A failure is reported in the row."""
     row = {"flags": flags, "crashes": 0}
     try:
         comfy = Comfy(base, tuple(flags.split()))
     except RuntimeError as error:
         return row | {"crashes": 1, "error": COLOURS.sub("", str(error))[-2000:]}
-    quiet_until = comfy.log.stat().st_size  # what ComfyUI says while it starts is not ours
+    quiet_until = comfy.log.stat().st_size  # ComfyUI's messages at startup are not ours
     session = Session(comfy, args)
     try:
         row |= _describe(comfy)
@@ -136,21 +136,21 @@ def _suspects(log: pathlib.Path, start: int) -> set[str]:
 
 
 class Session:
-    """The rounds in one server and what they showed."""
+    """The rounds in one server and their results."""
 
     def __init__(self, comfy: Comfy, args):
         self._comfy, self._args = comfy, args
         self._queued = 0
         self._before: int | None = None
         self.used: list[int] = []  # bytes more than before, with the engine open
-        self.left: list[int] = []  # and after unloading
-        self.audio: dict[tuple, set[tuple]] = {}  # of each setting of LoRAs
+        self.left: list[int] = []  # the same after unloading
+        self.audio: dict[tuple, set[tuple]] = {}  # by setting of LoRAs
         self.rivals: set[str] = set()
         self.pressure = {"evictions": 0, "trims": 0, "untouched": 0}
         self.warnings: set[str] = set()
 
     def prepare(self):
-        """A card with little room, on which the rival has run once: the state that all is measured against."""
+        """Set the baseline: a card with little free memory, on which the rival has run once."""
         inputs = {"room": self._args.rival + SLACK, "rival": self._args.rival}
         outcome = self._comfy.run({"1": {"class_type": "HiggsBenchPrepare", "inputs": inputs, "_meta": {"title": "-"}}})
         self.rivals.add(outcome.text("HiggsBenchPrepare"))
@@ -158,7 +158,7 @@ class Session:
         self._before = self._free_when_unloaded()
 
     def round(self):
-        """Queue, look, unload, look."""
+        """Queue, measure, unload, measure."""
         number = len(self.left)
         kind = {2: "rival" if self._args.rival else None, 4: "nudge"}.get(number % 5)
         began = time.monotonic()
@@ -172,7 +172,7 @@ class Session:
         print(json.dumps(told), file=sys.stderr, flush=True)
 
     def _queue(self, kind: str | None, loras: tuple[tuple[str, float], ...] = ()):
-        """One prompt; with a `kind` of pressure, it speaks twice and the pressure comes in between."""
+        """Queue one prompt. With a `kind` of pressure, it speaks twice, with the pressure in between."""
         self._queued += 1
         prompt = read_workflow(
             "speak", 50, HiggsTTSSpeak=self._speech(), HiggsTTSLoadModel={"device": self._args.device}
@@ -197,7 +197,7 @@ class Session:
             self._note_pressure(json.loads(outcome.text("HiggsBenchPressure")))
 
     def _speech(self) -> dict:
-        """Inputs of Higgs Speak; one of them changes no sound: otherwise ComfyUI would not run the node again."""
+        """Return inputs of Higgs Speak. One changes no sound, but makes ComfyUI run the node again."""
         if self._args.device == "auto":
             return {"chunk_seconds": 60 + self._queued / 100}
         return {"chunk_seconds": 3, "retries": 0, "text": SENTENCES + " " * self._queued}
@@ -208,14 +208,14 @@ class Session:
         self.pressure["untouched" if after == before else "trims" if after else "evictions"] += 1
 
     def _free_when_unloaded(self) -> int:
-        """Bytes free once nothing is loaded and four looks in a row agree: ComfyUI's worker goes on tidying a while."""
+        """Return the free bytes once nothing is loaded and four readings agree: ComfyUI cleans up for a while."""
         deadline, looks = time.monotonic() + WAIT, []
         while len(looks) < 4 or len(set(looks[-4:])) > 1:
             seen = self._comfy.get("/higgs_bench")
             assert time.monotonic() < deadline, f"ComfyUI does not come to rest: {seen}"
             looks = [*looks, seen["free"]] if seen["registered"] == 0 else []
             time.sleep(0.12)
-        # Only now: this probe goes through all objects, and so holds them while it does.
+        # Only now: this probe goes through all objects, and so keeps them alive meanwhile.
         state = self._comfy.get("/higgs_probe")
         assert state["open"] == 0, f"unloaded, and an engine is open: {state}"
         return looks[-1]
@@ -234,7 +234,7 @@ class Session:
         }
 
     def _compared(self) -> dict:
-        """Swaps, how many settings sound different, and whether strength 0 sounds as without."""
+        """Return the swaps, the number of settings that sound different, and if strength 0 sounds like no LoRA."""
         plain, silent = (self.audio.get(key) for key in SETTINGS[:3:2])
         return {
             "swaps": self._queued,

@@ -1,4 +1,4 @@
-"""What the benchmarks share: allocators, a card's facts, free memory, and ComfyUI's Dynamic VRAM as an opponent."""
+"""Shared by the benchmarks: allocators, details of a GPU, free memory, and ComfyUI's Dynamic VRAM as an opponent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEVICE = "cuda:0"
 
 
 def card() -> dict:
-    """GPU, driver, torch, date and commit, as every result names them."""
+    """Return GPU, driver, torch, date and commit, as named in every result."""
     import torch
 
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -37,7 +37,7 @@ def card() -> dict:
 
 
 def commit() -> str:
-    """What is measured; HIGGS_COMMIT tells it where the checkout came without git."""
+    """Return the measured commit, from HIGGS_COMMIT if the checkout has no git."""
     told = os.environ.get("HIGGS_COMMIT", "")
     if not told and shutil.which("git"):
         query = ["git", "describe", "--always", "--dirty"]
@@ -46,7 +46,7 @@ def commit() -> str:
 
 
 def earlier(path: pathlib.Path, now: dict, empty: dict) -> dict:
-    """Results to go on from, as of `now` (see `card`); `empty` when they are of another GPU or of other versions."""
+    """Return earlier results to continue from. `empty` if their GPU or versions differ from `now` (see `card`)."""
     if not path.is_file():
         return now | empty
     result = json.loads(path.read_text())
@@ -55,12 +55,12 @@ def earlier(path: pathlib.Path, now: dict, empty: dict) -> dict:
 
 
 def put(rows: list[dict], row: dict, keys: tuple[str, ...]) -> list[dict]:
-    """The rows with this one in place of the one of the same measurement."""
+    """Replace the row of the same measurement, or add it."""
     return [*(old for old in rows if any(old.get(key) != row.get(key) for key in keys)), row]
 
 
 def in_process(script: str, arguments: list[str], allocator: str, timeout: float | None = None) -> dict:
-    """Runs a worker of a script in a process of its own, because an allocator is chosen once; its last line is JSON.
+    """Run a worker of a script in its own process, since an allocator is chosen once. Its last line is JSON.
 
     Past `timeout` seconds it is ended and counts as a crash.
     """
@@ -77,7 +77,7 @@ def in_process(script: str, arguments: list[str], allocator: str, timeout: float
 
 
 def write_shapes(folder: pathlib.Path, family: str, layers: int | None, whole_codec: bool = False) -> pathlib.Path:
-    """A checkpoint of published width, made in another process so that none of its memory is in the way."""
+    """Write a checkpoint of published width in another process, so that its memory does not interfere."""
     command = [sys.executable, str(ROOT / "benchmarks" / "real_shapes.py"), str(folder), family]
     command += [str(layers)] if layers else []
     command += ["--whole-codec"] if whole_codec else []
@@ -86,7 +86,7 @@ def write_shapes(folder: pathlib.Path, family: str, layers: int | None, whole_co
 
 
 def free_bytes() -> int:
-    """Free bytes on the device as the driver says."""
+    """Return the device's free bytes by the driver."""
     import torch
 
     torch.cuda.synchronize()
@@ -94,7 +94,7 @@ def free_bytes() -> int:
 
 
 class DynamicVram:
-    """comfy-aimdo active as in ComfyUI. Make it before CUDA is touched."""
+    """comfy-aimdo, active as in ComfyUI. Create it before CUDA is touched."""
 
     def __init__(self):
         import comfy_aimdo.control as control
@@ -103,7 +103,7 @@ class DynamicVram:
         self._control = control
 
     def fill(self, left: int):
-        """10 GB of pages that may be evicted, and all the rest of the card taken but `left` bytes."""
+        """Add 10 GB of evictable pages, and allocate the rest of the card except `left` bytes."""
         import comfy_aimdo.model_vbar as vbar
         import torch
 

@@ -1,7 +1,7 @@
 """The decode step against its floor, its peers and fp32, the first sound, the cost of length. Needs a CUDA GPU.
 
-A run may be split: `--only` picks sections, and what is in the result file already stays, as long as it is of the same
-GPU. Random weights in the published shapes. Prints one JSON line last, with ratios.
+A run may be split: `--only` picks sections, and other results in the file stay if they are of the same GPU. Random
+weights in the published shapes. Prints one JSON line last, with ratios.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESULT = ROOT / "benchmarks" / "results" / "decode.json"
 CONTEXTS = (100, 500, 1000, 2000)
 BATCHES = (8, 32, 64)
 MEAN_CONTEXT = 500
-PEER_SECONDS = 200  # after which a peer is given up
+PEER_SECONDS = 200  # limit for a peer
 PEERS = {
     "eager": {"v3": "transformers eager, Qwen3", "v2": "transformers eager, Llama of the same widths"},
     "compiled": {"v3": "transformers compiled, Qwen3", "v2": "transformers compiled, Llama of the same widths"},
@@ -30,14 +30,14 @@ PEERS = {
 
 
 def main():
-    """Runs the sections asked for and writes them into the result file."""
+    """Run the chosen sections and write them into the result file."""
     args = _arguments()
     result = earlier(args.base if args.base.is_file() else args.out)
     for name in args.only.split(","):
         began = time.perf_counter()
         SECTIONS[name](args, result)
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
-        args.out.write_text(json.dumps(result, indent=1) + "\n")  # after each: a later one may not come to its end
+        args.out.write_text(json.dumps(result, indent=1) + "\n")  # after each section, since a later one may fail
     print(json.dumps(ratios(result)))
 
 
@@ -53,18 +53,18 @@ def _arguments():
 
 
 def earlier(path: pathlib.Path) -> dict:
-    """Results to go on from."""
+    """Return results to continue from."""
     return common.earlier(path, card(), {"read_tb_s": None, "rows": [], "first_sound_ms": {}, "length": []})
 
 
 def put(result: dict, row: dict):
-    """A row in place of the one of the same measurement."""
+    """Replace the row of the same measurement, or add it."""
     keys = ("who", "family", "dtype", "batch", "context", "slots")
     result["rows"] = common.put(result["rows"], row, keys)
 
 
 def steps(args, result: dict):
-    """Our step: one row at every context and with both cache sizes, batches, and torch's ops in the kernel's place."""
+    """Time our step: one row at every context and both cache sizes, batches, and torch's ops in place of the kernel."""
     import torch
 
     rates = _rates(result)
@@ -85,7 +85,7 @@ def steps(args, result: dict):
 
 @contextlib.contextmanager
 def _hollow(family: str, layers: int | None, slots: int, kernels: str):
-    """What an open engine of published shape holds, filled with random weights."""
+    """Yield an open model of published shape with random weights."""
     from engine import Engine, EngineConfig
     from engine.tools.bench import opened
     from engine.tools.published import write_hollow
@@ -113,7 +113,7 @@ def _row(who: str, loaded, runner, context: int, rates: dict) -> dict:
 
 
 def _rates(result: dict) -> dict:
-    """Bytes a second of reading, and operations a second of a large bf16 matrix product, as measured now."""
+    """Measure the read rate in bytes per second, and the FLOPS of a large bf16 matrix product."""
     import torch
 
     from engine.tools.bench import read_rate
@@ -133,7 +133,7 @@ def _rates(result: dict) -> dict:
 
 
 def peers(args, result: dict):
-    """What a user would run instead, a process each. One that fails is a row that says so."""
+    """Time what users would run instead, in a process each. A failed one is a row that says so."""
     read = _rates(result)["read"]
     for family in args.families.split(","):
         ours = _find(result, "ours", family, 1, MEAN_CONTEXT)
@@ -160,7 +160,7 @@ def peer_row(who: str, family: str, floor: float, done: dict) -> dict:
 
 
 def _find(result: dict, who: str, family: str, batch: int, context: int, slots: int | None = None) -> dict | None:
-    """The newest row of that measurement that has a time; the smallest cache where `slots` names none."""
+    """Return the newest timed row of a measurement. Without `slots`, the one with the smallest cache."""
     found = [
         row
         for row in result["rows"]
@@ -172,7 +172,7 @@ def _find(result: dict, who: str, family: str, batch: int, context: int, slots: 
 
 
 def ratios(result: dict) -> dict:
-    """What the numbers say of each other."""
+    """Return ratios between the measurements."""
     said = {name: result[name] for name in ("gpu", "read_tb_s", "first_sound_ms")}
     for family in ("v3", "v2"):
         ours = _find(result, "ours", family, 1, MEAN_CONTEXT)

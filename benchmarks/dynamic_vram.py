@@ -1,7 +1,7 @@
-"""Capturing while ComfyUI's Dynamic VRAM has the card and memory is short: an allocating step against ours.
+"""Capture under memory pressure from ComfyUI's Dynamic VRAM: an allocating step against ours.
 
-An allocation inside a capture makes comfy-aimdo evict pages, which synchronises, which a capture forbids. Ours
-allocates nothing. Prints one JSON line; each case runs in a process of its own, because one of them ends it.
+An allocation inside a capture makes comfy-aimdo evict pages, which synchronises, and that is forbidden in a capture.
+Our step allocates nothing. Prints one JSON line. Each case runs in its own process, because one of them ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from common import GB, DynamicVram, card, in_process, write_shapes
 
 
 def main():
-    """Both steps under both allocators."""
+    """Run both steps under both allocators."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worker", choices=("allocating", "ours"))
     parser.add_argument("--folder")
@@ -27,7 +27,7 @@ def main():
 
 
 def cases() -> list[dict]:
-    """One row a step and allocator."""
+    """Return one row for each step and allocator."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         write_shapes(pathlib.Path(folder), "v3", 3)
@@ -39,7 +39,7 @@ def cases() -> list[dict]:
 
 
 def capture(folder: str, allocating: bool) -> dict:
-    """Opens an engine, fills the card, captures, replays, has pages evicted, replays again."""
+    """Open an engine, fill the card, capture, replay, have pages evicted, replay again."""
     room = DynamicVram()
     import torch
 
@@ -66,7 +66,7 @@ def capture(folder: str, allocating: bool) -> dict:
     with torch.inference_mode():
         room.fill(left=5 * GB if allocating else 300 << 20)
         before = room.pages.loaded_size()
-        if allocating:  # the eager warm-up finds room; the capture then has to evict
+        if allocating:  # the eager warm-up finds memory; the capture then has to evict
             filler = torch.empty(4 * GB, dtype=torch.uint8, device="cuda")
             graph.WARM_UPS = 0
         runner = loaded.runner()

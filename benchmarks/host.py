@@ -1,10 +1,10 @@
-"""Cost of the host around the network: the first voice of a process, and seconds until a command is ready.
+"""Host costs around the network: the first voice of a process, and seconds until a command is ready.
 
     python benchmarks/host.py [--figure NAME ...] [--before FOLDER] [--model FOLDER] [--device cuda:0]
 
 Every measurement is a process of its own. With --before, a checkout in a folder named by its commit, both are measured
-in turns, because machines differ from hour to hour. A figure is a function of `FIGURES`; its row of this device in the
-result is written anew. Prints one JSON line last.
+in turns, because machines differ from hour to hour. A figure is a function of `FIGURES`. Its row for this device is
+replaced in the result. Prints one JSON line last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from serve import START, is_healthy, where
 
 RESULT = ROOT / "benchmarks" / "results" / "host.json"
 CLIP_SECONDS = 5
-# Run in a checkout: writes a clip; or says what the voices of one process take, and what the first of them imports.
+# Run in a checkout: writes a clip; or times the voices of one process, and lists what the first of them imports.
 CLIP = """
 import soundfile, sys, torch
 wav = 0.1 * torch.randn(24000 * int(sys.argv[2]), generator=torch.Generator().manual_seed(0))
@@ -51,7 +51,7 @@ print(json.dumps({"seconds": took, "modules": loaded}))
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", action="append", choices=FIGURES, help="this one alone, once or more")
     parser.add_argument("--before", type=pathlib.Path, metavar="FOLDER", help="another checkout, named by its commit")
@@ -63,7 +63,7 @@ def main():
     result = json.loads(given.out.read_text()) if given.out.is_file() else {}
     machine = where(given.device) | {"cores": os.cpu_count(), "checkpoint": pathlib.Path(given.model).name}
     machine |= {"device": machine.pop("gpu"), "threads": os.environ.get("OMP_NUM_THREADS", "")}
-    machine["load"] = round(os.getloadavg()[0], 1)  # by other work, at the beginning
+    machine["load"] = round(os.getloadavg()[0], 1)  # load from other work, at the start
     with tempfile.TemporaryDirectory() as folder:
         clip = pathlib.Path(folder, "clip.wav")
         python(ROOT, "-c", CLIP, clip, CLIP_SECONDS)
@@ -79,7 +79,7 @@ def main():
 
 
 def in_turns(given: argparse.Namespace, measure: Callable[[pathlib.Path], dict[str, float]]) -> dict:
-    """Medians, least and most of what `measure` says of each checkout, each of them first in every other round."""
+    """Return `spread` of `measure` for each checkout. They take turns at going first."""
     checkouts = {"after": ROOT} | ({"before": given.before.resolve()} if given.before else {})
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
     for run in range(given.runs):
@@ -90,13 +90,13 @@ def in_turns(given: argparse.Namespace, measure: Callable[[pathlib.Path], dict[s
 
 
 def spread(runs: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Median, least and most of each number."""
+    """Return the median, minimum and maximum of each number."""
     numbers = {name: sorted(run[name] for run in runs) for name in runs[0]}
     return {name: [round(value, 3) for value in (statistics.median(of), of[0], of[-1])] for name, of in numbers.items()}
 
 
 def first_voice(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib.Path) -> dict[str, float]:
-    """Seconds of the first voice that a process makes from a clip, less the median of four later ones."""
+    """Return seconds for a process's first voice from a clip, less the median of four later ones."""
     told = json.loads(python(checkout, "-c", VOICES, given.model, given.device, clip).splitlines()[-1])
     first, *later = told["seconds"]
     extra = first - statistics.median(later)
@@ -104,7 +104,7 @@ def first_voice(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib
 
 
 def ready(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib.Path) -> dict[str, float]:
-    """Seconds from the start of a command: a second said in the clip's voice, its voice saved, the server healthy."""
+    """Return seconds from the start of a command: speech in the clip's voice, its voice saved, the server healthy."""
     how = ("--model", given.model, "--device", given.device)
     engine = ("-m", "engine")
     say = (*engine, "say", "Hello.", "--voice", clip, "--max-frames", 25, "--greedy", "--retries", 0)
@@ -117,14 +117,14 @@ def ready(checkout: pathlib.Path, given: argparse.Namespace, clip: pathlib.Path)
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
 
 
 def seconds_to_serve(checkout: pathlib.Path, how: tuple[str, ...]) -> float:
-    """Seconds from the start of a server until it says that it is healthy."""
+    """Return seconds from a server's start until it reports healthy."""
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -142,7 +142,7 @@ def seconds_to_serve(checkout: pathlib.Path, how: tuple[str, ...]) -> float:
 
 
 def python(checkout: pathlib.Path, *arguments: object) -> str:
-    """Return what a Python in a checkout prints; the benchmark ends if it fails."""
+    """Return the output of Python in a checkout. Ends the benchmark on failure."""
     done = subprocess.run([sys.executable, *map(str, arguments)], cwd=checkout, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)

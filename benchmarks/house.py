@@ -1,8 +1,8 @@
-"""Counts the source: lines, files, imports between files, the longest signature, and class names used twice.
+"""Count the source: lines, files, imports between files, the longest signature, and class names used twice.
 
     python benchmarks/house.py [REVISION ...] [--write]
 
-Without a revision it counts the files as they are. --write puts a row a revision into results/house.json, "rows".
+Without a revision it counts the work tree. --write puts a row per revision into results/house.json, "rows".
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from common import ROOT
 RESULT = ROOT / "benchmarks" / "results" / "house.json"
 FOLDERS = ("engine", "nodes")
 SUFFIXES = (".py", ".cu", ".cuh")
-TRANSLATED = re.compile(r"(What|Whether|Who|Whom|How many|How much)\b")  # how docstrings that read as translated begin
+TRANSLATED = re.compile(r"(What|Whether|Who|Whom|How many|How much)\b")  # how poor docstrings begin
 
 
 def sources(revision: str) -> dict[str, str]:
-    """Path -> text of every source file of the folders, of a revision or of the work tree."""
+    """Map paths to the text of every source file, in a revision or the work tree."""
     if not revision:
         paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")) if path.suffix in SUFFIXES]
         return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
@@ -63,7 +63,7 @@ def count(files: dict[str, str]) -> dict:
 
 
 def of_folder(files: dict[str, str], trees: dict[str, ast.Module], folder: str) -> dict:
-    """Lines, files, rooms (a folder or a file beside it), and arrows: a file that imports another."""
+    """Count lines, files, rooms (a folder or a file beside it), and arrows (imports of one file by another)."""
     own = {path: text for path, text in files.items() if path.startswith(folder + "/")}
     rooms = {"/".join(path.split("/")[:2]) for path in own}
     arrows = {(path, to) for path in own if path in trees for to in imports(path, trees[path], files)}
@@ -79,7 +79,7 @@ def room_of(path: str) -> str:
 
 
 def imports(path: str, tree: ast.Module, files: dict[str, str]):
-    """Files that a file imports."""
+    """Return the files that a file imports."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
@@ -92,7 +92,7 @@ def imports(path: str, tree: ast.Module, files: dict[str, str]):
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revisions", nargs="*")
     parser.add_argument("--write", action="store_true")

@@ -1,8 +1,7 @@
-"""What a page plays while a node speaks: a real Chromium on a real ComfyUI's page, with the embedded checkpoint.
+"""Playback while a node speaks: a real Chromium on a real ComfyUI's page, with the embedded checkpoint.
 
 Needs Playwright and Chromium. COMFYUI_PATH and COMFYUI_PYTHON are as for the tests in tests/comfyui; --page is the
-folder of another frontend. Rows go into --out, one for each ComfyUI, frontend, renderer, node and output. Knows nothing
-of the engine.
+folder of another frontend. Rows go into --out, one for each ComfyUI, frontend, renderer, node and output.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TEMPLATES = {"HiggsTTSSpeak": "Higgs TTS - Text to Speech", "HiggsTTSDialogue": 
 OURS = re.compile(r"higgs", re.IGNORECASE)
 HOUR = 3600
 WAIT = 15_000  # ms
-# No other address is reached. Playwright's own way would hold up every request of the page.
+# Blocks all other addresses. Playwright's own way would delay every request of the page.
 ALONE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 PREPARE = """([type, seed, text]) => {
     const node = app.graph._nodes.find((node) => node.type === type)
@@ -103,9 +102,9 @@ def _browser():
 
 
 def _listen(base: pathlib.Path, args) -> list[dict]:
-    """A row for each renderer and node, and one for pages that have no AudioWorklet."""
+    """Measure a row for each renderer and node, and one for pages without AudioWorklet."""
     comfy, rows = Comfy(base, ("--cpu", *_flags(args))), []
-    seeds = itertools.count(1)  # what was said before is not said again
+    seeds = itertools.count(1)  # a new seed each time, so that nothing is reused
     try:
         with _browser() as chrome:
             for renderer, node, output in (
@@ -116,7 +115,7 @@ def _listen(base: pathlib.Path, args) -> list[dict]:
                 ("nodes 2.0", "HiggsTTSDialogue", "worklet"),
             ):
                 page = Page(chrome, comfy, renderer, output)
-                page.run(node, next(seeds))  # the model loads, the page warms up
+                page.run(node, next(seeds))  # loads the model, warms up the page
                 rows.append(_together([page.run(node, next(seeds)) for _ in range(args.runs)]) | page.about())
                 print(json.dumps(rows[-1]), file=sys.stderr)
                 page.close()
@@ -126,7 +125,7 @@ def _listen(base: pathlib.Path, args) -> list[dict]:
 
 
 def _together(runs: list[dict]) -> dict:
-    """A row of several runs: what was heard first in the middle one, and whatever went wrong in any."""
+    """Combine runs in a row: the one with the median first sound, and the failures of all."""
     first = [run["first_audible_ms"] for run in runs]
     return {
         "first_audible_ms": round(statistics.median(first)),
@@ -140,14 +139,14 @@ def _together(runs: list[dict]) -> dict:
 
 
 class Page:
-    """ComfyUI's page in a browser that records what it plays, and another one that should hear nothing of it."""
+    """ComfyUI's page in a browser that records playback, and a second page that should play nothing."""
 
     def __init__(self, chrome, comfy: Comfy, renderer: str, output: str):
         self._comfy, self._renderer, self._output = comfy, renderer, output
         self._errors: list[str] = []
         comfy.post("/settings", {"Comfy.TutorialCompleted": True, "Comfy.VueNodes.Enabled": renderer == "nodes 2.0"})
         self.page = self._open(chrome)
-        self._other = self._open(chrome, (320, 240))  # nobody looks at it: it should draw little
+        self._other = self._open(chrome, (320, 240))  # small, as it need not draw much
 
     def _open(self, chrome, size=(1600, 1000)):
         page = chrome.new_page(viewport={"width": size[0], "height": size[1]})
@@ -164,7 +163,7 @@ class Page:
             self._errors.append(message.text)
 
     def run(self, node: str, seed: int, text: str = "") -> dict:
-        """One run by the Run button -> what was heard of it."""
+        """Run once with the Run button, and return what was played."""
         saved = json.loads((TODAY / f"{TEMPLATES[node]}.json").read_text(encoding="utf-8"))
         self.page.evaluate("saved => app.loadGraphData(saved)", saved)
         self.page.evaluate(PREPARE, [node, seed, text])
@@ -193,7 +192,7 @@ class Page:
             "renderer": self._renderer,
             "output": self._output,
             "console_errors": len(self._errors),
-            "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),  # above 1 others wanted the cores as well
+            "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),  # above 1: other processes compete
         }
 
     def close(self):
@@ -202,7 +201,7 @@ class Page:
 
 
 def _hour(base: pathlib.Path, args) -> dict:
-    """Memory that an hour of narration takes in ComfyUI's process and in the page's script, both in MB."""
+    """Return the memory, in MB, that an hour of narration takes in ComfyUI's process and in the page's script."""
     comfy = Comfy(base, ("--cpu", *_flags(args)))
     try:
         with _browser() as chrome:

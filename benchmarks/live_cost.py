@@ -1,4 +1,4 @@
-"""What a listener costs the talker on a GPU: frames/s of Higgs Speak in a real ComfyUI, with one and without, in turns.
+"""Cost of a listener to the talker on a GPU: frames/s of Higgs Speak in a real ComfyUI, with and without, in turns.
 
     python benchmarks/live_cost.py [--model FOLDER]
 
@@ -73,7 +73,7 @@ def _row(base: pathlib.Path, args) -> dict:
 
 
 def _speak(comfy: Comfy, seed: int, listens: bool) -> float:
-    """frames/s that the info output names. A listener follows the sound as a page does."""
+    """Return the frames/s in the info output. A listener follows the sound like a page."""
     spoken = {"seed": seed, "retries": 0, "temperature": 1.0, "text": TEXT}
     prompt = read_workflow("speak", FRAMES, TODAY, HiggsTTSSpeak=spoken, HiggsTTSLoadModel={"model": CHECKPOINT})
     comfy.post("/higgs_tts/listen", {"client": comfy.client, "on": listens})
@@ -90,7 +90,7 @@ def _speak(comfy: Comfy, seed: int, listens: bool) -> float:
 
 
 def _follow(comfy: Comfy, run: str) -> str:
-    """Takes news and samples until there are no more -> how the sound ended."""
+    """Fetch news and samples to the end, and return how the sound ended."""
     told, at = {"version": -1, "revision": 0, "state": "speaking"}, 0
     while told["state"] == "speaking":
         told = comfy.get(f"/higgs_tts/runs/{run}?version={told['version']}&revision={told['revision']}&outline=0")

@@ -1,10 +1,10 @@
-"""What 8 and 4 bit weights save and cost on a GPU: memory by the driver, time of a step and of a batch, opening.
+"""Savings and costs of 8 and 4 bit weights on a GPU: memory by the driver, time of a step and of a batch, opening.
 
     python benchmarks/low_bit.py --out benchmarks/results/low_bit.json
 
 Random weights in the published shapes. Each row is a process of its own, whose memory this one reads from the driver.
-`--squeeze` takes the card's memory but for what a small card has, and goes through what a user does, again and again.
-The result file keeps rows of the same GPU that this run does not measure. Prints one JSON line last. Needs a CUDA GPU.
+`--squeeze` fills the card's memory down to that of a small card, and repeats typical use. The result file keeps rows
+of the same GPU that this run does not measure. Prints one JSON line last. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ RESULT = ROOT / "benchmarks" / "results" / "low_bit.json"
 CONTEXT, FRAMES = 4096, 2000
 BATCHES = (8, 32, 64)
 STEP_CONTEXT = 500
-SQUEEZE = {"int8": 8 * GB, "int4": 6 * GB}  # bytes left of the card, with a process's context
+SQUEEZE = {"int8": 8 * GB, "int4": 6 * GB}  # bytes left on the card, including a process's context
 SQUEEZED_FRAMES = 2000  # 80 s
 ROUNDS = 5
 
 
 def main():
-    """Every family in every format, a process each."""
+    """Measure every family in every format, a process each."""
     args = _arguments()
     if args.worker:
         WORKERS[args.worker](args)
@@ -73,7 +73,7 @@ def _put(result: dict, name: str, row: dict):
 
 @contextlib.contextmanager
 def _taken(left: int):
-    """The card's memory taken but for `left` bytes."""
+    """Allocate the card's memory except `left` bytes."""
     import torch
 
     hog = torch.empty(free_bytes() - left, dtype=torch.uint8, device=DEVICE)
@@ -83,9 +83,9 @@ def _taken(left: int):
 
 
 def _measured(worker: str, folder: pathlib.Path, weights: str) -> dict:
-    """A worker's own figures, and its memory over its idle context: the most, and where it says so.
+    """Return a worker's own figures, and its peak GPU memory above its idle context.
 
-    Of the host's, the most while it opens, without what the page cache holds.
+    Of the host's memory, the peak while it opens, without the page cache.
     """
     import torch
 
@@ -124,7 +124,7 @@ def _measured(worker: str, folder: pathlib.Path, weights: str) -> dict:
 
 
 def _host_bytes(pid: int) -> int:
-    """Memory of a process that is not a file's."""
+    """Return a process's memory that is not mapped from files."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
@@ -132,13 +132,13 @@ def _host_bytes(pid: int) -> int:
 
 
 def _tell(kind: str, text: str = ""):
-    """To `_measured`, which answers when it has looked."""
+    """Send a message to `_measured`, which answers after measuring."""
     print(kind, text, flush=True)
     sys.stdin.readline()
 
 
 def _row(args):
-    """Opening, 2,000 frames, then the times of a step, of batches and of the first sound."""
+    """Measure opening and 2,000 frames, then the times of a step, of batches and of the first sound."""
     import torch
 
     from engine import Engine, EngineConfig, SamplingParams

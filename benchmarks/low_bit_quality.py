@@ -1,13 +1,12 @@
-"""What 8 and 4 bit weights cost a checkpoint, told by numbers that anybody can make on their own machine.
+"""Quality loss of 8 and 4 bit weights, in figures that anybody can reproduce.
 
     python benchmarks/low_bit_quality.py FOLDER --sentences 200 --out low_bit.json
 
-Led: every format is given the codes that the reference spoke, so that one early difference does not decide the rest;
-its logits are compared with the reference's at every code. Free: each format speaks the sentences by itself, and what
-users would hear of a bad one is counted: speech that runs on, stops early, or falls silent. The reference is bf16.
-Free speech of one seed parts after a few frames in any two formats, so `free` also compares the reference with its own
-other seeds: that is the spread to read the others against. Words are heard where benchmarks/requirements.txt is
-installed.
+Led: every format gets the codes that the reference spoke, so that one early difference does not decide the rest. Its
+logits are compared with the reference's at every code. Free: each format speaks the sentences by itself, and audible
+failures are counted: speech that runs on, stops early, or falls silent. The reference is bf16. Free speech of one
+seed diverges after a few frames in any two formats, so `free` also compares the reference with its own other seeds:
+that is the spread to read the others against. Words are recognised if benchmarks/requirements.txt is installed.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from training import corpus
 REFERENCE = "bf16"
 LED_SENTENCES = 20
 MOST_FRAMES = 750  # of a sentence; 30 s
-SILENCE = 2.0  # seconds that count as a long one
+SILENCE = 2.0  # seconds that count as a long silence
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default=str(EMBEDDED))
     parser.add_argument("--device", default="auto")
@@ -67,14 +66,14 @@ def main():
 
 
 def engine_of(given, name: str) -> Engine:
-    """An engine of that dtype, to be used as a context."""
+    """Open an engine of that dtype, to be used as a context."""
     return Engine(EngineConfig(given.folder, device=given.device, dtype=name, context=2048))
 
 
 def speak(given, name: str, texts: list[str], hear) -> dict:
-    """(seed, text) -> what became of it: codes, frames, whether it ended, the longest silence, wrong words.
+    """Return (seed, text) -> codes, frames, whether it ended, the longest silence, wrong words.
 
-    All texts of a seed are said together, each by a speaker of its own, so that none is the voice of another.
+    All texts of a seed are batched, each with a speaker of its own, so that none is the voice of another.
     """
     told, turns = {}, [Turn(speaker=text, text=text) for text in texts]
     with engine_of(given, name) as engine:
@@ -84,7 +83,7 @@ def speak(given, name: str, texts: list[str], hear) -> dict:
             for turn in speech.turns:
                 wav = speech.wav[turn.start : turn.stop]
                 codes = speech.codes[slice(*turn.frames)]
-                cut = (len(codes) * FRAME_SAMPLES - len(wav)) / SAMPLE_RATE  # silent at the turn's edges
+                cut = (len(codes) * FRAME_SAMPLES - len(wav)) / SAMPLE_RATE  # silence at the turn's edges
                 told[seed, turn.text] = {
                     "codes": codes,
                     "frames": len(codes),
@@ -96,7 +95,7 @@ def speak(given, name: str, texts: list[str], hear) -> dict:
 
 
 def free(ours: dict, reference: dict, shifted: bool = False) -> dict:
-    """How often speech went wrong, and how its length compares with the reference's at the same seed.
+    """Count failures, and compare lengths with the reference's at the same seed.
 
     shifted: with the reference's next seed, for its own spread.
     """
@@ -121,7 +120,7 @@ def free(ours: dict, reference: dict, shifted: bool = False) -> dict:
 
 @torch.inference_mode()
 def led(given, name: str, texts: list[str], reference: dict) -> dict:
-    """KL divergence and agreement of the likeliest code by codebook, and the end's probability at the true end."""
+    """Return KL divergence and top-1 agreement by codebook, and the end's probability at the true end."""
     ours, theirs = (list(logits_of(given, dtype, texts, reference)) for dtype in (name, REFERENCE))
     divergence, agree, ends = [], [], []
     for (mine, columns), (right, _) in zip(ours, theirs, strict=True):
@@ -146,12 +145,12 @@ def led(given, name: str, texts: list[str], reference: dict) -> dict:
 
 
 def per_codebook(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """Means of values [n, K] by codebook, where it holds."""
+    """Return means of values [n, K] by codebook, where `where` holds."""
     return (values * where).sum(0) / where.sum(0).clamp_min(1)
 
 
 def logits_of(given, name: str, texts: list[str], reference: dict):
-    """(logits [n, K, V], the columns [n, K] of the reference's speech that follow them) of each text."""
+    """Yield (logits [n, K, V], the columns [n, K] of the reference's speech that follow them) of each text."""
     with engine_of(given, name) as engine:
         checkpoint, loaded = engine.checkpoint, engine.loaded
         assert loaded is not None

@@ -1,11 +1,11 @@
-"""Mutated files, texts and requests for everything that reads what strangers wrote, each in a child that may be killed.
+"""Mutated files, texts and requests for every reader of untrusted input, each in a child that may be killed.
 
     python benchmarks/mutate.py [--seed N] [--tried 600] [--surfaces epub,gguf] [--children 2] [--write]
     python benchmarks/mutate.py --seed N --only epub:17        the same input again, here, with its traceback
 
-An input ends as a value; as one sentence, which is a HiggsError of at most 1,000 characters on one line; or as a
-failure: a traceback, also where the child died; a hang, over 6 s of its own time (more where a surface says so), or as
-long without any; over_1_gib, where memory grew by more than that. The surfaces stand in `surfaces.py`.
+An input may end as a value, or as one sentence: a HiggsError of at most 1,000 characters on one line. Anything else
+is a failure: a traceback, or the child's death; a hang, over 6 s of CPU time (more if a surface says so), or as long
+without any; over_1_gib, if memory grew by more than that. `surfaces.py` lists the surfaces.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from surfaces import HiggsError, prepared
 
 RESULT = ROOT / "benchmarks" / "results" / "hardening.json"
 OUTCOMES = ("value", "sentence", "traceback", "hang", "over_1_gib")
-LIMIT, LONGEST = 6.0, 180.0  # seconds without any work, and of the clock's on a busy machine
-GUARD = 3 * GB  # of addresses, so that no input takes the machine's memory
+LIMIT, LONGEST = 6.0, 180.0  # seconds without any work, and of wall time on a busy machine
+GUARD = 3 * GB  # of address space, so that no input takes the machine's memory
 RENEWED = 200  # inputs after which a child is replaced
 SENTENCE = 1000  # characters
-TOLD = 20  # failures of a surface that are printed
+TOLD = 20  # failures printed per surface
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the command; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--tried", type=int, default=600, help="inputs for each surface")
@@ -64,12 +64,12 @@ def main():
 
 
 def random_of(seed: int, name: str, number: int) -> random.Random:
-    """What an input is made with."""
+    """Return an input's random generator."""
     return random.Random(f"{seed}:{name}:{number}")
 
 
 def of_surface(name: str, surface, given: argparse.Namespace, folder: pathlib.Path) -> dict:
-    """The row of a surface; its failures are printed."""
+    """Return a surface's row, and print its failures."""
     row = {"surface": name, "tried": 0, **dict.fromkeys(OUTCOMES, 0)}
     began = time.monotonic()
     todo = iter(range(given.tried))
@@ -99,7 +99,7 @@ def of_surface(name: str, surface, given: argparse.Namespace, folder: pathlib.Pa
 
 
 class Child:
-    """A process for the inputs of a surface, and the one that it is at; it is replaced when it dies or hangs."""
+    """A process for the inputs of a surface, and its current input. Replaced when it dies or hangs."""
 
     def __init__(self, surface, *what: object):
         self._surface, self._what, self._done = surface, what, 0
@@ -115,7 +115,7 @@ class Child:
         self._done = 0
 
     def next(self, todo):
-        """Begins the next input, if there is one."""
+        """Begin the next input, if there is one."""
         self.number = next(todo, None)
         if self.number is None:
             return
@@ -128,14 +128,14 @@ class Child:
         self._looked = self._began, self._used
 
     def end(self) -> tuple[str | None, str] | None:
-        """How its input ended; None while it has not. An outcome of None: the surface cannot be tried."""
+        """Return how the input ended, or None while it runs. An outcome of None: the surface cannot be tried."""
         if self.pipe.poll():
             with contextlib.suppress(EOFError, ConnectionResetError):
                 return self.pipe.recv()
             self._process.join()
             return self._replaced("traceback", f"the process died with exit code {self._process.exitcode}")
         now, (used, runs) = time.monotonic(), work_of(self._process.pid)
-        stands = now - self._looked[0] >= LIMIT and used == self._looked[1] and not runs  # waits, and for what?
+        stands = now - self._looked[0] >= LIMIT and used == self._looked[1] and not runs  # waiting without work
         if now - self._looked[0] >= LIMIT:
             self._looked = now, used
         if stands or used - self._used >= self._surface.limit or now - self._began >= LONGEST:
@@ -148,14 +148,14 @@ class Child:
         return outcome, said
 
     def stop(self):
-        """Ends the process."""
+        """End the process."""
         self._process.kill()
         self._process.join()
         self.pipe.close()
 
 
 def work_of(pid: int | None) -> tuple[float, bool]:
-    """(seconds of computing that a process has taken, whether it would go on at once)."""
+    """Return (CPU seconds used by a process, True if it is runnable)."""
     with contextlib.suppress(OSError, IndexError):
         held = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(held[11]) + int(held[12])) / os.sysconf("SC_CLK_TCK"), held[0] == "R"
@@ -163,14 +163,14 @@ def work_of(pid: int | None) -> tuple[float, bool]:
 
 
 def serve(pipe: Connection, surface, seed: int, name: str, folder: pathlib.Path):
-    """In the child: numbers of inputs in, (outcome, what was said) out."""
+    """Serve in the child: receive numbers of inputs, send (outcome, message)."""
     place = folder / f"child-{os.getpid()}"
     place.mkdir()
-    with open(os.devnull, "w") as nowhere:  # decoders print what they think of damaged sound
+    with open(os.devnull, "w") as nowhere:  # decoders print messages about damaged sound
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
     surface.warm(place)
-    for sample in surface.samples:  # unspoiled they are fine, or nothing is tested
+    for sample in surface.samples:  # all samples must pass undamaged, or nothing is tested
         outcome, said = outcome_of(surface, sample, place)
         if outcome != "value":
             pipe.send((None, f"a sample that is fine ends as {outcome}: {said}"))
@@ -183,7 +183,7 @@ def serve(pipe: Connection, surface, seed: int, name: str, folder: pathlib.Path)
         except EOFError:
             return
         data = surface.input(random_of(seed, name, number))
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = status("VmRSS")
         outcome, said = outcome_of(surface, data, place)
         grown = status("VmHWM") - before
@@ -193,7 +193,7 @@ def serve(pipe: Connection, surface, seed: int, name: str, folder: pathlib.Path)
 
 
 def outcome_of(surface, data: bytes, place: pathlib.Path) -> tuple[str, str]:
-    """(outcome, what it was) of one input."""
+    """Return (outcome, message) of one input."""
     try:
         surface.run(data, place)
         return "value", ""
@@ -212,12 +212,12 @@ def outcome_of(surface, data: bytes, place: pathlib.Path) -> tuple[str, str]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether more was asked for than the guard leaves."""
+    """True if the error means that the guard's limit was exceeded."""
     return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def status(name: str) -> int:
-    """Bytes that the kernel tells of this process."""
+    """Return a value in bytes from the kernel's status of this process."""
     for line in pathlib.Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) << 10

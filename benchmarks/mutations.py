@@ -1,4 +1,4 @@
-"""Files and texts with one to a few things wrong, each the same for the same random numbers."""
+"""Files and texts with a few random faults, reproducible from the random generator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import struct
 import zipfile
 
 LARGEST = 3 << 20  # bytes of an input
-# JSON as strangers may write it, which json.dumps would not.
+# JSON that untrusted files may hold, and json.dumps would not write.
 RAW = (
     "[" * 2000 + "]" * 2000, '{"a":' * 2000 + "1" + "}" * 2000, "9" * 5000, "-" + "9" * 4000, "9" * 400, "1e400",
     "1e308", "-1e308", "NaN", "-Infinity", "0.5", "-0.0", "-1", "0", "1", "2", "8", "255", "65536", "2147483647",
@@ -40,7 +40,7 @@ LETTERS = (
 
 
 def bytes_of(rng: random.Random, data: bytes, first: int | None = None, in_place: bool = False) -> bytes:
-    """Flips, cuts, doublings and odd numbers. first: of so many bytes at the beginning; in_place: nothing moves."""
+    """Flip, cut, double and replace bytes. first: only so many at the beginning; in_place: nothing moves."""
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         size = max(1, min(len(data), first or len(data)))
@@ -67,7 +67,7 @@ def bytes_of(rng: random.Random, data: bytes, first: int | None = None, in_place
 
 
 def text_of(rng: random.Random, text: str, tokens: tuple[str, ...]) -> str:
-    """Tokens of its grammar repeated, lines moved, odd letters and numbers, blanks without end."""
+    """Repeat tokens of the grammar, move lines, insert odd letters and numbers and long blanks."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         at, kind = rng.choice((rng.randrange(len(text) + 1), len(text))), rng.randrange(9)
         token = rng.choice(tokens)
@@ -98,7 +98,7 @@ def text_of(rng: random.Random, text: str, tokens: tuple[str, ...]) -> str:
 
 
 def json_of(rng: random.Random, data: bytes) -> bytes:
-    """Values of other kinds, ranges and depths; names that are missing, new or odd. What is no JSON loses bytes."""
+    """Change values, ranges and depths; drop, add or change names. Input that is not JSON loses bytes."""
     try:
         held = json.loads(data)
     except (ValueError, RecursionError):
@@ -115,10 +115,10 @@ def json_of(rng: random.Random, data: bytes) -> bytes:
 
 
 def _changed(rng: random.Random, held: object, odd: list[str]) -> object:
-    """With one value or name in it changed, as deep as chance has it."""
+    """Change one value or name, at a random depth."""
     if isinstance(held, (dict, list)) and held and rng.random() < 0.85:
         keys = list(held) if isinstance(held, dict) else range(len(held))
-        # The first few names more often than the thousandth tensor.
+        # Prefer the first few names over the thousandth tensor.
         key = rng.choice(keys) if rng.random() < 0.7 else keys[rng.randrange(min(len(keys), 4))]
         kind = rng.random()
         if isinstance(held, list) and kind < 0.15:
@@ -135,7 +135,7 @@ def _changed(rng: random.Random, held: object, odd: list[str]) -> object:
 
 
 def gguf_of(rng: random.Random, data: bytes) -> bytes:
-    """A setting of another type or length, odd numbers and bytes in the header, or damage anywhere."""
+    """Change a setting's type or length, put odd numbers and bytes in the header, or damage bytes anywhere."""
     if rng.random() < 0.5:
         return bytes_of(rng, data, rng.choice((400, 4000, 24_000, None)), in_place=rng.random() < 0.7)
     held, names = bytearray(data), [*re.finditer(rb"(?:audiocpp|general)\.[a-z_.]+", data[:100_000])]
@@ -144,7 +144,7 @@ def gguf_of(rng: random.Random, data: bytes) -> bytes:
         kind = rng.choice((0, 1, 2))
         if kind == 0:  # the items of an array
             held[after + 4 : after + 8] = struct.pack("<I", rng.choice((4, 5, 6, 7, 8, 10, 11, 12)))
-        elif kind == 1:  # how many there are
+        elif kind == 1:  # their number
             held[after + 8 : after + 16] = struct.pack("<Q", rng.choice((0, 1, 2**31, 2**61, 2**64 - 1, 10**6)))
         else:  # one of them
             at = after + 16 + 8 * rng.randrange(100)
@@ -153,7 +153,7 @@ def gguf_of(rng: random.Random, data: bytes) -> bytes:
 
 
 def safetensors_of(rng: random.Random, data: bytes) -> bytes:
-    """As `json_of`, of the header; or damage near the beginning."""
+    """Change the header as in `json_of`, or damage bytes near the beginning."""
     if rng.random() < 0.25:
         return bytes_of(rng, data, 4096)
     length = int.from_bytes(data[:8], "little")
@@ -162,7 +162,7 @@ def safetensors_of(rng: random.Random, data: bytes) -> bytes:
 
 
 def zip_of(rng: random.Random, data: bytes, tokens: tuple[str, ...]) -> bytes:
-    """One file inside changed as a text, compressed otherwise, or the archive itself damaged."""
+    """Change one file inside as a text, compress it otherwise, or damage the archive itself."""
     kind = rng.random()
     packed = (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2) if kind < 0.1 else (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     method = rng.choice(packed)

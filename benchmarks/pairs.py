@@ -2,8 +2,8 @@
 
     python benchmarks/pairs.py --before FOLDER [--pairs 5] [--out benchmarks/results/house.json]
 
-Random weights in the published shape of v3, bf16. Writes "pairs": of each figure its values in the order of the runs,
-the medians, and whether the new median lies within the spread of the old runs. The last line of output is JSON.
+Random weights in the published shape of v3, bf16. Writes "pairs": each figure's values in the order of the runs, the
+medians, and whether the new median lies within the spread of the old runs. The last line of output is JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HERE = pathlib.Path(__file__).resolve()
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=pathlib.Path, help="checkout of the older version")
     parser.add_argument("--before-commit", default="")
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def one(root: pathlib.Path, model: pathlib.Path, minutes: float) -> dict:
-    """One run of one version."""
+    """Run one version once."""
     command = [sys.executable, str(HERE), "--worker", str(root), "--model", str(model), "--minutes", str(minutes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     if done.returncode:
@@ -63,7 +63,7 @@ def one(root: pathlib.Path, model: pathlib.Path, minutes: float) -> dict:
 
 
 def figures(runs: dict[str, list[dict]]) -> dict:
-    """Each figure's values, medians, and whether the new median is no worse than the old runs' spread."""
+    """Return each figure's values and medians, and whether the new median is no worse than the old runs' spread."""
     found = {}
     for name in runs["old"][0]:
         old, new = ([run[name] for run in runs[which]] for which in ("old", "new"))
@@ -73,7 +73,7 @@ def figures(runs: dict[str, list[dict]]) -> dict:
 
 
 def work(model: str, minutes: float) -> dict:
-    """The figures of the engine that is on the path; lower is better for all of them."""
+    """Measure the engine on the path. For all figures, lower is better."""
     import torch
 
     import engine as pack
@@ -82,7 +82,7 @@ def work(model: str, minutes: float) -> dict:
         return pack.Engine(pack.EngineConfig(model, device=DEVICE, dtype="bf16", **settings))
 
     def listens(hear) -> dict:
-        """The keyword of a listener, which had another name once."""
+        """Return a listener's keyword argument, whose name older versions spell differently."""
         return {"listener": pack.Listener(on_audio=hear)} if hasattr(pack, "Listener") else {"on_audio": hear}
 
     def step_ms(engine, rows: int, frames: int) -> float:
@@ -94,7 +94,7 @@ def work(model: str, minutes: float) -> dict:
 
     codes = torch.randint(0, 1024, (250, 8), generator=torch.Generator().manual_seed(0))
     voice, found = pack.Voice(codes, "What the clip says, in about these words."), {}
-    with opened(context=2048) as engine:  # what the process keeps for good is there after this
+    with opened(context=2048) as engine:  # allocates what the process keeps for good
         found["step_ms"] = step_ms(engine, 1, 1000)
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info()[0]

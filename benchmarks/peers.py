@@ -1,8 +1,8 @@
-"""One decode step of what a user would run instead: transformers' own network, eager or compiled. A process each.
+"""A decode step of the alternative users would run: transformers' own network, eager or compiled. A process each.
 
 transformers serves the talker's network, not its codes, so the eight-codebook embedding, head and sampling around it
 are written here, as plainly as its `generate` would have them. v2's code path is a Llama of the same widths.
-Prints one JSON line last. Knows nothing of the engine's step.
+Prints one JSON line last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 3
 
 
 def main():
-    """Times one peer."""
+    """Time one peer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=("eager", "compiled"))
     parser.add_argument("family", choices=("v3", "v2"))
@@ -43,7 +43,7 @@ def main():
 
 
 class Peer:
-    """Network, embedding, head and cache; a static cache of `slots` positions means a compiled step."""
+    """Network, embedding, head and cache. A static cache of `slots` positions means a compiled step."""
 
     def __init__(self, family: str, device: str, layers: int | None, slots: int | None):
         self.config, kind = _network(family, layers)
@@ -63,12 +63,12 @@ class Peer:
             self.static = self._new_static()
 
     def round(self, context: int, steps: int) -> float:
-        """Milliseconds a step over `steps` steps around `context` filled positions; the prompt is not timed."""
+        """Return milliseconds per step over `steps` steps around `context` filled positions, without the prompt."""
         filled = context - steps // 2
         cache = self._filled(filled)
         codes = torch.randint(VOCAB, (BOOKS,), device=self.device)
         position = torch.full((1,), filled, device=self.device)
-        for _ in range(3):  # compiles in the first round; a few more positions are filled
+        for _ in range(3):  # compiles in the first round; fills a few more positions
             codes = self._next(codes, cache, position)
         began, ended = (self._event() for _ in range(2))
         began.record()
@@ -94,7 +94,7 @@ class Peer:
         return _sample((out.last_hidden_state[0, -1] @ self.head.T).view(BOOKS, VOCAB).float())
 
     def _filled(self, filled: int):
-        """A cache behind a prompt of `filled` random positions."""
+        """Return a cache after a prompt of `filled` random positions."""
         from transformers import DynamicCache
 
         if self.slots:
@@ -118,20 +118,20 @@ class Peer:
 
 
 class _Clock:
-    """A CUDA event's manners on a CPU, for a trial there."""
+    """A CUDA event's interface on a CPU, for trials there."""
 
     def record(self):
         self.at = time.perf_counter()
 
     def synchronize(self):
-        """Nothing is under way."""
+        """Do nothing: no work is pending."""
 
     def elapsed_time(self, later) -> float:
         return 1000 * (later.at - self.at)
 
 
 def _network(family: str, layers: int | None):
-    """(config, class) of transformers' network of the published widths; no text embedding to speak of."""
+    """Return (config, class) of transformers' network of the published widths, with a minimal text embedding."""
     from transformers import LlamaConfig, LlamaModel, Qwen3Config, Qwen3Model
 
     from engine.tools.published import PUBLISHED
@@ -144,7 +144,7 @@ def _network(family: str, layers: int | None):
 
 
 def _sample(logits: torch.Tensor) -> torch.Tensor:
-    """Top-k, then top-p, then a draw: logits [N, V] -> codes [N]."""
+    """Sample logits [N, V] -> codes [N]: top-k, then top-p, then a draw."""
     values, index = logits.topk(TOP_K)
     chances = values.softmax(-1)
     values = values.masked_fill(chances.cumsum(-1) - chances > TOP_P, float("-inf"))

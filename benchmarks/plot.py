@@ -1,6 +1,6 @@
-"""Draws results/decode.json for docs/performance.md: ms a step at batch 1, and how batches scale. Needs matplotlib.
+"""Draw results/decode.json for docs/performance.md: ms a step at batch 1, and how batches scale. Needs matplotlib.
 
-The background is opaque, so that the picture reads the same on a light and on a dark page.
+The background is opaque, so that the picture looks the same on light and dark pages.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LABELS = {
     "compiled": "transformers, compiled",
     "eager": "transformers, eager",
 }
-CUT = 1.5  # a bar longer than so many times the next one is cut, and says so
+CUT = 1.5  # a bar this many times longer than the next one is cut, and labelled so
 
 
 def main():
-    """The picture beside the result file, or where --out says."""
+    """Draw the picture beside the result file, or to --out."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", nargs="?", type=pathlib.Path, default=RESULT)
     parser.add_argument("--out", type=pathlib.Path)
@@ -37,7 +37,7 @@ def main():
 
 
 def draw(result: dict, out: pathlib.Path):
-    """The whole picture into `out`."""
+    """Draw the whole picture into `out`."""
     try:
         import matplotlib
     except ImportError:
@@ -68,7 +68,7 @@ def _row(result: dict, who: str, family: str, batch: int) -> dict | None:
 
 
 def _bars(axes, result: dict, family: str):
-    """One bar for each that can decode a row of `family`, and the floor."""
+    """Draw a bar for each decoder of `family` at batch 1, and the floor."""
     names = {"ours": "ours", "torch ops": "torch ops", **{peer: PEERS[peer][family] for peer in ("compiled", "eager")}}
     rows = {short: row for short, who in names.items() if (row := _row(result, who, family, 1))}
     times = {short: row["ms_per_step"] for short, row in rows.items() if row["ms_per_step"]}
@@ -95,7 +95,7 @@ def _bars(axes, result: dict, family: str):
 
 
 def _scaling(axes, result: dict):
-    """Seconds of audio a second against the batch, measured and at the floor."""
+    """Draw seconds of audio per second against the batch size, measured and at the floor."""
     for family, style in zip(FAMILIES, ("-", ":"), strict=True):
         batches = sorted({row["batch"] for row in result["rows"] if row["who"] == "ours" and row["family"] == family})
         rows = [row for batch in batches if (row := _row(result, "ours", family, batch)) and row["ms_per_step"]]

@@ -1,9 +1,9 @@
-"""A book by workers of Ray, one of them killed in the middle, against the same book without Ray: every byte.
+"""A book by Ray workers, one of them killed half-way, compared byte for byte with the same book without Ray.
 
     python benchmarks/ray_book.py --actors 2 [--device cuda] [--model FOLDER]
 
 Needs ray. Run it in the pack's folder, where the workers look for the engine. Writes a row of "ray" in
-results/serve.json, and prints it as JSON last. `lost`: files of sequences that are not there at the end.
+results/serve.json, and prints it as JSON last. `lost`: files of sequences missing at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_FRAMES = 250  # of a chunk; random weights speak that long
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=3.0, help="of the book, by estimate")
@@ -45,7 +45,7 @@ def main():
 
 
 def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
-    """Both books -> the row."""
+    """Speak both books and return the row."""
     from engine.engines.cluster.cluster import Cluster
 
     (folder / "book.md").write_text(make_book(given.minutes), encoding="utf-8")

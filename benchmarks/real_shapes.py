@@ -1,4 +1,4 @@
-"""Writes checkpoints of the published shapes with random weights, because no published weights may be fetched here."""
+"""Write checkpoints of the published shapes with random weights, because no published weights may be fetched here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.tools.published import PUBLISHED_CODEC, published_config, stored_nam
 def write(
     folder: pathlib.Path, family: str, layers: int | None = None, whole_codec: bool = False, device: str = "auto"
 ) -> pathlib.Path:
-    """A checkpoint of the published width in `folder`; `layers` makes it shorter than published.
+    """Write a checkpoint of published width to `folder`; `layers` makes it shorter than published.
 
     The codec is the tiny one unless `whole_codec` asks for the published widths. `device` makes the random numbers;
     those of "cpu" are the same on every machine.
@@ -44,7 +44,7 @@ def write(
 
 
 def _replace_codec(folder: pathlib.Path, family: str, tensors: dict, random: torch.Generator):
-    """The tiny codec goes, one of the published widths comes: inside v3's file, in a folder of its own beside v2's."""
+    """Replace the tiny codec by one of the published widths: inside v3's file, in a folder of its own beside v2's."""
     codec = whole_codec_tensors(random)
     if family == "v3":
         for name in [name for name in tensors if name.startswith(V3_CODEC)]:
@@ -57,7 +57,7 @@ def _replace_codec(folder: pathlib.Path, family: str, tensors: dict, random: tor
 
 
 def whole_codec_tensors(random: torch.Generator) -> dict[str, torch.Tensor]:
-    """Random tensors of the published codec, fp32 on the host. What it decodes to is noise of sane loudness."""
+    """Return random tensors of the published codec, fp32 on the host. It decodes to noise of sane loudness."""
     shapes = {**encoder_shapes(PUBLISHED_CODEC), **decoder_shapes(PUBLISHED_CODEC), **unused_shapes(PUBLISHED_CODEC)}
     tensors = {}
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""Texts of every kind that is read, and the pieces that their grammars are made of."""
+"""Sample texts for every reader, and the tokens of their grammars."""
 
 from __future__ import annotations
 

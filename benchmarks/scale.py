@@ -1,4 +1,4 @@
-"""An hour of speech by the wall clock, on one GPU and on all, and where the time goes. Needs CUDA GPUs.
+"""Wall time of an hour of speech, on one GPU and on all, and where the time goes. Needs CUDA GPUs.
 
     python benchmarks/scale.py --cards 2                    an hour of each kind, on one GPU and on two
     python benchmarks/scale.py --before ../earlier          narration against the engine in another folder, in turn
@@ -37,7 +37,7 @@ REST = "the rest"
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     args = _arguments()
     result = earlier(args.out, card(), {"rows": [], "causes": {}}) | {"cards": args.cards}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -72,7 +72,7 @@ def _arguments():
 
 
 def beside(folder: pathlib.Path) -> str:
-    """Imports the engine/ of another folder, under a name of its own."""
+    """Import the engine/ of another folder under its own name."""
     name, path = "engine_before", folder.resolve() / "engine"
     spec = importlib.util.spec_from_file_location(name, path / "__init__.py", submodule_search_locations=[str(path)])
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -82,7 +82,7 @@ def beside(folder: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def opened(pack: str, folder: str, card: int = 0):
-    """An open engine of that package, whose chunks end, and which has spoken."""
+    """Yield a warmed-up engine of that package, whose chunks end."""
     module = import_module(pack)
     end_chunks(pack)
     with module.Engine(module.EngineConfig(folder, device=f"cuda:{card}")) as engine:
@@ -92,7 +92,7 @@ def opened(pack: str, folder: str, card: int = 0):
 
 @functools.cache
 def end_chunks(pack: str):
-    """Each chunk's limit becomes its own: its estimate, give or take."""
+    """Set each chunk's limit to a length around its estimate."""
     builder = import_module(f"{pack}.prompt.sequences").SequenceBuilder
     build = builder.build
 
@@ -106,7 +106,7 @@ def end_chunks(pack: str):
 
 
 def speak(pack: str, engine, how: str, minutes: float):
-    """So many minutes of that kind of speech, by estimate."""
+    """Speak so many estimated minutes of that kind."""
     module = import_module(pack)
     params = module.SamplingParams(retries=0)
     sentences = round(60 * minutes / module.estimate_seconds(SENTENCE))
@@ -120,7 +120,7 @@ def speak(pack: str, engine, how: str, minutes: float):
 
 
 def measure(speakers: dict, how: str, minutes: float, rounds: int, result: dict):
-    """All of them in turn; a row each of the best round, and of one GPU the causes."""
+    """Measure all in turn. Adds a row with each one's best round, and the causes of one GPU."""
     found, codes = {}, {}
     for _ in range(rounds):
         for (name, cards), (pack, engine) in speakers.items():
@@ -153,7 +153,7 @@ def measure(speakers: dict, how: str, minutes: float, rounds: int, result: dict)
 
 
 class Causes:
-    """Seconds of the host by what it did, each counted once: what calls another does not count the other's time."""
+    """Host seconds by cause, each counted once: a caller's time excludes its callees'."""
 
     def __init__(self, pack: str):
         self.seconds, self.calls = Counter(), Counter()
@@ -191,7 +191,7 @@ class Causes:
         self._patches.close()
 
     def table(self, wall: float) -> dict:
-        """Seconds by cause, the largest first, what no cause has, and how often steps and prompts were."""
+        """Return seconds by cause, largest first, the unexplained rest, and the numbers of steps and prompts."""
         found = {cause: round(seconds, 3) for cause, seconds in self.seconds.most_common()}
         found[REST] = round(wall - sum(self.seconds.values()), 3)
         return found | {"wall": round(wall, 3), "calls": dict(self.calls)}
@@ -221,7 +221,7 @@ class Causes:
         self._patches.callback(setattr, owner, name, before)
 
     def _watch_first(self, loaded):
-        """A sequence that is decoded alone, in the runner of one row, is one cause with all it calls."""
+        """Count a sequence decoded alone, in the single-row runner, as one cause with all its calls."""
         plain = loaded.runner_for
 
         @contextlib.contextmanager
@@ -256,7 +256,7 @@ class Causes:
             self._stack.pop()
 
     def _charge(self):
-        """What has passed goes to who was at work."""
+        """Charge the elapsed time to the current cause."""
         now = time.perf_counter()
         if self._stack:
             self.seconds[self._stack[-1]] += now - self._since

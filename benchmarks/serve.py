@@ -31,14 +31,14 @@ from common import ROOT, card, commit
 RESULT = ROOT / "benchmarks" / "results" / "serve.json"
 CALLERS = str(ROOT / "benchmarks" / "callers.py")
 CLIENTS = "1,16,64,128"
-START = 300.0  # seconds that a server may take to load its model
+START = 300.0  # seconds for a server to load its model
 SOAK_CLIENTS = 16
-SETTLE = 10.0  # seconds after which nothing may be left of calls that have ended
-GONE = 20  # callers whose leaving is timed
+SETTLE = 10.0  # seconds after which ended calls must have left nothing behind
+GONE = 20  # callers whose disconnect is timed
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--load", action="store_true")
     parser.add_argument("--soak", action="store_true")
@@ -64,7 +64,7 @@ def main():
 
 
 def where(device: str) -> dict:
-    """What a part ran on, when, and of which commit."""
+    """Return a part's device, date and commit."""
     import torch
 
     if device != "cpu" and torch.cuda.is_available():
@@ -73,7 +73,7 @@ def where(device: str) -> dict:
 
 
 def load(given: argparse.Namespace) -> list[dict]:
-    """A row for each number of callers."""
+    """Return a row for each number of callers."""
     rows = []
     with served(given) as port:
         for clients in given.clients.split(","):
@@ -84,7 +84,7 @@ def load(given: argparse.Namespace) -> list[dict]:
 
 @contextlib.contextmanager
 def served(given: argparse.Namespace):
-    """The port of a server in a process of its own, as users start it."""
+    """Yield the port of a server in its own process, started as by users."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -106,7 +106,7 @@ def served(given: argparse.Namespace):
 
 
 def is_healthy(port: int) -> bool:
-    """Whether the server answers."""
+    """True if the server answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
             return answer.status == 200
@@ -115,14 +115,14 @@ def is_healthy(port: int) -> bool:
 
 
 def called(port: int, *what: object) -> dict:
-    """What the callers tell in the end."""
+    """Return the callers' report."""
     command = [sys.executable, CALLERS, str(port), *map(str, what)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def soak(requests: int, warm_calls: int) -> dict:
-    """What is left of calls of every kind, once all have ended: of rows, threads, open files and the host's memory."""
+    """Count rows, threads, open files and host memory left after calls of every kind have ended."""
     from engine import Engine, EngineConfig
     from engine.tools.tiny import write_tiny
 
@@ -150,7 +150,7 @@ def soak(requests: int, warm_calls: int) -> dict:
 
 @contextlib.contextmanager
 def here(engine):
-    """(port, speaker) of a server in a thread of this process, so that what it holds can be counted."""
+    """Yield (port, speaker) of a server in a thread of this process, so that its resources can be counted."""
     from aiohttp import web
 
     from engine.serve.app import SpeechServer
@@ -175,7 +175,7 @@ def here(engine):
 
 
 def held(speaker) -> dict:
-    """What this process holds once nobody is spoken to: requests still alive count as rows."""
+    """Return this process's resources once nothing is spoken. Requests still alive count as rows."""
     from engine.speech.request import SpeechRequest
 
     deadline = time.monotonic() + SETTLE
@@ -187,14 +187,14 @@ def held(speaker) -> dict:
     status = pathlib.Path("/proc/self/status").read_text()
     return {
         "rows": max(speaker.speaking, alive),
-        "threads": sum(not one.name.startswith("asyncio_") for one in threading.enumerate()),  # that pool has a bound
+        "threads": sum(not one.name.startswith("asyncio_") for one in threading.enumerate()),  # that pool is bounded
         "files": len(os.listdir("/proc/self/fd")),
         "mb": next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024,
     }
 
 
 def leave(port: int, speaker) -> float:
-    """Seconds from a caller's leaving to a free row."""
+    """Return seconds from a caller's disconnect to a free row."""
     body = json.dumps({"input": "It goes on. " * 20, "response_format": "pcm", "stream": True, "retries": 0}).encode()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n\r\n"

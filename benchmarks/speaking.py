@@ -1,4 +1,4 @@
-"""What a listener waits for: the first sound, and an hour of narration. Sections of decode.py; knows no step."""
+"""Time to the first sound, and an hour of narration. Sections of decode.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK_SECONDS = 30
 
 
 def first_sound(args, result: dict):
-    """Wall clock from `speak` to the first chunk of sound: without a voice, and with one that was encoded before."""
+    """Time from `speak` to the first chunk of sound: without a voice, and with a voice encoded before."""
     with _engine(args.layers) as engine:
         voice = engine.encode_voice(clip(10), 24000, transcript="What the clip says, in about these words.")
         found = {name: first_chunk(engine, voice) for name, voice in (("zero_shot", None), ("clone", voice))}
@@ -31,7 +31,7 @@ def first_sound(args, result: dict):
 
 
 def first_chunk(engine, voice) -> tuple[float, float]:
-    """Milliseconds until the first chunk, the median of five calls after two, and of sound in it."""
+    """Return milliseconds until the first chunk, as the median of five calls after two, and its length."""
     from engine import Listener, SamplingParams
 
     waited, held = [], []
@@ -50,7 +50,7 @@ def first_chunk(engine, voice) -> tuple[float, float]:
 
 
 def _streaming(engine) -> dict:
-    """Frames a second over 20 s of speech, with somebody listening and with nobody."""
+    """Return frames per second over 20 s of speech, with and without a listener."""
     from engine import Listener, SamplingParams
 
     rates = {"on": [], "off": []}
@@ -64,7 +64,7 @@ def _streaming(engine) -> dict:
 
 
 def clip(seconds: int):
-    """A voiced sound: a gliding pitch with falling harmonics, in syllables."""
+    """Return a voiced sound: a gliding pitch with falling harmonics, in syllables."""
     import torch
 
     t = torch.arange(seconds * 24000) / 24000
@@ -81,14 +81,14 @@ def _engine(layers: int | None):
 
 @functools.cache
 def _checkpoint(layers: int | None) -> tempfile.TemporaryDirectory:
-    """A checkpoint of v3's shape with a codec of the published widths; it goes when the process ends."""
+    """Return a checkpoint of v3's shape with a codec of the published widths, deleted when the process ends."""
     folder = tempfile.TemporaryDirectory()
     write_shapes(pathlib.Path(folder.name), "v3", layers, whole_codec=True)
     return folder
 
 
 def length(args, result: dict):
-    """Narration: chunks that all run to the same frame limit, since random weights never end by themselves."""
+    """Time narration with a fixed frame limit per chunk, since random weights never end by themselves."""
     import torch
 
     from engine import SamplingParams
@@ -115,7 +115,7 @@ def length(args, result: dict):
 
 
 def narration(chunks: int) -> str:
-    """A text that the engine splits into exactly so many chunks."""
+    """Return a text that the engine splits into exactly so many chunks."""
     from engine.prompt.chunking import estimate_seconds, split_text
 
     text = SENTENCE * int(CHUNK_SECONDS / estimate_seconds(SENTENCE)) * chunks

@@ -1,13 +1,13 @@
-"""How far off subtitles are, how speech fits given ones, and whose voice a dub has; on the embedded checkpoint.
+"""Accuracy of subtitles, fit of speech to given ones, and voices of a dub, on the embedded checkpoint.
 
     python benchmarks/subtitles.py --parts error,fit,dub
 
-error: narrations of the embedded checkpoint, each one chunk of several sentences: the hard case, for chunks of one
-sentence are exact. A recogniser that is told the words finds when each is said; its own error counts too: `aligner` is
-what it says of where a sentence begins that was put there to the sample. Needs pocketsphinx, of requirements.txt.
-fit: a file whose cues leave less or more time than their sentences take. dub: a film in which two of the pack's
-voices take turns, and whose voice a classifier, which knows them all, hears in each cue of it and of its dub.
-Prints one JSON line last.
+error: narrations of the embedded checkpoint, each one chunk of several sentences: the hard case, since chunks of one
+sentence are exact. A recogniser that is given the words finds when each is said. Its own error counts too: `aligner`
+is its error for sentences whose start is known to the sample. Needs pocketsphinx, of requirements.txt. fit: a file
+whose cues leave less or more time than their sentences take. dub: a film in which two of the pack's voices take
+turns. A classifier that knows all voices names the one of each cue, in the film and in its dub. Prints one JSON line
+last.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from engine.speech.subtitles import cues_of
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "time.json"
-SENTENCES = 5  # a text
+SENTENCES = 5  # per text
 LEAST = 20  # characters of a cue
-CHARACTERS = (10, 20)  # a second, as subtitles have them
+CHARACTERS = (10, 20)  # per second, as subtitles have them
 GAPS = (0.1, 0.1, 0.5, 2.0)  # seconds between cues
 DUBBED, TAUGHT = 40, 12  # cues of the dub; pairs of sentences of each voice that the classifier learns
 FILM = ("oliver", "amber")
@@ -54,7 +54,7 @@ KNOWN = tuple(sorted(path.stem for path in (ROOT / "engine" / "voice" / "built_i
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--texts", type=int, default=20, help="narrations for error")
@@ -74,7 +74,7 @@ def main():
 
 
 def error(engine: Engine, given) -> dict:
-    """Where sentences inside a chunk begin."""
+    """Measure where sentences inside a chunk begin."""
     align, errors, own, skipped = Aligner(), [], [], 0
     plain = [" ".join(corpus.TAG.sub(" ", text).split()) for text in corpus.sentences("heldout", 400, seed=3)]
     known = [text for text in plain if align.knows(text)][: given.texts * SENTENCES]
@@ -95,7 +95,7 @@ def error(engine: Engine, given) -> dict:
 
 
 def fit(engine: Engine, given) -> dict:
-    """A file of two speakers: what is done to its cues by default, and when they begin where they only shift."""
+    """Fit a file of two speakers: counts by default, and the starts if cues may only shift."""
     numbers, at, cues = random.Random(5), 1.0, []
     for number, text in enumerate(sentences_of(given.cues, seed=5)):
         stop = at + len(text) / numbers.uniform(*CHARACTERS)
@@ -115,7 +115,7 @@ def fit(engine: Engine, given) -> dict:
 
 
 def dub(engine: Engine, given) -> dict:
-    """Two of the pack's voices as a film, and its dub: each cue's voice by the classifier."""
+    """Make a film of two of the pack's voices, and its dub. Classifies each cue's voice."""
     at, cues, sounds = 0.5, [], []
     known = {name: clip_voice(engine, name) for name in KNOWN}
     for number, text in enumerate(sentences_of(DUBBED, seed=9)):
@@ -144,26 +144,26 @@ def dub(engine: Engine, given) -> dict:
 
 
 def sentences_of(count: int, seed: int) -> list[str]:
-    """Plain ones, without tags, that the checkpoint never learned."""
+    """Return plain sentences without tags that the checkpoint never learned."""
     plain = (" ".join(corpus.TAG.sub(" ", text).split()) for text in corpus.sentences("heldout", 2 * count, seed=seed))
     return [text for text in plain if len(text) >= LEAST][:count]
 
 
 def clip_voice(engine: Engine, name: str):
-    """One of the pack's clips."""
+    """Return the voice of one of the pack's clips."""
     clip = ROOT / "engine" / "voice" / "built_in" / f"{name}.flac"
     return engine.encode_voice(*read_clip(clip), clip.with_suffix(".txt").read_text(encoding="utf-8").strip(), name)
 
 
 def spread(errors: list[float]) -> dict:
-    """Seconds."""
+    """Return quantiles in seconds."""
     errors = sorted(errors)
     places = {"p50": 0.5, "p95": 0.95, "max": 1.0}
     return {name: round(errors[int(share * (len(errors) - 1))], 3) for name, share in places.items()}
 
 
 class Aligner:
-    """Pocketsphinx, told the words."""
+    """Pocketsphinx, given the words."""
 
     def __init__(self):
         from pocketsphinx import Decoder
@@ -171,11 +171,11 @@ class Aligner:
         self._decoder = Decoder(samprate=RATE, loglevel="FATAL", bestpath=False)
 
     def knows(self, text: str) -> bool:
-        """Whether all words of a text are in its dictionary."""
+        """True if all words of a text are in its dictionary."""
         return all(self._decoder.lookup_word(word) for word in words_of(text))
 
     def __call__(self, wav: torch.Tensor, sentences: list[str]) -> list[float]:
-        """When each of the sentences begins, in seconds; nothing where the words do not fit the sound."""
+        """Return each sentence's start in seconds, or nothing if the words do not fit the sound."""
         words = [words_of(sentence) for sentence in sentences]
         sound = (resample(wav, SAMPLE_RATE, RATE) * 32767 * 0.9).clamp(-32768, 32767).to(torch.int16)
         self._decoder.set_align_text(" ".join(word for sentence in words for word in sentence))

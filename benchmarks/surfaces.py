@@ -1,6 +1,6 @@
-"""What reads files, texts and requests of strangers, with a sample of each kind and the ways to spoil it.
+"""Readers of untrusted files, texts and requests, with samples and ways to damage them.
 
-The pack is imported as `higgs_tts`, as the tests do, for their writers of GGUF files, EPUBs and LoRAs.
+The pack is imported as `higgs_tts`, as in the tests, for their writers of GGUF files, EPUBs and LoRAs.
 """
 
 from __future__ import annotations
@@ -91,21 +91,21 @@ PARAMS = SamplingParams(max_frames=2, retries=0)
 
 @dataclass
 class Surface:
-    """Something that reads. run(data, folder): reads it; `folder` is the child's own. warm: what it needs first."""
+    """A reader. run(data, folder): reads the data; `folder` is the child's own. warm: what it needs first."""
 
     samples: list[bytes]
     spoil: Callable[[random.Random, bytes], bytes]
     run: Callable[[bytes, pathlib.Path], object]
     warm: Callable[[pathlib.Path], object] = field(default=lambda folder: None)
-    limit: float = 6.0  # seconds of its own time, after which it hangs
+    limit: float = 6.0  # seconds of CPU time that count as a hang
 
     def input(self, rng: random.Random) -> bytes:
-        """One of the samples with something wrong."""
+        """Return a damaged sample."""
         return self.spoil(rng, rng.choice(self.samples))
 
 
 def prepared(folder: pathlib.Path) -> dict[str, Surface]:
-    """Every surface by name; `folder` is for their samples."""
+    """Return every surface by name. `folder` is for their samples."""
     server = Asked()
     served = {"server": Surface(requests(), spoil_request, server.run, server.warm, limit=60.0)}  # it speaks, too
     return {**_checkpoints(folder / "samples"), **_sounds(folder), **_books(folder), **_texts(), **served}
@@ -119,7 +119,7 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
     card = json.dumps({"languages": ["en", "de"], "tags": ["<|prosody:pause|>"], "one_voice": True}).encode()
 
     def opened(base: pathlib.Path, name: str) -> dict:
-        """A copy of a checkpoint, with the input in place of one of its files."""
+        """Open a copy of a checkpoint, with the input in place of one of its files."""
 
         def warm(place: pathlib.Path):
             shutil.copytree(base, place / base.name, dirs_exist_ok=True)
@@ -168,7 +168,7 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
 
 
 def _short(sentences: tuple[str, ...]):
-    """Warnings and notes are read by users as errors are."""
+    """Check warnings and notes, which users read like errors."""
     for one in sentences:
         if len(one) > 1000 or "\n" in one:
             raise AssertionError(f"a warning of {len(one)} characters: {one[:100]!r}")
@@ -230,7 +230,7 @@ def _books(folder: pathlib.Path) -> dict[str, Surface]:
 
 
 def _as_text(tokens: tuple[str, ...]) -> Callable[[random.Random, bytes], bytes]:
-    """Spoils a text, and now and then its encoding."""
+    """Return a function that damages a text, and now and then its encoding."""
 
     def spoil(rng: random.Random, data: bytes) -> bytes:
         text = mutations.text_of(rng, data.decode(), tokens)
@@ -246,7 +246,7 @@ def _texts() -> dict[str, Surface]:
         def run(data: bytes, place: pathlib.Path):
             text = data.decode("utf-8", "replace")
             ends = []
-            for read in readers:  # all of them, whatever the first one says
+            for read in readers:  # all of them, even if the first one fails
                 try:
                     read(text)
                 except HiggsError as error:

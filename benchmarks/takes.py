@@ -1,9 +1,9 @@
-"""What the guard catches, what it costs, and what a scene of several voices takes; on the embedded checkpoint.
+"""The guard's hits and costs, and a scene of several voices, on the embedded checkpoint.
 
     python benchmarks/takes.py --device cuda:0 --sound scene/     everything but the words
-    python benchmarks/takes.py --hear scene/                      who says what in the scene that was kept there
+    python benchmarks/takes.py --hear scene/                      speakers and words in the scene that was kept there
 
-Failures are planted into good takes, and called forth by heat and noise on the weights. --hear alone needs
+Failures are planted into good takes, and provoked by temperature and noise on the weights. --hear alone needs
 benchmarks/requirements.txt. Prints one JSON line last.
 """
 
@@ -35,12 +35,12 @@ CLIPS = ROOT / "engine" / "voice" / "built_in"
 PLANTED = 50  # good takes that each failure is planted into
 HOT = {"temperature": 1.4, "top_p": 1.0, "top_k": 0}
 NOISE = 0.5  # of each weight's own spread
-TURNS, SAMPLES = 60, 8  # turns of the scene; sentences of each voice by which the classifier knows it
+TURNS, SAMPLES = 60, 8  # turns of the scene; sentences from which the classifier learns each voice
 NARRATIONS, CHUNK_SECONDS = 6, 6.0
 
 
 def main():
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--sentences", type=int, default=2000)
@@ -60,7 +60,7 @@ def main():
 
 
 def measured(given, result: dict) -> dict:
-    """All that needs no ears. Parts that are not asked for stay as they are."""
+    """Measure everything that needs no recogniser. Other parts of the result stay."""
     texts = corpus.sentences("heldout", given.sentences)
     with Engine(EngineConfig(str(EMBEDDED), device=given.device, context=1024)) as engine:
         where = torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else engine.device.type
@@ -72,14 +72,14 @@ def measured(given, result: dict) -> dict:
 
 
 def say(engine: Engine, texts: list[str], **params):
-    """All of them together, each by a speaker of its own, so that none is the voice of another."""
+    """Speak all texts in one batch, each with a speaker of its own, so that none is the voice of another."""
     turns = [Turn(speaker=text, text=text) for text in texts]
     settings = SamplingParams(**{"max_frames": 750, "chunk_seconds": 0, **params})
     return engine.speak_turns(turns, params=settings, reuse=False, even=False)
 
 
 def alarms(engine: Engine, texts: list[str], result: dict, given):
-    """How often a take is called bad at the defaults, and what judging costs; with and without it in turn."""
+    """Measure the rate of false alarms at the defaults, and the cost of judging, with and without it in turn."""
     say(engine, texts[:64])
     seconds = {0: [], 2: []}
     for retries in (0, 2, 2, 0):
@@ -98,7 +98,7 @@ def alarms(engine: Engine, texts: list[str], result: dict, given):
 
 
 def ratios(speech) -> dict:
-    """Spoken length over the estimate, of texts of 2 s and more."""
+    """Return spoken lengths over their estimates, for texts of 2 s and more."""
     from engine.prompt.chunking import estimate_seconds
 
     found = sorted(
@@ -113,7 +113,7 @@ def ratios(speech) -> dict:
 
 
 def plants(engine: Engine, texts: list[str], result: dict, given):
-    """Flaws that are planted into good takes, and caught."""
+    """Count planted flaws, and those caught."""
     speech = say(engine, [text for text in texts if 2 < len(text) / 15 < 8][:PLANTED], retries=0)
     failures = result.setdefault("failures", {flaw: {} for flaw in FLAWS})
     counts = {flaw: Counter() for flaw in FLAWS}
@@ -127,7 +127,7 @@ def plants(engine: Engine, texts: list[str], result: dict, given):
 
 
 def heat(engine: Engine, texts: list[str], result: dict, given):
-    """Flaws of first takes and of kept ones, where the model is made to fail. It comes last: the weights stay noisy."""
+    """Count flaws of first and kept takes of a disturbed model. Comes last: the weights stay noisy."""
     noise = torch.Generator(engine.device).manual_seed(0)
     with torch.inference_mode():
         for weight in engine.loaded.talker.tensors():
@@ -149,7 +149,7 @@ def take(text: str, codes: torch.Tensor, wav: torch.Tensor, ended: bool = True) 
 
 
 def planted(text: str, codes: torch.Tensor, wav: torch.Tensor) -> dict:
-    """A good take spoilt in each way."""
+    """Return a good take, damaged in each way."""
     long = torch.cat([codes.roll(7 * number, 1) for number in range(6)])
     gap = torch.zeros(round((bounds_of(text).silence + 0.4) * SAMPLE_RATE))
     return {
@@ -163,7 +163,7 @@ def planted(text: str, codes: torch.Tensor, wav: torch.Tensor) -> dict:
 
 
 def joins(engine: Engine, texts: list[str], result: dict, given):
-    """Chunks that meet, with and without their own silence: steps between two samples over the largest around them."""
+    """Measure joints of chunks, with and without their own silence: their step over the largest one nearby."""
     over = count = 0
     for number in range(NARRATIONS):
         text = " ".join(texts[10 * number : 10 * number + 10])
@@ -179,7 +179,7 @@ def joins(engine: Engine, texts: list[str], result: dict, given):
 
 
 def voices_of(engine: Engine) -> dict[str, Voice]:
-    """Four voices: the pack's clips, and the one that speaks without a clip, by its own speech."""
+    """Return four voices: the pack's clips, and the voice without a clip, from its own speech."""
     found = {}
     for path in sorted(CLIPS.glob("*.flac")):
         found[path.stem] = engine.encode_voice(
@@ -191,7 +191,7 @@ def voices_of(engine: Engine) -> dict[str, Voice]:
 
 
 def known(engine: Engine, voices: dict[str, Voice], texts: list[str]) -> Speakers:
-    """A classifier of these voices, taught by sentences that nothing else says."""
+    """Return a classifier of these voices, trained on sentences used nowhere else."""
     taught = texts[-2 * SAMPLES :]
     return Speakers({
         name: [engine.speak(f"{a} {b}", voice, SamplingParams(seed=77)).wav
@@ -201,7 +201,7 @@ def known(engine: Engine, voices: dict[str, Voice], texts: list[str]) -> Speaker
 
 
 def context(engine: Engine, texts: list[str], result: dict, given):
-    """Chunks with the clip as their voice, and with the chunk before as it: whose voice it is, and how far off."""
+    """Compare chunks conditioned on the clip with chunks conditioned on the chunk before: speaker and distance."""
     voices = voices_of(engine)
     speakers, found = known(engine, voices, texts), {"without": [], "with": []}
     for number in range(NARRATIONS):
@@ -223,7 +223,7 @@ def context(engine: Engine, texts: list[str], result: dict, given):
 
 
 def scene(engine: Engine, texts: list[str], result: dict, given):
-    """A scene of all voices in one run and a call a line, in turn; then one turn is edited."""
+    """Speak a scene of all voices in one run and with a call per line, in turn; then edit one turn."""
     voices = voices_of(engine)
     names = list(voices)
     turns = [
@@ -257,7 +257,7 @@ def scene(engine: Engine, texts: list[str], result: dict, given):
 
 
 def heard(folder: pathlib.Path, recogniser: str) -> dict:
-    """Turns of the kept scene that are told by what is heard of them, and whose voice is taken for its own."""
+    """Count the kept scene's turns that are recognised by their words, and those with the right voice."""
     kept = torch.load(folder / "scene.pt", weights_only=False)
     speakers, hear = Speakers.__new__(Speakers), RECOGNISERS[recogniser]()
     vars(speakers).update(kept["speakers"])

@@ -1,8 +1,7 @@
-"""What is left on the device after closing: cycles of open, a line, a dialogue, close under every allocator, one
-process each.
+"""Device memory left after closing: cycles of open, a line, a dialogue, close under every allocator.
 
-On request also ComfyUI's Dynamic VRAM (needs comfy-aimdo), the rate of reloading against its ceiling, and the faults
-of tests/gpu. Prints one JSON line last. Needs a CUDA GPU.
+Each row is a process of its own. On request also ComfyUI's Dynamic VRAM (needs comfy-aimdo), the rate of reloading
+against its ceiling, and the faults of tests/gpu. Prints one JSON line last. Needs a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dynamic_vram import cases
 
 
 def main():
-    """The whole table; each row in a process of its own, because an allocator is chosen once."""
+    """Measure the whole table, each row in its own process, because an allocator is chosen once."""
     args = _arguments()
     if args.worker:
         print(json.dumps(WORKERS[args.worker](args)))
@@ -71,7 +70,7 @@ def _row(cycles, folder, family, allocator, dtype, dynamic) -> dict:
 
 
 def _faults(allocator: str) -> dict:
-    """The fault tests of tests/gpu by name, and what became of each."""
+    """Run the fault tests of tests/gpu and return their outcomes by name."""
     command = [sys.executable, "-m", "pytest", "tests/gpu/test_engine.py", "-q", "-rA", "-p", "no:cacheprovider"]
     env = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=ALLOCATORS[allocator])
     out = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False).stdout
@@ -79,9 +78,7 @@ def _faults(allocator: str) -> dict:
 
 
 def _cycles(args) -> dict:
-    """Open, speak a line and a dialogue, and close again and again; bytes missing after each close against before the
-    first.
-    """
+    """Open, speak a line and a dialogue, and close, repeatedly. Counts bytes missing since before the first open."""
     room = DynamicVram() if args.dynamic else None
     import psutil
     import torch
@@ -89,7 +86,7 @@ def _cycles(args) -> dict:
     from engine import Engine, EngineConfig, SamplingParams, Turn
 
     torch.zeros(1, device="cuda")
-    params = SamplingParams(max_frames=25, seed=1, retries=0)  # random weights find no end
+    params = SamplingParams(max_frames=25, seed=1, retries=0)  # random weights never end
     scene = [Turn(("Ann", "Bob", "Cid")[number % 3], f"This is what turn {number} says.") for number in range(12)]
     if room is not None:
         room.fill(left=3 * GB)
@@ -120,7 +117,7 @@ def _cycles(args) -> dict:
 
 
 def _reload(args) -> dict:
-    """Seconds to bring the weights back from the page cache, and the same bytes through pinned buffers alone."""
+    """Time reloading the weights from the page cache, and copying the same bytes through pinned buffers alone."""
     import torch
 
     from engine import Engine, EngineConfig
@@ -163,7 +160,7 @@ def _reload(args) -> dict:
 
 
 def _mapped_rate(engine) -> float:
-    """GB/s of the plain way: each tensor copied from its memory map."""
+    """Return GB/s of the plain way: each tensor copied from its memory map."""
     import torch
 
     file, size = engine.checkpoint.talker, 0

@@ -1,8 +1,8 @@
-"""Clips that voice_quality.py judges by: held-out sentences, spoken by the voices that the checkpoint learned from.
+"""Reference clips for voice_quality.py: held-out sentences, spoken by the voices that the checkpoint learned from.
 
     python benchmarks/voice_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
 
-training/README.md says where the model and the voices come from. Runs on the CPU, some twenty minutes on two cores.
+training/README.md names the sources of the model and the voices. Runs on the CPU, some twenty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from training.speak import speak
 from training.speaker import Speaker
 
 KNOWN = ("heart", "bella", "emma", "michael", "fenrir", "kore", "george", "sky", "kumo")
-SENTENCES, PROFILES, REFERENCES = 200, 4, 3  # clips of the default voice; of each speaker to know it by, and to clone
+SENTENCES, PROFILES, REFERENCES = 200, 4, 3  # of the default voice; per speaker to know it, and to clone
 
 
 def plain(text: str) -> str:
-    """The sentence without control tags."""
+    """Return the sentence without control tags."""
     return " ".join(corpus.TAG.sub(" ", text).split())
 
 
 def wanted() -> list[tuple[str, str, corpus.Line]]:
-    """(use, speaker, line) of every clip; no sentence is used twice but by different speakers."""
+    """Return (use, speaker, line) of every clip. A sentence is reused only by different speakers."""
     found = [("sentence", DEFAULT, line) for line in corpus.lines("heldout", SENTENCES)]
     texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=11)]
     pairs = [corpus.Line(f"{a} {b}", (f"{a} {b}",)) for a, b in zip(texts[::2], texts[1::2], strict=True)]
@@ -46,7 +46,7 @@ def wanted() -> list[tuple[str, str, corpus.Line]]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="Kokoro's int8 ONNX file")
     parser.add_argument("--voices", type=pathlib.Path, required=True, help="folder of voices.npz and vocab.json")

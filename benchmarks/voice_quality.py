@@ -1,4 +1,4 @@
-"""How well a checkpoint speaks English: words, sound, tags, clones, ends and speed, on the CPU.
+"""English speech quality of a checkpoint: words, sound, tags, clones, ends and speed, on the CPU.
 
     python benchmarks/voice_clips.py --model kokoro-v1.0.int8.onnx --voices DIR --out CLIPS
     python benchmarks/voice_quality.py CLIPS --write
@@ -33,20 +33,20 @@ from engine import SAMPLE_RATE, Engine, EngineConfig, SamplingParams, read_clip 
 from engine.audio.resample import resample  # noqa: E402
 from training import corpus  # noqa: E402
 
-PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")  # and people, where --people names folders
+PARTS = ("demo", "sentences", "ends", "tags", "clones", "long")  # and people, if --people names folders
 MANY = 500  # sentences that must end well
 COMPARED = 30  # sentences of the other checkpoints
 TAGGED = 20  # sentences, each with every tag and without
 CLONED = 3  # clips of a person, each for as many sentences
 LONG_TEXT, WINDOW = 14, 4 * SAMPLE_RATE
 MOST_SILENCE = 1.5  # seconds
-LONGER = 0.15  # seconds more silence than without the tag: a pause that can be heard
-SPEEDS = {tag: stretch > 1 for tag, stretch in corpus.SPEEDS.items()}  # whether it makes speech longer
+LONGER = 0.15  # seconds more silence than without the tag: an audible pause
+SPEEDS = {tag: stretch > 1 for tag, stretch in corpus.SPEEDS.items()}  # tag -> True if it makes speech longer
 RESULT = ROOT / "benchmarks" / "results" / "voice_quality.json"
 
 
 class Judges:
-    """What hears a clip: Whisper base and DNSMOS."""
+    """Judges of a clip: Whisper base and DNSMOS."""
 
     def __init__(self):
         self.whisper, self.dnsmos = Whisper(), Dnsmos()
@@ -58,14 +58,14 @@ class Judges:
 
 
 def summary(judged: list[dict]) -> dict:
-    """Share of wrong words, and means of what DNSMOS says."""
+    """Return the word error rate, and means of DNSMOS."""
     total = {name: sum(one[name] for one in judged) for name in ("wrong", "words")}
     means = {name: round(float(np.mean([one[name] for one in judged])), 3) for name in Dnsmos.NAMES}
     return {"sentences": len(judged), "wer": round(total["wrong"] / total["words"], 4), **total, **means}
 
 
 def flite(text: str) -> torch.Tensor:
-    """Debian's flite, voice slt: how speech synthesisers of 2005 sound."""
+    """Speak with Debian's flite, voice slt, a synthesiser typical of 2005."""
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
         subprocess.run(["flite", "-voice", "slt", "-t", plain(text), "-o", file.name], check=True)
         samples, rate = soundfile.read(file.name, dtype="float32")
@@ -93,12 +93,12 @@ class Quality:
         return speech
 
     def demo(self) -> dict:
-        """What `make demo` says, and what is heard of it."""
+        """Speak the text of `make demo`, and judge it."""
         (text,) = re.findall(r'engine say "(.*?)"', (ROOT / "Makefile").read_text(encoding="utf-8"))
         return {"demo": {"text": text, "heard": Whisper()(self.say(text).wav)}}
 
     def sentences(self) -> dict:
-        """The source's sentences by the checkpoint, the source and the others."""
+        """Compare the source's sentences by the checkpoint, the source and the others."""
         judges, rows = Judges(), self.rows("sentence")[: self.count]
         spent = spoken = 0.0
         judged = []
@@ -127,12 +127,12 @@ class Quality:
             "recogniser": Whisper.name,
             "sentences": own,
             "compared": compared,
-            "rtf_cpu": round(spent / spoken, 3),  # seconds of one core a second of speech
+            "rtf_cpu": round(spent / spoken, 3),  # CPU seconds per second of speech
             "heard": [one for one in judged if one["wrong"]],
         }
 
     def ends(self) -> dict:
-        """Whether each of many sentences ends whole and without a silence. Cut short: half of what its letters take."""
+        """Check that many sentences end completely and without a silence. Cut short: half the time its letters take."""
         said = [(text, self.say(text)) for text in corpus.sentences("heldout", MANY)]
         letters = [len(corpus.letters_of(text)) for text, _ in said]
         usual = float(np.median([speech.seconds / count for (_, speech), count in zip(said, letters, strict=True)]))
@@ -146,7 +146,7 @@ class Quality:
         return {"ends": found}
 
     def tags(self) -> dict:
-        """How often a speed tag makes speech longer or shorter, and a pause tag a silence longer."""
+        """Count how often a speed tag changes the length as it should, and a pause tag lengthens a silence."""
         texts = [text for text in map(plain, corpus.sentences("heldout", 120, seed=13)) if len(text.split()) > 4]
         held = dict.fromkeys(SPEEDS, 0)
         for text in texts[:TAGGED]:
@@ -170,9 +170,9 @@ class Quality:
         }
 
     def clones(self) -> dict:
-        """Every reference cloned, half of them with their transcript; the clone says another sentence.
+        """Clone every reference, half of them with their transcript. Each clone says another sentence.
 
-        Its pitch is compared with the median over all clips of the speaker, for sentences differ.
+        Its pitch is compared with the median over all clips of the speaker, since sentences differ.
         """
         prints = {}
         for name in dict.fromkeys(row["speaker"] for row in self.rows("profile")):
@@ -207,7 +207,7 @@ class Quality:
         }
 
     def people(self) -> dict:
-        """A real person's clips: the first three cloned, the others what the person sounds like."""
+        """Clone the first three clips of real people. Their other clips show how they sound."""
         texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=17)]
         found = {}
         for folder in self.persons:
@@ -229,7 +229,7 @@ class Quality:
         return {"people": found}
 
     def long(self) -> dict:
-        """A long text without a voice: how much every window of 4 s sounds like the default voice."""
+        """Speak a long text without a voice, and compare every window of 4 s with the default voice."""
         texts = [plain(text) for text in corpus.sentences("heldout", 200, seed=11)][:LONG_TEXT]
         own = np.mean([voice_print(self.sound(row)) for row in self.rows("sentence")[:8]], 0)
         speech = self.say(" ".join(texts))
@@ -239,7 +239,7 @@ class Quality:
 
 
 def main() -> None:
-    """The command line; the last line of output is JSON."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clips", type=pathlib.Path, help="folder that voice_clips.py wrote")
     parser.add_argument("--model", default=str(ROOT / "engine" / "embedded"))
