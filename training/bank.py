@@ -1,5 +1,4 @@
-"""Speech in the device's memory, to draw a training batch from: beside what is heard in it, or beside its codes. Knows
-no network."""
+"""Speech in device memory, from which training batches are drawn, with heard symbols or with codes."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from .shards import STEP, Utterance, load_shards
 
 
 def load_symbols(folder: Path, samples: int) -> torch.Tensor | None:
-    """uint8, what is heard in each STEP of all shards of a folder; None unless each of them tells."""
+    """Return the symbol heard in each STEP of all shards of a folder, as uint8. None unless every shard has symbols."""
     told = [path.with_suffix(".sym") for path in sorted(folder.glob("*.json"))]
     heard = b"".join(path.read_bytes() for path in told if path.is_file())
     return torch.frombuffer(bytearray(heard), dtype=torch.uint8) if len(heard) * STEP == samples else None
 
 
 class Bank:
-    """All speech of a folder of shards. symbols: what is heard in each STEP of it, where all shards tell, else None."""
+    """All speech of a folder of shards. symbols: heard in each STEP if all shards have them, else None."""
 
     def __init__(self, folder: Path, device: str):
         self.samples = load_shards([folder])[0].to(device)
@@ -30,8 +29,10 @@ class Bank:
         self.symbols = None if found is None else found.to(device)
 
     def draw(self, batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(wav [batch, 1, length], half of them made softer or louder; the symbol [batch, length / 960] in the middle
-        of each frame, zeros where that is not known)"""
+        """Draw (wav [batch, 1, length], symbols [batch, length / 960] in the middle of each frame).
+
+        Half of the excerpts are made softer or louder. Unknown symbols are 0.
+        """
         device = self.samples.device
         starts = torch.randint(len(self.samples) - length, (batch, 1), device=device)
         wav = self.samples[starts + torch.arange(length, device=device)].float() / 32768
@@ -43,9 +44,9 @@ class Bank:
 
 
 class CodedBank:
-    """The same speech in whole frames, each utterance beside the codes that it has by itself.
+    """The same speech in whole frames, with the codes each utterance has on its own.
 
-    `share` of what is drawn begins in an utterance of the speaker `focus`, the rest anywhere.
+    `share` of the excerpts begins in an utterance of the speaker `focus`, the rest anywhere.
     """
 
     def __init__(self, folder: Path, codec: Path, device: str, focus: str, share: float):
@@ -71,7 +72,7 @@ class CodedBank:
         return self.frames.view(-1)
 
     def draw(self, batch: int, frames: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(codes int64 [batch, frames, 8], wav [batch, 1, 960 * frames], symbols as `Bank.draw` gives them)"""
+        """Draw (codes int64 [batch, frames, 8], wav [batch, 1, 960 * frames], symbols as in `Bank.draw`)."""
         device, last = self.codes.device, len(self.codes) - frames
         starts = torch.randint(last, (batch,), device=device)
         if self.share:
@@ -83,7 +84,7 @@ class CodedBank:
 
 
 def _said(symbols: torch.Tensor, one: Utterance, frames: int) -> torch.Tensor:
-    """The symbol in the middle of each frame of an utterance."""
+    """Return the symbol in the middle of each frame of an utterance."""
     own = symbols[one.start // STEP : (one.start + one.samples) // STEP]
     each = FRAME_SAMPLES // STEP
     return F.pad(own, (0, each))[each // 2 :: each][:frames]

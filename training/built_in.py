@@ -1,4 +1,4 @@
-"""The clips of engine/voice/built_in: who speaks them and what they say. Needs libespeak-ng1, as `read` does.
+"""Make the clips of engine/voice/built_in from speakers and texts. Needs libespeak-ng1, like `read`.
 
 python -m training.built_in --model kokoro-v1.0.int8.onnx --kokoro DIR --out engine/voice/built_in
 """
@@ -58,7 +58,7 @@ BUILT_IN = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Kokoro's int8 ONNX file")
     parser.add_argument("--kokoro", type=Path, required=True, help="folder of voices.npz and vocab.json")

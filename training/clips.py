@@ -1,4 +1,4 @@
-"""Spoken lines as codes, and the one file that keeps them. Knows no codec, no voice and no model."""
+"""Spoken lines as codes, kept in one file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 
 @dataclass(frozen=True, eq=False)
 class Clips:
-    """codes: int16 [F, K], all clips one after another, not delayed; starts: int64 [n + 1], the first frame of each
-    clip and the end of the last; texts: what each says, with tags; speakers: who says it; words: int32 [W], the
-    millisecond of its clip at which each word begins; word_starts: int64 [n + 1], as `starts`, for `words`. A clip
-    without words is one whose words have no known times."""
+    """Coded clips, laid end to end.
+
+    codes: int16 [F, K], not delayed; starts: int64 [n + 1], the first frame of each clip and the end of the last;
+    texts: with tags; speakers: one per clip; words: int32 [W], the millisecond in its clip at which each word begins;
+    word_starts: int64 [n + 1], like `starts`, for `words`. A clip without words has no known word times.
+    """
 
     codes: torch.Tensor
     starts: torch.Tensor
@@ -43,7 +45,7 @@ class Clips:
         speakers: Sequence[str],
         words: Sequence[Sequence[int]] | None = None,
     ) -> Clips:
-        """From the codes [T, K] of each clip; words: the milliseconds at which its words begin."""
+        """Join the codes [T, K] of each clip. words: the milliseconds at which its words begin."""
         words = words or [()] * len(texts)
         flat = torch.tensor([start for found in words for start in found], dtype=torch.int32)
         joined = torch.cat(list(codes)).to("cpu", torch.int16)
@@ -51,7 +53,7 @@ class Clips:
 
     @classmethod
     def all(cls, lots: Sequence[Clips]) -> Clips:
-        """Several lots as one."""
+        """Join several lots."""
         codes, words = torch.cat([lot.codes for lot in lots]), torch.cat([lot.words for lot in lots])
         texts = tuple(text for lot in lots for text in lot.texts)
         speakers = tuple(speaker for lot in lots for speaker in lot.speakers)
@@ -62,7 +64,7 @@ class Clips:
         return cls(codes, starts, texts, speakers, words, word_starts)
 
     def save(self, path: Path | str) -> None:
-        """Writes the file; it appears whole or not at all."""
+        """Write the file, whole or not at all."""
         path = Path(path)
         spoken = json.dumps({"texts": self.texts, "speakers": self.speakers})
         tensors = {name: getattr(self, name) for name in _TENSORS}
@@ -81,5 +83,5 @@ _TENSORS = ("codes", "starts", "words", "word_starts")
 
 
 def _bounds(parts: Sequence) -> torch.Tensor:
-    """int64 [n + 1]: where each part begins when all are laid end to end, and where the last ends."""
+    """Return int64 [n + 1]: the start of each part when laid end to end, and the end of the last."""
     return torch.tensor([0, *map(len, parts)], dtype=torch.int64).cumsum(0)

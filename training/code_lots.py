@@ -1,9 +1,9 @@
-"""Shards to codes while they are made, for a talker that learns already. Knows no training.
+"""Encode shards while they are made, for a talker already in training.
 
 python -m training.code_lots --data DIR --codec CODEC --out DIR --done FILE
 
-Takes every shard below --data once it is whole, some at a time, and writes part000.safetensors onwards. Ends when the
-file --done is there and no shard is left.
+Takes every shard below --data once it is complete, some at a time, and writes part000.safetensors onwards. Ends when
+the file --done exists and no shard is left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .shards import Utterance
 
 
 def clips_of(path: Path, codec: Path, device: str) -> Clips:
-    """One shard as codes."""
+    """Encode one shard."""
     utterances = [Utterance(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
     samples = torch.from_numpy(np.fromfile(path.with_suffix(".i16"), np.int16))
     codes = encode.codes_of(samples.to(device), utterances, codec)
@@ -31,7 +31,7 @@ def clips_of(path: Path, codec: Path, device: str) -> Clips:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of folders of shards")
     parser.add_argument("--codec", type=Path, required=True)

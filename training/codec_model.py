@@ -1,7 +1,7 @@
-"""The codec as it is trained: the engine's convolutions, plain residual codebooks between them, and the way to a file.
+"""The codec in training form: the engine's convolutions, plain residual codebooks between them, and its export.
 
-Its latents are as wide as a codebook's entries, so a codebook needs no projection; in the published layout the
-projections are identities, and the semantic half is there but weighs nothing. Knows no data and no losses.
+Its latents are as wide as a codebook's entries, so a codebook needs no projection. In the published layout the
+projections are identities, and the semantic half is present with zero weight.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ CONFIG = CodecConfig(
     conv_dims=(8,) * 7,
     conv_kernels=(10, 3, 3, 3, 3, 2, 2),
 )
-STORED = torch.float16  # ten bits of mantissa: the codes hear less of the rounding than with bfloat16
-TELLING = 2  # codebooks, the first, that shall tell by themselves what is said
+STORED = torch.float16  # ten bits of mantissa: rounding affects the codes less than in bfloat16
+TELLING = 2  # leading codebooks that must identify what is said on their own
 _DECAY = 0.99  # of the codebooks' running means
-_DEAD = 0.03  # times a batch, on average, below which an entry is given away
+_DEAD = 0.03  # mean uses per batch below which an entry is replaced
 
 
 class Books(nn.Module):
-    """Eight codebooks [CODEBOOK_SIZE, LATENT], each the running means of what was nearest to its entries."""
+    """Eight codebooks [CODEBOOK_SIZE, LATENT]. Each entry is the running mean of the vectors nearest to it."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class Books(nn.Module):
 
     @torch.no_grad()
     def begin(self, x: torch.Tensor, rounds: int = 12) -> None:
-        """Sets all entries by k-means over latents x [N, LATENT], book after book."""
+        """Initialise all entries by k-means over latents x [N, LATENT], book after book."""
         for book in range(CODEBOOKS):
             self.embed[book] = x[torch.randint(len(x), (CODEBOOK_SIZE,), device=x.device)]
             for _ in range(rounds):
@@ -73,10 +73,9 @@ class Books(nn.Module):
         return sum(self.embed[book][codes[..., book]] for book in range(CODEBOOKS))
 
     def forward(self, z: torch.Tensor, revive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """z [B, T, LATENT] -> (its eight entries summed, with the gradient of z; the first TELLING of them, likewise;
-        commitment loss).
+        """Quantise z [B, T, LATENT] -> (sum of eight entries, sum of the first TELLING, commitment loss).
 
-        revive: bool, a tensor: whether entries that are hardly used get a new place.
+        Both sums pass gradients straight through to z. revive: bool tensor; True moves rarely used entries.
         """
         left = z.reshape(-1, LATENT).float()
         commitment, telling = left.new_zeros(()), z
@@ -127,14 +126,14 @@ class Codec(nn.Module):
         return self.fc(self.acoustic_encoder(wav).transpose(1, 2))
 
     def fix_codes(self) -> None:
-        """From here on nothing learns that decides which codes a sound gets."""
+        """Freeze everything that decides a sound's codes."""
         for part in (self.acoustic_encoder, self.fc):
             part.requires_grad_(False)
         self.books.eval()
 
     @torch.no_grad()
     def begin_books(self, wav: torch.Tensor, at_once: int) -> None:
-        """Sets the codebooks by the latents of wav [B, 1, S], `at_once` a time; they get mean 0 and size 1 first."""
+        """Initialise the codebooks from latents of wav [B, 1, S], `at_once` a time, normalised to mean 0 and size 1."""
         z = torch.cat([self.latents(part).flatten(0, 1) for part in wav.split(at_once)]).float()
         mean, size = z.mean(0), z.std()
         self.fc2.bias += self.fc2.weight @ mean
@@ -146,7 +145,7 @@ class Codec(nn.Module):
     def forward(
         self, wav: torch.Tensor, revive: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """`revive`: as in Books; None: the latents go past the codebooks."""
+        """Run the codec. `revive`: as in Books; None: the latents bypass the codebooks."""
         z = self.latents(wav)
         z, telling, commitment = (z, z, z.new_zeros(())) if revive is None else self.books(z, revive)
         return self._speak(z), telling, commitment
@@ -163,7 +162,7 @@ _CONVOLUTIONS = ("acoustic_encoder.", "acoustic_decoder.")
 
 
 def canonical(codec: Codec) -> dict[str, torch.Tensor]:
-    """Every tensor that transformers' class has; fp32 on the CPU, weight norm folded."""
+    """Return every tensor of transformers' class, in fp32 on the CPU, with weight norm folded."""
     plain = Codec()
     plain.load_state_dict({name: tensor.detach().float().cpu() for name, tensor in codec.state_dict().items()})
     for module in list(plain.modules()):
@@ -190,7 +189,7 @@ def canonical(codec: Codec) -> dict[str, torch.Tensor]:
 
 
 def _idle() -> dict[str, torch.Tensor]:
-    """The tensors that weigh nothing: HuBERT, its encoder, and what published codecs keep for their own training."""
+    """Return the tensors without effect: HuBERT, its encoder, and those published codecs keep for training."""
     generator = torch.Generator().manual_seed(0)
     needed = {
         name: shape for name, shape in encoder_shapes(CONFIG).items() if name.startswith(("semantic_", "encoder_s"))
@@ -203,15 +202,15 @@ def _idle() -> dict[str, torch.Tensor]:
 
 
 def save(codec: Codec, folder: Path, minutes: float, steps: int, fixed_codes: bool = False) -> None:
-    """Writes the codec as a folder that the engine and transformers load. `minutes`, `steps`: of training so far.
+    """Write the codec as a folder that the engine and transformers load. `minutes`, `steps`: of training so far.
 
-    `fixed_codes`: what decides the codes stays, to the bit, as the folder has it.
+    `fixed_codes`: tensors that decide the codes stay bit-identical to those in the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.to(STORED).contiguous() for name, tensor in canonical(codec).items()}
     if fixed_codes:
         with safe_open(folder / "model.safetensors", framework="pt") as file:
-            held = tensors.keys() & set(file.keys())  # folders of an earlier leg may lack what nobody reads
+            held = tensors.keys() & set(file.keys())  # folders of an earlier leg may lack unused tensors
             tensors |= {name: file.get_tensor(name) for name in held if not name.startswith(_AFTER_CODES)}
     assert {**encoder_shapes(CONFIG), **decoder_shapes(CONFIG)}.keys() <= tensors.keys()
     partial = folder / "model.partial"
@@ -221,7 +220,7 @@ def save(codec: Codec, folder: Path, minutes: float, steps: int, fixed_codes: bo
 
 
 def load(codec: Codec, folder: Path) -> tuple[float, int]:
-    """Goes on from what `save` wrote; returns the minutes and the steps it had been trained."""
+    """Restore what `save` wrote, and return the minutes and steps of training so far."""
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         held = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
         minutes, steps = float(file.metadata()["minutes"]), int(file.metadata()["steps"])

@@ -1,4 +1,4 @@
-"""The codec's convolutions and activations in the form in which they train fast. Knows no codec as a whole."""
+"""The codec's convolutions and activations in a form that trains fast."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _snake_back(grad: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> tup
 
 
 class _SnakeFunction(torch.autograd.Function):
-    """Keeps its input alone: the plain expression would keep four tensors of that size and launch ten kernels."""
+    """Keeps only its input: the plain expression would keep four tensors of that size and launch ten kernels."""
 
     forward_now, backward_now = staticmethod(_snake), staticmethod(_snake_back)
 
     @staticmethod
     def forward(ctx, x, alpha):
         ctx.save_for_backward(x, alpha)
-        return _SnakeFunction.forward_now(x, alpha.detach())  # a parameter would be compiled for its very width
+        return _SnakeFunction.forward_now(x, alpha.detach())  # a parameter would be compiled for its exact width
 
     @staticmethod
     def backward(ctx, grad):
@@ -38,13 +38,13 @@ class _SnakeFunction(torch.autograd.Function):
 
 
 def fuse_snakes() -> None:
-    """From here on the activations of this process are compiled, each way into one kernel."""
+    """Compile this process's activations from now on, forward and backward into one kernel each."""
     _SnakeFunction.forward_now = staticmethod(torch.compile(_snake, dynamic=True))
     _SnakeFunction.backward_now = staticmethod(torch.compile(_snake_back, dynamic=True))
 
 
 class Snake(nn.Module):
-    """x + sin(alpha x)^2 / alpha, with an alpha of its own for each channel."""
+    """x + sin(alpha x)^2 / alpha, with one alpha per channel."""
 
     def __init__(self, alpha: torch.Tensor):
         super().__init__()
@@ -55,7 +55,7 @@ class Snake(nn.Module):
 
 
 def trainable(part: nn.Module) -> nn.Module:
-    """The engine's convolutions with weight norm, and activations that train in less memory."""
+    """Make the engine's layers trainable: convolutions with weight norm, and activations that use less memory."""
     for module in list(part.modules()):
         for name, child in module.named_children():
             if hasattr(child, "alpha"):

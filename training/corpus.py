@@ -1,4 +1,4 @@
-"""What is said in training and in the held-out test, and how: text, pauses, speed. Knows no voice and no model.
+"""The lines of training and of the held-out test: text, pauses, speed.
 
 The two splits share no sentence by construction: a sentence's letters decide its split, and the sentences of
 text/held_out.txt are never trained on. Sources: own sentence forms (templates.py) and WordNet's examples (wordnet.py).
@@ -31,15 +31,18 @@ TAG = re.compile(r"<\|[^|]*\|>")
 _QUESTION = re.compile(r"(who|what|where|when|why|how|which|can|could|will|would|do|does|did|is|are|was|were) ", re.I)
 # Share of each kind of line.
 _SPEED_SHARE, _PAUSE_SHARE = 0.08, 0.18
-_BETWEEN = 0.6  # of the pauses in training: between two sentences, where every reader pauses a little anyway
-_HELD_OUT_SHARES = 0.06, 0.07  # as ever: results are compared by these sentences
+_BETWEEN = 0.6  # share of training pauses between two sentences, where every reader pauses a little anyway
+_HELD_OUT_SHARES = 0.06, 0.07  # unchanged: results are compared by these sentences
 _TALES = 0.67  # of training, above 0.55
 
 
 @dataclass(frozen=True)
 class Line:
-    """text: what the model reads, with tags. parts: what is spoken, one after the other, with pauses[i] seconds of
-    silence between parts i and i + 1. stretch: duration over the voice's usual one."""
+    """A line to speak.
+
+    text: as the model reads it, with tags. parts: spoken in turn, with pauses[i] seconds of silence between parts i and
+    i + 1. stretch: duration over the voice's usual one.
+    """
 
     text: str
     parts: tuple[str, ...]
@@ -48,7 +51,7 @@ class Line:
 
 
 def split_of(sentence: str) -> str:
-    """Which split a sentence belongs to, whatever its capitals, marks and tags."""
+    """Return a sentence's split, ignoring case, punctuation and tags."""
     letters = letters_of(sentence)
     if letters in _fixed_letters() or zlib.crc32(letters.encode()) % HELD_OUT_EACH == 0:
         return "heldout"
@@ -56,7 +59,7 @@ def split_of(sentence: str) -> str:
 
 
 def lines(split: str, count: int, seed: int = 0) -> list[Line]:
-    """`count` different lines of a split; another seed gives another order and other filled-in words."""
+    """Return `count` different lines of a split. Another seed changes the order and the filled-in words."""
     assert split in SPLITS
     rng = random.Random(f"{split} {seed}")
     found: dict[str, Line] = {}
@@ -68,12 +71,12 @@ def lines(split: str, count: int, seed: int = 0) -> list[Line]:
 
 
 def sentences(split: str, count: int, seed: int = 0) -> list[str]:
-    """The texts of `lines`."""
+    """Return the texts of `lines`."""
     return [line.text for line in lines(split, count, seed)]
 
 
 def _stream(split: str, rng: random.Random) -> Iterator[str]:
-    """Sentences without tags, for ever: WordNet's, our forms, and for training bare words too."""
+    """Yield sentences without tags, for ever: WordNet's, our forms, and in training also bare words."""
     fixed = list(_fixed()) if split == "heldout" else []
     natural: list[str] = []
     while True:
@@ -115,12 +118,12 @@ def _fixed_letters() -> frozenset[str]:
 
 
 def letters_of(sentence: str) -> str:
-    """What two sentences that sound alike share: letters and digits, without case and tags."""
+    """Return letters and digits without case and tags, equal for sentences that sound alike."""
     return "".join(re.findall(r"[a-z0-9]", TAG.sub("", sentence).lower()))
 
 
 def _finished(text: str, rng: random.Random) -> str:
-    """An example as a sentence, mostly: with a capital and a mark at its end."""
+    """Finish an example as a sentence, mostly: with a capital and a closing mark."""
     if rng.random() < 0.08:
         return text
     if text[-1] not in ".?!":
@@ -129,14 +132,14 @@ def _finished(text: str, rng: random.Random) -> str:
 
 
 def _words(rng: random.Random) -> str:
-    """A few words without a sentence, so that rare ones are heard too; often just one or two."""
+    """Return a few words without a sentence, so that rare ones occur too; often just one or two."""
     count = rng.choice((1, 1, 2, 3, 5, 7, 9))
     text = rng.choice((" ", " ", ", ")).join(templates.word(rng) for _ in range(count))
     return text[0].upper() + text[1:] + rng.choice(("", ".", ".", "!", "?"))
 
 
 def _voiced(sentence: str, stream: Iterator[str], split: str, rng: random.Random) -> Line:
-    """A sentence as a line: most plain, some with a pause inside or before another sentence, some faster or slower."""
+    """Turn a sentence into a line: most plain, some with a pause inside or after it, some faster or slower."""
     kind = rng.random()
     speed, pause = (_SPEED_SHARE, _PAUSE_SHARE) if split == "train" else _HELD_OUT_SHARES
     if kind < pause:
@@ -155,7 +158,7 @@ def _voiced(sentence: str, stream: Iterator[str], split: str, rng: random.Random
 
 
 def _paused(first: str, second: str, split: str, rng: random.Random) -> Line:
-    """Two parts with a pause between them."""
+    """Join two parts with a pause."""
     tag = rng.choice((_PAUSE, _PAUSE if split == "heldout" else _LONG_PAUSE, _LONG_PAUSE))
     if split == "train":
         tag = rng.choice((_PAUSE, _LONG_PAUSE))

@@ -1,7 +1,4 @@
-"""What a codec's sound is held against: spectral losses, and critics that learn to tell it from the real thing.
-
-Knows no codec and no data.
-"""
+"""Losses of a codec's sound: spectral distances, and critics that learn to tell it from real sound."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from torch.nn.utils.parametrizations import weight_norm
 from .shards import SAMPLE_RATE
 
 _WINDOWS = ((2048, 160), (1024, 96), (512, 64), (256, 40), (128, 20), (64, 10))  # samples, mel bands
-_FLOOR = 1e-4  # magnitude of the spectrum that counts as silence; noise of that size lies 80 dB below full scale
+_FLOOR = 1e-4  # spectral magnitude of silence; noise of that size lies 80 dB below full scale
 _CRITIC_WINDOWS = (1024, 512, 256)
 _PERIODS = (2, 3, 5, 7)
 _SLOPE = 0.1
 _COMPRESSED = 0.3  # exponent of the magnitudes that critics see
-_QUIET = 1e-3  # power below which it is none: nobody hears what would be learned there, and the gradient is steep
+_QUIET = 1e-3  # power treated as zero: nothing audible is learned there, and the gradient is steep
 
 
 def _spectrum(wav: torch.Tensor, window: torch.Tensor) -> torch.Tensor:  # [B, S] -> complex [B, F, T]
@@ -41,7 +38,7 @@ class SpectralLoss(nn.Module):
             self.register_buffer(f"filters{size}", filters.T / filters.T.sum(1, keepdim=True).clamp_min(1e-8))
 
     def forward(self, made: torch.Tensor, real: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """-> (log mel distance, relative magnitude distance)"""
+        """Return (log mel distance, relative magnitude distance)."""
         mel = magnitude = made.new_zeros(())
         for size, _ in _WINDOWS:
             window, filters = getattr(self, f"window{size}"), getattr(self, f"filters{size}")
@@ -53,7 +50,7 @@ class SpectralLoss(nn.Module):
 
 
 def _conv(*shape, **settings) -> nn.Module:
-    """What goes through keeps its size: with torch's own beginning a critic is blind for its first thousand steps."""
+    """Return a convolution that keeps scale. With torch's init, a critic is blind for its first thousand steps."""
     made = nn.Conv2d(*shape, **settings)
     nn.init.kaiming_normal_(made.weight, _SLOPE)
     nn.init.zeros_(made.bias)
@@ -61,8 +58,10 @@ def _conv(*shape, **settings) -> nn.Module:
 
 
 class _SpectrumCritic(nn.Module):
-    """Looks at the complex spectrum of one window length, its magnitudes compressed: else the lowest harmonics drown
-    all that tells made from real."""
+    """Critic of the complex spectrum at one window length.
+
+    Magnitudes are compressed, or else the lowest harmonics drown all that tells made from real.
+    """
 
     def __init__(self, size: int, width: int = 16):
         super().__init__()
@@ -79,7 +78,7 @@ class _SpectrumCritic(nn.Module):
 
 
 class _PeriodCritic(nn.Module):
-    """Looks at every n-th sample, side by side."""
+    """Critic of every n-th sample, side by side."""
 
     def __init__(self, period: int):
         super().__init__()
@@ -94,7 +93,7 @@ class _PeriodCritic(nn.Module):
 
 
 class Critics(nn.Module):
-    """Several views of a waveform [B, S]; each returns what its layers saw, its verdict last."""
+    """Several views of a waveform [B, S]. Each returns its layers' activations, its verdict last."""
 
     def __init__(self):
         super().__init__()
@@ -117,13 +116,13 @@ class Critics(nn.Module):
 
 
 def critic_loss(made: list[list[torch.Tensor]], real: list[list[torch.Tensor]]) -> torch.Tensor:
-    """What the critics learn from: real above 1, made below -1."""
+    """Return the critics' hinge loss: real above 1, made below -1."""
     pairs = zip(made, real, strict=True)
     return sum(F.relu(1 + m[-1].float()).mean() + F.relu(1 - r[-1].float()).mean() for m, r in pairs)
 
 
 def codec_losses(made: list[list[torch.Tensor]], real: list[list[torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the codec learns from: (to be taken for real, to look alike in every layer)."""
+    """Return the codec's losses: (adversarial, feature matching in every layer)."""
     verdict = -sum(states[-1].float().mean() for states in made)
     alike = made[0][0].new_zeros((), dtype=torch.float32)
     for m, r in zip(made, real, strict=True):

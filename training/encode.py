@@ -1,6 +1,6 @@
-"""Shards of speech to codes, with the codec as the engine loads it, many clips at once. Knows no training.
+"""Encode shards of speech in batches, with the codec as the engine loads it.
 
-Clips of the same length go together, so that no clip hears another's padding: each gets the codes it gets alone.
+A batch has clips of one length, so that none is affected by padding: each gets the codes it gets alone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from engine.core.config import FRAME_SAMPLES
 from .clips import Clips
 from .shards import Utterance, load_shards
 
-_BATCH_FRAMES = 4_000  # frames that go through the encoder at once; with 16,000 the process came to hold 117 GB
+_BATCH_FRAMES = 4_000  # frames encoded at once; with 16,000 the process grew to 117 GB
 _CHECKED = 24  # clips that are encoded a second time, alone
 
 
 @torch.no_grad()
 def encode_batch(encoder: CodecEncoder, wav: torch.Tensor) -> torch.Tensor:
-    """wav [B, 960 * T] fp32 -> codes int16 [B, T, 8]. For a codec whose semantic half weighs nothing."""
+    """wav [B, 960 * T] fp32 -> codes int16 [B, T, 8]. For a codec whose semantic half has no effect."""
     acoustic = encoder.acoustic_encoder(wav[:, None]).transpose(1, 2)
     width = encoder.fc.in_features - acoustic.shape[2]
     assert not encoder.fc.weight[:, -width:].any(), "this codec listens to its semantic half"
@@ -35,7 +35,7 @@ def encode_batch(encoder: CodecEncoder, wav: torch.Tensor) -> torch.Tensor:
 
 
 def _batches(utterances: list[Utterance]) -> list[list[int]]:
-    """Indices of utterances with the same number of frames, as many as go at once."""
+    """Return indices of utterances with the same number of frames, as many as fit a batch."""
 
     def frames(i: int) -> int:
         return -(-utterances[i].samples // FRAME_SAMPLES)
@@ -48,12 +48,12 @@ def _batches(utterances: list[Utterance]) -> list[list[int]]:
 
 
 def whole_frames(samples: torch.Tensor, one: Utterance) -> torch.Tensor:
-    """The clip, padded to whole frames."""
+    """Return the clip, padded to whole frames."""
     return F.pad(samples[one.start : one.start + one.samples], (0, -one.samples % FRAME_SAMPLES))
 
 
 def encode(data: Sequence[Path], codec: Path, device: str) -> Clips:
-    """Every utterance in the folders `data`, as `codec` hears it."""
+    """Encode every utterance in the folders `data` with `codec`."""
     samples, utterances = load_shards(data)
     codes = codes_of(samples.to(device), utterances, codec)
     texts, names = [one.text for one in utterances], [one.speaker for one in utterances]
@@ -61,7 +61,7 @@ def encode(data: Sequence[Path], codec: Path, device: str) -> Clips:
 
 
 def codes_of(samples: torch.Tensor, utterances: list[Utterance], codec: Path) -> list[torch.Tensor]:
-    """int16 [T, 8] on the CPU of each of the utterances in `samples`, computed where those are."""
+    """Return each utterance's codes, int16 [T, 8] on the CPU, computed on the device of `samples`."""
     found = open_codec(codec)
     assert found, f"{codec} holds no codec"
     encoder = build_encoder(found.weights.config, found.weights.read("encoder", str(samples.device)))
@@ -80,7 +80,7 @@ def codes_of(samples: torch.Tensor, utterances: list[Utterance], codec: Path) ->
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders of shards")
     parser.add_argument("--codec", type=Path, required=True, help="folder of the codec")

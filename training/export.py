@@ -1,4 +1,4 @@
-"""Talker and codec into one folder of the published v3 layout, in files small enough for a repository.
+"""Write talker and codec into one folder of the published v3 layout, in files small enough for a repository.
 
 python -m training.export --talker DIR --codec DIR --out engine/embedded
 """
@@ -25,14 +25,14 @@ from .tokenizer import byte_tokenizer
 from .weights import load_talker, published, save_shards
 
 CONTEXT = 8192
-LEARNED = [tag for tag in TAGS if delivery_slot(tag) == "speed" or tag in PAUSE_SECONDS]  # what the data teaches
-TOLD = {"languages": ["en"], "tags": LEARNED, "one_voice": True}  # of what the data teaches
-SUMS = ".embed_avg"  # a codebook's running sums: 1 MB of the eight together
+LEARNED = [tag for tag in TAGS if delivery_slot(tag) == "speed" or tag in PAUSE_SECONDS]  # tags that the data teaches
+TOLD = {"languages": ["en"], "tags": LEARNED, "one_voice": True}  # card of what the data teaches
+SUMS = ".embed_avg"  # a codebook's running sums: 1 MB for all eight
 HERE = Path(__file__).parent
 
 
 def config(shape: Shape, tokenizer) -> dict:
-    """config.json as the published checkpoint spells it."""
+    """Return config.json in the published spelling."""
     made = v3_config(tokenizer, shape.text_vocab)
     made["audio_encoder_config"]["out_dim"] = shape.hidden
     made["text_config"] |= {
@@ -49,7 +49,7 @@ def config(shape: Shape, tokenizer) -> dict:
 
 
 def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """The codec's tensors under the names they have inside a v3 file. `folder`: a codec's, or a whole checkpoint's.
+    """Return the codec's tensors under their names inside a v3 file. `folder`: a codec's, or a whole checkpoint's.
 
     An older folder may lack the codebooks' running sums: they are its entries times their counts.
     """
@@ -66,9 +66,9 @@ def codec_tensors(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def export(talker: Path, codec: Path, out: Path, sharpness: float) -> dict:
-    """Writes the folder and reads it back; returns the talker's note. Raises HiggsError where it would not load.
+    """Write the folder, read it back, and return the talker's note. Raises HiggsError if it would not load.
 
-    sharpness: what the logits are multiplied with, through the last norm, so that a temperature of 1 is a good one.
+    sharpness: factor on the logits, applied in the last norm, so that a temperature of 1 works well.
     """
     shape, state, note = load_talker(talker)
     state["norm.weight"] = state["norm.weight"] * sharpness
@@ -102,7 +102,7 @@ def _write(path: Path, value: dict) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--talker", type=Path, required=True, help="folder that train_talker wrote")
     parser.add_argument("--codec", type=Path, required=True, help="folder that train_codec wrote, or a checkpoint's")

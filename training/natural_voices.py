@@ -1,6 +1,6 @@
-"""Natural voices to learn from: mixtures of Kokoro's voices, with another pitch or vocal tract. Knows no network.
+"""Natural training voices: mixtures of Kokoro's voices, with changed pitch or vocal tract.
 
-A voice of Kokoro is a vector for every length of text; its first half is how it sounds, its second how it phrases.
+A voice of Kokoro is a vector for every length of text. Its first half sets the sound, its second the phrasing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-DEFAULT = "heart"  # the voice that speaks where no reference is given
-HOME_SHARE = 0.4  # of the data: the default voice
+DEFAULT = "heart"  # the voice without a reference
+HOME_SHARE = 0.4  # share of the default voice in the data
 _PACKS = """
 af_alloy af_aoede af_bella af_heart af_jessica af_kore af_nova af_river af_sarah af_sky am_adam am_echo am_eric
 am_fenrir am_liam am_michael am_onyx am_puck am_santa bf_alice bf_emma bf_isabella bf_lily bm_daniel bm_fable bm_george
@@ -27,9 +27,12 @@ _SHARE = re.compile(r"([a-z]+)(-?\d+)?$")
 
 @dataclass(frozen=True)
 class Voice:
-    """One speaker. `sound` and `phrasing`: shares of Kokoro's voices ("emma7 kumo3"), which need not sum to 1; no
-    phrasing: that of the sound. `pitch`: times what it would be. `warp` moves the formants: a vocal tract 1 / warp as
-    long. `rate`: of speaking. `weight`: share of the data."""
+    """One speaker.
+
+    `sound` and `phrasing`: shares of Kokoro's voices ("emma7 kumo3"), which need not sum to 1. Without `phrasing`, that
+    of the sound. `pitch`: a factor. `warp` moves the formants, as a vocal tract 1 / warp as long. `rate`: of speaking.
+    `weight`: share of the data.
+    """
 
     name: str
     sound: str
@@ -41,7 +44,7 @@ class Voice:
 
     @property
     def licence(self) -> str:
-        """Where the voice comes from, and under which licence."""
+        """Return the voice's origin and licence."""
         return "; ".join(SOURCES[name] for name in _shares(f"{self.sound} {self.phrasing}"))
 
 
@@ -61,7 +64,7 @@ class Voices:
 
     @classmethod
     def of(cls, names: tuple[str, ...], folder: Path) -> Voices:
-        """`folder`: where voices.npz lies, each voice [510, 256] under its name without the language."""
+        """Build the named voices. `folder` holds voices.npz: each [510, 256] under its name without the language."""
         held = np.load(folder / "voices.npz")
         base = {name: torch.from_numpy(held[name].astype(np.float32)) for name in held.files}
         voices = [VOICES[name] for name in names]
@@ -120,7 +123,7 @@ _EARLIER = [
 
 
 def _drawn(count: int) -> list[Voice]:
-    """Voices by chance, some minutes of speech each, so that the talker learns to follow a voice it has not heard."""
+    """Return random voices with some minutes of speech each, so that the talker learns to follow unknown voices."""
     dice, names = random.Random(7), [voice.name for voice in _NATIVE]
     found = []
     for number in range(count):
@@ -133,7 +136,7 @@ def _drawn(count: int) -> list[Voice]:
 
 
 _OTHERS = [*_NATIVE, *_MIXED, *_CHANGED, *_EARLIER, *_drawn(160)]
-# Never trained on, nor is a mixture of them: by these the codec is judged.
+# Never trained on, and not in any mixture: the codec is judged by these.
 UNSEEN = ("puck", "eric", "isabella", "nova", "u1", "u2", "u3", "u4")
 _UNSEEN = [
     *(Voice(name, name, weight=0) for name in UNSEEN[:4]),
@@ -147,7 +150,7 @@ TRAINED = tuple(name for name, voice in VOICES.items() if voice.weight)
 
 
 def shares(names: tuple[str, ...], home: float = HOME_SHARE) -> list[float]:
-    """How much of the data each speaker gets, the default voice `home` of it where it speaks; the sum is 1."""
+    """Return each speaker's share of the data, `home` for the default voice if present. The sum is 1."""
     total = math.fsum(VOICES[name].weight for name in names if name != DEFAULT)
     home = home if DEFAULT in names and total else float(DEFAULT in names)
     return [home if name == DEFAULT else VOICES[name].weight / total * (1 - home) for name in names]

@@ -1,4 +1,4 @@
-"""Sentences as the phonemes that Kokoro reads, and which word each belongs to, by espeak-ng. Knows no network.
+"""Convert sentences to Kokoro's phonemes, with word positions, by espeak-ng.
 
 espeak-ng's library comes with Debian's package libespeak-ng1.
 """
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from .readings import readable
 
 _UTF8, _IPA_TIED = 1, 0x02 | 0x80 | (0x361 << 8)
-_SHORT = {"Mr.", "Mrs.", "Ms.", "Dr.", "Prof.", "St.", "a.m.", "p.m."}  # whose stops end nothing
-# espeak-ng's IPA -> the symbols that Kokoro knows, as its text front end misaki maps them for American English.
+_SHORT = {"Mr.", "Mrs.", "Ms.", "Dr.", "Prof.", "St.", "a.m.", "p.m."}  # abbreviations, which do not end a sentence
+# espeak-ng's IPA -> Kokoro's symbols, as its text front end misaki maps them for American English.
 _SPELLED = (
     ("a͡ɪ", "I"), ("a͡ʊ", "W"), ("d͡ʒ", "ʤ"), ("e͡ɪ", "A"), ("t͡ʃ", "ʧ"), ("ɔ͡ɪ", "Y"), ("o͡ʊ", "O"), ("ə͡l", "ᵊl"),
     ("ʔˌn̩", "tᵊn"), ("ʔn̩", "tᵊn"), ("n̩", "ᵊn"), ("l̩", "ᵊl"), ("ɚ", "əɹ"), ("ɜːɹ", "ɜɹ"), ("ɜː", "ɜɹ"), ("ɪ͡ə", "iə"),
@@ -35,7 +35,7 @@ def _library() -> ctypes.CDLL:
 
 
 def spoken(text: str) -> str:
-    """`text` without marks as phonemes, words parted by spaces."""
+    """Return the phonemes of `text` without punctuation, words separated by spaces."""
     library = _library()
     held = ctypes.c_char_p(text.encode())
     parts = []
@@ -52,14 +52,14 @@ def spoken(text: str) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """phonemes: with marks; words: the symbol at which each word between white space begins."""
+    """phonemes: with punctuation; words: index of the symbol at which each word begins."""
 
     phonemes: str
     words: tuple[int, ...]
 
 
 def read(text: str) -> Reading:
-    """A text without tags. Marks shape how it is said, so they stay between the phonemes."""
+    """Read a text without tags. Punctuation shapes the delivery, so it stays between the phonemes."""
     phonemes, starts, clause = "", [], []
     for written in text.split():
         word = readable(written)
@@ -72,7 +72,7 @@ def read(text: str) -> Reading:
 
 
 def _add(before: str, starts: list[int], clause: list[str], marks: str) -> tuple[str, list[int], list[str]]:
-    """The phonemes and word starts so far, and those of one clause with the marks after it."""
+    """Append a clause and the marks after it to the phonemes and word starts."""
     said = spoken(" ".join(clause))
     before += " " * bool(before and said)
     starts = [*starts, *(len(before) + at for at in _places(said, clause))]
@@ -81,13 +81,15 @@ def _add(before: str, starts: list[int], clause: list[str], marks: str) -> tuple
 
 @functools.lru_cache(200_000)
 def _alone(word: str) -> tuple[int, ...]:
-    """Symbols of each part of a word by itself."""
+    """Return the number of symbols of each part of a word on its own."""
     return tuple(map(len, spoken(word).split())) or (0,)
 
 
 def _places(said: str, clause: list[str]) -> list[int]:
-    """Where each word begins in `said`. espeak-ng joins some words: the cheapest way to lay the words' own lengths
-    over the joined ones decides."""
+    """Return each word's start in `said`.
+
+    espeak-ng joins some words, so the words' own lengths are aligned with the joined ones at least cost.
+    """
     parts, own = said.split(" "), [(i, size) for i, word in enumerate(clause) for size in _alone(word)]
     begins = [0]
     for part in parts:
@@ -103,7 +105,7 @@ def _places(said: str, clause: list[str]) -> list[int]:
             if found := min(ways, default=None):
                 best[done, used] = found
     places: list[int | None] = [None] * len(clause)
-    if (len(parts), len(own)) not in best:  # it says more than its words: by their lengths alone
+    if (len(parts), len(own)) not in best:  # more parts than words: by their lengths alone
         whole, passed = max(1, sum(size for _, size in own)), 0
         for i, size in own:
             places[i] = passed * len(said) // whole if places[i] is None else places[i]

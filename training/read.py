@@ -1,4 +1,4 @@
-"""Lines of the corpus with their phonemes, as one file, so that where they are spoken needs no espeak-ng.
+"""Write lines of the corpus with their phonemes to one file, so that speaking them needs no espeak-ng.
 
 python -m training.read --split train --count 100000 --seed 1 --out lines.json.xz
 """
@@ -17,8 +17,10 @@ from .phonemes import Reading, read
 
 @dataclass(frozen=True)
 class Spoken:
-    """text: with tags; parts: what is said, one after the other; pauses: seconds of silence between them; stretch: of
-    the durations."""
+    """A line with phonemes.
+
+    text: with tags; parts: spoken in turn; pauses: seconds of silence between them; stretch: of the durations.
+    """
 
     text: str
     parts: tuple[Reading, ...]
@@ -27,7 +29,7 @@ class Spoken:
 
 
 def spoken(line: corpus.Line) -> Spoken:
-    """A line with its phonemes."""
+    """Return a line with its phonemes."""
     return Spoken(line.text, tuple(read(part) for part in line.parts), line.pauses, line.stretch)
 
 
@@ -45,7 +47,7 @@ def load(path: Path) -> list[Spoken]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--split", choices=corpus.SPLITS, default="train")
     parser.add_argument("--count", type=int, required=True, help="lines")

@@ -1,4 +1,4 @@
-"""Figures as the words they are read as, one written word at a time: 7:45 -> seven forty five. Knows no voice."""
+"""Spell out figures, one written word at a time: 7:45 -> seven forty five."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIZES = ((1_000_000_000, "billion"), (1_000_000, "million"), (1000, "thousand")
 
 
 def in_words(number: int) -> str:
-    """A whole number as it is said: 1250 -> one thousand two hundred fifty."""
+    """Spell out an integer: 1250 -> one thousand two hundred fifty."""
     if number < 20:
         return _ONES[number]
     if number < 100:
@@ -25,12 +25,12 @@ def in_words(number: int) -> str:
 
 
 def _pair(number: int) -> str:
-    """The last two figures of a time or a year."""
+    """Spell out the last two figures of a time or a year."""
     return f"oh {_ONES[number]}" if number < 10 else in_words(number)
 
 
 def year(number: int) -> str:
-    """Four figures as a year, where they can be one."""
+    """Spell out four figures as a year, if they can be one."""
     first, second = divmod(number, 100)
     if number // 10 in (200, 100, 110) or not 1100 <= number <= 2099:
         return in_words(number)
@@ -56,7 +56,7 @@ def _time(match: re.Match) -> str:
 
 
 def digits(match: re.Match) -> str:
-    """Each figure by itself."""
+    """Spell out each figure."""
     return " ".join(_ONES[int(digit)] for digit in match[0] if digit.isdigit())
 
 
@@ -76,7 +76,7 @@ _RULES = (
 
 
 def readable(word: str) -> str:
-    """A written word, or several, without figures. What stands between white space stays together."""
+    """Spell out the figures in one or more written words. Text between spaces stays together."""
     for pattern, said in _RULES:
         word = re.sub(pattern, said, word)
     return " ".join(word.split())

@@ -1,4 +1,4 @@
-"""Work that is captured into a CUDA graph. Knows no network."""
+"""Work captured into a CUDA graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class Repeated:
-    """Work that is captured into a CUDA graph at its fourth call and replayed from then on; plain work on a CPU."""
+    """Captures work into a CUDA graph at its fourth call, and replays it from then on. Runs it plainly on a CPU."""
 
     def __init__(self, work: Callable[[], None]):
         self.work, self.calls, self.graph = work, 0, None

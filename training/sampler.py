@@ -1,4 +1,4 @@
-"""Draws training examples from coded clips: who speaks, how much, and with which reference. Knows no network."""
+"""Draw training examples from coded clips: the speaker, the length, and the reference."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .corpus import SPEEDS
 from .sequences import BOC, FRAME_MS, LONGEST, MOST_FRAMES, MOST_REFERENCE, Example, Said, Words, example, pack
 from .talker import Batch
 
-_JOINED = (1, 2, 3, 5, 9)  # clips that are joined into one
+_JOINED = (1, 2, 3, 5, 9)  # clips joined into one
 _SPEECH_SHARES = (0.62, 0.18, 0.08, 0.06, 0.06)
 _REFERENCE_SHARES = (0.25, 0.3, 0.25, 0.12, 0.08)
 _HOME_CLONED, _TRANSCRIBED = 0.3, 0.6  # how often the home speaker has a reference, and a reference a transcript
 
 
 class Sampler:
-    """Examples without end."""
+    """Endless examples."""
 
     def __init__(self, clips: Clips, words: Words, home: str, seed: int, noise: float = 0.0):
-        """home: the speaker of text without a voice. noise: share of the read codes that are replaced by others."""
+        """home: the speaker of text without a voice. noise: share of the input codes replaced by others."""
         self.words, self.home, self.noise = words, home, noise
         self.codes, self.starts = clips.codes.numpy(), clips.starts.numpy()
         self.times, self.time_starts = clips.words.numpy(), clips.word_starts.numpy()
@@ -38,7 +38,7 @@ class Sampler:
         self.shares = np.cumsum(frames)[:-1] / np.sum(frames)
 
     def batch(self, positions: int, sequences: int) -> Batch:
-        """Examples until `positions` are full; what does not fit is left for another time."""
+        """Return examples that fill up to `positions`. An example that does not fit is kept for later."""
         found, room, misses = [], positions, 0
         while misses < 4 and len(found) < sequences - positions // LONGEST - 2:
             one = self.draw()
@@ -50,7 +50,7 @@ class Sampler:
         return pack(found, positions, sequences)
 
     def draw(self) -> Example:
-        """A random example. Only the home speaker speaks without a reference."""
+        """Return a random example. Only the home speaker speaks without a reference."""
         speaker, speed = self.keys[np.searchsorted(self.shares, self.rng.random(), side="right")]
         said, reference = self.said(speaker, speed, MOST_FRAMES, _SPEECH_SHARES), None
         if speaker != self.home or self.rng.random() < _HOME_CLONED:
@@ -66,7 +66,7 @@ class Sampler:
         return one
 
     def said(self, speaker: str, speed: str, most: int, shares: tuple[float, ...]) -> Said:
-        """One clip or several joined into one."""
+        """Return one clip, or several joined."""
         found = self.groups[speaker, speed]
         wanted = self.rng.choice(_JOINED, p=shares)
         texts, codes, times, frames, known = [], [], [], 0, True

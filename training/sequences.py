@@ -1,8 +1,6 @@
-"""Spoken lines to packed training sequences, in the very form engine/prompt/builder.py gives to the talker.
+"""Packed training sequences of spoken lines, in the exact form of engine/prompt/builder.py.
 
-    <|tts|> [<|ref_text|> TRANSCRIPT] [<|ref_audio|> ROWS] <|text|> TEXT <|audio|> ROWS
-
-Knows no network and no clock.
+<|tts|> [<|ref_text|> TRANSCRIPT] [<|ref_audio|> ROWS] <|text|> TEXT <|audio|> ROWS
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ _TAG, _SPACES = re.compile(r"(<\|[^|]*\|>)"), re.compile(r"(\s+)")
 
 @dataclass(frozen=True)
 class Said:
-    """A text, its codes [T, K], and the millisecond at which each of its words begins: empty where that is unknown."""
+    """A text, its codes [T, K], and the millisecond at which each of its words begins: empty if unknown."""
 
     text: str
     codes: np.ndarray
     starts: np.ndarray | tuple[int, ...] = ()
 
     def word_of_rows(self, count: int) -> np.ndarray:
-        """[T + K - 1] the number of the word that each row says in its first codebook, of `count` in the text."""
+        """Return [T + K - 1]: the word that each row says in its first codebook, of `count` words in the text."""
         rows = len(self.codes) + CODEBOOKS - 1
         if len(self.starts) != count:
             return np.full(rows, NOT_SPOKEN, np.int16)
@@ -46,9 +44,12 @@ class Said:
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence before packing: ids [P], rows [P, K] where is_code, targets [P, K] (-1: not learned); spoken [P]
-    number of the word that the next row says (-1: none known); word [P] number of the word of the text that a
-    position belongs to (-2: none). The words of a transcript count before those of the text."""
+    """One sequence before packing.
+
+    ids [P], rows [P, K] where is_code, targets [P, K] (-1: not learned); spoken [P]: number of the word that the next
+    row says (-1: unknown); word [P]: number of the text's word at a position (-2: none). A transcript's words are
+    numbered before the text's.
+    """
 
     ids: np.ndarray
     rows: np.ndarray
@@ -59,7 +60,7 @@ class Example:
 
 
 def delayed(codes: np.ndarray) -> np.ndarray:
-    """codes [T, K] -> rows [T + K - 1, K], as engine.codes.apply_v3."""
+    """codes [T, K] -> rows [T + K - 1, K], like engine.codes.apply_v3."""
     frames, books = codes.shape
     rows = np.full((frames + books - 1, books), BOC, np.int16)
     for book in range(books):
@@ -69,14 +70,13 @@ def delayed(codes: np.ndarray) -> np.ndarray:
 
 
 class Words:
-    """Text to ids: tags and commands as their tokens, all else as the tokenizer has it."""
+    """Tokenizes text: tags and commands as their own tokens, all else by the tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray, int]:
-        """(ids, number of the word each belongs to, number of words). White space ends a word, and so does a tag,
-        which is not a word itself."""
+        """Return (ids, word number of each, number of words). White space and tags end a word; tags are none."""
         ids: list[int] = []
         word: list[int] = []
         count = 0
@@ -85,7 +85,7 @@ class Words:
                 ids.append(self.token(piece))
                 word.append(NO_WORD)
                 continue
-            number: list[int] = []  # of the word of each character
+            number: list[int] = []  # word number of each character
             for group in _SPACES.split(piece):
                 number += [NO_WORD if not group or group.isspace() else count] * len(group)
                 count += bool(group) and not group.isspace()
@@ -100,7 +100,7 @@ class Words:
 
 @dataclass(frozen=True)
 class _Part:
-    """Consecutive ids [n] or rows [n, K]; learned: whether the rows are; number: of the word of each."""
+    """Consecutive ids [n] or rows [n, K]. learned: True if the rows are; number: word number of each."""
 
     held: np.ndarray
     number: np.ndarray
@@ -108,7 +108,7 @@ class _Part:
 
 
 def example(words: Words, said: Said, reference: Said | None = None) -> Example:
-    """The sequence that teaches to say `said`, in the voice of `reference`, whose text may be empty: not told.
+    """Return the sequence that teaches `said` in the voice of `reference`. An empty reference text is left out.
 
     With a transcript the reference is learned too: it is speech to a text like any other.
     """
@@ -145,14 +145,14 @@ def _joined(parts: list[_Part]) -> Example:
         else:
             rows[start:stop], is_code[start:stop] = part.held, True
             spoken[start - 1 : stop - 1] = part.number
-            if part.learned:  # BOC is laid by the engine, nobody has to know it
+            if part.learned:  # the engine sets BOC, so it need not be learned
                 targets[start - 1 : stop - 1] = np.where(part.held == BOC, -1, part.held)
         start = stop
     return Example(ids[:length], rows[:length], is_code[:length], targets, spoken, word)
 
 
 def pack(examples: list[Example], positions: int, sequences: int) -> Batch:
-    """Examples one after another, filled up to fixed sizes so that every batch has one shape."""
+    """Pack examples end to end, padded to fixed sizes so that every batch has one shape."""
     count = sum(len(example.ids) for example in examples)
     assert count <= positions and len(examples) < sequences
     batch = {name: np.full((positions, *shape), value, kind) for name, (shape, value, kind) in _EMPTY.items()}
@@ -163,7 +163,7 @@ def pack(examples: list[Example], positions: int, sequences: int) -> Batch:
             batch[name][start:stop] = getattr(one, name)
         batch["codes"][start:stop], batch["place"][start:stop] = one.rows, np.arange(stop - start)
         ends.append(stop)
-    while ends[-1] < positions:  # what is left over counts as sequences too
+    while ends[-1] < positions:  # the padding counts as sequences too
         ends.append(min(ends[-1] + LONGEST, positions))
     batch["ends"] = np.array(ends + [positions] * (sequences + 1 - len(ends)), np.int32)
     found = (batch["targets"] >= 0).any(1).nonzero()[0][: int(positions * MOST_LEARNED)]

@@ -1,7 +1,7 @@
-"""Shards of speech on disk. Knows no codec and no network.
+"""Shards of speech on disk.
 
-A shard is `NAME.i16`, its utterances one after another as 16-bit samples at 24 kHz, `NAME.json`, what they are, and
-`NAME.sym`, a byte for each hundredth of a second: the symbol that is heard, 0 for none.
+A shard is `NAME.i16`, its utterances end to end as 16-bit samples at 24 kHz; `NAME.json`, their descriptions; and
+`NAME.sym`, a byte for each hundredth of a second: the symbol heard, 0 for none.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import numpy as np
 import torch
 
 SAMPLE_RATE = 24_000
-STEP = SAMPLE_RATE // 100  # what loudness, silence and symbols are measured in
+STEP = SAMPLE_RATE // 100  # unit of loudness, silence and symbols
 MAX_SECONDS = 14.0  # of an utterance
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """text: with tags; start, samples: where it lies in the shard; words: the millisecond at which each word begins,
-    empty where that is not known."""
+    """An utterance of a shard.
+
+    text: with tags; start, samples: its place in the shard; words: the millisecond at which each word begins, empty if
+    unknown.
+    """
 
     text: str
     speaker: str
@@ -32,7 +35,7 @@ class Utterance:
 
 
 def load_shards(folders: Sequence[Path]) -> tuple[torch.Tensor, list[Utterance]]:
-    """All shards in `folders` as one: int16 samples, and the utterances in them."""
+    """Load all shards in `folders` as one: int16 samples, and the utterances in them."""
     paths = [path for folder in folders for path in sorted(folder.glob("*.json"))]
     paths = [path for path in paths if path.with_suffix(".i16").stat().st_size]
     assert paths, f"there are no shards in {folders}"

@@ -1,4 +1,4 @@
-"""Lines spoken by Kokoro's voices into shards on disk, on one GPU. Knows no codec.
+"""Speak lines with Kokoro's voices into shards on disk, on one GPU.
 
 python -m training.speak --model kokoro-v1.0.int8.onnx --kokoro DIR --lines lines.json.xz --out DIR --shards 8
 """
@@ -25,8 +25,10 @@ LINES = 4096  # of a shard
 
 
 def speak(speaker: Speaker, lines: Sequence[tuple[Spoken, str]]) -> Iterator[tuple[int, Sound]]:
-    """Lines, each by the speaker beside it -> (number of the line, its sound), in order; what cannot be said, and what
-    is longer than MAX_SECONDS, is left out."""
+    """Speak (line, speaker) pairs, yielding (number of the line, its sound) in order.
+
+    Unspeakable lines and those longer than MAX_SECONDS are left out.
+    """
     jobs, owner = [], []
     for number, (line, name) in enumerate(lines):
         jobs += [Job(part, name, 1 / line.stretch) for part in line.parts]
@@ -43,7 +45,7 @@ def speak(speaker: Speaker, lines: Sequence[tuple[Spoken, str]]) -> Iterator[tup
 
 
 def joined(parts: list[Sound], pauses: Sequence[float]) -> Sound:
-    """The parts with `pauses` seconds of silence between them, their edges included; each a whole number of STEP."""
+    """Join the parts with `pauses` seconds of silence, including their edges. Each is a whole number of STEP."""
     samples, words, symbols, begin = [], [], [], 0
     for part, pause in zip(parts, (*pauses, 0.0), strict=True):
         words += [begin / SAMPLE_RATE + at for at in part.words]
@@ -55,7 +57,7 @@ def joined(parts: list[Sound], pauses: Sequence[float]) -> Sound:
 
 
 def make(speaker: Speaker, lines: Sequence[tuple[Spoken, str]], path: Path) -> float:
-    """Writes one shard, PATH.i16 and then PATH.json; returns its seconds of speech."""
+    """Write one shard, PATH.i16 and then PATH.json, and return its seconds of speech."""
     made, total = [], 0
     with open(path.with_suffix(".i16"), "wb") as file, open(path.with_suffix(".sym"), "wb") as heard:
         for number, sound in speak(speaker, lines):
@@ -72,7 +74,7 @@ def make(speaker: Speaker, lines: Sequence[tuple[Spoken, str]], path: Path) -> f
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="Kokoro's int8 ONNX file")
     parser.add_argument("--kokoro", type=Path, required=True, help="folder of voices.npz and vocab.json")

@@ -1,4 +1,4 @@
-"""Kokoro speaks many texts at once: phonemes in, trimmed and levelled 16-bit sound out, and what is heard when."""
+"""Speak many texts at once with Kokoro: phonemes in; trimmed, levelled 16-bit sound and symbol times out."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .phonemes import Reading
 from .shards import SAMPLE_RATE, STEP
 
 EDGES = (0.1, 0.25)  # seconds of silence kept before and after the speech
-LOUDNESS = 0.08  # root mean square of the louder half of a clip
+LOUDNESS = 0.08  # RMS of the louder half of a clip
 PEAK = 0.95
-_TOGETHER = 64  # texts of one length that are read at once
-_ROUND = 8  # frames: lengths are made equal to this, by silence at the end
+_TOGETHER = 64  # texts of one length read at once
+_ROUND = 8  # frames: lengths are rounded up to this with silence at the end
 _FRAMES = 8_000  # spoken at once
 _MOST_SYMBOLS = 500
 
@@ -39,8 +39,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Sound:
-    """samples: int16 [S] at 24 kHz; words: the second at which each word begins; symbols: uint8, the symbol of the
-    network's alphabet that is heard in each begun hundredth of a second, 0 for none."""
+    """Sound and its timing.
+
+    samples: int16 [S] at 24 kHz; words: the second at which each word begins; symbols: uint8, the symbol of the
+    network's alphabet heard in each begun hundredth of a second, 0 for none.
+    """
 
     samples: np.ndarray
     words: tuple[float, ...]
@@ -55,7 +58,7 @@ class _Read:
     frames: torch.Tensor  # [N]
     begins: np.ndarray  # frame at which each word begins
     ids: np.ndarray  # [N]
-    ends: np.ndarray  # [N], the frame at which each of them ends
+    ends: np.ndarray  # [N], the frame at which each id ends
     length: int  # frames
 
 
@@ -75,7 +78,7 @@ class Speaker:
         self.table = voices.table.to(self.device)
 
     def say(self, jobs: list[Job]) -> Iterator[tuple[int, Sound]]:
-        """(number of the job, its sound) in any order; a text without a symbol is left out."""
+        """Yield (number of the job, its sound) in any order. A text without a symbol is left out."""
         read = [one for group in self._groups(jobs) for one in self._read(jobs, group)]
         read.sort(key=lambda one: one.length)
         for length, same in itertools.groupby(read, key=lambda one: one.length):
@@ -88,7 +91,7 @@ class Speaker:
         return [self.vocab[symbol] for symbol in job.reading.phonemes if symbol in self.vocab][:_MOST_SYMBOLS]
 
     def _groups(self, jobs: list[Job]) -> Iterable[list[tuple[int, list[int]]]]:
-        """(number, ids) of jobs of one length, as many as go at once."""
+        """Yield (number, ids) of jobs of one length, as many as fit a batch."""
         rows = sorted(((i, self._ids(job)) for i, job in enumerate(jobs)), key=lambda row: len(row[1]))
         for length, same in itertools.groupby(rows, key=lambda row: len(row[1])):
             held = list(same)
@@ -129,7 +132,7 @@ class Speaker:
         warps = [VOICES[job.speaker].warp for job in chosen]
         for warp in set(warps):
             rows = [i for i, found in enumerate(warps) if found == warp]
-            played = round(SAMPLE_RATE * warp / 100) * 100  # faster than it was spoken: higher, in a shorter tract
+            played = round(SAMPLE_RATE * warp / 100) * 100  # played faster: higher, with a shorter vocal tract
             made = resample(wav[rows], played, SAMPLE_RATE)
             starts, stops, made = _trimmed(made)
             for i, start, stop, sound in zip(rows, starts, stops, made, strict=True):
@@ -141,7 +144,7 @@ class Speaker:
 
 
 def _trimmed(wav: torch.Tensor) -> tuple[list[int], list[int], np.ndarray]:
-    """wav [B, S] -> where the speech of each row begins and ends, with its edges, and int16 [B, S] levelled."""
+    """wav [B, S] -> start and end of each row's speech, including its edges, and int16 [B, S] levelled."""
     loudness = wav[:, : wav.shape[1] // STEP * STEP].unflatten(1, (-1, STEP)).square().mean(2).sqrt()
     loud = loudness > 0.01 * wav.abs().amax(1, keepdim=True).clamp_min(1e-6)
     count = loud.shape[1]

@@ -1,6 +1,6 @@
-"""The v3 talker in a form that learns: packed sequences in, logits of the rows to be learned out. Knows no file.
+"""The v3 talker for training: packed sequences in, logits of the rows to be learned out.
 
-Same network as engine/talker (Qwen3 blocks, tied code embedding), held against it by a test.
+Same network as engine/talker (Qwen3 blocks, tied code embedding); a test compares the two.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ except ImportError:  # an older torch: all but training on a GPU works
 
 CODEBOOKS, CODE_VOCAB = 8, 1026
 THETA, EPS = 1e6, 1e-6
-GUIDED_LAYERS = (1, 2)  # the first head of these learns to look at the word that is spoken next
-GUIDED_POSITIONS = {"cuda": 4096, "cpu": 1024}  # at the head of a batch: every score among them is written out
+GUIDED_LAYERS = (1, 2)  # the first head of these learns to attend to the word that is spoken next
+GUIDED_POSITIONS = {"cuda": 4096, "cpu": 1024}  # at the head of a batch, where all scores are computed
 _NEVER = -1e9
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a talker. The defaults are those of the embedded checkpoint, and such as the engine's kernels take."""
+    """Sizes of a talker. The defaults are the embedded checkpoint's, and suit the engine's kernels."""
 
     text_vocab: int = 320
     hidden: int = 512
@@ -43,11 +43,11 @@ class Shape:
 class Batch:
     """Packed sequences, P positions in all.
 
-    ids [P] token of each position; codes [P, K] row of each position; is_code [P] bool, which of the two counts;
-    learned [n] the positions whose next row is learned, targets [n, K] those rows, -1 where nothing is; spoken [P]
-    number of the word that the next row says, word [P] number of the word that a position of the text belongs to,
-    counted in its sequence, negative where there is none; place [P] position inside its sequence; ends [S + 1] int32,
-    cumulated lengths, its last entries repeated; longest: a bound on the sequences' length.
+    ids [P]: token of each position; codes [P, K]: row of each position; is_code [P]: bool, True if the row counts;
+    learned [n]: the positions whose next row is learned; targets [n, K]: those rows, -1 if not learned; spoken [P]:
+    number of the word that the next row says; word [P]: number of the word that a position of the text belongs to. Both
+    count in the sequence and are negative for none. place [P]: position inside its sequence; ends [S + 1]: int32,
+    cumulative lengths, the last repeated; longest: a bound on the sequences' length.
     """
 
     ids: torch.Tensor
@@ -69,7 +69,7 @@ class Batch:
         return Batch(**moved, longest=self.longest)
 
     def pin_memory(self) -> Batch:
-        """For a DataLoader: a copy that a GPU fetches while it works."""
+        """Return a pinned copy, for a DataLoader. A GPU fetches it while it works."""
         return Batch(**{name: tensor.pin_memory() for name, tensor in self.tensors().items()}, longest=self.longest)
 
 
@@ -109,7 +109,7 @@ class Talker(nn.Module):
         super().__init__()
         self.shape = shape
         self.text = nn.Embedding(shape.text_vocab, shape.hidden)
-        self.codes = nn.Embedding(CODEBOOKS * CODE_VOCAB, shape.hidden)  # the head too
+        self.codes = nn.Embedding(CODEBOOKS * CODE_VOCAB, shape.hidden)  # also the head
         self.blocks = nn.ModuleList(Block(shape, dropout) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, EPS)
         self.register_buffer("offsets", torch.arange(CODEBOOKS) * CODE_VOCAB, persistent=False)
@@ -128,7 +128,7 @@ class Talker(nn.Module):
             nn.init.zeros_(block.down.weight)
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of the rows to be learned [n, K, V], and how little the guided heads look where they should."""
+        """Return logits of the rows to be learned [n, K, V], and the guided heads' attention loss."""
         x = self.codes(batch.codes.int() + self.offsets).sum(1)
         x = torch.where(batch.is_code.unsqueeze(1), x, self.text(batch.ids.int()))
         angles = (batch.place.unsqueeze(1) * self.frequencies).repeat(1, 2).unsqueeze(1)
@@ -159,7 +159,7 @@ class Attention:
         return torch.cat(attended, 1).transpose(0, 1)
 
     def guided(self, q, k, v):
-        """The same, and the cross entropy of the first head's looking at the word that is spoken next."""
+        """Return the same, and the cross entropy of the first head's attention to the word spoken next."""
         count = min(GUIDED_POSITIONS[q.device.type], len(q))
         place, spoken, word = (t[:count] for t in (self.batch.place, self.batch.spoken, self.batch.word))
         index = torch.arange(count, device=q.device)
@@ -174,13 +174,13 @@ class Attention:
 
 
 def rotate(x, cos, sin):
-    """Rotary embedding of x [P, heads, D], halves split."""
+    """Apply rotary embedding to x [P, heads, D], halves split."""
     left, right = x.float().chunk(2, -1)
     return (x * cos + torch.cat([-right, left], -1) * sin).to(x.dtype)
 
 
 def loss_of(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy of each codebook [N], over the cells with a target, and their weighted mean, as [N + 1]."""
+    """Return [N + 1]: mean cross entropy of each codebook over the cells with a target, and their weighted mean."""
     wanted = targets.flatten().long()
     losses = F.cross_entropy(logits.flatten(0, 1).float(), wanted, ignore_index=-1, reduction="none")
     losses = losses.view(targets.shape)

@@ -1,4 +1,4 @@
-"""Own sentence forms filled with words: times, numbers, places, commands, questions, tales. Knows no speech."""
+"""Our own sentence forms, filled with words: times, numbers, places, commands, questions, tales."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUARTERS = ("half past", "a quarter past", "a quarter to", "ten past", "twenty 
 
 @cache
 def lists() -> dict[str, tuple[str, ...]]:
-    """Slot -> what may stand there; words of one part of speech from the commonest to the rarest."""
+    """Map slots to fillers: words of one part of speech from the commonest to the rarest."""
     found: dict[str, list[str]] = {slot: [] for slots in _FORMS.values() for slot in slots}
     for line in (TEXT / "words.txt").read_text().splitlines():
         part, *forms = line.split()
@@ -39,18 +39,18 @@ def lists() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _forms() -> tuple[str, ...]:
-    """The sentence forms: [this|or that] is a choice, {slot} a word."""
+    """Return the sentence forms: [this|or that] is a choice, {slot} a word."""
     return tuple((TEXT / "templates.txt").read_text().splitlines())
 
 
 @cache
 def tales() -> tuple[str, ...]:
-    """More forms, for training alone: dialogue and story-telling."""
+    """Return further forms, for training only: dialogue and story-telling."""
     return tuple((TEXT / "tales.txt").read_text().splitlines())
 
 
 def sentence(rng: random.Random, forms: tuple[str, ...] = ()) -> str:
-    """One sentence of one of `forms`, or of the general ones where none are given."""
+    """Return a sentence in one of `forms`, by default the general ones."""
     text = _CHOICE.sub(lambda match: rng.choice(match[1].split("|")), rng.choice(forms or _forms()))
     while _SLOT.search(text):
         text = _SLOT.sub(lambda match: _fill(match[1], rng), text, count=1)
@@ -61,12 +61,12 @@ def sentence(rng: random.Random, forms: tuple[str, ...] = ()) -> str:
 
 
 def word(rng: random.Random) -> str:
-    """Any word, in any of its forms."""
+    """Return any word, in any of its forms."""
     return _pick(rng, lists()[rng.choice([slot for slots in _FORMS.values() for slot in slots])])
 
 
 def _pick(rng: random.Random, words: tuple[str, ...]) -> str:
-    # the commoner a word, the likelier, yet every one of them is heard
+    # common words are likelier, but every word occurs
     return words[int(len(words) * rng.random() ** 1.4)]
 
 

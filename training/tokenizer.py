@@ -1,4 +1,4 @@
-"""The embedded checkpoint's tokenizer: bytes, and the special tokens and control tags of v3. Knows no text."""
+"""The embedded checkpoint's tokenizer: bytes, and the special tokens and control tags of v3."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.tools.tiny_config import SPECIALS
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A byte-level BPE tokenizer without merges: one id a byte, so that a small model learns how letters sound."""
+    """Return a byte-level BPE tokenizer without merges: with one id per byte, a small model learns spelling."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

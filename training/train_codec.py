@@ -1,7 +1,7 @@
-"""Trains the codec on shards of speech within a given time, and can go on from where a run ended.
+"""Train the codec on shards of speech within a given time, optionally resuming a run.
 
-The codec's learning rate follows the clock: it reaches nearly zero when the minutes are over. Where the shards tell
-which symbol is heard, a listener teaches the codec to say it. Knows no text.
+The codec's learning rate follows the clock and is nearly zero when the minutes are over. If the shards have symbols,
+a listener teaches the codec to say them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .natural_voices import DEFAULT
 from .repeated import Repeated
 
 WEIGHTS = {"mel": 15.0, "magnitude": 2.0, "commitment": 2.0, "verdict": 0.3}  # the others weigh 1
-JUDGED_STEPS = 1000  # of the critics, from when their word counts in full
-JUDGED = 0.5  # size of the critics' gradient at the waveform, by the spectral losses'
+JUDGED_STEPS = 1000  # of the critics, until their loss counts in full
+JUDGED = 0.5  # size of the critics' gradient at the waveform, relative to the spectral losses'
 LISTENED = 0.5  # of the listener's
 UNQUANTISED_STEPS = 300  # before the codebooks begin
 WARM_STEPS = 200
-LISTENER_STEPS = 500, 1500  # from when its word counts, and from when in full: first it has to learn
+LISTENER_STEPS = 500, 1500  # start of the listener's loss, and of its full weight: it has to learn first
 
 
 @dataclass
 class Settings:
-    """One run. `minutes` counts from the first start of the training, also where it goes on."""
+    """One run. `minutes` counts from the first start of the training, also after resuming."""
 
     data: Path
     out: Path
@@ -47,15 +47,15 @@ class Settings:
     frames: int = 32  # of a training excerpt
     rate: float = 6e-4
     critic_rate: float = 3e-4
-    critic_frames: int = 12  # of an excerpt, its middle: what the critics hear
-    critic_share: float = 0.4  # of the time that passes before the critics begin
+    critic_frames: int = 12  # of an excerpt's middle, seen by the critics
+    critic_share: float = 0.4  # of the time, before the critics begin
     listened: float = LISTENED
     judged: float = JUDGED
-    snapshots: float = 0.0  # minutes between copies of the codec that stay
-    until: float = 0.0  # seconds since 1970 at which all is over: `minutes` are then what is left until there
+    snapshots: float = 0.0  # minutes between permanent copies of the codec
+    until: float = 0.0  # seconds since 1970 at which all ends: `minutes` are then the time left
     seed: int = 0
-    fixed_codes: bool = False  # the decoder alone learns, from codes: what a talker was trained on stays true
-    focus: float = 0.6  # with fixed codes: share of the batch that is spoken by the default voice, which is `voice`
+    fixed_codes: bool = False  # trains the decoder alone, from codes: a talker trained on them stays valid
+    focus: float = 0.6  # with fixed codes: share of the default voice, which is `voice`, in a batch
     voice: str = DEFAULT
     log_seconds: float = 10.0
     save_seconds: float = 90.0
@@ -64,7 +64,7 @@ class Settings:
 
 @dataclass
 class Run:
-    """What is trained, and how far it is."""
+    """The trained modules and the progress."""
 
     settings: Settings
     bank: Bank | CodedBank
@@ -125,7 +125,7 @@ class Run:
         self.judged.fill_(self.settings.judged * min(1.0, self.works["judged"].calls / JUDGED_STEPS))
 
     def step(self) -> None:
-        """One batch through the codec, and through the critics once they have begun."""
+        """Train on one batch, including the critics once they have begun."""
         self.set_rates()
         if self.settings.fixed_codes:
             codes, wav, said = self.bank.draw(*self.codes.shape[:2])
@@ -143,7 +143,7 @@ class Run:
         self.steps += 1
 
     def learn(self, quantised: bool, judged: bool) -> None:
-        """Everything of a step that the GPU does, with fixed places for what goes in and out."""
+        """Run the GPU part of a step, with fixed places for inputs and outputs."""
         losses = {}
         if self.settings.fixed_codes:
             made = self.codec.decode(self.codes)
@@ -169,9 +169,9 @@ class Run:
         self.losses = {name: loss.detach() for name, loss in losses.items()}
 
     def judge(self, made: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the critics say of `made`, once they have learned from it."""
+        """Return the critics' losses for `made`, after training them on it."""
         start = max(0, (made.shape[1] - self.settings.critic_frames * FRAME_SAMPLES) // 2)
-        size = real.square().mean(1, keepdim=True).sqrt().clamp_min(1e-3)  # the loudness tells them nothing
+        size = real.square().mean(1, keepdim=True).sqrt().clamp_min(1e-3)  # loudness tells them nothing
         made, real = (wav[:, start : made.shape[1] - start] / size for wav in (made, real))
         seen = self.critics(real)
         told = critic_loss(self.critics(made.detach()), seen)
@@ -183,7 +183,7 @@ class Run:
         return {"verdict": verdict, "alike": alike, "critics": told}
 
     def listen(self, made: torch.Tensor, real: torch.Tensor) -> dict[str, torch.Tensor]:
-        """How much of what is said in `real` the listener hears in `made`, once it has learned from both."""
+        """Return how much of the content of `real` the listener hears in `made`, after training it on both."""
         heard = self.listener(real)
         seen = self.listener(made.detach())
         _learn(self.teach_listener, misheard(heard[-1], self.said) + 0.5 * misheard(seen[-1], self.said))
@@ -202,22 +202,22 @@ class Run:
 
     @property
     def sound(self) -> bool:
-        """Whether all losses are still numbers."""
+        """True if all losses are finite."""
         return all(math.isfinite(float(loss)) for loss in self.losses.values())
 
     def keep(self) -> None:
-        """Writes the codec, and who judges it."""
+        """Save the codec, and its critics."""
         save(self.codec, self.settings.out, self.minutes, self.steps, self.settings.fixed_codes)
         for name, part in self.judges.items():
             tensors = {key: tensor.half().contiguous() for key, tensor in part.state_dict().items()}
             save_file(tensors, self.settings.out / f"{name}.safetensors")
 
     def go_back(self) -> None:
-        """To what was last kept, with optimisers that remember nothing."""
+        """Return to the last save, with fresh optimisers."""
         load(self.codec, self.settings.out)
         for name, part in self.judges.items():
             path = self.settings.out / f"{name}.safetensors"
-            if path.is_file():  # they can begin anew beside an old codec
+            if path.is_file():  # they can start fresh beside an old codec
                 part.load_state_dict({key: tensor.float() for key, tensor in load_file(path).items()})
         self.__post_init__()
 
@@ -234,7 +234,7 @@ def _learn(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
 
 
 def begin(settings: Settings, resume: bool) -> Run:
-    """What is to be trained, as new or as it was kept."""
+    """Return a new run, or the saved one."""
     torch.manual_seed(settings.seed)
     torch.backends.cudnn.benchmark = True
     if settings.device.startswith("cuda"):
@@ -255,7 +255,7 @@ def begin(settings: Settings, resume: bool) -> Run:
 
 
 def train(settings: Settings, resume: bool) -> None:
-    """Runs until the time is over; keeps the codec now and then and at the end."""
+    """Train until the time is over, saving now and then and at the end."""
     run = begin(settings, resume)
     run.begin = logged = kept = time.time()
     if settings.until:
@@ -282,7 +282,7 @@ def train(settings: Settings, resume: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the shards that speak wrote")
     parser.add_argument("--out", type=Path, required=True, help="folder of the codec")

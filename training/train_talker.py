@@ -1,4 +1,4 @@
-"""Trains the talker on coded clips for a given time, and leaves its averaged weights as files. Knows no sound.
+"""Train the talker on coded clips for a given time, and save its averaged weights.
 
 python -m training.train_talker --data train.safetensors --heldout heldout.safetensors --out DIR --minutes 12
 """
@@ -35,7 +35,7 @@ LOOK_EVERY = 64  # batches after which a worker looks for new data
 
 
 class Stream(IterableDataset):
-    """Batches without end, another series in every worker; files that come later are read once they are there."""
+    """Endless batches, a different series in every worker. Files that appear later are read too."""
 
     def __init__(self, args: argparse.Namespace):
         self.args = args
@@ -62,7 +62,7 @@ def whole(batches: list[Batch]) -> Batch:
 
 
 class Training:
-    """One run: model, optimizers and average. Knows no clock but the share of the time that it is told."""
+    """One run: model, optimizers and average. Progress is passed in as the share of time."""
 
     def __init__(self, args: argparse.Namespace):
         self.args, self.device = args, torch.device(args.device)
@@ -90,13 +90,13 @@ class Training:
         self.steps = 0
 
     def _losses(self, tensors: dict[str, torch.Tensor], longest: int, model: Talker | None = None) -> torch.Tensor:
-        """Losses of the codebooks, their weighted mean, and that of the guided heads, [N + 2]."""
+        """Return [N + 2]: losses of the codebooks, their weighted mean, and the guided heads'."""
         with torch.autocast(self.device.type, torch.bfloat16):
             logits, guide = (model or self.model)(Batch(**tensors, longest=longest))
         return torch.cat([loss_of(logits, tensors["targets"], self.weights), guide.float()[None]])
 
     def step(self, batch: Batch, share: float) -> torch.Tensor:
-        """One step at `share` of the time; returns the losses, still on the device."""
+        """Train one step at `share` of the time, and return the losses, still on the device."""
         rate = min(1.0, (share + 1e-4) / WARM_UP) * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * min(1.0, share))))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -115,7 +115,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> list[float]:
-        """Losses of the averaged weights on held-out batches, as `_losses` has them."""
+        """Return the averaged weights' losses on held-out batches, as in `_losses`."""
         found = [self._losses(batch.tensors(), batch.longest, self.average) for batch in batches]
         values = torch.stack(found).mean(0).tolist()
         if not all(map(math.isfinite, values)):
@@ -123,7 +123,7 @@ class Training:
         return values
 
     def save(self, minutes: float, losses: list[float]) -> None:
-        """Writes the averaged weights."""
+        """Save the averaged weights."""
         note = {
             "minutes": round(self.note["minutes"] + minutes, 2),
             "steps": self.note["steps"] + self.steps,
@@ -134,7 +134,7 @@ class Training:
 
 
 class Clock:
-    """How much of the time is over: of all of it, and of what is left once the code is compiled."""
+    """Share of the time elapsed: of all of it, and of the part after compilation."""
 
     def __init__(self, minutes: float):
         self.begin = self.told = self.saved = time.monotonic()
@@ -147,7 +147,7 @@ class Clock:
         return time.monotonic() >= self.end
 
     def start(self) -> None:
-        """From here on the rate falls."""
+        """Start the decay of the rate."""
         self.first = time.monotonic()
 
     def share(self) -> float:
@@ -155,7 +155,7 @@ class Clock:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Trains until the time is over."""
+    """Train until the time is over."""
     clock = Clock(args.minutes)
     loader = DataLoader(
         Stream(args), batch_size=1, num_workers=args.workers, collate_fn=whole, pin_memory=args.device == "cuda",
@@ -188,7 +188,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def tell(training: Training, clock: Clock, losses: torch.Tensor, tested: list[float]) -> None:
-    """Prints how far it is."""
+    """Print the progress."""
     taken = time.monotonic() - (clock.first or clock.begin)
     speed = max(1, training.steps - COMPILED) * training.args.positions / taken
     each = " ".join(f"{value:.3f}" for value in tested[:CODEBOOKS])
@@ -203,7 +203,7 @@ def tell(training: Training, clock: Clock, losses: torch.Tensor, tested: list[fl
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="Clips to learn from; some may come later")
     parser.add_argument("--heldout", type=Path, required=True, help="Clips to be tested on")

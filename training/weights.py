@@ -1,4 +1,4 @@
-"""The talker's tensors under the published names, in files small enough for a repository. Knows no training."""
+"""Save the talker's tensors under the published names, in files small enough for a repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from .talker import Shape, Talker
 
-MOST_BYTES = 15_500_000  # a file
+MOST_BYTES = 15_500_000  # per file
 _TOP = {
     "text.weight": "tied.embedding.text_embedding.weight",
     "codes.weight": "tied.embedding.modality_embeddings.0.embedding.weight",
@@ -33,7 +33,7 @@ _LAYER = {
 
 
 def published_name(name: str) -> str:
-    """The name in v3's files of a parameter of `Talker`."""
+    """Return the name in v3's files of a parameter of `Talker`."""
     if name in _TOP:
         return _TOP[name]
     _, layer, part, leaf = name.split(".")
@@ -41,12 +41,12 @@ def published_name(name: str) -> str:
 
 
 def published(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A `Talker`'s state as v3's files hold it, in bf16 on the CPU."""
+    """Return a `Talker`'s state as in v3's files, in bf16 on the CPU."""
     return {published_name(name): tensor.detach().to("cpu", torch.bfloat16) for name, tensor in state.items()}
 
 
 def save_shards(folder: Path, stem: str, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> list[Path]:
-    """Writes tensors into as few files of at most MOST_BYTES as their order allows; each appears whole or not at all.
+    """Write tensors, in order, into as few files of at most MOST_BYTES as possible. Each appears whole or not at all.
 
     The files are STEM-00001-of-0000K.safetensors. Files of an earlier, longer series are removed.
     """
@@ -70,13 +70,13 @@ def save_shards(folder: Path, stem: str, tensors: dict[str, torch.Tensor], metad
 
 
 def save_talker(folder: Path, shape: Shape, state: dict[str, torch.Tensor], note: dict) -> list[Path]:
-    """Writes a `Talker`'s state; `note` says what it went through."""
+    """Save a `Talker`'s state. `note` describes its training."""
     about = {"shape": json.dumps(shape.as_dict()), "training": json.dumps(note)}
     return save_shards(folder, "talker", published(state), about)
 
 
 def load_talker(folder: Path) -> tuple[Shape, dict[str, torch.Tensor], dict]:
-    """Shape, state for `Talker.load_state_dict`, and the note of what `save_talker` wrote."""
+    """Load what `save_talker` wrote: shape, state for `Talker.load_state_dict`, and note."""
     tensors: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("talker-*-of-*.safetensors")):
         with safe_open(path, framework="pt") as file:

@@ -1,4 +1,4 @@
-"""Draws example sentences and common words out of WordNet's files, once, into text/. Knows nothing of speech.
+"""Extract example sentences and common words from WordNet's files, once, into text/.
 
 python -m training.wordnet /usr/share/wordnet      (Debian's package wordnet-base, WordNet 3.0)
 """
@@ -11,11 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent / "text"
-EXAMPLE = re.compile(r'"([^"]*)"(\s*[-\u2013]+\s*\w)?')  # the second group: an author, whose words they then are
+EXAMPLE = re.compile(r'"([^"]*)"(\s*[-\u2013]+\s*\w)?')  # second group: an author, so the words are a quotation
 PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9 ,.'?!;:-]+")
 PARTS = {"1": "noun", "2": "verb", "3": "adj", "5": "adj", "4": "adv"}
-LEAST = {"noun": 3, "verb": 3, "adj": 2, "adv": 2}  # times a word must have been seen in WordNet's tagged texts
-# Not for a demo, whatever their place in a dictionary.
+LEAST = {"noun": 3, "verb": 3, "adj": 2, "adv": 2}  # minimum count in WordNet's tagged texts
+# Excluded from a demo, despite being in a dictionary.
 RUDE = re.compile(
     r"\b(fag\w*|nigg\w*|bitch\w*|fuck\w*|shit\w*|cunt\w*|whor\w*|slut\w*|rap(e|ed|ist|ing)|kike|spic|dyke|queer\w*"
     r"|negro\w*|sex\w*|suicid\w*|genital\w*|penis|vagina\w*|prostitut\w*|nazi\w*|porn\w*|jew\w*|nude\w*|naked|piss\w*"
@@ -25,7 +25,7 @@ RUDE = re.compile(
 
 
 def examples(folder: Path) -> list[str]:
-    """Example sentences of 3 to 22 words, without those that name an author."""
+    """Return example sentences of 3 to 22 words, without those that name an author."""
     found = {}
     for part in ("noun", "verb", "adj", "adv"):
         for line in (folder / f"data.{part}").read_text(encoding="latin1").splitlines():
@@ -41,7 +41,7 @@ def examples(folder: Path) -> list[str]:
 
 
 def exceptions(folder: Path, part: str) -> dict[str, list[str]]:
-    """Lemma -> its irregular forms."""
+    """Map lemmas to their irregular forms."""
     forms: dict[str, list[str]] = {}
     for line in (folder / f"{part}.exc").read_text().splitlines():
         form, *lemmas = line.split()
@@ -51,7 +51,7 @@ def exceptions(folder: Path, part: str) -> dict[str, list[str]]:
 
 
 def words(folder: Path) -> list[str]:
-    """Lines of "part form form ...": noun singular plural; verb base third past ing; adj; adv."""
+    """Return lines of "part form form ...": noun singular plural; verb base third past ing; adj; adv."""
     counts: Counter = Counter()
     for line in (folder / "cntlist.rev").read_text().splitlines():
         key, _, times = line.split()
