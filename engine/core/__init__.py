@@ -1,1 +1,1 @@
-"""Errors, codes, configuration and sequences: what every other room may import."""
+"""Errors, codes, configuration and sequences. Every other room may import this one."""

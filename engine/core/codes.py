@@ -12,7 +12,7 @@ CODE_VOCAB = 1026  # real codes and the two specials
 
 
 def apply_v3(codes: torch.Tensor) -> torch.Tensor:
-    """Delays a clip as v3 was trained: codes [T, K] -> columns [T + K - 1, K], gaps filled with BOC and EOC."""
+    """Apply v3's delay pattern: codes [T, K] -> columns [T + K - 1, K]. Gaps are filled with BOC and EOC."""
     frames, codebooks = codes.shape
     columns = torch.full((frames + codebooks - 1, codebooks), BOC, dtype=torch.int64)
     for codebook in range(codebooks):
@@ -22,24 +22,24 @@ def apply_v3(codes: torch.Tensor) -> torch.Tensor:
 
 
 def apply_v2(codes: torch.Tensor) -> torch.Tensor:
-    """Delays a clip as v2 was trained, a BOC column before and an EOC column after: codes [T, K] -> [T + K + 1, K]."""
+    """Apply v2's delay pattern between a BOC and an EOC column: codes [T, K] -> columns [T + K + 1, K]."""
     codebooks = codes.shape[1]
     edge = torch.ones((1, codebooks), dtype=torch.int64)
     return apply_v3(torch.cat([edge * BOC, codes.cpu(), edge * EOC]))
 
 
 def revert(columns: torch.Tensor) -> torch.Tensor:
-    """Undoes the delay: columns [n, K] -> codes [n - K + 1, K], none while n < K."""
+    """Undo the delay: columns [n, K] -> codes [n - K + 1, K], empty if n < K."""
     length, codebooks = columns.shape
     frames = max(0, length - codebooks + 1)
     return torch.stack([columns[codebook : codebook + frames, codebook] for codebook in range(codebooks)], dim=1)
 
 
 def frames_ready(num_generated: int, codebooks: int, closing_columns: int, ended: bool, finished: bool) -> int:
-    """Whole frames in so many step outputs.
+    """Return the number of whole frames in `num_generated` step outputs.
 
-    closing_columns: outputs that a family adds after its last frame. Where there are any, as many frames wait until it
-    is known that speech did not end with them.
+    closing_columns: outputs that a family emits after its last frame. That many frames are held back until they are
+    known not to be the end of speech.
     """
     frames = max(0, num_generated - codebooks + 1)
     return frames if finished and not ended else max(0, frames - closing_columns)

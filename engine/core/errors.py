@@ -1,9 +1,9 @@
-"""The one exception the pack raises on purpose, and how values stand in its text, which is read by users."""
+"""The pack's exception, and formatting of values in its messages, which users read."""
 
 import reprlib
 from collections.abc import Iterable
 
-_LINE = 80  # characters of a file or a text that a message quotes
+_LINE = 80  # maximum characters of a quoted value
 
 
 class HiggsError(Exception):
@@ -19,17 +19,17 @@ _REPR.maxlevel = 2
 
 
 def shown(value: object) -> str:
-    """A value for a message, as Python spells it: one line, cut to 80 characters, however long or deep it is."""
+    """Return a value's repr for a message: one line, truncated to 80 characters at any length or depth."""
     text = _REPR.repr(value)
     return text if len(text) <= _LINE else f"{text[: _LINE - 3]}..."
 
 
 def shown_name(name: str) -> str:
-    """A name for a message: as it is, or as `shown` where it is long or cannot be printed on one line."""
+    """Return a name for a message: unchanged, or as by `shown` if it is long or not printable on one line."""
     return name if len(name) <= _LINE and name.isprintable() else shown(name)
 
 
 def few(sentences: Iterable[str], most: int = 20) -> tuple[str, ...]:
-    """Each sentence once; of many the first ones, and how many more there are."""
+    """Return the distinct sentences. If there are more than `most`, the last entry counts the rest."""
     found = list(dict.fromkeys(sentences))
     return tuple(found if len(found) <= most else [*found[:most], f"And {len(found) - most:,} more like this."])

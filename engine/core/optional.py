@@ -1,4 +1,4 @@
-"""Lazy imports of optional libraries; a missing or broken one raises HiggsError with an install hint."""
+"""Lazy imports of optional libraries."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _REMEDIES = {
     "gguf": "Use the Q8_0 file of the model, or install gguf",
 }
 _REPORTED = tuple("torch transformers tokenizers huggingface_hub safetensors numpy soundfile torchaudio".split())
-# What a library built for another torch raises at import, besides ImportError.
+# A library built for another torch may raise any of these at import.
 _BROKEN = (ImportError, AttributeError, RuntimeError, OSError)
 
 
 def import_optional(module: str, name: str) -> Any:
-    """`name` from a library's module. Raises HiggsError with the cause where the library cannot be imported."""
+    """Import `name` from a library's module. Raises HiggsError with the cause and an install hint if that fails."""
     try:
         return getattr(importlib.import_module(module), name)
     except _BROKEN as error:
@@ -33,7 +33,7 @@ def import_optional(module: str, name: str) -> Any:
 
 
 def installed_version(library: str) -> str:
-    """Version of an installed library as its metadata has it, without importing it; empty where there is none."""
+    """Return a library's version from its metadata without importing it, or empty if it is not installed."""
     try:
         return importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
@@ -41,7 +41,7 @@ def installed_version(library: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of Python and of the libraries in use, empty for one that is not installed."""
+    """Return name -> version for Python and the libraries in use. Empty if a library is not installed."""
     return {"python": platform.python_version(), **{name: installed_version(name) for name in _REPORTED}}
 
 
@@ -65,7 +65,7 @@ def _torchaudio_misfit() -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what the deepest cause says."""
+    """Return the first line of the root cause's message."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).partition("\n")[0].rstrip(".")

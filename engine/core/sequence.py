@@ -1,4 +1,4 @@
-"""A sequence: one chunk of text from its prompt to its codes. `prompt/` makes it, a scheduler fills it."""
+"""A sequence: one chunk of text from its prompt to its codes. `prompt/` builds it, a scheduler fills it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from .config import SamplingParams
 
 
 class Bounds(NamedTuple):
-    """Bounds that speech of a text lies within, unless something is wrong with it."""
+    """Bounds for good speech of a text. Speech outside them is bad."""
 
     shortest: float = 0.0  # frames
     longest: float = math.inf  # frames
-    silence: float = math.inf  # seconds of it at a stretch
+    silence: float = math.inf  # seconds of continuous silence
 
 
 @dataclass(eq=False)
 class Sequence:
-    """A prompt, what it is decoded with, and what has been decoded of it.
+    """Prompt, sampling parameters, and the codes decoded so far.
 
-    ids: [P], one token a position. audio: (start, delayed codes int64 [n, K]) spans whose code embeddings replace the
-    tokens' at start..start+n; exactly these positions are audio positions. v2's last span is the column that opens
-    speech, at the last position. warnings: what was left out of the text, in plain words. prefix: how many ids stand
-    before the text to speak; they depend on voice, scene and family alone, and no span crosses their end.
+    ids: [P], one token per position.
+    audio: (start, delayed codes int64 [n, K]) spans. Their code embeddings replace the token embeddings at
+        start..start+n; only these positions are audio positions. v2's last span is the column that opens speech, at
+        the last position.
+    warnings: parts of the text that were left out, for users.
+    prefix: number of ids before the text to speak. They depend only on voice, scene and family. No span crosses
+        their end.
     """
 
     ids: list[int]
@@ -37,44 +40,44 @@ class Sequence:
     prefix: int = 0
     text: str = ""
     voice: object | None = None  # a Voice
-    params: SamplingParams = field(default_factory=SamplingParams)  # the seed among them
-    index: int = 0  # its place in the request; part of the noise's counter, so that sequences of one seed differ
-    expected: int = 0  # frames it takes, by estimate
-    budget: int = 0  # frames that its prompt leaves room for in the context
+    params: SamplingParams = field(default_factory=SamplingParams)  # including the seed
+    index: int = 0  # position in the request; part of the noise counter, so sequences with the same seed differ
+    expected: int = 0  # estimated frames
+    budget: int = 0  # frames that fit in the context after the prompt
     bounds: Bounds = Bounds()
-    caller: int = 0  # whose it is: a free row goes to the caller with the fewest
-    listened: bool = False  # whether somebody waits for its first sound
+    caller: int = 0  # owner; a free row goes to the caller with the fewest running sequences
+    listened: bool = False  # True if a listener waits for its first sound
 
     num_generated: int = field(default=0, init=False)  # step outputs that the host has read
     num_frames: int = field(default=0, init=False)  # whole frames in `codes`
     codes: list[torch.Tensor] = field(default_factory=list, init=False)  # int64 [t, K] each, in order
     pending: torch.Tensor | None = field(default=None, init=False)  # step outputs [n, K] that are not whole frames yet
-    finished: bool = field(default=False, init=False)  # no more codes come
-    ended: bool = field(default=False, init=False)  # finished by itself, not at a limit
-    error: BaseException | None = field(default=None, init=False)  # why it finished before its end
+    finished: bool = field(default=False, init=False)  # no more codes follow
+    ended: bool = field(default=False, init=False)  # finished on its own, not at a limit
+    error: BaseException | None = field(default=None, init=False)  # error that ended decoding early
 
     def __len__(self) -> int:
-        """Positions of the prompt."""
+        """Return the length of the prompt in positions."""
         return len(self.ids)
 
     @property
     def remaining(self) -> int:
-        """Frames still to come, by estimate."""
+        """Estimated number of frames left to decode."""
         return 0 if self.finished else max(0, self.expected - self.num_frames)
 
     def fill(self, codes: torch.Tensor, ended: bool) -> None:
-        """Finish it with codes [T, K] that were decoded elsewhere, or before."""
+        """Finish the sequence with codes [T, K] decoded elsewhere or earlier."""
         self.codes, self.num_frames = [codes], len(codes)
         self.finished, self.ended = True, ended
 
     def clear(self) -> None:
-        """Forget what was decoded, so that it can be decoded from the start."""
+        """Drop all decoded codes so that the sequence can be decoded again from the start."""
         self.codes, self.pending = [], None
         self.num_generated = self.num_frames = 0
 
 
 def next_fair(waiting: deque[Sequence], running: Iterable[Sequence]) -> Sequence:
-    """Take out of `waiting` the first sequence of the caller that has the fewest among `running`."""
+    """Remove and return the first waiting sequence of the caller with the fewest running sequences."""
     counts = Counter(sequence.caller for sequence in running)
     chosen = min(waiting, key=lambda sequence: counts[sequence.caller])
     waiting.remove(chosen)
