@@ -170,7 +170,7 @@ def narrate(args: argparse.Namespace) -> int:
             print(f"Finished speech is kept in {args.out}. Run the same command again to continue.", file=sys.stderr)
             raise
     for file in report.files:
-        print(f"{args.out / file.name}: {duration(file.seconds)}{'' if file.made else ', there already'}")
+        print(f"{args.out / file.name}: {duration(file.seconds)}{'' if file.made else ', unchanged'}")
     for warning in report.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in report.spoken_again:
@@ -196,7 +196,7 @@ def voice(args: argparse.Namespace) -> int:
     if not made.transcript:
         print("warning: cloning works less well without a --transcript.", file=sys.stderr)
     path = made.save(out)
-    print(f"{made.seconds:.2f} s of reference in {path}")
+    print(f"saved a voice with {made.seconds:.2f} s of reference audio in {path}")
     return 0
 
 

@@ -276,6 +276,6 @@ def retries_input() -> io.Input:
         SamplingParams,
         "retries",
         advanced=True,
-        tooltip="Most times to speak a chunk again, with a new seed, if it runs on, breaks off, falls silent or "
-        "repeats itself. The best take is kept. Raise it if bad takes remain; 0 disables retries.",
+        tooltip="Maximum retries, each with a new seed, for a chunk that runs on, breaks off, falls silent or repeats "
+        "itself. The best take is kept. Raise it if bad takes remain; 0 disables retries.",
     )

@@ -75,13 +75,13 @@ class HiggsTTSSubtitles(io.ComfyNode):
                     multiline=True,
                     default=SRT,
                     extra_dict=widgets.upload_button(SUFFIXES),
-                    tooltip="The text of an SRT or VTT file, or the name of one in ComfyUI's input folder. Start a "
-                    "cue with 'Anna: ' to name its speaker.",
+                    tooltip="The text of an SRT or VTT file, or the name of such a file in ComfyUI's input folder. "
+                    "Start a cue with 'Anna: ' to name its speaker.",
                 ),
                 voices_input(
                     "Speakers get the connected voices in order of first appearance, unless the cues use the voices' "
-                    "names or socket numbers. A speaker without one gets a voice from the film or, without a film, "
-                    "from the seed."
+                    "names or socket numbers. A speaker without a connected voice gets a voice from the film or, "
+                    "without a film, from the seed."
                 ),
                 *_film_inputs(),
                 *sampling_inputs(),
@@ -163,7 +163,7 @@ class _Film:
         for speaker in speakers:
             name = speaker or "(no name)"
             if speaker not in clips:
-                self.told.append(f"Warning: the film has no clear second of {name} speaking alone.")
+                self.told.append(f"Warning: the film has no clear second of {name} speaking alone. Connect a voice.")
                 continue
             clip = clips[speaker]
             transcript = "" if self._translated else clip.transcript
@@ -220,12 +220,12 @@ def _fit_inputs() -> list[io.Input]:
             "faster",
             default=CueParams.faster,
             optional=True,
-            tooltip="Speak a cue that is too long again, with a speed tag. Higgs TTS 3 only.",
+            tooltip="If speech is too long for its cue, speak it again with a speed tag. Higgs TTS 3 only.",
         ),
         widgets.number(
             CueParams,
             "stretch",
-            tooltip="Maximum speed-up of cues that are still too long, keeping their pitch. 1 disables it.",
+            tooltip="Maximum speed-up, at the same pitch, of speech that is still too long. 1 disables it.",
         ),
         io.Boolean.Input(
             "shift",
@@ -248,8 +248,8 @@ def _fit_inputs() -> list[io.Input]:
             "translated",
             default=False,
             optional=True,
-            tooltip="Turn on if the film's language differs from the subtitles', so that they are not used as a "
-            "transcript of its voices.",
+            tooltip="Turn on if the subtitles are in a different language from the film, so that their text is not "
+            "used as the transcript of its voices.",
         ),
     ]
 
@@ -262,5 +262,5 @@ def _outputs() -> list[io.Output]:
         ),
         io.String.Output(display_name="info", tooltip="How many cues fit, the voices used, and any warnings."),
         io.String.Output(display_name="srt", tooltip="The subtitles at the times they are heard."),
-        io.String.Output(display_name="report", tooltip="How long each cue is, and what was changed to make it fit."),
+        io.String.Output(display_name="report", tooltip="The length of each cue, and the changes made to fit it."),
     ]

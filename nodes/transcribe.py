@@ -46,8 +46,8 @@ class HiggsTTSTranscribe(io.ComfyNode):
                     "whisper",
                     options=choices(),
                     tooltip="A Whisper model in models/whisper, in transformers' format. A 'download' entry is "
-                    "fetched to that folder when you run it: 1.0 GB, or 1.6 GB for large-v3-turbo, which makes fewer "
-                    "mistakes.",
+                    "downloaded to that folder when you run the workflow: 1.0 GB, or 1.6 GB for large-v3-turbo, which "
+                    "makes fewer mistakes.",
                 ),
                 *part_inputs(),
             ],

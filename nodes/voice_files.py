@@ -81,7 +81,7 @@ def _free_name(path: Path, voice: Voice) -> Path:
 
 def _where(path: Path, wanted: Path) -> str:
     saved = f"Saved as {path.name} in {path.parent}"
-    return saved if path == wanted else f"{saved} ({wanted.name} is another voice)"
+    return saved if path == wanted else f"{saved} ({wanted.name} already contains a different voice)"
 
 
 class HiggsTTSLoadVoice(io.ComfyNode):
@@ -100,9 +100,11 @@ class HiggsTTSLoadVoice(io.ComfyNode):
                     extra_dict=upload_button(CLIP_SUFFIXES, f"{UPLOADED}/"),
                     tooltip="Saved voices and clips (.wav, .flac, .mp3, .ogg) in models/voices, clips in ComfyUI's "
                     "input folder, and the built-in voices. Write the words of name.wav into name.txt or "
-                    "name.reference.txt next to it; without them it clones less well.",
+                    "name.reference.txt next to it; cloning works less well without a transcript.",
                 ),
-                types.Model.Input("model", optional=True, tooltip="Only needed for clips, which it turns into voices."),
+                types.Model.Input(
+                    "model", optional=True, tooltip="Turns a clip into a voice. Not needed for saved voices."
+                ),
             ],
             outputs=[
                 types.Voice.Output(display_name="voice", tooltip="For Higgs Speak."),

@@ -81,7 +81,7 @@ class Change:
     def misfit(self, source: Source) -> str:
         """Problem with its shapes for that tensor; empty if they fit."""
         if self.keys.keys() not in _WHOLE:
-            return f"{' and '.join(self.keys.values())} alone does not say what to change"
+            return f"{' and '.join(self.keys.values())} cannot be used alone"
         shapes = {part: self.file.shapes[key] for part, key in self.keys.items()}
         rank = next((shapes[part][0] for part in ("A", "embedding_A") if shapes.get(part)), 0)
         rows, *width = source.shape

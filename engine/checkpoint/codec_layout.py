@@ -168,7 +168,7 @@ def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
     if config.codebook_size != CODEBOOK_SIZE:
         raise ValueError(f"{config.codebook_size} codes per codebook instead of {CODEBOOK_SIZE}")
     if config.semantic_hidden % config.semantic_heads or config.semantic_hidden % max(1, config.pos_groups):
-        raise ValueError(f"HuBERT cannot be {config.semantic_hidden} wide")
+        raise ValueError(f"HuBERT does not support the width {config.semantic_hidden}")
     return config
 
 

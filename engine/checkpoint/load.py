@@ -234,6 +234,6 @@ def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
     odd = [width for width in widths if width % block]
     if odd:
         raise HiggsError(
-            f"dtype {weights} needs layer widths that are multiples of {block}, but this model has one of {odd[0]}. "
+            f"dtype {weights} needs layer widths that are multiples of {block}, but one layer is {odd[0]} wide. "
             "Choose auto, bf16 or fp32."
         )

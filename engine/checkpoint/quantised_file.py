@@ -231,7 +231,7 @@ def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
     if wanted is None:
         return f"{shown_name(format)} is not supported"
     if len(shape) != 2 or 0 in shape or dtype != wanted:
-        return f"it is not the matrix that {format} needs"
+        return f"it is not a matrix that fits {format}"
     scale = next((key for key in (f"{module}.{kind}" for kind in _SCALES) if key in raw.shapes), "")
     if not scale:
         return f"its scale {module}.{_SCALES[0]} is missing"

@@ -61,7 +61,7 @@ def save(key: str, cubin: bytes) -> None:
             raise
         _prune(place)
     except OSError as error:
-        log.debug("Higgs TTS: compiled kernels are not kept in %s (%s).", place, error)
+        log.debug("Higgs TTS: compiled kernels could not be cached in %s (%s).", place, error)
 
 
 def _prune(place: pathlib.Path) -> None:

@@ -40,5 +40,7 @@ def device_of(name: str) -> torch.device:
         raise HiggsError(f"The device is {name}, but PyTorch sees no CUDA GPU here. Use cpu or auto.")
     index = torch.cuda.current_device() if device.index is None else device.index
     if index >= torch.cuda.device_count():
-        raise HiggsError(f"The device is {name}, but there are only {torch.cuda.device_count()} GPUs.")
+        raise HiggsError(
+            f"The device is {name}, but the last GPU is cuda:{torch.cuda.device_count() - 1}. Choose another."
+        )
     return torch.device("cuda", index)

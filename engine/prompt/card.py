@@ -53,7 +53,7 @@ class ModelCard:
         missing = [tag for tag in asked if tag and tag not in self.tags]
         if not missing:
             return ""
-        known = f"It knows only {_listed(self.tags)}." if self.tags else "It knows no control tags at all."
+        known = f"It has learned only {_listed(self.tags)}." if self.tags else "It has learned no control tags."
         they = "it" if len(missing) == 1 else "they"
         return f"This checkpoint has not learned {_listed(missing)}: {they} may do nothing or spoil the speech. {known}"
 

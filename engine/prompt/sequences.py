@@ -89,7 +89,7 @@ class SequenceBuilder:
             remedies += ["use a shorter reference clip"] if chunk.speaker in self._speakers.given else []
             remedies += [] if self._params.chunk_seconds else ["set chunk_seconds above 0, so that the text is split"]
             raise HiggsError(
-                f"Text and voice take {len(sequence)} of {self._context} positions, which leaves less than "
+                f"Text and voice take {len(sequence)} of {self._context} tokens, which leaves less than "
                 f"a second for speech. {', or '.join(remedies)}."
             )
         return sequence

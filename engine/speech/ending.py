@@ -67,7 +67,7 @@ def _cut_by(sequence: Sequence, limit: int) -> str:
 def _place(kind: str, limit: int, context: int) -> str:
     if kind == "limit":
         return f"the frame limit ({limit} frames, {duration(limit / FRAME_RATE)})"
-    return f"the end of the context ({context} positions)"
+    return f"the end of the context ({context} tokens)"
 
 
 def _in_chunks(numbers: list[int], count: int) -> str:

@@ -245,7 +245,7 @@ class SpeechRequest:
         if part is not self._parts[self._current] or not self._assembly.was_heard:
             return
         if self._listener.on_restart is None:
-            raise HiggsError(f"The sound that was heard cannot go on: {why}. Run it again.")
+            raise HiggsError(f"Playback cannot continue: {why}. Run it again.")
         self._assembly.restart()
         self._streamed = (0, 0)
         self._listener.on_restart(why)

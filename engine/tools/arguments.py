@@ -56,7 +56,7 @@ def _say_parser(commands):
     _sampling_arguments(command)
     _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
     _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
-    command.add_argument("--allow-specials", action="store_true", help="do not refuse unexpected begin and end codes")
+    command.add_argument("--allow-specials", action="store_true", help="allow begin and end codes inside speech")
     command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, one cue per sentence")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _cue_arguments(command)
@@ -74,9 +74,9 @@ def _cue_arguments(command):
     group.add_argument("--bed", metavar="FILE", help="background under the speech: a film or a sound file")
     _number_argument(group, CueParams, "lower_bed", "dB to lower the background during speech")
     group.add_argument("--no-faster", action="store_true", help="do not use speed tags for cues that are too long")
-    _number_argument(group, CueParams, "stretch", "maximum speed-up of cues that are too long")
+    _number_argument(group, CueParams, "stretch", "maximum speed-up of speech that is still too long; 1 disables it")
     group.add_argument("--no-shift", action="store_true", help="start every cue on time, even if speech overlaps")
-    _number_argument(group, CueParams, "run_on", "seconds a cue may run over if no other follows")
+    _number_argument(group, CueParams, "run_on", "seconds that speech may run past its cue if no other cue starts")
 
 
 def _narrate_parser(commands):
@@ -126,7 +126,7 @@ def _sampling_arguments(command):
     _sampling_argument(command, "top_k")
     command.add_argument("--greedy", action="store_true", help="always take the most likely code")
     _sampling_argument(command, "max_frames", "longest speech per chunk, in frames (25 per second)")
-    _sampling_argument(command, "retries", "most times to speak a bad chunk again")
+    _sampling_argument(command, "retries", "maximum retries for a bad chunk")
 
 
 def _sampling_argument(command, name, *words):
@@ -167,18 +167,20 @@ def _serve_parser(commands):
     command.add_argument(
         "--api-key", default="", metavar="KEY", help="key that callers must send; or set HIGGS_TTS_API_KEY"
     )
-    command.add_argument("--max-characters", type=int, default=20_000, metavar="N", help="longest text to accept")
     command.add_argument(
-        "--max-calls", type=int, default=256, metavar="N", help="most calls at a time, including waiting ones"
+        "--max-characters", type=int, default=20_000, metavar="N", help="longest text to accept, in characters"
     )
-    _number_argument(command, EngineConfig, "batch", "most calls to speak at a time; 0: as many as fit")
+    command.add_argument(
+        "--max-calls", type=int, default=256, metavar="N", help="maximum open calls, including waiting calls"
+    )
+    _number_argument(command, EngineConfig, "batch", "maximum chunks generated together; 0: as many as fit")
     _number_argument(command, EngineConfig, "context", "room for one text, its voice and its speech, in tokens")
     _way_arguments(command)
     _model_arguments(command)
 
 
 def _way_arguments(command):
-    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="LoRA to add; may be repeated")
+    command.add_argument("--lora", action="append", metavar="FILE[:STRENGTH]", help="LoRA to add; repeat for several")
     command.add_argument(
         "--kernels", choices=KERNELS, default=EngineConfig.kernels, help="torch: do not use this pack's CUDA kernels"
     )

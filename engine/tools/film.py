@@ -72,7 +72,8 @@ def film_voices(
     for speaker in speakers:
         if speaker not in clips:
             print(
-                f"warning: the film has no clear second of {speaker or 'the unnamed speaker'} speaking alone",
+                f"warning: the film has no clear second of {speaker or 'the unnamed speaker'} speaking alone. "
+                "Name a voice before the first cue, or use --voice for cues without a name.",
                 file=sys.stderr,
             )
     return {

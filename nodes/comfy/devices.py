@@ -54,7 +54,7 @@ def resolve_devices(name: object) -> tuple[list[str], str]:
         warning = f"This machine has no usable GPU, so {auto} is used instead."
     else:
         absent = f"This machine has no device {str(name)[:80]}, so {auto} is used instead."
-        warning = f"{absent} Choose another in Higgs Load Model."
+        warning = f"{absent} Choose another device in Higgs Load Model."
     log.warning("Higgs TTS: %s", warning)
     return [auto], warning
 

@@ -28,7 +28,7 @@ def load_engine(patcher: AnyModel) -> Engine | Engines | RemoteEngine:
         if not any(one.engine.opened for one in patchers):
             raise
         traceback.clear_frames(error.__traceback__)
-        log.warning("Higgs TTS: at least one GPU has no room for the model. The others do the speaking.")
+        log.warning("Higgs TTS: at least one GPU has no room for the model. The other GPUs are used.")
     return Engines([one.engine for one in patchers]) if patcher.others else patcher.engine
 
 

@@ -70,7 +70,7 @@ def find_checkpoint(name: str) -> Match:
     if not matches:
         raise HiggsError(
             f"there is no checkpoint {name[:80]!r} in ComfyUI's model folders (found: {', '.join(found)}). Choose "
-            f"'{AUTO}' for the best one you have, or '{EMBEDDED_NAME}', which is always there. To add a checkpoint, "
+            f"'{AUTO}' for the best checkpoint you have, or '{EMBEDDED_NAME}'. To add a checkpoint, "
             f"put its folder into models/{FOLDER} and press R, or choose a '{DOWNLOAD}' entry."
         )
     match = found[matches[0]]

@@ -255,7 +255,7 @@ class TestRefused:
         base, adapter, _ = made("v3")
         tensors = load_file(adapter / "adapter_model.safetensors")
         del tensors[next(key for key in tensors if f"lora_{lost}" in key)]
-        with pytest.raises(HiggsError, match=r"lora_[AB]\.weight alone does not say what to change"):
+        with pytest.raises(HiggsError, match=r"lora_[AB]\.weight cannot be used alone"):
             inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", tensors))])
 
     def test_a_file_that_is_not_there_or_cut_short(self, made, tmp_path):

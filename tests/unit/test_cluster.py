@@ -146,7 +146,7 @@ def test_a_worker_s_death_is_told_with_ray_s_reason(seats_of):
     assert seats.admit(seat, 1.0) and seat.is_gone and not seats.ready
     assert seat.reason.startswith(" Ray's reason: The node is gone. ") and seat.reason.endswith("...")
     assert len(seat.reason) < 500
-    assert str(seats.none_left()).startswith("All workers of the Ray cluster are lost. What was spoken so far is kept;")
+    assert str(seats.none_left()).startswith("All workers of the Ray cluster are lost. Finished speech is kept;")
 
 
 def test_workers_of_different_models_are_refused(seats_of):
@@ -194,4 +194,6 @@ def test_a_book_is_the_same_to_the_byte_though_a_worker_is_killed(tmp_path):
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(out.read_text())["ray"]
     assert (row["actors"], row["killed"], row["lost"], row["same_bytes"]) == (2, 1, 0, True)
-    assert row["files"] > 8 and any("died; others took over its part" in warning for warning in row["warnings"])
+    assert row["files"] > 8 and any(
+        "died; the other workers took over its part" in warning for warning in row["warnings"]
+    )

@@ -128,8 +128,8 @@ def spoil(folder, change):
         (lambda t: t.update({f"{MATRIX}.comfy_quant": torch.ones(3, dtype=torch.uint8)}), "its format is not named"),
         (lambda t: t.pop(f"{MATRIX}.weight_scale"), rf"its scale {MATRIX}\.weight_scale is missing"),
         (lambda t: t.update({f"{MATRIX}.weight_scale": torch.ones(3)}), r"its scale has the shape \[3\]"),
-        (lambda t: t.update({f"{MATRIX}.weight": torch.ones(8, 8)}), "it is not the matrix that int8_tensorwise needs"),
-        (lambda t: t.pop(f"{MATRIX}.weight"), "it is not the matrix that int8_tensorwise needs"),
+        (lambda t: t.update({f"{MATRIX}.weight": torch.ones(8, 8)}), "it is not a matrix that fits int8_tensorwise"),
+        (lambda t: t.pop(f"{MATRIX}.weight"), "it is not a matrix that fits int8_tensorwise"),
     ],
     ids=range(7),
 )

@@ -214,7 +214,7 @@ def test_without_on_restart_sound_that_cannot_go_on_is_an_error(written, monkeyp
         two.lose(1, "during")
         heard, begun = [], threading.Event()
         two.wait = lambda: begun.wait(60)
-        with pytest.raises(HiggsError, match=r"The sound that was heard cannot go on: .*Run it again"):
+        with pytest.raises(HiggsError, match=r"Playback cannot continue: .*Run it again"):
             two.api.speak(TEXT, None, PARAMS, listener=Listener(on_audio=lambda wav: (heard.append(wav), begun.set())))
         assert heard
 

@@ -208,7 +208,7 @@ def test_what_a_lost_server_had_goes_to_the_others(why):
         assert speech.complete and len(good.calls) == 5 and bad.calls
         (warning,) = speech.warnings
         assert warning.startswith(f"SGLang-Omni at {bad.address} ") and warning.endswith(
-            ". The others took over its part."
+            ". The other servers took over its part."
         )
         assert speech.how == f"vLLM-Omni at {good.address} (5 chunks)"
 

@@ -104,7 +104,7 @@ class BatchKernel(CudaKernel):
         config, device = talker.config, talker.device
         reason = unfit(config, device, talker.dtype)
         if reason is None and not 2 <= state.batch <= MAX_ROWS:
-            reason = f"it serves 2 to {MAX_ROWS} rows"
+            reason = f"it supports 2 to {MAX_ROWS} rows"
         if reason:
             raise KernelUnavailable(reason)
         limits = Limits.of(device)

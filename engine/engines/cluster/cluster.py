@@ -64,7 +64,7 @@ class Cluster(SpeechAPI):
 
     def __init__(self, config: EngineConfig, address: str = "", workers: int = 0):
         if address.startswith("ray://"):
-            raise HiggsError(f"{address} is an address for Ray's client. Run this on a machine of the cluster instead.")
+            raise HiggsError(f"{address} is a Ray Client address. Run the command on a machine of the cluster instead.")
         if config.device not in _DEVICES:
             raise HiggsError(f"The device is {config.device}, but Ray picks the device for each worker. Omit --device.")
         self._config, self._address, self._workers = config, address, workers
@@ -117,7 +117,7 @@ class Cluster(SpeechAPI):
                 raise own_error(error) from None
             except RayError:  # died; the pool notices when it speaks
                 continue
-        raise HiggsError("All workers of the Ray cluster are lost. Run it again.")
+        raise HiggsError("All workers of the Ray cluster are lost. Run the command again.")
 
     def knows_tag(self, tag: str) -> bool:
         return self._planner.knows_tag(tag)

@@ -109,7 +109,7 @@ class RayPoolSession(PoolSession):
         if not all(seat.is_gone for seat in self._workers.all):
             return None
         if self._unfit:
-            return HiggsError(f"No GPU in the Ray cluster can speak: {self._unfit}. Choose --dtype int8.")
+            return HiggsError(f"No GPU in the Ray cluster can run the model: {self._unfit}. Choose --dtype int8.")
         return self._workers.none_left()
 
     def _work(self, seat: Seat):
@@ -159,7 +159,7 @@ class RayPoolSession(PoolSession):
 
     def _lose(self, seat: Seat, member: Member, error: RayError):
         seat.reason = f" Ray's reason: {reason_of(error)}"
-        self._notes.append(f"{seat.name} died; others took over its part.{seat.reason}")
+        self._notes.append(f"{seat.name} died; the other workers took over its part.{seat.reason}")
         seat.open()
         self._leave(member, HiggsError("died."), True)
 

@@ -113,7 +113,7 @@ class Seats:
         """Return the error for a cluster without workers."""
         reason = next((seat.reason for seat in self.all if seat.reason), "")
         return HiggsError(
-            f"All workers of the Ray cluster are lost. What was spoken so far is kept; run it again.{reason}"
+            f"All workers of the Ray cluster are lost. Finished speech is kept; run the command again.{reason}"
         )
 
 

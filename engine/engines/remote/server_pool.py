@@ -67,7 +67,7 @@ class ServerPoolSession(PoolSession):
 
     @property
     def report(self) -> SessionReport:
-        lost = [f"{member.label} {member.error} The others took over its part." for member in self._pool.lost]
+        lost = [f"{member.label} {member.error} The other servers took over its part." for member in self._pool.lost]
         return SessionReport(_described(self.chunks.items()), (*self._notes, *lost))
 
     def drop(self, *sequences: Sequence) -> None:
