@@ -63,7 +63,7 @@ class TestWorker:
             said += one.parts
             if any(part.is_last for part in one.parts):
                 worker.give(7, Orders(is_end=True))
-        first = alone.parts[0]
+        first = alone.said[0]
         wav = torch.cat([part.wav for part in said])
         assert len(wav) == first.stop and torch.allclose(wav[:-240], alone.wav[: first.stop - 240], atol=1e-5)
         assert torch.equal(said[-1].codes, alone.codes[slice(*first.frames)]) and said[-1].frames == first.frames[1]
