@@ -176,10 +176,10 @@ def test_without_ray_one_sentence_says_so(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("--ray", "ray://here:10001"), "Run this on a machine of the cluster"),
+        (("--ray", "ray://here:10001"), "Run the command on a machine of the cluster"),
         (("--ray", "127.0.0.1:1"), "There is no Ray cluster at 127.0.0.1:1"),
         (("--ray", "here"), "There is no Ray cluster at here"),
-        (("--ray", "--device", "cuda:1"), "The device is cuda:1, but Ray chooses"),
+        (("--ray", "--device", "cuda:1"), "The device is cuda:1, but Ray picks"),
     ],
 )
 def test_an_address_that_is_none(given, says, capsys):
