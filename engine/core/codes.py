@@ -1,6 +1,7 @@
-"""The alphabet of codes, and the delay pattern: codebook c runs c columns behind codebook 0.
+"""Code vocabulary and delay pattern: codebook c runs c columns behind codebook 0.
 
-`codes` are the codec's frames [T, K]; `columns` are what the talker reads and writes [n, K], one a position.
+`codes` are the codec's frames [T, K]. `columns` are the delayed codes [n, K] that the talker reads and writes, one
+column per position.
 """
 
 import torch

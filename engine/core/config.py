@@ -1,4 +1,4 @@
-"""Every setting, its default and its range."""
+"""Every setting with its default and range."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ class Adapter:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Settings that are fixed when the engine opens."""
+    """Settings fixed when the engine opens."""
 
     model: str  # folder of the checkpoint
-    codec: str | None = None  # folder of the codec where the checkpoint holds none
+    codec: str | None = None  # folder of the codec if the checkpoint has none
     device: str = "auto"  # "auto", "cpu", "cuda:0", ...
     # "bf16" or "fp32"; "int8" and "int4" quantise the layers' matrices, and the rest is bf16 on a GPU and fp32 on a
     # CPU. "auto": bf16 on a GPU, int8 if bf16 does not fit its memory, fp32 on a CPU.
@@ -146,7 +146,7 @@ class EngineConfig:
 
     @property
     def weights(self) -> str:
-        """Format the layers' matrices are quantised to; empty if they are not."""
+        """Quantised format of the layers' matrices, or empty if they are not quantised."""
         return self.dtype if self.dtype in QUANTIZED else ""
 
 
@@ -155,7 +155,7 @@ DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """Settings that may change with each call."""
+    """Settings that may differ per call."""
 
     seed: int = _number(0, 0, 2**64 - 1)
     # SGLang-Omni and audio.cpp use these for v3 (steady). Boson's first model card: 1.0, 0.95, 50 (lively).
@@ -174,7 +174,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """True if the likeliest code is always taken: at 0, and where 1 / temperature would be no number."""
+        """True if sampling is greedy: temperature 0, or so small that 1 / temperature overflows."""
         return self.temperature < 1e-6
 
     def __post_init__(self) -> None:

@@ -7,10 +7,10 @@ _LINE = 80  # maximum characters of a quoted value
 
 
 class HiggsError(Exception):
-    """Error message with the file or value that caused it and what to do about it."""
+    """Error for the user: what happened, the file or value that caused it, and what to do about it."""
 
 
-# ComfyUI shows an exception's full name before its text, and this module's name holds the path of the pack.
+# ComfyUI shows an exception's qualified name before its text, and this module's name contains the pack's path.
 HiggsError.__module__ = "builtins"
 
 _REPR = reprlib.Repr()

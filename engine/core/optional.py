@@ -46,10 +46,10 @@ def versions() -> dict[str, str]:
 
 
 def _torchaudio_misfit() -> str:
-    """Remedy for an installed torchaudio that cannot be imported; empty if there is none.
+    """Return the fix for an installed torchaudio that cannot be imported, or empty if there is no such problem.
 
-    transformers 5 imports torchaudio with its models wherever it is installed, so one that does not fit its torch
-    (torchaudio ended at 2.11) takes its Whisper away.
+    transformers 5 imports an installed torchaudio along with its models. A torchaudio that does not match torch (its
+    last release is 2.11) therefore breaks Whisper.
     """
     version = installed_version("torchaudio")
     if not version:

@@ -1,4 +1,4 @@
-"""A device by the name that users give."""
+"""Devices by the names that users give."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ ALL_GPUS = "all GPUs"
 
 
 def devices_of(name: str) -> list[str]:
-    """Names of the devices that a user names: one, several with commas between, or all GPUs.
+    """Return the device names in a user's choice: one name, several separated by commas, or all GPUs.
 
-    Raises HiggsError where there is no GPU to be one of all.
+    Raises HiggsError if all GPUs are chosen and there is none.
     """
     if name != ALL_GPUS:
         return [part.strip() for part in name.split(",")]
@@ -22,9 +22,9 @@ def devices_of(name: str) -> list[str]:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that name, always with its index where it has one.
+    """Return the device with this name. A CUDA device always has its index.
 
-    Raises HiggsError for a name that is none and for a device that is not there.
+    Raises HiggsError if the name is invalid or the device does not exist.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,7 +1,7 @@
-"""Number of CPU threads torch computes with. The only file that sets it, for a moment.
+"""Temporary limit on torch's CPU threads. Only this file sets it.
 
-Between a GPU's steps, and in a small model, the host's operations take a tenth of a millisecond each. Shared out, each
-ends with a wait for threads that other work keeps from running, which takes many times as long.
+CPU operations between GPU steps, and in a small model, take 0.1 ms each. With several threads, each operation waits at
+its end for threads that other work keeps from running. That takes many times as long.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Iterator
 
 import torch
 
-_SMALL_BYTES = 128 << 20  # a talker up to this size gains nothing from a second thread: its products are too short
+_SMALL_BYTES = 128 << 20  # a talker up to this size gains nothing from a second thread: its products are too small
 
 _lock = threading.Lock()
 _calls = 0  # in flight, in all threads
-_usual = 0  # threads before the first of them
+_usual = 0  # torch's thread count before the first of these calls
 
 
 def few_threads(device: torch.device, talker_bytes: int) -> contextlib.AbstractContextManager[None]:
-    """One thread inside, but for a large model that the CPU itself computes."""
+    """Limit torch to one thread inside, except for a large model on the CPU."""
     is_large = device.type == "cpu" and talker_bytes > _SMALL_BYTES
     return contextlib.nullcontext() if is_large else one_thread()
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """torch computes with one thread inside. Calls may overlap, in any threads; afterwards all is as before the first.
+    """Limit torch to one thread inside. Calls may overlap in any threads; the original count is restored at the end.
 
-    OpenMP keeps the number for each thread, and torch keeps one for threads to come. So every call sets its own and
-    puts back what was there before the first of all calls in flight, not what it found.
+    OpenMP keeps a count per thread, and torch keeps one for new threads. So every call sets its own thread's count and
+    restores the count from before the first call in flight, not the one it found.
     """
     global _calls, _usual
     with _lock:
-        found = torch.get_num_threads()  # in a new thread this also makes torch set its number, once
+        found = torch.get_num_threads()  # in a new thread this also makes torch set the thread's count, once
         if not _calls:
             _usual = found
         _calls += 1

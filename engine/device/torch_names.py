@@ -1,6 +1,6 @@
-"""Names of torch that its documentation does not promise: what each is for, and what happens where it is missing.
+"""torch functions that are not public API: their purpose, and the effect if torch lacks them.
 
-tests/unit/test_torch_names.py fails on a torch that has moved one of them, on any machine.
+tests/unit/test_torch_names.py fails on any machine if a torch release moves one of them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ log = logging.getLogger("higgs_tts")
 
 
 def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """FlashAttention, causal from the last position back: q [1, heads, n, D], k and v [1, kv_heads, m, D].
+    """FlashAttention with a causal mask aligned to the last position: q [1, heads, n, D], k and v [1, kv_heads, m, D].
 
-    By name, because torch's own choice on new GPUs is cuDNN's attention, which compiles a plan for every new length.
-    Missing: AttributeError, upon which prefill.py takes torch's choice.
+    Called by name because torch's default on new GPUs is cuDNN's attention, which compiles a plan for every new length.
+    Missing: AttributeError; prefill.py then uses torch's default.
     """
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[0]
 
@@ -27,27 +27,31 @@ def silu_into(x: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def weight_norm(direction: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-    """`direction` scaled to `length` [1, ..., n], whose norm is over all axes but the last.
+    """Scale `direction` to `length` [1, ..., n], with the norm over all axes but the last.
 
-    By name, because its sums decide codes: written out they differ by 5e-6. torch's parametrizations.weight_norm calls
-    it, whose way of holding weights is a reference cycle. Missing: AttributeError for every voice from a clip.
+    Called by name because codes depend on the order of its sums: written out in torch ops, results differ by 5e-6.
+    The public parametrizations.weight_norm also calls it, but stores weights in a reference cycle.
+    Missing: AttributeError for every voice from a clip.
     """
     return torch.ops.aten._weight_norm(direction, length, direction.dim() - 1)
 
 
 def storage_id(tensor: torch.Tensor) -> int:
-    """Tells storages apart on the meta device too, where all have the address 0. Missing: AttributeError on opening."""
+    """Return a storage's identity. Works on the meta device, where all addresses are 0.
+
+    Missing: AttributeError when an engine opens.
+    """
     return tensor.untyped_storage()._cdata
 
 
 def release_pinned_memory() -> None:
-    """Gives pinned host memory that is not in use back. Missing before torch 2.6: torch then keeps it."""
+    """Release unused pinned host memory. Missing before torch 2.6: torch then keeps it."""
     if hasattr(torch._C, "_host_emptyCache"):
         torch._C._host_emptyCache()
 
 
 def clear_cublas_workspaces() -> None:
-    """Frees the workspaces that torch keeps for cuBLAS, of the whole process. Missing: they stay, 32 MB a stream."""
+    """Free torch's cuBLAS workspaces for the whole process. Missing: they stay, 32 MB per stream."""
     if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
         torch._C._cuda_clearCublasWorkspaces()
     else:
