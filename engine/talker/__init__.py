@@ -1,4 +1,4 @@
-"""The talker: a language model over codes. `FAMILIES` is the one table that tells v2 from v3."""
+"""The talker: a language model over codes. `FAMILIES` is the only table of differences between v2 and v3."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .model import Talker
 
 
 def build_talker(config: ModelConfig, tensors: dict[str, torch.Tensor], context: int) -> Talker:
-    """A talker over loaded tensors (canonical names), with rotary tables for `context` positions."""
+    """Build a talker from loaded tensors (canonical names), with rotary tables for `context` positions."""
     family = FAMILIES[config.family]
     layers = [family.layer(config, tensors, index) for index in range(config.layers)]
     return Talker(config, family, tensors, layers, context)

@@ -1,4 +1,4 @@
-"""The shape of a talker, as a checkpoint's config.json says."""
+"""Shape of a talker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..core.codes import CODE_VOCAB
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary embedding. `factor` 1 is plain RoPE; otherwise Llama 3's scaling."""
+    """Rotary embedding parameters. `factor` 1 is plain RoPE; any other value uses Llama 3's scaling."""
 
     theta: float
     factor: float = 1.0
@@ -20,7 +20,7 @@ class RopeConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of a talker, as its config.json says."""
+    """Shape of a talker, from its config.json."""
 
     family: str  # "v3" (Qwen3, tied code embedding) or "v2" (Llama with DualFFN)
     layout: str  # "v3", "v2" (transformers keys) or "v2-boson"

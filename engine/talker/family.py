@@ -1,4 +1,4 @@
-"""Families of checkpoints, one record each. A new family is a record and its layers."""
+"""Families of checkpoints, one record each. A new family needs a record and its layers."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from .layers import Layer
 
 @dataclass(frozen=True)
 class Family:
-    """A family's traits, by the room that reads them."""
+    """A family's traits, grouped by the room that reads them."""
 
     name: str
-    title: str  # as users know it
+    title: str  # name for users
     # checkpoint/
-    recognises: Callable[[dict], bool]  # whether a config.json speaks of it
-    supported: dict[str, dict[str, tuple]]  # section -> setting -> what it may be; absent or null: as published
-    audio_section: str  # of config.json, with the codebooks; empty: its top
+    recognises: Callable[[dict], bool]  # True if a config.json belongs to the family
+    supported: dict[str, dict[str, tuple]]  # section -> setting -> allowed values; absent or null: as published
+    audio_section: str  # section of config.json with the codebooks; empty: top level
     rope: RopeConfig  # as published
     norm_eps: float  # as published
-    ties_head: bool  # the head may be the code embedding
-    config_tells_context: bool  # else config.json has a default of its class, which says nothing of the weights
-    tensor_names: str  # what they begin with, for messages
-    tensor_prefix: str  # of the layers' tensors in a file
-    nested_layout: str  # the layout whose config.json has a text_config, where there are two
+    ties_head: bool  # the head may be tied to the code embedding
+    config_tells_context: bool  # else config.json holds its class's default context, unrelated to the weights
+    tensor_names: str  # name prefixes, for messages
+    tensor_prefix: str  # prefix of the layers' tensors in a file
+    nested_layout: str  # the layout whose config.json has a text_config, if the family has two
     # talker/ and its kernels
-    layer: Callable[[ModelConfig, dict[str, torch.Tensor], int], Layer]  # of canonical tensors, by its index
-    dual_ffn: bool  # text and code positions have norms and an MLP of their own
-    qk_norm: bool  # queries and keys are normed per head
+    layer: Callable[[ModelConfig, dict[str, torch.Tensor], int], Layer]  # (config, canonical tensors, index) -> layer
+    dual_ffn: bool  # text and code positions have separate norms and MLPs
+    qk_norm: bool  # per-head norm of queries and keys
     # decode/ and its kernels
-    ends_on_any_codebook: bool  # the first codebook with EOC ends speech; else codebook 0 alone, after a whole frame
+    ends_on_any_codebook: bool  # the first codebook with EOC ends speech; else only codebook 0, after a whole frame
     closing_columns: int  # outputs at the end of speech that belong to no frame
     resamples_repeats: bool  # repetition-aware sampling
     # prompt/
     delay: Callable[[torch.Tensor], torch.Tensor]  # a clip's codes [T, K] -> its columns [n, K] in a prompt
     is_chat: bool  # a chat with scene and earlier turns; else one flat prompt
-    has_tags: bool  # control tags are tokens; else they are left out of the text
+    has_tags: bool  # control tags are tokens; else they are removed from the text
 
 
 FAMILIES = {

@@ -1,4 +1,4 @@
-"""One attention, one MLP, one norm, and the buffers they write."""
+"""Attention, MLP and norm of a decode step, and the buffers they write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Expert:
 
 @dataclass(frozen=True)
 class Layer:
-    """Weights of one layer; `text` and `code` are the same object where the family has one expert."""
+    """Weights of one layer. `text` and `code` are the same object if the family has one expert."""
 
     qkv: Weight  # [(heads + 2 * kv_heads) * D, H]
     out: Weight  # [H, heads * D]
@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass(eq=False)
 class Work(Buffers):
-    """Buffers of one step in torch ops, from the embedding to the logits, shared by all layers."""
+    """Buffers of a step in torch ops, from the embedding to the logits. All layers share them."""
 
     x: torch.Tensor = buffer("B", "H", dtype=None)  # residual stream
     h: torch.Tensor = buffer("B", "H", dtype=None)  # normed
@@ -48,21 +48,21 @@ class Work(Buffers):
     qkv: torch.Tensor = buffer("B", "all_heads", "D", dtype=None)  # projected
     qk_scale: torch.Tensor = buffer("B", "qk_heads", 1, dtype=torch.float32)  # of the norm per head
     qk: torch.Tensor = buffer("B", "qk_heads", "D", dtype=None)  # rotated
-    q: torch.Tensor = buffer("B", "heads", "D", dtype=None)  # of a single row these three are views of qk and qkv
+    q: torch.Tensor = buffer("B", "heads", "D", dtype=None)  # with B = 1, q, k and v are views of qk and qkv
     k: torch.Tensor = buffer("B", "kv_heads", "D", dtype=None)
     v: torch.Tensor = buffer("B", "kv_heads", "D", dtype=None)
-    scores: torch.Tensor = buffer("BG", "group", "S", dtype=None)  # attention's, BG = B * kv_heads
+    scores: torch.Tensor = buffer("BG", "group", "S", dtype=None)  # attention scores, BG = B * kv_heads
     attended: torch.Tensor = buffer("B", "heads", "D", dtype=None)
     gate_up: torch.Tensor = buffer("B", 2, "I", dtype=None)
     act: torch.Tensor = buffer("B", "I", dtype=None)
     cos: torch.Tensor = buffer("B", "D", dtype=None)
     sin: torch.Tensor = buffer("B", "D", dtype=None)
-    eps: torch.Tensor = buffer(1, dtype=torch.float32)  # the norms' constant
-    embed_index: torch.Tensor = buffer("B", "K")  # of the codes in the embedding
+    eps: torch.Tensor = buffer(1, dtype=torch.float32)  # of the norms
+    embed_index: torch.Tensor = buffer("B", "K")  # rows of the code embedding
     embedded: torch.Tensor = buffer("BK", "H", dtype=None)  # BK = B * K
     head: torch.Tensor = buffer("B", "KV", dtype=None)  # KV = K * V
     logits: torch.Tensor = buffer("B", "K", "V", dtype=torch.float32)
-    stalled: torch.Tensor = buffer(1, dtype=torch.int32)  # not 0: a kernel's blocks waited for each other in vain
+    stalled: torch.Tensor = buffer(1, dtype=torch.int32)  # nonzero: a kernel's blocks timed out waiting for each other
 
     def __post_init__(self) -> None:
         sizes = self.sizes
@@ -80,13 +80,13 @@ class Work(Buffers):
             self.q, self.k, self.v = self.parts()
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k and v inside what they are computed into."""
+        """Return q, k and v as views of qk and qkv."""
         heads = self.sizes["heads"]
         return self.qk[:, :heads], self.qk[:, heads:], self.qkv[:, self.sizes["qk_heads"] :]
 
 
 class Cache(Protocol):
-    """The KV cache as a decode pass sees it, see decode/kv_cache.py."""
+    """KV cache as a decode pass sees it, see decode/kv_cache.py."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -97,7 +97,7 @@ class Cache(Protocol):
 
 
 class State(Protocol):
-    """The state as a decode pass sees it, see decode/state.py."""
+    """Decode state as a decode pass sees it, see decode/state.py."""
 
     work: Work
 
@@ -106,7 +106,7 @@ class State(Protocol):
 
 
 def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work) -> None:
-    """work.x -> normed, projected, per-head normed and rotated work.q, work.k, work.v."""
+    """Norm work.x, project it, norm per head and rotate -> work.q, work.k, work.v."""
     total = config.heads + config.kv_heads
     rms_norm(work.x, expert.attn_norm, work.eps, work.h, work.scale)
     linear(work.h, layer.qkv, work.qkv.flatten(1))
@@ -120,12 +120,12 @@ def project_qkv(config: ModelConfig, layer: Layer, expert: Expert, work: Work) -
 
 
 def project_out(layer: Layer, work: Work) -> None:
-    """Adds the attention's output projection to the residual stream."""
+    """Add the attention's output projection to the residual stream."""
     add_linear(work.attended.flatten(1), layer.out, work.x)
 
 
 def mlp(config: ModelConfig, expert: Expert, work: Work) -> None:
-    """Adds the gated MLP to the residual stream."""
+    """Add the gated MLP to the residual stream."""
     rms_norm(work.x, expert.mlp_norm, work.eps, work.h, work.scale)
     linear(work.h, expert.gate_up, work.gate_up.flatten(1))
     swiglu(work.gate_up.flatten(1), work.act)
@@ -133,7 +133,7 @@ def mlp(config: ModelConfig, expert: Expert, work: Work) -> None:
 
 
 def attend_cache(config: ModelConfig, work: Work, cache: Cache, index: int) -> None:
-    """One position a row: writes work.k and work.v into layer `index` of the cache, then attends to all it holds."""
+    """Write work.k and work.v, one position per row, into layer `index` of the cache, then attend to filled slots."""
     dim, keys, values = config.head_dim, cache.keys[index], cache.values[index]
     keys.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.k.view(-1, dim))
     values.view(-1, dim).index_copy_(0, cache.slot.view(-1), work.v.view(-1, dim))

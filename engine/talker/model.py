@@ -1,4 +1,4 @@
-"""The talker's two passes: a prompt into the cache, and one row of codes after another."""
+"""The talker's two passes: prefill a prompt, and decode one column of codes at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .weight import SCRATCH, Weight
 
 
 class Talker:
-    """Weights and tables on one device; the text embedding stays in host memory."""
+    """Weights and tables on one device. The text embedding stays in host memory."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class Talker:
         self.norm = tensors["norm"]  # [H]
         self.device, self.dtype = self.embed_codes.device, self.embed_codes.dtype
         self.cos, self.sin = rope_tables(config.rope, config.head_dim, context, self.device, self.dtype)
-        self.scratch = tensors.get(SCRATCH)  # where its quantised weights are written out
+        self.scratch = tensors.get(SCRATCH)  # room for dequantised weights
         self.offsets = torch.arange(config.codebooks, device=self.device) * config.code_vocab  # row c * V of codebook c
 
     def tensors(self) -> list[torch.Tensor]:
-        """Everything on the device that a step reads."""
+        """Return all tensors on the device that a step reads."""
         found = [self.embed_codes, self.head_codes.data, self.norm, self.cos, self.sin, self.offsets]
         found += [] if self.scratch is None else [self.scratch]
         for layer in self.layers:
@@ -52,35 +52,37 @@ class Talker:
     def prefill(
         self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int = 0
     ) -> torch.Tensor:
-        """Runs a prompt of one row from position `start` on; returns the last position's logits [K * V] fp32.
+        """Prefill one row's prompt from position `start` on. Returns the last position's logits [K * V] fp32.
 
-        ids: P token ids; spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids;
-        keys, values: [layers, kv_heads, S, D], the row's part of the cache, filled before `start` and here after it.
+        ids: P token ids.
+        spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids.
+        keys, values: [layers, kv_heads, S, D], the row's part of the cache. Slots before `start` are already filled;
+            this call fills the rest.
         """
         return self.logits(self.fill(ids, spans, keys, values, start, len(ids))[-1:])[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Last hidden states [n, H] -> logits [n, K * V] fp32."""
+        """Compute logits: last hidden states [n, H] -> [n, K * V] fp32."""
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.norm_eps)
         return project(normed, self.head_codes).float()
 
     def fill(
         self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int, stop: int
     ) -> torch.Tensor:
-        """Positions start..stop of a prompt into the cache, as `prefill`; returns their last hidden states [n, H]."""
+        """Prefill positions start..stop of a prompt, as in `prefill`. Returns their last hidden states [n, H]."""
         span = Span(self, ids, spans, start, stop)
         for layer, layer_keys, layer_values in zip(self.layers, keys, values, strict=True):
             run_layer(self.config, layer, span, layer_keys, layer_values)
         return span.x
 
     def embed(self, output: torch.Tensor, work: Work) -> None:
-        """A step's output [B, K] as the talker's next input: work.x."""
+        """Embed a step's output [B, K] as the talker's next input, work.x."""
         torch.add(output, self.offsets, out=work.embed_index)
         torch.index_select(self.embed_codes, 0, work.embed_index.view(-1), out=work.embedded)
         torch.sum(work.embedded.view(*output.shape, -1), 1, out=work.x)
 
     def decode(self, state: State) -> None:
-        """One position a batch row: state.work.x -> state.cache and state.logits. Allocates nothing, syncs nothing."""
+        """Decode one position per row: state.work.x -> state.cache and state.logits. No allocation, no sync."""
         config, work, cache = self.config, state.work, state.cache
         torch.index_select(self.cos, 0, cache.position, out=work.cos)
         torch.index_select(self.sin, 0, cache.position, out=work.sin)

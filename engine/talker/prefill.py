@@ -1,7 +1,7 @@
-"""The talker's pass over many positions of one row: a prompt, or the part of it that the cache does not hold yet.
+"""Prefill: the talker's pass over many positions of one row, a prompt or the part of it not in the cache yet.
 
-Its results are new tensors, so it needs no scratch and a third of the launches that the step's own layers make. It
-waits for nothing on the device, where other rows may be decoding.
+Results are new tensors, so it needs no scratch and a third of the launches of the decode step's layers. It never waits
+for the device, where other rows may be decoding.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .layers import Expert, Layer
 from .ops.linear import add_linear, project
 from .ops.swiglu import swiglu
 
-_ALIGNED = 16  # attention kernels read masks in whole rows of this
+_ALIGNED = 16  # attention kernels read mask rows in multiples of this
 
 
-AudioSpans = Sequence[tuple[int, torch.Tensor]]  # (start, delayed codes [n, K]) of each
+AudioSpans = Sequence[tuple[int, torch.Tensor]]  # (start, delayed codes [n, K]) pairs
 
 
 class Tables(Protocol):
@@ -41,7 +41,7 @@ class Tables(Protocol):
 
 
 class Span:
-    """Positions start..stop of one row: their embeddings, rotary tables, kinds, and what they may attend to."""
+    """Positions start..stop of one row: embeddings, rotary tables, kinds (text or code) and attention mask."""
 
     def __init__(self, talker: Tables, ids: Sequence[int], audio: AudioSpans, start: int, stop: int):
         self.start, self.stop = start, stop
@@ -59,14 +59,14 @@ class Span:
                 is_code[first - start : last - start] = True
         self.flash = _has_flash(talker.device, talker.dtype)
         self.mask = self._mask() if start and not self.flash else None
-        self.kinds = None  # (rows of text, rows of codes, [n, 1] bool) where both kinds need weights of their own
+        self.kinds = None  # (text rows, code rows, [n, 1] bool) if the span mixes kinds with separate weights
         self.all_code = bool(is_code.all())
         if talker.family.dual_ffn and is_code.any() and not self.all_code:
             kinds = (~is_code).nonzero()[:, 0], is_code.nonzero()[:, 0], is_code[:, None]
             self.kinds = tuple(to_device(kind, talker.device) for kind in kinds)
 
     def _mask(self) -> torch.Tensor:
-        """Added to scores [n, stop]: each position sees all before the span, and of the span what is not after it."""
+        """Return the additive causal mask [n, stop]: 0 up to each position, -inf after it."""
         length, wide = self.stop - self.start, -(-self.stop // _ALIGNED) * _ALIGNED
         mask = torch.full((length, wide), float("-inf"), dtype=self.x.dtype, device=self.x.device)
         return mask.triu_(self.start + 1)[:, : self.stop]
@@ -76,8 +76,8 @@ class Span:
 def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     """True if FlashAttention can be used.
 
-    A torch for AMD has an op of that name whose causal mask begins at the other corner; torch 2.4 cannot say whether it
-    has one.
+    torch for AMD has an op of the same name, but its causal mask is aligned to the other corner. torch 2.4 cannot tell
+    whether it has the op.
     """
     available = getattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
     if device.type != "cuda" or torch.version.hip or dtype == torch.float32 or not available():
@@ -89,13 +89,16 @@ def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
         flash_attention(probe, probe, probe)
     except torch.cuda.OutOfMemoryError:
         raise
-    except (AttributeError, RuntimeError):  # a torch without it, a GPU newer than this torch
+    except (AttributeError, RuntimeError):  # torch lacks the op, or the GPU is newer than torch
         return False
     return True
 
 
 def run_layer(config: ModelConfig, layer: Layer, span: Span, keys: torch.Tensor, values: torch.Tensor) -> None:
-    """Takes span.x through a layer; keys, values: [kv_heads, S, D], filled up to the span, and by this call with it."""
+    """Run span.x through a layer, in place.
+
+    keys, values: [kv_heads, S, D], filled up to the span. This call fills the span.
+    """
     heads, total = config.heads, config.heads + config.kv_heads
     h = _normed(config, layer, span, "attn_norm")
     split = project(h, layer.qkv).view(len(h), -1, config.head_dim)
@@ -111,7 +114,7 @@ def run_layer(config: ModelConfig, layer: Layer, span: Span, keys: torch.Tensor,
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, low_sin: torch.Tensor, high_sin: torch.Tensor) -> torch.Tensor:
-    """As ops/rope.py, x [n, heads, D] -> the same."""
+    """Rotate x [n, heads, D] as in ops/rope.py. Returns the same shape."""
     half = low_sin.shape[-1]
     out = x * cos
     out[..., :half].addcmul_(x[..., half:], low_sin, value=-1.0)
@@ -120,7 +123,7 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, low_sin: torch.Tensor, high_sin
 
 
 def _attend(config: ModelConfig, span: Span, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """q [n, heads, D] to keys, values [kv_heads, stop, D], causally from the last position back -> [n, heads * D]."""
+    """Attend causally, aligned to the last position: q [n, heads, D], k and v [kv_heads, stop, D] -> [n, heads * D]."""
     q = q.transpose(0, 1)[None]
     if span.flash:
         out = flash_attention(q, keys[None], values[None])
@@ -135,7 +138,7 @@ def _attend(config: ModelConfig, span: Span, q: torch.Tensor, keys: torch.Tensor
 
 
 def _normed(config: ModelConfig, layer: Layer, span: Span, name: str) -> torch.Tensor:
-    """span.x normed, each position with its own kind's weight."""
+    """Return span.x normed, each position with the weight of its kind."""
     text, code = getattr(layer.text, name), getattr(layer.code, name)
     shape, eps = span.x.shape[-1:], config.norm_eps
     if span.kinds is None:
@@ -144,7 +147,7 @@ def _normed(config: ModelConfig, layer: Layer, span: Span, name: str) -> torch.T
 
 
 def _mlp(config: ModelConfig, layer: Layer, span: Span):
-    """Adds the gated MLP to span.x, each position with its own kind's weights."""
+    """Add the gated MLP to span.x, each position with the weights of its kind."""
     h = _normed(config, layer, span, "mlp_norm")
     if span.kinds is None:
         expert = layer.code if span.all_code else layer.text

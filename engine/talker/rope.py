@@ -1,4 +1,4 @@
-"""Tables of the rotary embedding."""
+"""Rotary embedding tables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .config import ModelConfig, RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
-    """Frequencies [head_dim / 2] fp32, with Llama 3's scaling where the factor is not 1.
+    """Return the frequencies [head_dim / 2] fp32, with Llama 3's scaling if the factor is not 1.
 
-    Llama 3's rule as in transformers' `_compute_llama3_parameters`: wavelengths beyond original_context /
-    low_freq_factor are stretched by the factor, those under original_context / high_freq_factor stay, and the band
+    Llama 3's rule as in transformers' `_compute_llama3_parameters`: wavelengths above original_context /
+    low_freq_factor are stretched by the factor, those below original_context / high_freq_factor are kept, and the band
     between is interpolated.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
@@ -27,14 +27,14 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
 
 
 def rope_sizes(config: ModelConfig, context: int, dtype: torch.dtype) -> list[int]:
-    """Bytes of each of `rope_tables` for a talker of that config."""
+    """Return the bytes of each table that `rope_tables` makes for this config."""
     return 2 * [context * config.head_dim * dtype.itemsize]
 
 
 def rope_tables(
     rope: RopeConfig, head_dim: int, context: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin [context, head_dim], rounded to the model's dtype as in training."""
+    """Return cos and sin [context, head_dim], rounded to the model's dtype as in training."""
     positions = torch.arange(context, dtype=torch.float32)
     angles = torch.outer(positions, inverse_frequencies(rope, head_dim)).repeat(1, 2)
     return angles.cos().to(device, dtype), angles.sin().to(device, dtype)

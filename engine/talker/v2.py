@@ -1,4 +1,4 @@
-"""v2's layer: Llama with DualFFN. Text and code positions share attention and differ in norms and MLP."""
+"""v2's layer: Llama with DualFFN. Text and code positions share attention but have separate norms and MLPs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUPPORTED = {
         "audio_embed_avg": (False,),
         "use_audio_out_self_attention": (False,),
         "use_audio_out_embed_projector": (False,),
-        # The old spelling leaves the two special codes out, the new one counts them.
+        # The old config format excludes the two special codes, the new one includes them.
         "audio_codebook_size": (CODEBOOK_SIZE, CODE_VOCAB),
         "codebook_size": (CODEBOOK_SIZE, CODE_VOCAB),
         "hidden_act": ("silu",),
@@ -33,7 +33,7 @@ SUPPORTED = {
 
 
 def recognises(config: dict) -> bool:
-    """True if a config.json speaks of this family, in either of its spellings."""
+    """True if a config.json, in either of its formats, belongs to this family."""
     kind, text = config.get("model_type"), config.get("text_config")
     if kind is None and isinstance(text, dict):
         return "audio_adapter_type" in config
@@ -41,7 +41,7 @@ def recognises(config: dict) -> bool:
 
 
 def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> Layer:
-    """Layer `index` from canonical tensors."""
+    """Build layer `index` from canonical tensors."""
 
     def get(name: str) -> torch.Tensor:
         return tensors[f"layers.{index}.{name}"]

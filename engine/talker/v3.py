@@ -1,4 +1,4 @@
-"""v3's layer: Qwen3, per-head norms on queries and keys, one expert for text and codes."""
+"""v3's layer: Qwen3 with per-head norms of queries and keys, and one expert for text and codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUPPORTED = {
 
 
 def recognises(config: dict) -> bool:
-    """True if a config.json speaks of this family."""
+    """True if a config.json belongs to this family."""
     kind, text = config.get("model_type"), config.get("text_config")
     if kind is None and isinstance(text, dict):
         return text.get("model_type") == "qwen3" and "audio_encoder_config" in config
@@ -33,7 +33,7 @@ def recognises(config: dict) -> bool:
 
 
 def layer(config: ModelConfig, tensors: dict[str, torch.Tensor], index: int) -> Layer:
-    """Layer `index` from canonical tensors. The query and key norms become one [heads + kv_heads, D] weight."""
+    """Build layer `index` from canonical tensors. The query and key norms become one [heads + kv_heads, D] weight."""
 
     def get(name: str) -> torch.Tensor:
         return tensors[f"layers.{index}.{name}"]

@@ -1,4 +1,4 @@
-"""A weight matrix and how it is stored. A new format is a row in FORMATS and a struct in weight_format.cuh."""
+"""Weight matrices and their storage formats. A new format is a row in FORMATS and a struct in weight_format.cuh."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from .quantize import (
     quantize_q8_0,
 )
 
-SCRATCH = "scratch"  # beside the tensors of a talker with quantised weights, see Weight.scratch
+SCRATCH = "scratch"  # key among the tensors of a talker with quantised weights, see Weight.scratch
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a matrix is stored: by rows, and a row as whole blocks."""
+    """Storage format of a matrix: row by row, each row in whole blocks."""
 
-    dtype: torch.dtype  # of Weight.data, and of no other format's
-    block: int  # weights
-    block_bytes: int  # with what is stored beside them
-    scale_bytes: int = 0  # of a row, after its blocks
-    cuda: str | None = None  # its struct in decode/kernels/weight_format.cuh; None: torch's ops alone can read it
+    dtype: torch.dtype  # of Weight.data; unique to the format
+    block: int  # weights per block
+    block_bytes: int  # including the block's scales
+    scale_bytes: int = 0  # after a row's blocks
+    cuda: str | None = None  # struct in decode/kernels/weight_format.cuh; None: torch ops only
     quantize: Callable[[torch.Tensor, torch.Tensor], None] | None = None  # (matrix, out=data)
     dequantize: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] | None = None  # (data, out=matrix, spare)
-    scales: Callable[[torch.Tensor], torch.Tensor] | None = None  # data -> what its codes are multiplied by
-    largest: int = 1  # of its codes
+    scales: Callable[[torch.Tensor], torch.Tensor] | None = None  # data -> scales of its codes
+    largest: int = 1  # largest code magnitude
 
     @property
     def bits(self) -> float:
-        """Of a weight, a row's scales aside."""
+        """Bits per weight, without row scales."""
         return 8 * self.block_bytes / self.block
 
     def row_bytes(self, weights: int) -> int:
-        """Of a row of so many weights, which are whole blocks."""
+        """Return the bytes in a row of `weights` weights (whole blocks)."""
         return weights // self.block * self.block_bytes + self.scale_bytes
 
 
-# q8_0's rows are no 16-bit numbers: the dtype only tells it from the others.
+# q8_0's rows are not int16 values: the dtype only distinguishes the format from the others.
 FORMATS: dict[str, Format] = {
     "bf16": Format(torch.bfloat16, 1, 2, cuda="Bf16"),
     "fp32": Format(torch.float32, 1, 4),
@@ -59,25 +59,25 @@ FORMATS: dict[str, Format] = {
     "int4": Format(torch.uint8, BLOCK, INT4_BLOCK, 0, "Int4", quantize_int4, dequantize_int4, int4_scales, 8),
     "q8_0": Format(torch.int16, BLOCK, Q8_0_BLOCK, 0, "Q8_0", quantize_q8_0, dequantize_q8_0, q8_0_scales, 127),
 }
-KEPT_BY = {"q8_0": "int8"}  # a format that only files have -> EngineConfig's dtype that keeps it
+KEPT_BY = {"q8_0": "int8"}  # format found only in files -> EngineConfig's dtype that keeps it
 _OF_DTYPE = {format.dtype: name for name, format in FORMATS.items()}
 
 
 def is_layer_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """True if a canonical tensor is what may be quantised: the matrices of layers, not embeddings, head and norms."""
+    """True if a canonical tensor may be quantised: the layers' matrices, but not embeddings, head or norms."""
     return name.startswith("layers.") and len(shape) == 2
 
 
 def format_of(dtype: torch.dtype) -> Format:
-    """Of a tensor by its dtype."""
+    """Return the format of a tensor with this dtype."""
     return FORMATS[_OF_DTYPE[dtype]]
 
 
 @dataclass(eq=False)
 class Weight:
-    """A matrix [out, in] for `linear` and its kin.
+    """Weight matrix [out, in] for `linear` and related ops.
 
-    scratch: where a quantised one is written out for torch's products, one after another; see `scratch_bytes`.
+    scratch: shared buffer into which a quantised matrix is dequantised for torch's products; see `scratch_bytes`.
     """
 
     data: torch.Tensor
@@ -85,18 +85,21 @@ class Weight:
 
     @property
     def format(self) -> str:
-        """Its name in FORMATS."""
+        """Name of the format in FORMATS."""
         return _OF_DTYPE[self.data.dtype]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """[out, in]."""
+        """Shape of the matrix, [out, in]."""
         format = FORMATS[self.format]
         row_bytes = self.data.shape[1] * format.dtype.itemsize - format.scale_bytes
         return len(self.data), row_bytes // format.block_bytes * format.block
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
-        """The matrix [out, in] as torch multiplies by it; a quantised one in `dtype`, and valid until the next."""
+        """Return the matrix [out, in] for torch's products.
+
+        A quantised matrix is dequantised to `dtype` and valid until the next call with the same scratch.
+        """
         dequantize = FORMATS[self.format].dequantize
         if dequantize is None:
             return self.data
@@ -113,5 +116,5 @@ class Weight:
 
 
 def scratch_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """Of the scratch that a quantised matrix of that shape needs where torch computes in `dtype`."""
+    """Return the bytes of scratch that a quantised matrix of this shape needs if torch computes in `dtype`."""
     return math.prod(shape) * dtype.itemsize + math.prod(shape) // 2

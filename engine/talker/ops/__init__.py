@@ -1,1 +1,1 @@
-"""The step's torch ops. Each writes into the buffers it is given and allocates nothing."""
+"""Torch ops of the decode step. Each writes into given buffers and allocates nothing."""

@@ -1,4 +1,4 @@
-"""One query a row against the static cache."""
+"""Attention of one query per row over the static KV cache."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def attend(
     scores: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """Softmax attention of one position a row, grouped queries.
+    """Grouped-query softmax attention of one position per row.
 
     q, out: [B * kv_heads, G, D]; keys, values: [B * kv_heads, S, D], the whole cache of one layer;
-    empty: [B, 1, S] bool, true where the cache holds nothing for the row; scores: [B * kv_heads, G, S] scratch in
-    the model's dtype. The softmax computes in fp32 whatever that is.
+    empty: [B, 1, S] bool, True for slots that the row has not filled; scores: [B * kv_heads, G, S] scratch in the
+    model's dtype. The softmax always computes in fp32.
     """
     batch, slots = empty.shape[0], empty.shape[2]
     torch.baddbmm(scores, q, keys.transpose(1, 2), beta=0.0, alpha=scale, out=scores)
@@ -38,9 +38,9 @@ def attend_filled(
     scores: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """As `attend`, where the host knows how many slots each row has filled: reads no others, and a row at a time.
+    """Like `attend`, but one row at a time, reading only its filled slots. Their number must be known on the host.
 
-    A row's result depends on nothing of other rows, not even in rounding.
+    A row's result does not depend on other rows, not even in rounding.
     """
     heads, group = len(q) // len(filled), q.shape[1]
     for row, slots in enumerate(filled):

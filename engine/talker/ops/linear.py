@@ -1,4 +1,4 @@
-"""Products with a weight matrix, whatever its format."""
+"""Products with a weight matrix in any format."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from ..weight import Weight
 
 
 def linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
-    """out = x @ W.T with x [R, in], W [out, in], out [R, out]."""
+    """Compute out = x @ W.T, with x [R, in], W [out, in], out [R, out]."""
     torch.mm(x, weight.dense(x.dtype).t(), out=out)
 
 
 def add_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
-    """out += x @ W.T, with shapes as for `linear`."""
+    """Compute out += x @ W.T, with shapes as in `linear`."""
     out.addmm_(x, weight.dense(x.dtype).t())
 
 
 def split_linear(x: torch.Tensor, weight: Weight, out: torch.Tensor) -> None:
-    """Split-K: the n products whose sum is x @ W.T, each over a part of the inputs, with out [n, R, out]."""
+    """Split-K product: n partial products, each over a part of the inputs. out [n, R, out]; their sum is x @ W.T."""
     parts, inner = len(out), x.shape[1]
     x = x.view(-1, parts, inner // parts).transpose(0, 1)
     torch.bmm(x, weight.dense(x.dtype).view(-1, parts, inner // parts).permute(1, 2, 0), out=out)
 
 
 def project(x: torch.Tensor, weight: Weight) -> torch.Tensor:
-    """x @ W.T as a new tensor, for passes that are not captured."""
+    """Return x @ W.T as a new tensor, for passes that are not captured."""
     return x @ weight.dense(x.dtype).t()

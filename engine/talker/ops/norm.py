@@ -6,10 +6,10 @@ import torch
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor, out: torch.Tensor, scale: torch.Tensor) -> None:
-    """out = x / rms(x) * weight, over the last dimension, in fp32 until the last multiplication.
+    """Compute out = x / rms(x) * weight over the last dimension, in fp32 up to the last multiplication.
 
     x, out: [..., H]; weight: [..., H] broadcast; eps: [1] fp32; scale: [..., 1] fp32 scratch. `out` may be `x`.
-    As few ops as there can be: captured, each costs a launch's time.
+    Uses as few ops as possible: each costs a launch even in a graph.
     """
     torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32, out=scale)
     torch.addcmul(eps, scale, scale, value=1.0 / x.shape[-1], out=scale).rsqrt_()

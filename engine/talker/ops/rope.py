@@ -6,9 +6,9 @@ import torch
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
-    """out = x * cos + rotate_half(x) * sin.
+    """Compute out = x * cos + rotate_half(x) * sin.
 
-    x, out: [R, heads, D], not the same tensor; cos, sin: [R, D] of the rows' positions.
+    x, out: [R, heads, D], not the same tensor; cos, sin: [R, D] at the rows' positions.
     """
     half = x.shape[-1] // 2
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
