@@ -1,1 +1,1 @@
-"""CUDA sources compiled by NVRTC and launched."""
+"""Compilation of CUDA sources with NVRTC, and their launch."""

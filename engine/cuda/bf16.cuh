@@ -1,4 +1,4 @@
-// Integers by their width, and bf16 as bits.
+// Integer types by width, and bf16 as bits.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -10,8 +10,8 @@ __device__ __forceinline__ float low(u32 v) { return __uint_as_float(v << 16); }
 __device__ __forceinline__ float high(u32 v) { return __uint_as_float(v & 0xffff0000u); }
 __device__ __forceinline__ float bf16(u16 v) { return __uint_as_float((u32)v << 16); }
 
-// Two values as bf16, `a` in the low half, rounded to nearest even. A NaN stays one: CUDA's own is 0x7fffffff, which
-// rounding by addition would carry into -0.
+// Packs two values as bf16, `a` in the low half, rounded to nearest even. NaN is kept: rounding by addition would carry
+// CUDA's NaN, 0x7fffffff, into -0.
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ u32 pack(float a, float b) {
   u32 to;

@@ -1,6 +1,6 @@
-"""Compiled kernels on disk, found by what they were compiled from.
+"""Optional on-disk cache of compiled kernels, keyed by source, options and compiler.
 
-An entry is a file of its own: SHA-256 of the cubin, then the cubin. One that is damaged counts as missing.
+Each entry is a file: SHA-256 of the cubin, then the cubin. A damaged entry counts as missing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import tempfile
 
 log = logging.getLogger("higgs_tts")
 
-_MOST = 64  # entries that are kept, those written last; a model needs four on a card
+_MOST = 64  # entries kept, newest first; a model needs four per GPU
 _DIGEST = hashlib.sha256().digest_size
 
 
 def folder() -> pathlib.Path | None:
-    """Where entries lie: in the user's cache folder. None where there is no such place."""
+    """Return the folder of the entries, in the user's cache folder. None if there is no home folder."""
     named = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     try:
         return pathlib.Path(named or pathlib.Path.home() / ".cache") / "higgs_tts" / "cubins"
@@ -29,12 +29,12 @@ def folder() -> pathlib.Path | None:
 
 
 def key_of(*parts: str) -> str:
-    """The name of an entry: all that decides what is compiled, and by what."""
+    """Return an entry's key: a hash of everything that affects the compiled code."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def load(key: str) -> bytes | None:
-    """The cubin of that name, or None where there is none or it is damaged."""
+    """Return the cubin for a key, or None if it is missing or damaged."""
     place = folder()
     try:
         data = (place / f"{key}.cubin").read_bytes() if place else b""
@@ -45,7 +45,7 @@ def load(key: str) -> bytes | None:
 
 
 def save(key: str, cubin: bytes) -> None:
-    """Keeps a cubin for other processes, whole or not at all. Where that cannot be done, the debug log says why."""
+    """Store a cubin atomically for other processes. A failure goes to the debug log."""
     place = folder()
     if place is None:
         return
@@ -67,5 +67,5 @@ def save(key: str, cubin: bytes) -> None:
 def _prune(place: pathlib.Path) -> None:
     entries = sorted(place.glob("*.cubin"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in entries[_MOST:]:
-        with contextlib.suppress(OSError):  # another process was faster, or has it open
+        with contextlib.suppress(OSError):  # another process has deleted it or has it open
             path.unlink()

@@ -1,4 +1,4 @@
-"""Base of the kernel launchers: compile a source for a device, check arguments, try a first launch."""
+"""Base class of the kernel launchers: compiles a source for a device, checks arguments, tries a first launch."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import torch
 from .nvrtc import KernelUnavailable, LaunchFailed, Module, compile_cubin, read_source, shared_limit
 
 MIN_CAPABILITY = (7, 5)
-ANY = None  # the dtype of a pointer whose tensor may have any
+ANY = None  # dtype of a pointer to a tensor of any dtype
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Resources that a device offers a kernel."""
+    """Resources of a device that matter to a kernel."""
 
     capability: str  # compute capability, such as "90"
     multiprocessors: int
-    shared: int  # bytes of shared memory, the most that a block may use
+    shared: int  # maximum bytes of shared memory per block
 
     @property
     def overlapping(self) -> bool:
-        """True if a kernel's blocks may begin before the kernel before it has ended; see `launch`."""
+        """True if a kernel's blocks may start before the previous kernel has ended; see `launch`."""
         return int(self.capability) >= 90
 
     @classmethod
     def of(cls, device: torch.device) -> Limits:
-        """Those of a CUDA device."""
+        """Return the limits of a CUDA device."""
         with torch.cuda.device(device):
             count = torch.cuda.get_device_properties(device).multi_processor_count
             major, minor = torch.cuda.get_device_capability(device)
@@ -40,7 +40,7 @@ class Limits:
 
 
 def first_reason(device: torch.device, own: dict[str, bool]) -> str | None:
-    """Why a kernel cannot serve on `device`, or None. own: the kernel's own reasons, and whether each holds."""
+    """Return why a kernel cannot run on `device`, or None. own: the kernel's own reasons -> True if they apply."""
     if device.type != "cuda" or torch.version.hip:
         return "it needs an NVIDIA GPU"
     for reason, holds in own.items():
@@ -52,16 +52,16 @@ def first_reason(device: torch.device, own: dict[str, bool]) -> str | None:
 
 
 class Arguments(ctypes.Structure):
-    """A kernel's argument; `structure` makes its subclasses."""
+    """Base class of kernel arguments. `structure` makes the subclasses."""
 
-    kinds: dict[str, Any] = {}  # field -> the dtype of the tensor whose address it holds, or a C type
+    kinds: dict[str, Any] = {}  # field -> dtype of the tensor it points to, or a C type
 
     @classmethod
     def of(cls, **values: torch.Tensor | int | None) -> Arguments:
-        """The structure with these values; a tensor must outlive it.
+        """Return the structure with these values. Tensors must outlive it.
 
-        Raises TypeError for a field that is missing or unknown, and for a tensor of another dtype or with gaps: a
-        kernel would read it all the same.
+        Raises TypeError if a field is missing or unknown, or if a tensor has another dtype or is not contiguous. The
+        kernel itself would not notice.
         """
         if values.keys() != cls.kinds.keys():
             raise TypeError(f"{cls.__name__}: {sorted(values.keys() ^ cls.kinds.keys())} are missing or unknown")
@@ -80,22 +80,22 @@ class Arguments(ctypes.Structure):
 
 
 def structure(name: str, **kinds: Any) -> type[Arguments]:
-    """The structure `name` of a source, its fields in order: the dtype of a tensor for a pointer, or a C type."""
+    """Make the class for a source's structure `name`. Fields in order: a tensor's dtype for a pointer, or a C type."""
     is_pointer = {field: kind is ANY or isinstance(kind, torch.dtype) for field, kind in kinds.items()}
     fields = [(field, ctypes.c_void_p if is_pointer[field] else kind) for field, kind in kinds.items()]
     return type(name, (Arguments,), {"_fields_": fields, "kinds": kinds, "__doc__": f"`{name}` of the source."})
 
 
 def options(values: Mapping[str, object], *structures: type[ctypes.Structure]) -> tuple[str, ...]:
-    """Compiler options that define `values`, and SIZEOF_<name> of structures, which the source asserts."""
+    """Return compiler options that define `values`, and SIZEOF_<name> for each structure, which the source asserts."""
     sizes = {f"SIZEOF_{kind.__name__}": ctypes.sizeof(kind) for kind in structures}
     return tuple(f"-D{name}={value}" for name, value in {**values, **sizes}.items())
 
 
 class CudaKernel:
-    """A source on a device: compiled, loaded, launched by its subclass, and unloaded by `close`.
+    """Base class of a CUDA source compiled and loaded on a device. Subclasses launch it; `close` unloads it.
 
-    Raises KernelUnavailable where it cannot be compiled or loaded, and where the driver refuses a first launch.
+    Raises KernelUnavailable if it cannot be compiled or loaded, or if the driver refuses a first launch.
     """
 
     def __init__(self, path: pathlib.Path, capability: str, defines: tuple[str, ...]) -> None:
@@ -103,7 +103,7 @@ class CudaKernel:
 
     @contextlib.contextmanager
     def _first_launch(self) -> Iterator[None]:
-        """For the launches inside, on idle buffers: a driver that refuses one says so here, not in a step."""
+        """Try the launches inside on idle buffers, so that a refusal by the driver shows here and not in a step."""
         try:
             yield
             torch.cuda.current_stream().synchronize()
@@ -114,5 +114,5 @@ class CudaKernel:
             raise
 
     def close(self) -> None:
-        """Unloads the code, which must not be running; safe to call twice."""
+        """Unload the code, which must not be running. Safe to call twice."""
         self._module.close()

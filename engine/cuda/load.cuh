@@ -1,4 +1,4 @@
-// The talker's widths, loads by cache policy and sums over a warp, for all kernels of the talker.
+// Talker widths, loads by cache policy, and warp sums, shared by the talker's kernels.
 
 #include "bf16.cuh"
 
@@ -6,7 +6,7 @@ constexpr int DIM = 128, GROUP = HEADS / KV_HEADS;
 constexpr int Q_SIZE = HEADS * DIM, KV_SIZE = KV_HEADS * DIM, QKV_SIZE = Q_SIZE + 2 * KV_SIZE;
 constexpr int VEC = 8;  // bf16 values in a load of 16 bytes
 
-__device__ __forceinline__ uint4 load_nc16(const void* p) {  // read once: not kept in L1
+__device__ __forceinline__ uint4 load_nc16(const void* p) {  // read once: bypasses L1
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
@@ -17,7 +17,7 @@ __device__ __forceinline__ float load_nc4(const void* p) {
   asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
   return v;
 }
-__device__ __forceinline__ float4 load_cg4(const float* p) {  // written by other blocks: from L2, never from L1
+__device__ __forceinline__ float4 load_cg4(const float* p) {  // written by other blocks: read from L2, never L1
   float4 v;
   asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
   return v;
@@ -32,8 +32,8 @@ __device__ __forceinline__ uint4 load_cg16(const void* p) {
   asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
-// Programmatic dependent launch, see `launch` in nvrtc.py: from the first on the next kernel's blocks may begin, and from
-// the second on a kernel sees what those before it have written.
+// Programmatic dependent launch, see `launch` in nvrtc.py. After the first call, the next kernel's blocks may start.
+// After the second, a kernel sees the writes of the kernels before it.
 __device__ __forceinline__ void launch_dependent_grids() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

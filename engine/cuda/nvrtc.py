@@ -1,7 +1,7 @@
-"""Compiles CUDA C++ with the NVRTC that comes with torch and launches it through the driver API.
+"""Compilation of CUDA C++ with torch's NVRTC, and launch through the driver API.
 
-Neither a CUDA toolkit nor Triton is needed, on Linux or Windows. torch's own private wrapper of NVRTC neither launches
-cooperatively nor passes a structure as the argument.
+Needs no CUDA toolkit and no Triton, on Linux or Windows. torch's private NVRTC wrapper supports neither cooperative
+launches nor a structure as the argument.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from . import cubin_cache
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_LIMIT = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_...
-_OVERLAP_SINCE = 12030  # CUDA version of the driver: graphs know programmatic dependent launches
+_OVERLAP_SINCE = 12030  # first driver CUDA version whose graphs support programmatic dependent launch
 
 
 class KernelUnavailable(RuntimeError):
-    """Why a kernel cannot serve here: not meant for the model or GPU, not compiled, not loaded, or not launched."""
+    """A kernel does not support the model or GPU, or could not be compiled, loaded or launched."""
 
 
 class LaunchFailed(RuntimeError):
-    """The driver refused a launch; or work before it on the device had failed, which a launch is the first to hear."""
+    """The driver refused a launch, or reported at a launch that earlier work on the device failed."""
 
 
 def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
-    """The first library that loads: glob matches in `folders`, then the system's."""
+    """Load the first library that works: glob matches in `folders`, then the system's."""
     found = [str(path) for folder in folders for name in names for path in sorted(folder.glob(name))]
     for name in [*(path for path in found if "builtins" not in path), *names]:
         try:
@@ -43,7 +43,7 @@ def _library(names: list[str], folders: list[pathlib.Path]) -> ctypes.CDLL:
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
-    """torch's own before the system's, which may be older than the GPU. CUDA 11 adds a minor version to the name."""
+    """Load NVRTC: torch's first, since the system's may be older than the GPU. CUDA 11 adds a minor version."""
     major = (torch.version.cuda or "0").partition(".")[0]
     packages = pathlib.Path(torch.__file__).parent.parent
     if sys.platform == "win32":
@@ -58,7 +58,7 @@ def _driver() -> ctypes.CDLL:
 
 
 def read_source(path: pathlib.Path) -> str:
-    """The CUDA source in `path` with its includes inlined; they are looked up beside it, then in this folder."""
+    """Return the CUDA source in `path` with includes inlined. They are searched beside it, then in this folder."""
 
     def included(include) -> str:
         beside = path.parent / include[1]
@@ -69,9 +69,9 @@ def read_source(path: pathlib.Path) -> str:
 
 @functools.lru_cache(maxsize=8)
 def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> bytes:
-    """The cubin of `source` for a compute capability such as "90", compiled once a machine (cubin_cache.py).
+    """Return the cubin of `source` for a compute capability such as "90", compiled once per machine (cubin_cache.py).
 
-    Raises KernelUnavailable with the compiler's log.
+    Raises KernelUnavailable with the compiler's log if compilation fails.
     """
     key = cubin_cache.key_of(source, capability, *options, _compiler())
     cubin = cubin_cache.load(key)
@@ -82,7 +82,7 @@ def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> byt
 
 
 def _compiler() -> str:
-    """Identity of the compiler: its version, and the torch that it came with."""
+    """Return the compiler's identity: its version and torch's."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"NVRTC {major.value}.{minor.value} torch {torch.__version__}"
@@ -115,15 +115,15 @@ def _text(size_of, read, program) -> bytes:
 
 
 class Module:
-    """A cubin loaded on the current device. `close` unloads it; none of its kernels may be running then."""
+    """Cubin loaded on the current device. `close` unloads it; none of its kernels may be running then."""
 
     def __init__(self, cubin: bytes):
-        torch.cuda.current_stream().synchronize()  # creates the context, if there is none yet
+        torch.cuda.current_stream().synchronize()  # creates the context if needed
         self._module = ctypes.c_void_p()
         _check(_driver().cuModuleLoadData(ctypes.byref(self._module), cubin), "load")
 
     def function(self, name: str, shared: int = 0) -> ctypes.c_void_p:
-        """A kernel by its name; `shared`: the most bytes of dynamic shared memory that it is launched with."""
+        """Return a kernel by name. `shared`: maximum bytes of dynamic shared memory at launch."""
         function = ctypes.c_void_p()
         _check(_driver().cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()), "find")
         if shared:
@@ -137,7 +137,7 @@ class Module:
 
 
 def shared_limit(index: int) -> int:
-    """The most bytes of shared memory that a block may use on a device, also before anything lies there."""
+    """Return a device's maximum bytes of shared memory per block. Needs no context."""
     device, limit = ctypes.c_int(), ctypes.c_int()
     _check(_driver().cuDeviceGet(ctypes.byref(device), index), "find the device of")
     _check(_driver().cuDeviceGetAttribute(ctypes.byref(limit), _SHARED_LIMIT, device), "measure the memory of")
@@ -175,11 +175,11 @@ def launch(
     shared: int = 0,
     overlapping: bool = False,
 ) -> None:
-    """Launches on the current stream with one structure as the argument.
+    """Launch on the current stream with one structure as the argument.
 
-    overlapping: its blocks may begin while the kernel before it runs, where the driver knows programmatic dependent
-    launch; the source says when they may (launch_dependent_grids) and until where (wait_on_dependent_grids).
-    Raises LaunchFailed.
+    overlapping: if the driver supports programmatic dependent launch, blocks may start while the previous kernel runs.
+    The sources say when (launch_dependent_grids) and where they wait for it (wait_on_dependent_grids).
+    Raises LaunchFailed if the driver refuses the launch.
     """
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
