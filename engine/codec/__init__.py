@@ -1,1 +1,1 @@
-"""The codec: codes to a waveform, and a clip to codes."""
+"""The codec: codes to waveform, and clip to codes."""

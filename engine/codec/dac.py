@@ -1,6 +1,6 @@
 """The codec's acoustic half: DAC's convolutions under the tensor names transformers uses.
 
-Held equal to transformers' DacEncoder and DacDecoder in tests; ours, so that speaking needs no transformers.
+Tests hold it equal to transformers' DacEncoder and DacDecoder. It is our own so that speech needs no transformers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from torch import nn
 
 from .snake import snake
 
-SnakeOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]  # as `snake`
+SnakeOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]  # signature of `snake`
 
 
 class Snake(nn.Module):
-    """DAC's activation, by whatever computes it: torch's ops, or a kernel put in their place.
+    """DAC's activation, computed by torch ops or by a kernel.
 
-    `heard` of `frames` frames are sound, int32 [B], and the rest is padding, which it silences; None: all are sound. As
-    every convolution that widens what a sample hears comes after one of these, padding is to the frames before it what
-    the end of a clip is.
+    heard: int32 [B], frames of sound out of `frames`; the rest is padding and is set to 0. None: all are sound. Every
+    convolution that widens the receptive field follows such an activation, so padding acts like the end of the clip.
     """
 
     def __init__(self, width: int):
@@ -63,7 +62,7 @@ class EncoderBlock(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """A transposed convolution that halves the width and multiplies the rate by `stride`, then residual units."""
+    """Transposed convolution that halves the width and multiplies the rate by `stride`, then residual units."""
 
     def __init__(self, width: int, stride: int):
         super().__init__()

@@ -1,8 +1,8 @@
 """The codec's semantic half: HuBERT under the tensor names transformers uses. Imports no transformers.
 
-It computes what HubertModel of transformers' modeling_hubert.py does for the published codec: group norm after the
-first convolution and no other, layer norm after each sum, no mask and no dropout. Tests hold both equal; ours, because
-importing theirs takes seconds. Modules are made in the order of theirs, in which tiny_codec.py draws their weights.
+Computes the same as HubertModel in transformers' modeling_hubert.py for the published codec: group norm after the first
+convolution only, layer norm after each sum, no mask and no dropout. Tests hold both equal. It is our own because
+importing theirs takes seconds. Modules are created in their order, in which tiny_codec.py draws the weights.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import nn
 from ..device.torch_names import weight_norm
 from .config import CodecConfig
 
-STRIDES = (5, 2, 2, 2, 2, 2, 2)  # of the feature convolutions; shapes do not tell strides
+STRIDES = (5, 2, 2, 2, 2, 2, 2)  # of the feature convolutions; weight shapes do not contain strides
 
 
 class FeatureConv(nn.Module):
-    """A convolution over time without bias, a norm of each channel if it is the first, then GELU."""
+    """Convolution over time without bias, per-channel norm if it is the first, then GELU."""
 
     def __init__(self, before: int, after: int, kernel: int, stride: int, is_first: bool):
         super().__init__()
         self.conv = nn.Conv1d(before, after, kernel, stride=stride, bias=False)
-        # One group a channel, normed over the whole clip: padding would change every state.
+        # One group per channel, normed over the whole clip: padding would change every state.
         self.layer_norm = nn.GroupNorm(after, after) if is_first else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, before, T] -> [B, after, about T / stride]
@@ -32,7 +32,7 @@ class FeatureConv(nn.Module):
 
 
 class FeatureExtractor(nn.Module):
-    """wav [B, 1, S] -> [B, last of conv_dims, T], a state every 320 samples."""
+    """wav [B, 1, S] -> [B, last of conv_dims, T], one state per 320 samples."""
 
     def __init__(self, config: CodecConfig):
         super().__init__()
@@ -58,9 +58,9 @@ class FeatureProjection(nn.Module):
 
 
 class NormedWeight(nn.Module):
-    """A weight as length [1, 1, kernel] and direction, under the names of torch's parametrizations.weight_norm.
+    """Weight as length [1, 1, kernel] and direction, under the names of torch's parametrizations.weight_norm.
 
-    Published codecs hold it so. torch's own class would make the convolution refer to itself.
+    Published codecs store it this way. torch's own class would create a reference cycle.
     """
 
     def __init__(self, width: int, groups: int, kernel: int):
@@ -73,7 +73,7 @@ class NormedWeight(nn.Module):
 
 
 class NormedConv(nn.Module):
-    """A grouped convolution over time with a normed weight, which is made anew for each clip."""
+    """Grouped convolution over time with a normed weight, recomputed for each clip."""
 
     def __init__(self, config: CodecConfig):
         super().__init__()
@@ -81,25 +81,25 @@ class NormedConv(nn.Module):
         self.bias = nn.Parameter(torch.empty(width))
         self.parametrizations = nn.ModuleDict({"weight": NormedWeight(width, config.pos_groups, config.pos_kernel)})
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T] -> [B, C, T], or T + 1 where the kernel is even
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, C, T] -> [B, C, T], or T + 1 if the kernel is even
         weight = self.parametrizations["weight"]()
         return F.conv1d(x, weight, self.bias, padding=self.padding, groups=self.groups)
 
 
 class PositionEmbedding(nn.Module):
-    """Where each state is, as a convolution over its neighbours tells it."""
+    """Convolutional position embedding."""
 
     def __init__(self, config: CodecConfig):
         super().__init__()
         self.conv = NormedConv(config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C]
-        around = self.conv(x.transpose(1, 2))[:, :, : x.shape[1]]  # without the state too many of an even kernel
+        around = self.conv(x.transpose(1, 2))[:, :, : x.shape[1]]  # drops the extra state of an even kernel
         return F.gelu(around).transpose(1, 2)
 
 
 class Attention(nn.Module):
-    """Every state looks at all states of the clip."""
+    """Full self-attention over the states of the clip."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -127,7 +127,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention and feed-forward, each added to its input and then normed."""
+    """Attention and feed-forward, each with a residual connection followed by layer norm."""
 
     def __init__(self, config: CodecConfig):
         super().__init__()
@@ -159,7 +159,7 @@ class HubertEncoder(nn.Module):
 
 
 class SemanticModel(nn.Module):
-    """HuBERT: 16 kHz wav [B, S] -> the mean of all its hidden states [B, T, semantic_hidden], 50 a second."""
+    """HuBERT: 16 kHz wav [B, S] -> mean of all hidden states [B, T, semantic_hidden], 50 per second."""
 
     def __init__(self, config: CodecConfig):
         super().__init__()

@@ -1,6 +1,6 @@
 """Waveform to codes and back.
 
-Always in fp32: lower precision changes which code is nearest, and the transposed convolutions are unstable in it.
+Always in fp32: lower precision changes which code is nearest, and makes the transposed convolutions unstable.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .modules import (
     encoder_parts,
 )
 
-CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame: with it, a window is exact
-WINDOW_FRAMES = 200  # frames decoded at once; longer clips go in windows of this length
-_SEMANTIC_PAD = 160  # samples HuBERT's input gets on each side
-_SEMANTIC_STEP = 2  # HuBERT states a codec frame
+CONTEXT_FRAMES = 10  # the decoder's receptive field on either side of a frame; makes windows exact
+WINDOW_FRAMES = 200  # frames decoded at once; longer clips are decoded in windows of this length
+_SEMANTIC_PAD = 160  # samples of padding on each side of HuBERT's input
+_SEMANTIC_STEP = 2  # HuBERT states per codec frame
 
 
 class CodecDecoder(nn.Module):
-    """Codes to waveform. Holds the quantizer's way out, one projection and the DAC decoder, nothing else."""
+    """Codes to waveform: the quantizer's output side, a projection and the DAC decoder."""
 
     quantizer: ResidualQuantizer
     fc2: nn.Linear
@@ -48,10 +48,10 @@ class CodecDecoder(nn.Module):
         self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
 
     def forward(self, codes: torch.Tensor, length: int = 0, heard: torch.Tensor | None = None) -> torch.Tensor:
-        """codes [B, K, T] -> [B, 960 * T]. `length`: frames to compute with, T or more.
+        """Decode codes [B, K, T] -> [B, 960 * T].
 
-        heard: int32 [B], frames of each clip, where they are not all T long. What is beyond its frames is heard as the
-        end of the clip.
+        length: pad to this many frames if T is less.
+        heard: int32 [B], frames of each clip if not all have T. Frames beyond act like the end of the clip.
         """
         frames = codes.shape[2]
         length = max(length, frames)
@@ -63,7 +63,7 @@ class CodecDecoder(nn.Module):
             hidden.masked_fill_(torch.arange(length, device=codes.device) >= heard[:, None, None], 0.0)
         self._set_heard(heard, length)
         wav = self.acoustic_decoder(hidden)[:, 0, : frames * FRAME_SAMPLES]
-        self._set_heard(None, length)  # which would keep its memory
+        self._set_heard(None, length)  # a kept reference would keep its memory
         return wav
 
     def _set_heard(self, heard: torch.Tensor | None, length: int):
@@ -73,13 +73,13 @@ class CodecDecoder(nn.Module):
     def bytes_of(self, frames: int) -> int:
         """Bytes on the device that decoding so many takes for a moment, next to nothing left out.
 
-        The last block's tensors are the largest: its residual units have four of them at a time, and convolutions as
-        much again.
+        The last block's tensors are the largest. Its residual units hold four at a time, and convolutions need as much
+        again.
         """
         return 8 * frames * FRAME_SAMPLES * self.acoustic_decoder.conv2.in_channels * self.fc2.weight.itemsize
 
     def use(self, snake: SnakeOp) -> None:
-        """Puts `snake` in the place of torch's ops (snake.py), or those back in its."""
+        """Compute all Snake activations with `snake`: a kernel, or torch ops (snake.py)."""
         for module in self._snakes:
             module.compute = snake
 
@@ -87,11 +87,11 @@ class CodecDecoder(nn.Module):
     def decode_span(
         self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES, lengths: tuple[int, ...] = ()
     ) -> torch.Tensor:
-        """The waveform of frames `start` to `stop` of `codes`, as it is in the decode of all of them.
+        """Decode frames `start` to `stop` of `codes`, exactly as in a decode of all frames.
 
         codes: [B, K, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
-        count as 0. With less than 10 frames of context the edges are approximate. lengths: windows are padded to one
-        of these where one is long enough, because libraries prepare themselves for every new length.
+        count as 0. With less than 10 frames of context, the edges are approximate.
+        lengths: pad windows to the first of these that fits, if any. Libraries need set-up for every new length.
         """
         left, right = max(0, start - context), min(codes.shape[2], stop + context)
         length = min((length for length in lengths if length >= right - left), default=0)
@@ -100,10 +100,10 @@ class CodecDecoder(nn.Module):
 
     @torch.no_grad()
     def decode_clips(self, clips: list[torch.Tensor], rows: int, length: int) -> torch.Tensor:
-        """Clips of codes [T, K] on the host, each as if alone -> [rows, 960 * length], a row each from its beginning.
+        """Decode clips of codes [T, K] on the host, each as if alone -> [rows, 960 * length], one row per clip.
 
-        As many rows and frames are always computed: libraries take another way for another shape, and add up in
-        another order.
+        Always computes all rows and frames, because libraries choose other algorithms, with another summation order,
+        for other shapes.
         """
         codes = torch.zeros(rows, CODEBOOKS, length, dtype=torch.int64)
         for row, clip in zip(codes, clips, strict=False):
@@ -114,9 +114,9 @@ class CodecDecoder(nn.Module):
 
     @torch.no_grad()
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes [B, K, T] int64 -> wav [B, 960 * T] fp32, 24 kHz, on the device of `codes`.
+        """Decode codes [B, K, T] int64 -> wav [B, 960 * T] fp32, 24 kHz, on the device of `codes`.
 
-        Codes outside 0..1023 count as 0. Long clips go in exact windows, so their length costs no working memory.
+        Codes outside 0..1023 count as 0. Long clips are decoded in exact windows, so working memory does not grow.
         """
         batch, books, frames = codes.shape
         assert books == CODEBOOKS
@@ -128,7 +128,7 @@ class CodecDecoder(nn.Module):
 
 
 class CodecEncoder(nn.Module):
-    """Waveform to codes. Four times the decoder's size: built for a call, then dropped."""
+    """Waveform to codes. Four times the decoder's size, so it is built for each call and dropped afterwards."""
 
     acoustic_encoder: AcousticEncoder
     semantic_model: SemanticModel
@@ -143,9 +143,9 @@ class CodecEncoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, wav: torch.Tensor) -> torch.Tensor:
-        """One clip: wav [S] fp32 mono 24 kHz -> codes [ceil(S / 960), K] int64, both on the device of `wav`.
+        """Encode a clip: wav [S] fp32 mono 24 kHz -> codes [ceil(S / 960), K] int64, both on the device of `wav`.
 
-        The clip is padded with silence to whole frames. Raises HiggsError for a clip without samples.
+        Pads the clip with silence to whole frames. Raises HiggsError if the clip has no samples.
         """
         (samples,) = wav.shape
         if not samples:
@@ -166,26 +166,26 @@ Half = TypeVar("Half", CodecDecoder, CodecEncoder)
 
 
 def build_decoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecDecoder:
-    """The decoder over loaded tensors (canonical names, fp32), which it takes as they are, on their device."""
+    """Build the decoder from loaded tensors (canonical names, fp32). Uses them in place, on their device."""
     return _place(_empty(CodecDecoder, config), tensors)
 
 
 def build_encoder(config: CodecConfig, tensors: dict[str, torch.Tensor]) -> CodecEncoder:
-    """The encoder over loaded tensors, as `build_decoder`."""
+    """Build the encoder from loaded tensors, like `build_decoder`."""
     return _place(_empty(CodecEncoder, config), tensors)
 
 
 def encode_once(config: CodecConfig, tensors: dict[str, torch.Tensor], clip: torch.Tensor) -> torch.Tensor:
-    """A clip [S] -> codes [T, K] on the host. `tensors` are used up: nothing of the encoder stays on their device.
+    """Encode a clip [S] -> codes [T, K] on the host. Consumes `tensors`: nothing of the encoder stays on the device.
 
-    Raises HiggsError for a clip without samples.
+    Raises HiggsError if the clip has no samples.
     """
     encoder = build_encoder(config, tensors)
     tensors.clear()
     try:
         return encoder.encode(clip).cpu()
     finally:
-        drop((*encoder.parameters(), *encoder.buffers()))  # an exception refers to the frames that hold it
+        drop((*encoder.parameters(), *encoder.buffers()))  # an exception would keep them through its frames
         if clip.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -1,6 +1,6 @@
 """The codec's network, under the tensor names transformers uses.
 
-The acoustic convolutions are in dac.py, HuBERT in hubert.py; the small pieces between them are here.
+The acoustic convolutions are in dac.py, HuBERT is in hubert.py, and the small parts between them are here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .hubert import SemanticModel
 CODEBOOKS = 8
 RATIOS = 5  # up- and downsampling blocks of the acoustic half
 SEMANTIC_BLOCKS = 2  # blocks of the semantic encoder
-SEMANTIC_UNITS = 2  # residual units a block
+SEMANTIC_UNITS = 2  # residual units per block
 SEMANTIC_RATE = 16_000  # Hz, what HuBERT hears
 
 
@@ -57,7 +57,7 @@ class SemanticBlock(nn.Module):
 
 
 class SemanticEncoder(nn.Module):
-    """HuBERT's features [B, semantic_hidden, T] -> the same shape, fit for the quantizer."""
+    """HuBERT's features [B, semantic_hidden, T] -> quantizer input of the same shape."""
 
     def __init__(self, config: CodecConfig):
         super().__init__()
@@ -81,7 +81,7 @@ class Codebook(nn.Module):
         self.register_buffer("embed", torch.zeros(config.codebook_size, config.codebook_dim))
 
     def nearest(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, D] -> codes [B, T]
-        # Squared distance written out as transformers has it: another order of the same sums breaks ties differently.
+        # Squared distance in the same order of sums as in transformers: another order breaks ties differently.
         table = self.embed.t()
         flat = x.reshape(-1, x.shape[-1])
         near = -(flat.pow(2).sum(1, keepdim=True) - 2 * flat @ table + table.pow(2).sum(0, keepdim=True))
@@ -111,7 +111,7 @@ class ResidualQuantizer(nn.Module):
     def __init__(self, config: CodecConfig, encodes: bool):
         super().__init__()
         self._books = [Quantizer(config, encodes) for _ in range(CODEBOOKS)]
-        self.quantizers = nn.ModuleList(self._books)  # which gives them their names
+        self.quantizers = nn.ModuleList(self._books)  # for the tensor names
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, hidden] -> codes [B, K, T]
         codes = []
@@ -129,7 +129,7 @@ class ResidualQuantizer(nn.Module):
 
 
 def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
-    """Modules that turn codes into sound, under the prefixes of their tensors."""
+    """Return the modules that decode codes, by the prefix of their tensors."""
     return {
         "quantizer": ResidualQuantizer(config, encodes=False),
         "fc2": nn.Linear(config.hidden, config.acoustic_hidden),
@@ -138,9 +138,9 @@ def decoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
 
 
 def encoder_parts(config: CodecConfig) -> dict[str, nn.Module]:
-    """Modules that turn sound into codes, under the prefixes of their tensors.
+    """Return the modules that encode a clip, by the prefix of their tensors.
 
-    In this order tiny_codec.py draws their weights: another order is another codec.
+    tiny_codec.py draws their weights in this order: another order gives another codec.
     """
     return {
         "acoustic_encoder": acoustic_encoder(config),

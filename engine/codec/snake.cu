@@ -1,12 +1,11 @@
-// The codec's activation: out = x + sin(alpha * x)^2 / (alpha + 1e-9), alpha per channel, and 0 beyond what a clip has of
-// sound.
+// The codec's activation: out = x + sin(alpha * x)^2 / (alpha + 1e-9), alpha per channel; 0 beyond a clip's sound.
 // Each block takes every blocks_per_row-th chunk of blockDim.x samples of one row.
 
 struct SnakeArgs {
-  const float* x;      // [rows, length], a row per clip and channel
+  const float* x;      // [rows, length], one row per clip and channel
   const float* alpha;  // [channels]
   float* out;          // [rows, length]
-  const int* heard;    // [rows / channels], the sound of each clip, in `unit` samples; or null: all of it
+  const int* heard;    // [rows / channels], length of each clip's sound, in units of `unit` samples; null: all
   int channels;        // row r is channel r % channels
   int length, unit;
   int blocks_per_row;

@@ -1,4 +1,4 @@
-"""The codec's activation, x + sin(alpha * x)^2 / alpha: one CUDA kernel (snake.cu), and its torch twin."""
+"""The codec's activation, x + sin(alpha * x)^2 / alpha: CUDA kernel (snake.cu) and torch twin."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SAMPLES = 4  # per thread
 
 
 def snake(x: torch.Tensor, alpha: torch.Tensor, heard: torch.Tensor | None, unit: int) -> torch.Tensor:
-    """x [B, C, T], alpha [1, C, 1] -> [B, C, T] fp32, 0 from sample heard * unit on.
+    """Compute the activation: x [B, C, T], alpha [1, C, 1] -> [B, C, T] fp32, 0 from sample heard * unit on.
 
-    heard: int32 [B]; None: all of it.
+    heard: int32 [B]; None: all samples are sound.
     """
     wave = torch.mul(x, alpha).sin_().square_()
     out = torch.addcmul(x, wave, (alpha + 1e-9).reciprocal())
@@ -41,7 +41,7 @@ SnakeArgs = structure(
 
 
 class SnakeKernel(CudaKernel):
-    """`snake` in one launch instead of five. Raises KernelUnavailable."""
+    """`snake` in one launch instead of five. Raises KernelUnavailable if the kernel cannot run on the device."""
 
     def __init__(self, device: torch.device):
         reason = first_reason(device, {})
@@ -53,7 +53,7 @@ class SnakeKernel(CudaKernel):
             self(torch.zeros(1, 1, 1, device=device), torch.ones(1, 1, 1, device=device), None, 1)
 
     def __call__(self, x: torch.Tensor, alpha: torch.Tensor, heard: torch.Tensor | None, unit: int) -> torch.Tensor:
-        """As `snake`."""
+        """Compute `snake`."""
         batch, channels, length = x.shape
         x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
         blocks = -(-length // (THREADS * SAMPLES))

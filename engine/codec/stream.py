@@ -13,7 +13,7 @@ from .model import CodecDecoder
 
 
 class Window(NamedTuple):
-    """Frames start..stop of codes [T, K], on the host, become sound; the rest is context."""
+    """Frames start..stop of codes [T, K] on the host, to be decoded. The other frames are context."""
 
     codes: torch.Tensor
     start: int
@@ -21,58 +21,58 @@ class Window(NamedTuple):
 
     @property
     def samples(self) -> slice:
-        """Its sound, of that of all its codes."""
+        """Samples of the window within the sound of all its codes."""
         return slice(self.start * FRAME_SAMPLES, self.stop * FRAME_SAMPLES)
 
 
 class InlineWindows:
-    """Decodes windows as they are submitted, each by itself."""
+    """Decodes each window when it is submitted."""
 
-    serialize = True  # no other way here
+    serialize = True  # the only mode here
 
     def __init__(self, decoder: CodecDecoder):
         self._decoder = decoder
         self._ready: list[torch.Tensor] = []
 
     def submit(self, windows: list[Window], rows: int = 1) -> None:
-        """rows: windows that are decoded together, of which some may be missing."""
+        """Decode windows. rows: batch size, which may exceed the number of windows."""
         for codes, start, stop in windows:
             self._ready.append(self._decoder.decode_span(codes.T[None], start, stop)[0].to(codes.device))
 
     def poll(self, wait: bool = False) -> list[torch.Tensor]:
-        """wav [960 * frames] fp32 on the host of the windows that are ready, in order, each given once.
+        """Return the sound of windows that are ready, wav [960 * frames] fp32 on the host, in order, each once.
 
-        wait: and of the oldest one, which is waited for.
+        wait: wait for the oldest window.
         """
         ready, self._ready = self._ready, []
         return ready
 
     def finish(self) -> list[torch.Tensor]:
-        """The rest of them, waited for."""
+        """Wait for the remaining windows and return their sound."""
         return self.poll()
 
 
 class SideStreamWindows:
-    """Decodes windows on `stream`; results come to the host by themselves, and only `finish` waits.
+    """Decodes windows on a side stream and copies results to the host asynchronously.
 
-    serialize: a window begins when the work queued so far on the current stream is done, and what is queued later
-    waits for it. The cooperative decode kernel needs every SM, so interleaved windows cost more than serializing them.
+    serialize: a window starts after the work already queued on the current stream, and later work waits for it. The
+    cooperative decode kernel needs every SM, so overlapping windows with it costs more than serializing them.
     """
 
     serialize = True
 
     def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
         self.decoder, self._stream, self._lengths = decoder, stream, lengths
-        # (event, sounds that are there once the event is)
+        # (event, sounds that are complete after the event)
         self._batches: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
-        stream.wait_stream(torch.cuda.current_stream(stream.device))  # the weights' last copies
+        stream.wait_stream(torch.cuda.current_stream(stream.device))  # for copies of the weights
 
     def submit(self, windows: list[Window], rows: int = 1) -> None:
-        """As `InlineWindows.submit`. Raises torch.OutOfMemoryError, and then none of them is under way."""
+        """Queue windows, like `InlineWindows.submit`. On torch.OutOfMemoryError, none of them is queued."""
         self._batches.append(self.begin(windows, rows))
 
     def poll(self, wait: bool = False) -> list[torch.Tensor]:
-        """As `InlineWindows.poll`."""
+        """Return finished windows, like `InlineWindows.poll`."""
         ready = []
         if wait and self._batches:
             self._batches[0][0].synchronize()
@@ -81,7 +81,7 @@ class SideStreamWindows:
         return ready
 
     def finish(self) -> list[torch.Tensor]:
-        """As `InlineWindows.finish`."""
+        """Wait for the remaining windows, like `InlineWindows.finish`."""
         if self._batches:
             self._batches[-1][0].synchronize()
         rest = [wav for _, wavs in self._batches for wav in wavs]
@@ -89,7 +89,7 @@ class SideStreamWindows:
         return rest
 
     def begin(self, windows: list[Window], rows: int) -> tuple[torch.cuda.Event, list[torch.Tensor]]:
-        """Queues windows: their sounds on the host, there once the event is."""
+        """Queue windows. Returns an event, and their sounds on the host, complete after the event."""
         current = torch.cuda.current_stream(self._stream.device)
         if self.serialize:
             self._stream.wait_stream(current)
@@ -102,7 +102,7 @@ class SideStreamWindows:
         return event, wavs
 
     def decode(self, windows: list[Window], rows: int) -> list[torch.Tensor]:
-        """Their sounds on the device."""
+        """Decode windows. Returns their sounds on the device."""
         if rows > 1:
             wavs = self.decoder.decode_clips([window.codes for window in windows], rows, self._lengths[-1])
             return [wav[window.samples] for wav, window in zip(wavs, windows, strict=False)]
@@ -118,9 +118,9 @@ class SideStreamWindows:
 def make_windows(
     decoder: CodecDecoder, pool: PrivatePool, lengths: tuple[int, ...]
 ) -> InlineWindows | SideStreamWindows:
-    """Windows of one request: on the pool's side stream on a GPU, at once elsewhere.
+    """Return the window decoder of one session: on the pool's side stream on a GPU, inline elsewhere.
 
-    lengths: what a GPU pads windows to, because libraries prepare themselves for every new length; the longest last.
+    lengths: window lengths that a GPU pads to, longest last. Libraries need set-up for every new length.
     """
     if pool.device.type != "cuda":
         return InlineWindows(decoder)

@@ -13,39 +13,39 @@ from ..device.memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
 from .stream import Window, make_windows
 
-# Frames a window. Where somebody listens, a window must be there before those so far have been heard. So the first ones
-# may grow as fast as speech is decoded faster than it is heard: on a CPU by a third to a half.
+# Frames per window. While streaming, a window must be ready before the earlier ones have been played. So window sizes
+# may grow only as fast as decoding outpaces playback: on a CPU by a third to a half.
 _FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # on a GPU
-_STREAMED_WINDOW = 100  # then, on a GPU: more would be heard late, fewer cost it nearly as much
+_STREAMED_WINDOW = 100  # afterwards, on a GPU: larger windows would be late, smaller ones cost nearly as much
 _FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
-_PATIENCE = 64  # looks at what is ready after which windows that wait for others go without
+_PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
-LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # as padded
+LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # padded
 
 
 class Waveform:
-    """Makes the sounds of one session; their windows are decoded in the order in which they are complete.
+    """Decodes the sounds of one session, window by window in the order in which windows fill up.
 
-    together: so many windows are decoded at once, on a GPU; windows that somebody waits for go by themselves.
+    together: windows decoded per batch, on a GPU. Windows of streamed sounds are decoded alone.
     """
 
     def __init__(self, decoder: CodecDecoder, pool: PrivatePool):
         self.windows = make_windows(decoder, pool, LENGTHS)
         is_cuda = pool.device.type == "cuda"
-        self.size = WINDOW_FRAMES if is_cuda else _CPU_WINDOW  # frames a window
-        self.first_sizes = _FIRST_WINDOWS if is_cuda else _FIRST_CPU_WINDOWS  # where somebody listens
+        self.size = WINDOW_FRAMES if is_cuda else _CPU_WINDOW  # frames per window
+        self.first_sizes = _FIRST_WINDOWS if is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
         self.together = 1
-        self._waiting: list[tuple[Sound, Window]] = []  # for others
-        self._looks = 0  # since the first of them
-        self._owners: deque[Sound] = deque()  # of the windows that are under way
+        self._waiting: list[tuple[Sound, Window]] = []  # for a full batch
+        self._looks = 0  # polls since the first of them
+        self._owners: deque[Sound] = deque()  # of the windows being decoded
 
     def sound(self, streamed: bool = False) -> Sound:
-        """A new sound; streamed: somebody listens to it, so its first windows are short and the first is waited for."""
+        """Return a new sound. streamed: its first windows are short, and the first one is waited for."""
         return Sound(self, streamed)
 
     def submit(self, sound: Sound, codes: torch.Tensor, start: int, stop: int) -> None:
-        """Frames start..stop of codes [T, K] are to be heard in `sound`."""
+        """Decode frames start..stop of codes [T, K] into `sound`."""
         window = Window(codes, start, stop)
         if sound.streamed:
             self.windows.submit([window])
@@ -56,7 +56,7 @@ class Waveform:
             self._begin()
 
     def _begin(self):
-        """Decodes what waits."""
+        """Start decoding the waiting windows."""
         while self._waiting:
             part = self._waiting[: self.together]
             try:
@@ -71,7 +71,7 @@ class Waveform:
         self._looks = 0
 
     def poll(self, wait: bool = False) -> None:
-        """Gives sounds the windows that have become ready; wait: and the oldest, which is waited for."""
+        """Pass finished windows to their sounds. wait: wait for the oldest window."""
         if self._waiting:
             self._looks += 1
             if self._looks > _PATIENCE:
@@ -79,7 +79,7 @@ class Waveform:
         self._give(self.windows.poll(wait))
 
     def finish(self) -> None:
-        """As `poll`, of all windows, which are waited for."""
+        """Wait for all windows and pass them to their sounds."""
         self._begin()
         self._give(self.windows.finish())
 
@@ -88,17 +88,17 @@ class Waveform:
             self._owners.popleft().take(wav)
 
     def close(self) -> None:
-        """Lets go of the decoder; safe to call twice."""
-        with contextlib.suppress(AttributeError):  # closed before
+        """Release the decoder. Safe to call twice."""
+        with contextlib.suppress(AttributeError):  # already closed
             del self.windows
         self._waiting.clear()
 
 
 class Sound:
-    """The sound of one sequence, decoded in windows whose sizes depend on the frames' numbers alone.
+    """Sound of one sequence, decoded in windows whose sizes depend only on the frame index.
 
-    A window is decoded with CONTEXT_FRAMES on either side, which makes seams exact; of what was decoded only that many
-    frames are kept.
+    Each window is decoded with CONTEXT_FRAMES on either side, so seams are exact. Only that many decoded frames are
+    kept.
     """
 
     def __init__(self, waveform: Waveform, streamed: bool):
@@ -107,24 +107,24 @@ class Sound:
         self._steady = min(waveform.size, _STREAMED_WINDOW) if streamed else waveform.size
         self._codes: torch.Tensor | None = None  # [kept + waiting, K]
         self._kept = 0  # frames of _codes that have been decoded
-        self._size = self._missing = 0  # frames of the next window, and how many codes it still waits for
-        self._open = 0  # windows under way
+        self._size = self._missing = 0  # frames in the next window, and frames of codes it still needs
+        self._open = 0  # windows being decoded
         self._finished = self._heard = False
-        self._fresh: list[torch.Tensor] = []  # windows that `new` has not given yet
-        self.error: HiggsError | None = None  # of sound that is not finite
+        self._fresh: list[torch.Tensor] = []  # windows that `new` has not returned yet
+        self.error: HiggsError | None = None  # set if samples are not finite
 
     @property
     def is_complete(self) -> bool:
-        """True once all of it is there."""
+        """True if the whole sound is ready."""
         return self._finished and not self._open
 
     @property
     def low_latency_frames(self) -> int:
-        """Frames that the first sound takes, while somebody waits for it; else 0."""
+        """Frames needed for the first sound while a listener waits for it; else 0."""
         return CONTEXT_FRAMES + self._waveform.first_sizes[0] if self.streamed and not self._heard else 0
 
     def push(self, codes: torch.Tensor) -> Iterator[None]:
-        """The sequence's next codes [t, K]; yields after each window."""
+        """Add the sequence's next codes [t, K]. Yields after each window."""
         while len(codes):
             if not self._missing:
                 self._begin()
@@ -137,7 +137,7 @@ class Sound:
                 yield
 
     def _begin(self):
-        """The next window; the first one also waits for what its frames need on their right."""
+        """Start the next window. The first one also needs its right context."""
         self._size = self._sizes.popleft() if self._sizes else self._steady
         self._missing = self._size + (CONTEXT_FRAMES if self._codes is None else 0)
 
@@ -149,26 +149,26 @@ class Sound:
         self._codes = codes[stop - self._kept :].clone()
 
     def finish(self) -> None:
-        """No more codes come: the rest as one window."""
+        """Decode the remaining codes as one window. No more may follow."""
         if self._codes is not None and len(self._codes) > self._kept:
             self._submit(self._codes, len(self._codes) - self._kept)
         self._codes, self._finished = None, True
 
     def take(self, wav: torch.Tensor) -> None:
-        """The next window's sound [n] fp32 on the host, which is brought into -1..1."""
+        """Add the next window's sound [n] fp32 on the host, clamped to -1..1."""
         self._open -= 1
         self._heard = True
         if not wav.isfinite().all():
             self.error = HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
-        self._fresh.append(wav.clamp(-1.0, 1.0))  # a copy, and pinned memory is free for the next
+        self._fresh.append(wav.clamp(-1.0, 1.0))  # a copy, so the pinned memory can be reused
 
     @property
     def has_news(self) -> bool:
-        """True if there are samples that `new` has not given, or the end."""
+        """True if `new` has samples to return, or the sound is complete."""
         return bool(self._fresh) or self.is_complete
 
     def new(self) -> torch.Tensor:
-        """Return the samples that follow those given before, [n] fp32."""
+        """Return the samples that follow those returned before, [n] fp32."""
         fresh, self._fresh = self._fresh, []
         if not fresh:
             return _NO_SAMPLES
