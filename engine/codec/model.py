@@ -71,7 +71,7 @@ class CodecDecoder(nn.Module):
             snake.heard, snake.frames = heard, length
 
     def bytes_of(self, frames: int) -> int:
-        """Bytes on the device that decoding so many takes for a moment, next to nothing left out.
+        """Return the approximate peak device memory in bytes for decoding `frames` frames.
 
         The last block's tensors are the largest. Its residual units hold four at a time, and convolutions need as much
         again.
@@ -91,7 +91,7 @@ class CodecDecoder(nn.Module):
 
         codes: [B, K, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
         count as 0. With less than 10 frames of context, the edges are approximate.
-        lengths: pad windows to the first of these that fits, if any. Libraries need set-up for every new length.
+        lengths: pad windows to the smallest of these that fits, if any. Libraries need set-up for every new length.
         """
         left, right = max(0, start - context), min(codes.shape[2], stop + context)
         length = min((length for length in lengths if length >= right - left), default=0)

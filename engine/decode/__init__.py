@@ -1,1 +1,1 @@
-"""The hot path: KV cache, sampler, delay machine, the step and what schedules it."""
+"""The hot path: KV cache, sampler, delay machine, decode step and scheduler."""

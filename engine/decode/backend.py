@@ -1,4 +1,4 @@
-"""How a step runs: by our CUDA kernels where they can, else by torch's ops. The one place that decides it."""
+"""Backend of a decode step: our CUDA kernels if they can run, else torch ops. Only this file chooses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .step import sample
 def planned_scratch(
     config: ModelConfig, batch: int, max_seq_len: int, device: torch.device, dtype: torch.dtype, kernels: str
 ) -> list[int]:
-    """Bytes of each tensor that the kernels of a backend have of their own, where they can serve."""
+    """Return the bytes of each scratch tensor of a backend's kernels. Empty if they cannot run."""
     if kernels == "torch" or decode_unfit(config, device, dtype):
         return []
     kind = SingleKernel if batch == 1 else BatchKernel
@@ -29,7 +29,7 @@ def planned_scratch(
 
 
 def choose_backend(talker: Talker, state: DecodeState, kernels: str) -> Backend:
-    """The backend of a state, with the scratch of its kernels; `kernels` as in EngineConfig."""
+    """Make the backend of a state, with its kernels' scratch. `kernels` as in EngineConfig."""
     if kernels == "torch" or talker.device.type != "cuda":
         return Backend(talker, state)
     decode = None
@@ -45,10 +45,10 @@ def choose_backend(talker: Talker, state: DecodeState, kernels: str) -> Backend:
 
 
 class Backend:
-    """One step over a state: logits -> codes -> delay and end -> embedding -> talker -> the next logits.
+    """One step over a state: logits -> codes -> delay and end -> embedding -> talker -> next logits.
 
-    `step` allocates nothing and never waits, so it may be captured. Without kernels torch's ops do it; the sample
-    kernel serves only beside a decode kernel. reason: why there is no kernel where one was wanted.
+    `step` allocates nothing and never syncs, so it may be captured. Without kernels it uses torch ops. The sample
+    kernel runs only with a decode kernel. reason: why a wanted kernel is missing.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Backend:
 
     @property
     def uses_cublas(self) -> bool:
-        """True if a capture of the step has matrix products of cuBLAS inside, which need its workspaces."""
+        """True if a captured step contains cuBLAS matrix products, which need cuBLAS's workspaces."""
         return not isinstance(self._decode_kernel, SingleKernel)
 
     def step(self) -> None:
-        """One frame for every row."""
+        """Decode one frame for every row."""
         if self._sample_kernel is not None:
             self._sample_kernel.run()
         else:
@@ -81,26 +81,26 @@ class Backend:
             self.talker.decode(self.state)
 
     def reset(self) -> None:
-        """Makes kernels usable again after a step that stalled. No step may be under way on the device."""
+        """Make kernels usable again after a stalled step. No step may be running on the device."""
         if self._decode_kernel is not None:
             self._decode_kernel.reset()
 
     def scratch(self) -> list[torch.Tensor]:
-        """Buffers that the kernels own."""
+        """Return the buffers that the kernels own."""
         return [] if self._decode_kernel is None else self._decode_kernel.tensors()
 
     def describe(self) -> str:
-        """In plain words, what decodes."""
+        """Return a description of the backend for users."""
         ops = self._decode_kernel.name if self._decode_kernel else "torch ops"
         if self._decode_kernel and not self._sample_kernel:
             ops += ", torch ops to sample"
         return f"{ops} ({self._reason})" if self._reason else ops
 
     def close(self) -> None:
-        """Unloads the kernels and lets go of everything; no step may be under way on the device."""
+        """Unload the kernels and release everything. No step may be running on the device."""
         for kernel in (self._sample_kernel, self._decode_kernel):
             if kernel is not None:
                 kernel.close()
         self._sample_kernel = self._decode_kernel = None
-        with contextlib.suppress(AttributeError):  # closed before
+        with contextlib.suppress(AttributeError):  # already closed
             del self.talker, self.state

@@ -1,7 +1,8 @@
-"""The delay pattern while it is decoded: codebooks begin one after another, and end so.
+"""Delay pattern during decoding: codebooks begin and end one after another.
 
-A step's output is one column of K codes, codebook c of which belongs to the frame c steps ago. Codebooks that have not
-begun hold BOC; those that have ended hold EOC. The closing ramp counts down the steps until the last one has ended.
+A step's output is one column of K codes; its code of codebook c belongs to the frame c steps ago. Codebooks that have
+not begun hold BOC, and codebooks that have ended hold EOC. The closing ramp counts down the steps until the last
+codebook has ended.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from ..device.buffers import Buffers, buffer
 
 @dataclass(eq=False)
 class DelayMachine(Buffers):
-    """Outputs, counters and ends of B rows. A row that is done keeps stepping, and nothing it does is counted."""
+    """Outputs, counters and end flags of B rows. A row that is done keeps stepping, but its steps do not count."""
 
-    output: torch.Tensor = buffer("B", "K", fill=BOC)  # of the last step: what is embedded next
-    outputs: torch.Tensor = buffer("B", "N", "K")  # of every step; the last one of N = S + 1 takes what no one reads
-    output_base: torch.Tensor = buffer("B")  # a row's first output among all
+    output: torch.Tensor = buffer("B", "K", fill=BOC)  # of the last step; embedded next
+    outputs: torch.Tensor = buffer("B", "N", "K")  # of every step; the last slot of N = S + 1 is a dummy, never read
+    output_base: torch.Tensor = buffer("B")  # flat index of a row's first output
     output_index: torch.Tensor = buffer("B")
     num_generated: torch.Tensor = buffer("B")  # outputs so far
-    max_generated: torch.Tensor = buffer("B")  # by the frame limit or by the context
-    countdown: torch.Tensor = buffer("B", fill=-1)  # steps left of the closing ramp; -1 before it
+    max_generated: torch.Tensor = buffer("B")  # from the frame limit or the context
+    countdown: torch.Tensor = buffer("B", fill=-1)  # steps left in the closing ramp; -1 before it
     done: torch.Tensor = buffer("B", dtype=torch.bool, fill=1)
     ended: torch.Tensor = buffer("B", dtype=torch.bool)  # done because speech ended, not because of a limit
     # Scratch
@@ -33,20 +34,20 @@ class DelayMachine(Buffers):
     in_ramp: torch.Tensor = buffer("B", dtype=torch.bool)
     found_end: torch.Tensor = buffer("B", dtype=torch.bool)
     suppresses: torch.Tensor = buffer("B", dtype=torch.bool)
-    too_early: torch.Tensor = buffer("B", dtype=torch.bool)  # for an end, and suppressed for that
+    too_early: torch.Tensor = buffer("B", dtype=torch.bool)  # EOC suppressed before the first whole frame
     has_frame: torch.Tensor = buffer("B", dtype=torch.bool)
     is_last: torch.Tensor = buffer("B", dtype=torch.bool)
     at_limit: torch.Tensor = buffer("B", dtype=torch.bool)
-    is_outside: torch.Tensor = buffer("B", "K", dtype=torch.bool)  # codebooks that have not begun, or have ended
+    is_outside: torch.Tensor = buffer("B", "K", dtype=torch.bool)  # codebooks that have not begun or have ended
     is_eoc: torch.Tensor = buffer("B", "K", dtype=torch.bool)
-    eoc_codebook: torch.Tensor = buffer("B", "K")  # its number where a codebook holds EOC, K elsewhere
-    first_eoc: torch.Tensor = buffer("B")  # the first codebook with EOC, K without one
+    eoc_codebook: torch.Tensor = buffer("B", "K")  # index of each codebook with EOC, K for the others
+    first_eoc: torch.Tensor = buffer("B")  # first codebook with EOC, or K
     num_ended: torch.Tensor = buffer("B")  # codebooks that have ended
     num_ended_by_ramp: torch.Tensor = buffer("B")
     ramp_length: torch.Tensor = buffer("B")  # of a ramp that begins now
-    begun: torch.Tensor = buffer("B")  # the countdown where the ramp had not begun before
-    counted_down: torch.Tensor = buffer("B")  # and where it had
-    # Operands of where(), which takes tensors alone
+    begun: torch.Tensor = buffer("B")  # new countdown of rows outside the ramp
+    counted_down: torch.Tensor = buffer("B")  # new countdown of rows in the ramp
+    # Operands of where(), which takes only tensors
     minus_one: torch.Tensor = buffer(fill=-1)
     zero: torch.Tensor = buffer()
     all_codebooks: torch.Tensor = buffer()  # K
@@ -59,16 +60,16 @@ class DelayMachine(Buffers):
         self.last_codebook.fill_(self.sizes["K"] - 1)
 
     def start(self, row: int, max_generated: int) -> None:
-        """Makes a row ready for its first step."""
+        """Prepare a row for its first step."""
         self.num_generated[row], self.max_generated[row], self.countdown[row] = 0, max_generated, -1
         self.done[row], self.ended[row] = max_generated <= 0, False
         self.output[row] = BOC
 
     def suppress(self, specials: torch.Tensor, suppressed: torch.Tensor, ends_early: bool) -> None:
-        """suppressed [B, K] bool: where EOC may not be sampled, for rows whose `specials` [B] may not be.
+        """Set suppressed [B, K] bool: codebooks on which EOC is banned, in rows that ban specials (`specials` [B]).
 
-        During speech an end is allowed on codebook 0 only; once the closing ramp has begun it is genuine on all of
-        them. ends_early: also before the first whole frame.
+        During speech, EOC is allowed only on codebook 0. In the closing ramp it is allowed on all codebooks.
+        ends_early: allow EOC on codebook 0 before the first whole frame.
         """
         torch.lt(self.countdown, 0, out=self.suppresses)
         self.suppresses.logical_and_(specials)
@@ -86,7 +87,7 @@ class DelayMachine(Buffers):
         torch.ge(self.countdown, 0, out=self.in_ramp)
 
     def end_on_codebook_0(self) -> None:
-        """v3's end: EOC on codebook 0 once there is a whole frame, then K - 2 steps more (as SGLang counts)."""
+        """Apply v3's end rule: EOC on codebook 0 after a whole frame, then K - 2 more steps (as SGLang counts)."""
         self._open()
         torch.eq(self.output[:, 0], EOC, out=self.found_end)
         torch.ge(self.num_generated, self.sizes["K"], out=self.has_frame)
@@ -95,7 +96,7 @@ class DelayMachine(Buffers):
         self._count_down()
 
     def end_on_any_codebook(self) -> None:
-        """v2's end: the first codebook with EOC ends those before it; the others follow, one a step."""
+        """Apply v2's end rule: the first codebook with EOC ends those before it; the others follow, one per step."""
         self._open()
         torch.eq(self.output, EOC, out=self.is_eoc)
         torch.where(self.is_eoc, self.codebook, self.all_codebooks, out=self.eoc_codebook)
@@ -110,14 +111,14 @@ class DelayMachine(Buffers):
         self._count_down()
 
     def _count_down(self):
-        """The ramp begins with ramp_length where an end was found; the row ends when it reaches 0."""
+        """Count down the closing ramp, or start it at ramp_length in rows with an end. A row ends at 0."""
         torch.sub(self.countdown, 1, out=self.counted_down)
         torch.where(self.found_end, self.ramp_length, self.minus_one, out=self.begun)
         torch.where(self.in_ramp, self.counted_down, self.begun, out=self.countdown)
         torch.eq(self.countdown, 0, out=self.is_last)
 
     def emit(self) -> None:
-        """Keeps the output, counts it for every live row, and marks rows that are done."""
+        """Store the output, count it for live rows, and mark rows that are done."""
         torch.add(self.output_base, self.num_generated, out=self.output_index)
         self.outputs.view(-1, self.sizes["K"]).index_copy_(0, self.output_index, self.output)
         torch.logical_not(self.done, out=self.live)

@@ -20,10 +20,10 @@ from .step import prefill
 
 
 class ModelRunner:
-    """`batch` rows of `max_seq_len` positions, ready to step; `close` gives them back.
+    """`batch` rows of `max_seq_len` positions, ready to step. `close` frees them.
 
-    Tensors come out of `pool`; captures use `streams`' stream, so that libraries are set up once for all runners.
-    When making it fails, nothing stays. Raises torch.OutOfMemoryError.
+    Tensors are allocated from `pool`. Captures use `streams`' stream, so libraries are set up once for all runners.
+    If construction fails, nothing stays allocated. Raises torch.OutOfMemoryError if memory runs out.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class ModelRunner:
         pool: PrivatePool,
         streams: PrivatePool,
     ):
-        self.notes: list[str] = []  # what the user should know: a capture that failed, and why
+        self.notes: list[str] = []  # for the user: a failed capture, with its reason
         self.talker, self.pool = talker, pool
-        self._parts = contextlib.ExitStack()  # closes what was made, the last part first
+        self._parts = contextlib.ExitStack()  # closes the parts in reverse order
         try:
             with pool.allocate():
                 self.state = DecodeState(talker.config, batch, max_seq_len, talker.device, talker.dtype)
@@ -45,11 +45,11 @@ class ModelRunner:
                 self._parts.callback(self.backend.close)
             pool.adopt([*self.state.tensors(), *self.backend.scratch()])
             if self.backend.uses_cublas:
-                pool.hold_workspaces()  # before the capture, which has their addresses inside
+                pool.hold_workspaces()  # before the capture, which contains their addresses
             self.executor = self._executor(config.runner, streams)
             self._parts.callback(self.executor.close)
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the clean-up
+            traceback.clear_frames(error.__traceback__)  # their tensors would outlive the clean-up
             self.close()
             raise
 
@@ -57,16 +57,16 @@ class ModelRunner:
     def planned_sizes(
         config: ModelConfig, batch: int, max_seq_len: int, device: torch.device, dtype: torch.dtype, kernels: str
     ) -> list[int]:
-        """Bytes of each tensor that such a runner has on `device`; allocates nothing."""
+        """Return the bytes of each tensor that such a runner has on `device`. Allocates nothing."""
         state = DecodeState(config, batch, max_seq_len, torch.device("meta"), dtype)
         return state.sizes() + planned_scratch(config, batch, max_seq_len, device, dtype, kernels)
 
     def sizes(self) -> list[int]:
-        """Bytes of each tensor of state and scratch."""
+        """Return the bytes of each tensor of state and scratch."""
         return self.state.sizes() + [tensor.nbytes for tensor in self.backend.scratch()]
 
     def _executor(self, name: str, streams: PrivatePool):
-        """The configured executor. A step that cannot be captured runs eagerly, and the notes say why."""
+        """Make the configured executor. If the step cannot be captured, it runs eagerly and `notes` says why."""
         try:
             return make_executor(name, self.backend, streams)
         except GraphError as error:
@@ -75,25 +75,25 @@ class ModelRunner:
             return make_executor("eager", self.backend, streams)
 
     def prefill(self, row: int, sequence: Sequence, prefixes: PrefixCache | None = None) -> None:
-        """Puts a sequence into a row, ready for its first step."""
+        """Prefill a sequence into a row, ready for its first step."""
         prefill(self.talker, self.state, row, sequence, prefixes)
 
     def step(self) -> None:
-        """One frame for every row."""
+        """Decode one frame for every row."""
         self.executor.step()
 
     def reset(self) -> None:
-        """Makes the runner usable again after a step that stalled."""
+        """Make the runner usable again after a stalled step."""
         if self.state.device.type == "cuda":
             torch.cuda.synchronize(self.state.device)
         self.backend.reset()
 
     def describe(self) -> str:
-        """In plain words, what decodes."""
+        """Return a description of the backend and executor for users."""
         return f"{self.backend.describe()}, {'CUDA graph' if self.executor.name == 'graph' else self.executor.name}"
 
     def close(self) -> None:
-        """Drops captures, kernels and buffers; safe to call twice. No step may be under way on the device."""
+        """Drop captures, kernels and buffers. Safe to call twice. No step may be running on the device."""
         self._parts.close()
-        with contextlib.suppress(AttributeError):  # closed before, or never made
+        with contextlib.suppress(AttributeError):  # already closed, or never made
             del self.talker, self.state, self.backend, self.executor

@@ -1,6 +1,6 @@
 """Counter-based noise: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
-A number depends on its key and counter alone: no generator state, nothing to drift between executors or batch rows.
+A number depends only on its key and counter. There is no generator state that could drift between executors or rows.
 Words are 32-bit values in int64 tensors, because torch has no unsigned 32-bit multiply with a high half.
 """
 
@@ -13,12 +13,12 @@ ROUNDS = 10
 
 
 def multipliers() -> torch.Tensor:
-    """The two round constants, [2, 1]."""
+    """Return the two round constants, [2, 1]."""
     return torch.tensor(_MULTIPLIERS, dtype=torch.int64).view(2, 1)
 
 
 def round_keys(seed: int) -> torch.Tensor:
-    """The keys of the ten rounds for a 64-bit seed, [10, 2]."""
+    """Return the keys of the ten rounds for a 64-bit seed, [10, 2]."""
     low, high = seed & _MASK, (seed >> 32) & _MASK
     keys = [[(low + r * _WEYL[0]) & _MASK, (high + r * _WEYL[1]) & _MASK] for r in range(ROUNDS)]
     return torch.tensor(keys, dtype=torch.int64)
@@ -27,9 +27,9 @@ def round_keys(seed: int) -> torch.Tensor:
 def philox(
     words: torch.Tensor, keys: torch.Tensor, factors: torch.Tensor, product: torch.Tensor, high: torch.Tensor
 ) -> None:
-    """Ten rounds in place.
+    """Run ten rounds in place.
 
-    words: [B, K, 4, Q], the counters, overwritten by the random words; keys: [B, 10, 2]; factors: [2, 1];
+    words: [B, K, 4, Q], the counters, overwritten with random words; keys: [B, 10, 2]; factors: [2, 1];
     product, high: [B, K, 2, Q] scratch.
     """
     even, odd = words[:, :, 0::2], words[:, :, 1::2]
@@ -45,9 +45,9 @@ def philox(
 
 
 def gumbel(words: torch.Tensor, out: torch.Tensor) -> None:
-    """Standard Gumbel noise from random words; words [...] int64 (overwritten), out [...] fp32.
+    """Write standard Gumbel noise from random words: words [...] int64 (overwritten), out [...] fp32.
 
-    23 bits a number, so that the half step that keeps it off 0 and 1 is exact in fp32.
+    Uses 23 bits per number, so that the added half step, which avoids 0 and 1, is exact in fp32.
     """
     words.bitwise_right_shift_(9)
     out.copy_(words)

@@ -1,4 +1,4 @@
-"""Beginnings of prompts that were computed before, as keys and values on the device."""
+"""Prefix cache: keys and values of prompt prefixes on the device."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from ..core.sequence import Sequence
 from ..device.memory import PrivatePool
 
-MIN_PREFIX = 16  # shorter ones cost nothing beside the rest of the prompt
+MIN_PREFIX = 16  # shorter prefixes are not worth caching
 
 
 class PrefixCache:
-    """The last `most` beginnings in use, each found again by exactly the ids and codes that made it.
+    """LRU cache of up to `most` prefixes, keyed by their exact ids and codes.
 
-    It belongs to one set of weights. Tensors come out of `pool`; where memory runs out, nothing new is kept.
+    Belongs to one set of weights. Tensors are allocated from `pool`. If memory runs out, a new prefix is not cached.
     """
 
     def __init__(self, pool: PrivatePool, most: int):
@@ -26,11 +26,11 @@ class PrefixCache:
         return len(self._kept)
 
     def nbytes(self) -> int:
-        """Bytes on the device."""
+        """Return the bytes in use on the device."""
         return sum(kept.nbytes for kept in list(self._kept.values()))
 
     def load(self, sequence: Sequence, keys: torch.Tensor, values: torch.Tensor) -> bool:
-        """Copies a prompt's prefix into keys, values [layers, kv_heads, S, D]; false where it is not kept."""
+        """Copy a prompt's prefix into keys, values [layers, kv_heads, S, D]. Returns False if it is not cached."""
         key = _key(sequence)
         if key not in self._kept:
             return False
@@ -40,7 +40,7 @@ class PrefixCache:
         return True
 
     def keep(self, sequence: Sequence, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Keeps a copy of the prefix that keys and values hold, and drops the one that was used longest ago."""
+        """Cache a copy of the prefix in keys and values. Evicts the least recently used prefix if the cache is full."""
         if not self._most:
             return
         while len(self._kept) >= self._most:
@@ -57,11 +57,11 @@ class PrefixCache:
         self._kept[_key(sequence)] = kept
 
     def clear(self) -> None:
-        """Lets all of it go."""
+        """Drop all prefixes."""
         self._kept.clear()
 
 
 def _key(sequence: Sequence) -> tuple:
-    """All that a prefix's keys and values depend on beside the weights."""
+    """Return everything a prefix's keys and values depend on, besides the weights."""
     spans = [(at, tuple(rows.flatten().tolist())) for at, rows in sequence.audio if at < sequence.prefix]
     return tuple(sequence.ids[: sequence.prefix]), *spans

@@ -1,6 +1,6 @@
-"""Logits to codes: temperature, top-k and top-p per codebook in fp32, and a sample by the Gumbel-max rule. No sync.
+"""Sampling: temperature, top-k and top-p per codebook in fp32, then the Gumbel-max trick. No sync.
 
-Per codebook, never over the fused vocabulary, where whole codebooks could vanish.
+Always per codebook: over the fused vocabulary, whole codebooks could be filtered out.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from .delay_machine import DelayMachine
 from .philox import ROUNDS, gumbel, multipliers, philox, round_keys
 
 FP32, BOOL = torch.float32, torch.bool
-SAMPLE, RESAMPLE = 0, 1  # streams of the noise: the sample, and v2's second sample of repeated codes
-KEEP_ALL = 2.0  # a top-p above any cumulative probability, rounding included
-NOISE_STREAM = 1 << 16  # what a stream's number is multiplied by in the counter
+SAMPLE, RESAMPLE = 0, 1  # noise streams: the sample, and v2's second sample of repeated codes
+KEEP_ALL = 2.0  # a top-p above any cumulative probability, including rounding
+NOISE_STREAM = 1 << 16  # factor of the stream number in the counter
 
 
 @dataclass(eq=False)
 class Sampler(Buffers):
-    """Sampling parameters of B rows, and what sampling them computes with."""
+    """Sampling parameters and scratch of B rows."""
 
     inverse_temperature: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=1)
     noise_scale: torch.Tensor = buffer("B", 1, 1, dtype=FP32)  # 0: greedy
     top_p: torch.Tensor = buffer("B", 1, 1, dtype=FP32, fill=KEEP_ALL)
-    top_k_index: torch.Tensor = buffer("B", "K", 1, fill=CODE_VOCAB - 1)  # of the last code that top-k keeps
+    top_k_index: torch.Tensor = buffer("B", "K", 1, fill=CODE_VOCAB - 1)  # rank of the last code that top-k keeps
     suppress_specials: torch.Tensor = buffer("B", dtype=BOOL)
-    sequence_index: torch.Tensor = buffer("B")  # part of the noise's counter
-    round_keys: torch.Tensor = buffer("B", ROUNDS, 2)  # Philox's, made of the seed
-    suppressed: torch.Tensor = buffer("B", "K", dtype=BOOL)  # where EOC may not be sampled
-    finite: torch.Tensor = buffer("B", dtype=BOOL, fill=1)  # every logit the row was sampled from is a number
+    sequence_index: torch.Tensor = buffer("B")  # part of the noise counter
+    round_keys: torch.Tensor = buffer("B", ROUNDS, 2)  # Philox keys derived from the seed
+    suppressed: torch.Tensor = buffer("B", "K", dtype=BOOL)  # codebooks on which EOC is banned
+    finite: torch.Tensor = buffer("B", dtype=BOOL, fill=1)  # all logits so far were finite
     # Scratch
-    largest: torch.Tensor = buffer("B", dtype=FP32)  # magnitude among a row's logits
+    largest: torch.Tensor = buffer("B", dtype=FP32)  # largest magnitude of a row's logits
     is_finite: torch.Tensor = buffer("B", dtype=BOOL)
-    adjusted: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # logits as they are sampled
-    ordered: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # the same, largest first
+    adjusted: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # logits after temperature, bans and truncation
+    ordered: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # adjusted logits, largest first
     order: torch.Tensor = buffer("B", "K", "V")
     dropped: torch.Tensor = buffer("B", "K", "V", dtype=BOOL)
-    probabilities: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # of the ordered
-    mass_above: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # of all codes likelier than this one
-    last_kept: torch.Tensor = buffer("B", "K", 1)  # by top-p, in the order
+    probabilities: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # of ordered
+    mass_above: torch.Tensor = buffer("B", "K", "V", dtype=FP32)  # total probability of likelier codes
+    last_kept: torch.Tensor = buffer("B", "K", 1)  # rank of the last code that top-p keeps
     threshold_k: torch.Tensor = buffer("B", "K", 1, dtype=FP32)
     threshold_p: torch.Tensor = buffer("B", "K", 1, dtype=FP32)
     noise: torch.Tensor = buffer("B", "K", "V4", dtype=FP32)
-    words: torch.Tensor = buffer("B", "K", 4, "Q")  # Philox's counters, then its random words; V4 = 4 * Q >= V
+    words: torch.Tensor = buffer("B", "K", 4, "Q")  # Philox counters, then random words; V4 = 4 * Q >= V
     product: torch.Tensor = buffer("B", "K", 2, "Q")
     high: torch.Tensor = buffer("B", "K", 2, "Q")
     quad: torch.Tensor = buffer("Q")  # 0..Q-1
@@ -62,7 +62,7 @@ class Sampler(Buffers):
         self.factors.copy_(multipliers())
 
     def start(self, row: int, params: SamplingParams, index: int) -> None:
-        """A row samples with these parameters from now on; `index` tells sequences of one seed apart."""
+        """Set a row's sampling parameters. `index` distinguishes sequences with the same seed."""
         self.inverse_temperature[row] = 1.0 if params.greedy else 1.0 / params.temperature
         self.noise_scale[row] = 0.0 if params.greedy else 1.0
         self.top_p[row] = KEEP_ALL if params.top_p >= 1 else params.top_p
@@ -73,7 +73,7 @@ class Sampler(Buffers):
         self.finite[row] = True
 
     def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:
-        """logits [B, K, V] fp32 -> delay.output [B, K], where `suppressed` holds for this step."""
+        """Sample logits [B, K, V] fp32 -> delay.output [B, K]. `suppressed` must be set for this step."""
         self._check(logits, delay.done)
         torch.mul(logits, self.inverse_temperature, out=self.adjusted)
         self._suppress(self.adjusted)
@@ -81,18 +81,18 @@ class Sampler(Buffers):
         self._choose(SAMPLE, delay.num_generated, delay.output)
 
     def _check(self, logits: torch.Tensor, done: torch.Tensor):
-        """`finite` is cleared where a live row's logits hold NaN or an infinity, and never set here."""
+        """Clear `finite` for live rows whose logits contain NaN or infinity. Never sets it."""
         torch.linalg.vector_norm(logits.view(len(logits), -1), math.inf, -1, out=self.largest)
-        torch.lt(self.largest, math.inf, out=self.is_finite)  # NaN is not less either
+        torch.lt(self.largest, math.inf, out=self.is_finite)  # also False for NaN
         self.finite.logical_and_(self.is_finite.logical_or_(done))
 
     def _suppress(self, logits: torch.Tensor):
-        """Takes the specials that may not be sampled out of logits [B, K, V], in place."""
+        """Mask banned specials in logits [B, K, V], in place."""
         logits[..., BOC].masked_fill_(self.suppress_specials.unsqueeze(1), float("-inf"))
         logits[..., EOC].masked_fill_(self.suppressed, float("-inf"))
 
     def _truncate(self):
-        """Top-k, then top-p over what top-k left; ties with the last kept logit stay. In place on `adjusted`."""
+        """Apply top-k, then top-p to the rest, in place on `adjusted`. Ties with the last kept logit are kept."""
         ordered = self.ordered
         torch.topk(self.adjusted, ordered.shape[-1], dim=-1, out=(ordered, self.order))
         torch.gather(ordered, -1, self.top_k_index, out=self.threshold_k)
@@ -102,7 +102,7 @@ class Sampler(Buffers):
         torch.cumsum(self.probabilities, dim=-1, out=self.mass_above)
         self.mass_above.sub_(self.probabilities)  # the code that crosses top-p is kept
         torch.lt(self.mass_above, self.top_p, out=self.dropped)
-        self.probabilities.copy_(self.dropped)  # those kept, as numbers: sums of bool allocate on CUDA
+        self.probabilities.copy_(self.dropped)  # True for kept codes; as floats, since sums of bool allocate on CUDA
         torch.sum(self.probabilities, -1, keepdim=True, out=self.threshold_p)
         self.last_kept.copy_(self.threshold_p.sub_(1).clamp_(min=0))
         torch.gather(ordered, -1, self.last_kept, out=self.threshold_p)
@@ -111,9 +111,9 @@ class Sampler(Buffers):
         self.adjusted.masked_fill_(self.dropped, float("-inf"))
 
     def _choose(self, stream: int, num_generated: torch.Tensor, out: torch.Tensor):
-        """out [B, K] = argmax(adjusted + Gumbel noise), a sample of softmax(adjusted). Adds the noise to it.
+        """Sample softmax(adjusted): out [B, K] = argmax(adjusted + Gumbel noise). Adds the noise to `adjusted`.
 
-        Counters: (code within a word, codebook and stream, step, sequence); a counter's four words serve four codes.
+        Counters: (code within a word, codebook and stream, step, sequence). A counter's four words serve four codes.
         """
         words = self.words
         words[:, :, 0].copy_(self.quad)
@@ -131,13 +131,13 @@ class Sampler(Buffers):
 
 @dataclass(eq=False)
 class RepetitionAwareSampler(Sampler):
-    """With v2's repetition rule as transformers has it: a code seen too often in the last frames is sampled again.
+    """Sampler with v2's repetition rule, as in transformers: resamples a code repeated too often in the last frames.
 
-    Counted per codebook; begin and end codes do not count. The second sample ignores temperature, top-k and top-p.
+    Repeats are counted per codebook, without BOC and EOC. The second sample ignores temperature, top-k and top-p.
     """
 
     history: torch.Tensor = buffer("B", "W", "K", fill=BOC)  # finished outputs, oldest first
-    window_mask: torch.Tensor = buffer("B", "W", 1, dtype=BOOL)  # how far a row looks back
+    window_mask: torch.Tensor = buffer("B", "W", 1, dtype=BOOL)  # frames that a row looks back at
     repeat_limit: torch.Tensor = buffer("B", 1, dtype=FP32, fill=RAS_WINDOW + 1)
     # Scratch
     resampled: torch.Tensor = buffer("B", "K")
@@ -149,7 +149,7 @@ class RepetitionAwareSampler(Sampler):
     next_history: torch.Tensor = buffer("B", "W", "K", fill=BOC)
 
     def start_window(self, row: int, params: SamplingParams, columns: torch.Tensor) -> None:
-        """A row's window as the delayed codes [n, K] at the end of its prompt leave it."""
+        """Set a row's window from the delayed codes [n, K] at the end of its prompt."""
         window = self.sizes["W"]
         looked_back = min(params.ras_window, window)
         active = looked_back > 0 and not params.greedy
@@ -174,7 +174,7 @@ class RepetitionAwareSampler(Sampler):
         torch.where(self.too_often, self.resampled, delay.output, out=delay.output)
 
     def remember(self, output: torch.Tensor) -> None:
-        """Shifts the finished output [B, K] into the window."""
+        """Shift the finished output [B, K] into the window."""
         self.next_history[:, :-1].copy_(self.history[:, 1:])
         self.next_history[:, -1].copy_(output)
         self.history.copy_(self.next_history)

@@ -1,4 +1,4 @@
-"""Which sequence decodes in which row, and when: admits, steps, collects."""
+"""Continuous batching: admits sequences into rows, steps them, and collects outputs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from ..core.sequence import Sequence, next_fair
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
 
-CHECK_EVERY = 4  # steps between two copies of what the device has written
+CHECK_EVERY = 4  # steps between copies of outputs to the host
 
-Outputs = list[tuple[Sequence, torch.Tensor]]  # frames [t, K] of a sequence that became final; t may be 0 at its end
+Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a sequence; t may be 0 at its end
 
 
 class Scheduler:
-    """Decodes sequences by continuous batching: a row whose sequence has finished takes the next that waits.
+    """Decodes sequences with continuous batching: when a sequence finishes, its row takes the next waiting one.
 
-    Iterate over it: after every prompt and every step it yields what became final. `add` takes more sequences while it
-    runs, and `drop` takes any of them out: nothing of it comes any more, and its row is free at the next step. What a
-    sequence says depends on its prompt, its index and its parameters, not on its row or its neighbours.
+    Iterate over it: it yields new final frames after every prompt and every step. `add` queues more sequences during
+    iteration. `drop` removes a sequence: it yields no more frames, and its row is free at the next step. A sequence's
+    codes depend on its prompt, index and parameters, not on its row or neighbours.
 
     Outputs are copied asynchronously and read one check later, so the host never waits for the latest step. A row that
-    has ended may therefore step on for a few frames; they are not counted.
+    has ended may therefore step on for a few frames, which are ignored.
 
-    low_latency_frames: decode the first sequence alone, and read as soon as it can have that many frames, until it has
-    them. prefixes: a PrefixCache. A sequence whose logits hold NaN or an infinity, or whose prompt finds no memory,
-    finishes with an `error`; the others go on. Raises HiggsError when the blocks of a kernel waited for each other in
-    vain.
+    low_latency_frames: until the first sequence has this many frames, decode it alone and read outputs as soon as they
+        may suffice.
+    prefixes: prefix cache for prompts.
+
+    A sequence finishes with an `error` if its logits contain NaN or infinity, or if its prompt runs out of memory. The
+    others continue. Raises HiggsError if a kernel's blocks time out waiting for each other.
     """
 
     def __init__(
@@ -47,25 +49,25 @@ class Scheduler:
         self.low_latency_frames = low_latency_frames
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
-        self.num_steps = self._copied = 0  # steps so far, and those whose outputs are copied or being copied
-        self._copies: deque = deque()  # under way to the host
+        self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
+        self._copies: deque = deque()  # copies in flight to the host
         self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
 
     def __enter__(self) -> Scheduler:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Lets go of all that is on the device: an exception that ends the call refers to this object for longer."""
-        with contextlib.suppress(AttributeError):  # left before
+        """Release everything on the device. An exception may keep this object alive after the call."""
+        with contextlib.suppress(AttributeError):  # already left
             del self._runner, self._state, self._prefixes
         self._copies.clear()
 
     def add(self, *sequences: Sequence) -> None:
-        """Queues sequences after those that wait."""
+        """Append sequences to the waiting queue."""
         self.waiting.extend(sequences)
 
     def drop(self, sequence: Sequence) -> None:
-        """Takes a sequence out, waiting or running. What was read of it stays in it; it is finished, and not ended."""
+        """Remove a waiting or running sequence. It keeps the codes read so far, and is `finished` but not `ended`."""
         sequence.finished = True
         if sequence in self.waiting:
             self.waiting.remove(sequence)
@@ -83,21 +85,21 @@ class Scheduler:
         self._state.delay.done.fill_(True)
         while self.waiting or self.is_busy:
             yield from self._admit()
-            if self.is_busy:  # else all that were admitted have been dropped since
+            if self.is_busy:  # False if all admitted sequences have been dropped
                 self._runner.step()
                 self.num_steps += 1
                 yield self._collect() if self._is_time() else []
 
     def _is_time(self) -> bool:
-        if self.low_latency_frames:  # none can be there sooner
+        if self.low_latency_frames:  # the first read that can have enough frames
             return self._ready(self.num_steps, False, False) >= self.low_latency_frames
         return self.num_steps - self._copied >= CHECK_EVERY
 
     def _admit(self) -> Iterator[Outputs]:
-        """Prefills some of the waiting sequences into free rows.
+        """Prefill some of the waiting sequences into free rows.
 
-        The host takes longer to launch a prompt than the device takes for a step. So where half of the rows decode, one
-        comes at every other step, and the device has work meanwhile; until then two come before every step.
+        Launching a prompt takes the host longer than a step takes the device. So if at least half of the rows decode,
+        one prompt runs every other step, and the device stays busy. Before that, two prompts run before every step.
         """
         is_filling = 2 * self.running.count(None) > len(self.running)
         for _ in range(2 if is_filling else self.num_steps % 2):
@@ -108,14 +110,14 @@ class Scheduler:
             try:
                 self._runner.prefill(row, sequence, self._prefixes)
             except torch.cuda.OutOfMemoryError as error:
-                traceback.clear_frames(error.__traceback__)  # tensors in them would outlive the sequence
+                traceback.clear_frames(error.__traceback__)  # their tensors would outlive the sequence
                 yield [self._fail(sequence, error.with_traceback(None))]
             else:
                 self.running[row] = sequence
                 yield []
 
     def _collect(self) -> Outputs:
-        """Starts a copy of what the steps since the last one wrote, and reads those that are due."""
+        """Start a copy of the outputs since the last copy, and read the copies that are due."""
         self._start_copy()
         outputs: Outputs = []
         while len(self._copies) > (0 if self.low_latency_frames else self.unread):
@@ -123,7 +125,7 @@ class Scheduler:
         return outputs
 
     def _start_copy(self):
-        """The outputs emitted since the last copy, and the counters, to the host."""
+        """Start copying new outputs and the counters to the host."""
         state, delay, steps = self._state, self._state.delay, self.num_steps - self._copied
         self._copied = self.num_steps
         ages = torch.arange(steps, device=state.device)
@@ -139,9 +141,9 @@ class Scheduler:
         self._copies.append((tuple(self.running), fresh, counters, event))
 
     def _read(self) -> Outputs:
-        """Outputs that the oldest copy completes.
+        """Read the oldest copy and return its final frames.
 
-        The copy knows whose sequence each row decoded when it was made; a row may have got another one since.
+        The copy records which sequence each row had at that time. A row may have another sequence by now.
         """
         owners, fresh, counters, event = self._copies.popleft()
         if event is not None:
@@ -169,13 +171,13 @@ class Scheduler:
         return outputs
 
     def _fail(self, sequence: Sequence, error: BaseException) -> tuple[Sequence, torch.Tensor]:
-        """The last output of a sequence that cannot go on."""
+        """Drop a sequence with an error and return its last output."""
         self.drop(sequence)
         sequence.error, self.low_latency_frames = error, 0
         return sequence, torch.empty(0, self._state.config.codebooks, dtype=torch.int64)
 
     def _not_finite(self) -> HiggsError:
-        """Why speech stops over such logits. Prefixes may hold NaN as well, so none is kept."""
+        """Return the error for logits with NaN or infinity. Clears the prefix cache, which may contain NaN as well."""
         if self._prefixes is not None:
             self._prefixes.clear()
         remedy = "The checkpoint may be damaged: download it again."
@@ -189,7 +191,7 @@ class Scheduler:
         )
 
     def _stalled(self) -> HiggsError:
-        """Why speech stops at a kernel whose blocks did not hear of each other; the next speech may be luckier."""
+        """Reset the runner after a kernel timeout and return the error. The next call may succeed."""
         self._runner.reset()
         return HiggsError(
             "The GPU got stuck: parts of it waited for each other for over a second, so speech was stopped. Try "
@@ -197,12 +199,12 @@ class Scheduler:
         )
 
     def _ready(self, num_generated: int, ended: bool, finished: bool) -> int:
-        """Whole frames in so many outputs of a sequence."""
+        """Return the number of whole frames in `num_generated` outputs."""
         state = self._state
         return frames_ready(num_generated, state.config.codebooks, state.family.closing_columns, ended, finished)
 
     def _take(self, sequence: Sequence, new: torch.Tensor) -> torch.Tensor:
-        """The frames [t, K] that the outputs `new` complete; outputs that later frames need too stay pending."""
+        """Return the frames [t, K] completed by the outputs `new`. Outputs that later frames need stay pending."""
         pending = new if sequence.pending is None else torch.cat([sequence.pending, new])
         count = self._ready(sequence.num_generated, sequence.ended, sequence.finished) - sequence.num_frames
         frames = revert(pending[: count + self._state.config.codebooks - 1]) if count > 0 else pending[:0]
@@ -213,6 +215,6 @@ class Scheduler:
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A pinned copy, valid once the work queued so far is done."""
+    """Return a pinned copy, valid once the work queued so far is done."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return copy.copy_(tensor, non_blocking=True)

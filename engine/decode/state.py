@@ -1,4 +1,4 @@
-"""Every tensor that a step reads or writes besides the weights, allocated once and reset in place. Runs nothing."""
+"""All tensors that a step reads or writes besides the weights, allocated once and reset in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sampler import RepetitionAwareSampler, Sampler
 
 
 def sizes_of(config: ModelConfig, batch: int, max_seq_len: int) -> dict[str, int]:
-    """Sizes behind the letters in the buffers' shapes."""
+    """Return the sizes for the letters in buffer shapes."""
     quads = -(-config.code_vocab // 4)
     return {
         "B": batch,
@@ -54,20 +54,20 @@ class DecodeState:
 
     @property
     def logits(self) -> torch.Tensor:
-        """[B, K, V] fp32, of the position that was decoded last."""
+        """Logits [B, K, V] fp32 of the last decoded position."""
         return self.work.logits
 
     def tensors(self) -> list[torch.Tensor]:
-        """Every tensor of the state."""
+        """Return all tensors of the state."""
         return [tensor for part in vars(self).values() if isinstance(part, Buffers) for tensor in part.tensors()]
 
     def sizes(self) -> list[int]:
-        """Bytes of each buffer; shared ones are counted once."""
+        """Return the bytes of each buffer. Shared buffers are counted once."""
         storages = {storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in self.tensors()}
         return list(storages.values())
 
     def start_row(self, row: int, sequence: Sequence) -> None:
-        """Makes a row ready for a sequence's first step, its prompt in the cache."""
+        """Prepare a row for a sequence's first step. The prompt must be in the cache."""
         params, length = sequence.params, len(sequence)
         self.cache.start(row, length)
         self.delay.start(row, min(params.max_frames + self.config.codebooks - 1, self.max_seq_len - length))

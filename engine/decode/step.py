@@ -1,6 +1,6 @@
-"""The torch side of the hot path: a prompt into the cache, and a step's codes out of its logits.
+"""The hot path in torch ops: prefill, and sampling of a step's codes.
 
-Nothing here depends on data in Python: no sync, no allocation in a step, masks instead of branches. The one exception
+No Python control flow depends on data: masks instead of branches, no sync, no allocation in a step. The one exception
 is the KV cache's `filled`, for an executor that runs this code at every step on the CPU.
 """
 
@@ -18,7 +18,7 @@ from .state import DecodeState
 def prefill(
     talker: Talker, state: DecodeState, row: int, sequence: Sequence, prefixes: PrefixCache | None = None
 ) -> None:
-    """Puts a sequence into a row of the state: cache, counters, sampling parameters and the first logits."""
+    """Prefill a sequence into a row of the state: cache, counters, sampling parameters and first logits."""
     keys, values = state.cache.keys[:, row], state.cache.values[:, row]
     start = _fill_prefix(talker, sequence, keys, values, prefixes)
     logits = talker.prefill(sequence.ids, sequence.audio, keys, values, start)
@@ -29,9 +29,9 @@ def prefill(
 def _fill_prefix(
     talker: Talker, sequence: Sequence, keys: torch.Tensor, values: torch.Tensor, prefixes: PrefixCache | None
 ) -> int:
-    """Puts a prompt's prefix into the cache, kept or computed, and returns its length; 0 where it is too short.
+    """Fill the KV cache with a prompt's prefix, from the prefix cache or computed. Returns its length, 0 if too short.
 
-    It is always computed by itself: the same shapes round the same way, so speech does not depend on what was kept.
+    A prefix is always computed on its own. The same shapes round the same way, so speech does not depend on cache hits.
     """
     if sequence.prefix < MIN_PREFIX:
         return 0
@@ -43,7 +43,7 @@ def _fill_prefix(
 
 
 def sample(state: DecodeState) -> None:
-    """state.logits -> the step's output, counters, ends, and the slots of the position that it is decoded at."""
+    """Sample state.logits -> the step's output, counters, end flags, and the cache slots of the next position."""
     family, cache, delay, sampler = state.family, state.cache, state.delay, state.sampler
     delay.suppress(sampler.suppress_specials, sampler.suppressed, ends_early=family.ends_on_any_codebook)
     sampler.sample(state.logits, delay)

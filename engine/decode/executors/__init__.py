@@ -1,4 +1,4 @@
-"""Executors: the same step, run in different ways, each with step() and close()."""
+"""Executors: ways to run the same step. Each has step() and close()."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..backend import Backend
 from .eager import EagerExecutor
 from .graph import GraphError, GraphExecutor
 
-# Each made of (backend, capture stream); a test adds one.
+# Each is constructed with (backend, capture stream). A test adds one.
 EXECUTORS: dict[str, Any] = {"eager": EagerExecutor, "graph": GraphExecutor}
 
 
 def make_executor(name: str, backend: Backend, pool: PrivatePool) -> EagerExecutor | GraphExecutor:
-    """The executor of that name, as in EngineConfig; captures on the pool's stream.
+    """Make the executor with this name, as in EngineConfig. Captures use the pool's stream.
 
-    Raises GraphError for a capture that failed.
+    Raises GraphError if the capture fails.
     """
     is_cuda = backend.state.device.type == "cuda"
     if name == "auto":

@@ -1,4 +1,4 @@
-"""Runs the step op by op, as Python says."""
+"""Eager executor: runs the step op by op."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class EagerExecutor:
 
     def __init__(self, backend: Backend, stream: torch.cuda.Stream | None = None):
         self._backend = backend
-        backend.state.cache.tells_filled = backend.state.device.type == "cpu"  # elsewhere Python would wait for it
+        backend.state.cache.tells_filled = backend.state.device.type == "cpu"  # on a GPU this would sync
 
     def step(self) -> None:
         self._backend.step()
 
     def close(self) -> None:
-        with contextlib.suppress(AttributeError):  # closed before
+        with contextlib.suppress(AttributeError):  # already closed
             del self._backend

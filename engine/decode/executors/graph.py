@@ -1,6 +1,6 @@
-"""Runs the step as one captured CUDA graph. The capture allocates nothing: every buffer was there before it.
+"""Graph executor: runs the step as one captured CUDA graph. The capture allocates nothing.
 
-A capture is used only after it has been proved: from one state, an eager step and a replay must agree bit for bit.
+A capture is checked before use: from the same state, eager steps and replays must agree bit for bit.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 from ..backend import Backend
 from ..state import DecodeState
 
-HEADROOM = 64 << 20  # bytes the driver may need for a graph; an instantiation that runs out can end the process
+HEADROOM = 64 << 20  # bytes the driver may need for a graph; running out in instantiation can end the process
 _one_at_a_time = threading.Lock()
-WARM_UPS = 2  # eager steps before the capture: libraries set themselves up on their first use
+WARM_UPS = 2  # eager steps before the capture, because libraries initialize on first use
 
 
 class GraphError(RuntimeError):
-    """The step could not be captured, or its replay does not do what the step does."""
+    """The step could not be captured, or its replay differs from the eager step."""
 
 
 class GraphExecutor:
-    """Captures at construction and replays from then on. Raises GraphError; nothing stays allocated then.
+    """Captures the step at construction and replays it. Raises GraphError if that fails; nothing stays allocated.
 
-    The state must hold no live row: warm-up and proof step it and put it back.
+    The state must have no live row: warm-up and check step it, then restore it.
     """
 
     name = "graph"
@@ -38,9 +38,9 @@ class GraphExecutor:
             raise GraphError(f"only {free >> 20} MB of device memory are free")
         before = _snapshot(state)
         self._graph = torch.cuda.CUDAGraph()
-        _one_at_a_time.acquire()  # `gc.disable` is for the whole process
+        _one_at_a_time.acquire()  # `gc.disable` affects the whole process
         collects = gc.isenabled()
-        gc.disable()  # collecting another engine here would wait for the device, which a capture forbids
+        gc.disable()  # collecting another engine would sync the device, which a capture forbids
         try:
             self._capture(backend, stream)
             self._prove(backend, stream, before)
@@ -84,13 +84,13 @@ class GraphExecutor:
         self._graph.replay()
 
     def close(self) -> None:
-        with contextlib.suppress(AttributeError):  # closed before, or never made
+        with contextlib.suppress(AttributeError):  # already closed, or never made
             self._graph.reset()
             del self._graph
 
 
 def _snapshot(state: DecodeState) -> list:
-    """(buffer, copy) of every buffer but the cache, which holds nothing yet."""
+    """Return (buffer, copy) for every buffer except the cache, which is still empty."""
     cache = {state.cache.keys.untyped_storage().data_ptr(), state.cache.values.untyped_storage().data_ptr()}
     return [(t, t.clone()) for t in state.tensors() if t.untyped_storage().data_ptr() not in cache]
 
@@ -101,7 +101,7 @@ def _restore(copies):
 
 
 def _pose(state: DecodeState):
-    """Every row live at the cache's first slots, with logits and noise that tell rows and codes apart."""
+    """Make every row live at the cache's first slots, with logits and noise that differ between rows and codes."""
     ramp = torch.arange(state.logits.numel(), device=state.device, dtype=torch.float32).view_as(state.logits)
     state.logits.copy_((ramp * 0.618).frac_().mul_(8.0))
     state.sampler.noise_scale.fill_(1.0)
@@ -111,7 +111,7 @@ def _pose(state: DecodeState):
 
 
 def _results(state: DecodeState) -> dict:
-    """Copies of what two steps from the pose write."""
+    """Return copies of everything that two steps from the pose write."""
     cache, delay = state.cache, state.delay
     return {
         "logits": state.logits.clone(),
@@ -122,5 +122,5 @@ def _results(state: DecodeState) -> dict:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors hold the same bits: NaN, which a damaged checkpoint gives, is then equal to itself."""
+    """True if two tensors hold the same bits. NaN, as from a damaged checkpoint, then equals itself."""
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

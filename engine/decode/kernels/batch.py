@@ -1,8 +1,8 @@
-"""The talker's decode pass of 2 to 64 rows: matrix products (batch_product.py), CUDA kernels between them (batch.cu).
+"""The talker's decode pass for 2 to 64 rows: matrix products (batch_product.py), and CUDA kernels between (batch.cu).
 
-Its torch twin is Talker.decode. Torch's products are always padded to 64 rows, so that one algorithm serves every batch
-size and a row's result depends on neither the number nor the contents of the others; their time goes into the weights
-anyway. Those with few outputs are split over their inputs (split-K), since one alone leaves SMs idle.
+Torch twin: Talker.decode. Torch's products are always padded to 64 rows. So one algorithm serves every batch size, and
+a row's result depends neither on the number nor on the contents of other rows. Padding is nearly free, because reading
+the weights takes the time. Products with few outputs are split over their inputs (split-K) to keep all SMs busy.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .single import BF16, FP32, INT32, INT64, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
 MAX_ROWS = 64
-SPLIT_K = 4  # products that one with few outputs is split into
-MIN_SPLIT, MAX_SPLITS = 512, 32  # positions of a KV split, at least; splits of a row
+SPLIT_K = 4  # parts of a product with few outputs
+MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
 BLOCKS_PER_SM = 3  # of `attend`
 _ATTEND_THREADS = 128
 _SWIGLU_THREADS = 256
@@ -52,7 +52,7 @@ AttendArgs = structure(
 
 
 def defines(config: ModelConfig, shape: Shape | None = None) -> tuple[str, ...]:
-    """Compiler options. shape: of the products with quantised weights, where they are ours."""
+    """Return the compiler options. shape: of our products with quantised weights, if they are used."""
     values = {
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
@@ -76,26 +76,26 @@ def defines(config: ModelConfig, shape: Shape | None = None) -> tuple[str, ...]:
 
 
 def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) -> Shape | None:
-    """`shape_for` the products of a layer."""
+    """Return `shape_for` a layer's products."""
     qkv = (config.heads + 2 * config.kv_heads) * config.head_dim
     products = (qkv, 1), (2 * config.intermediate, 1), (config.hidden, SPLIT_K)
     return shape_for(weights, rows, limits, products)
 
 
 def norm_threads(config: ModelConfig) -> int:
-    """Threads of a block of `add_norm`, each with eight values of a row."""
+    """Return the threads per block of `add_norm`, each with eight values of a row."""
     return config.hidden // 8
 
 
 def max_splits(max_seq_len: int) -> int:
-    """The most splits of a row of that many slots; see split_size in batch_attention.cuh."""
+    """Return the maximum splits of a row with that many slots; see split_size in batch_attention.cuh."""
     return min(MAX_SPLITS, -(-max_seq_len // MIN_SPLIT))
 
 
 class BatchKernel(CudaKernel):
-    """state.work.x -> cache and state.logits, 2 to 64 rows. Raises KernelUnavailable.
+    """state.work.x -> cache and state.logits, for 2 to 64 rows. Raises KernelUnavailable.
 
-    Allocates its scratch when constructed; `run` allocates nothing and may be captured.
+    Allocates its scratch at construction; `run` allocates nothing and may be captured.
     """
 
     name = "CUDA kernels for a batch"
@@ -118,7 +118,7 @@ class BatchKernel(CudaKernel):
         super().__init__(SOURCE, limits.capability, defines(config, shape))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
         self._products = TorchProducts(talker, self.scratch)
-        self._overlapping = limits.overlapping and shape is not None  # torch's products begin when all before has ended
+        self._overlapping = limits.overlapping and shape is not None  # torch's products wait for all earlier work
         if shape:
             self._products = QuantisedProducts(talker, self.scratch, self._module, shape, limits.overlapping)
         with self._first_launch():
@@ -135,7 +135,7 @@ class BatchKernel(CudaKernel):
     def make_scratch(
         config: ModelConfig, batch: int, max_seq_len: int, device: torch.device
     ) -> dict[str, torch.Tensor]:
-        """Buffers between the kernels and the matrix products."""
+        """Allocate the buffers between the kernels and the matrix products."""
         dim, heads, kv_heads, splits = config.head_dim, config.heads, config.kv_heads, max_splits(max_seq_len)
         widths = {
             "h": config.hidden,
@@ -155,7 +155,7 @@ class BatchKernel(CudaKernel):
         return new
 
     def _make_arguments(self):
-        """The arguments of every launch, in order."""
+        """Make the arguments of every launch, in order."""
         s, layers, cache = self.scratch, self._talker.layers, self._state.cache
         self._swiglu_args = SwigluArgs.of(gate_up=s["gate_up"], act=s["act"], rows=self._rows)
         self._norms = [self._norm_args(layers[0].code.attn_norm, self._state.work.x)]
@@ -212,14 +212,14 @@ class BatchKernel(CudaKernel):
         launch(self._kernels[name], grid, block, argument, overlapping=overlapping and self._overlapping)
 
     def reset(self) -> None:
-        """Nothing to do: its blocks do not wait for each other."""
+        """Do nothing: blocks do not wait for each other."""
 
     def tensors(self) -> list[torch.Tensor]:
-        """Buffers that they own."""
+        """Return the scratch buffers."""
         return list(self.scratch.values())
 
     def close(self) -> None:
-        """Unloads the code and drops the state."""
+        """Unload the code and drop the state."""
         super().close()
-        with contextlib.suppress(AttributeError):  # closed before
+        with contextlib.suppress(AttributeError):  # already closed
             del self._talker, self._state, self._products

@@ -1,4 +1,4 @@
-"""The matrix products of a batch: torch's, or for weights in 8 and 4 bits ours (batch_product.cuh)."""
+"""Matrix products of a batch: torch's, or ours for 8-bit and 4-bit weights (batch_product.cuh)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ...talker import Talker
 from ...talker.ops.linear import linear, split_linear
 from ...talker.weight import FORMATS, Weight
 
-MIN_CAPABILITY = 80  # whose tensor cores multiply bf16
+MIN_CAPABILITY = 80  # first with bf16 tensor cores
 THREADS = 256
-_MAX_TILES = 5  # sixteenths of a unit's features; their sums for 64 rows fit the registers
-# Of a warp's step, a tile; see Stages in the source.
+_MAX_TILES = 5  # tiles of 16 features per unit; their sums for 64 rows fit the registers
+# Bytes of a warp's step per tile; see Stages in the source.
 _STEP_BYTES = {"int8": 16 * 64, "q8_0": 16 * (64 + 4), "int4": 16 * (32 + 4)}
 _FEW_ROWS = 16
-_IN_FLIGHT, _IN_FLIGHT_MANY = 160 << 10, 104 << 10  # bytes of weights, a block; inputs of many rows need L1's part
+_IN_FLIGHT, _IN_FLIGHT_MANY = 160 << 10, 104 << 10  # bytes of weights per block; inputs of many rows need part of L1
 
 ProductArgs = structure(
     "ProductArgs",
@@ -34,29 +34,29 @@ ProductArgs = structure(
 
 
 class TorchProducts:
-    """Products by torch, of padded rows; a quantised matrix is written out for each."""
+    """Products by torch over padded rows. A quantised matrix is dequantised for each product."""
 
     def __init__(self, talker: Talker, scratch: dict[str, torch.Tensor]) -> None:
         self._layers, self._head, self._scratch = talker.layers, talker.head_codes, scratch
 
     def qkv(self, index: int) -> None:
-        """scratch h -> qkv, in layer `index`."""
+        """Multiply scratch h -> qkv, in layer `index`."""
         linear(self._scratch["h"], self._layers[index].qkv, self._scratch["qkv"])
 
     def out(self, index: int) -> None:
-        """scratch attended -> delta, in parts."""
+        """Multiply scratch attended -> delta, in parts."""
         split_linear(self._scratch["attended"], self._layers[index].out, self._scratch["delta"])
 
     def gate_up(self, index: int) -> None:
-        """scratch h -> gate_up."""
+        """Multiply scratch h -> gate_up."""
         linear(self._scratch["h"], self._layers[index].code.gate_up, self._scratch["gate_up"])
 
     def down(self, index: int) -> None:
-        """scratch act -> delta, in parts."""
+        """Multiply scratch act -> delta, in parts."""
         split_linear(self._scratch["act"], self._layers[index].code.down, self._scratch["delta"])
 
     def head(self) -> None:
-        """scratch h -> head."""
+        """Multiply scratch h -> head."""
         linear(self._scratch["h"], self._head, self._scratch["head"])
 
 
@@ -64,19 +64,19 @@ class TorchProducts:
 class Shape:
     """Compile-time settings of the kernels for quantised products."""
 
-    weights: str  # the format's name
-    row_tiles: int  # eighths of the rows
-    depths: dict[int, int]  # kernel, by its tiles (sixteenths of a unit's features) -> steps in flight, a warp
+    weights: str  # name of the format
+    row_tiles: int  # tiles of 8 rows
+    depths: dict[int, int]  # a kernel's tiles of 16 features per unit -> steps in flight per warp
     multiprocessors: int
 
     @property
     def shared(self) -> int:
-        """A block's dynamic shared memory in bytes."""
+        """Bytes of dynamic shared memory per block."""
         steps = max(depth * _step_bytes(self.weights, tiles) for tiles, depth in self.depths.items())
         return _sum_bytes(self.row_tiles) + steps
 
     def tiles(self, features: int, parts: int) -> int:
-        """Of a product: those with which the block that does most has least to do; of several the most."""
+        """Return the tiles per unit that give the busiest block the least work. Ties go to more tiles."""
         return min(self.depths, key=lambda tiles: (self._most_tiles(features, parts, tiles), -tiles))
 
     def _most_tiles(self, features: int, parts: int, tiles: int) -> int:
@@ -84,7 +84,7 @@ class Shape:
         return -(-units // self.multiprocessors) * tiles
 
     def defines(self) -> dict[str, object]:
-        """Compiler options."""
+        """Return the compiler options."""
         return {
             "FORMAT": FORMATS[self.weights].cuda,
             "ROW_TILES": self.row_tiles,
@@ -96,9 +96,9 @@ class Shape:
 
 
 def shape_for(weights: str, rows: int, limits: Limits, products: Iterable[tuple[int, int]]) -> Shape | None:
-    """None where torch's products serve: dense weights, an older GPU, or too little shared memory.
+    """Return the shape of our products, or None if torch's are used: dense weights, old GPU, too little shared memory.
 
-    products: (features, parts) of each.
+    products: (features, parts) of each product.
     """
     if not FORMATS[weights].quantize or int(limits.capability) < MIN_CAPABILITY:
         return None
@@ -123,7 +123,7 @@ def _sum_bytes(row_tiles: int) -> int:
 
 
 class QuantisedProducts(TorchProducts):
-    """The layers' products by our kernels; the head's by torch. Rows after the batch's hold zeros."""
+    """The layers' products by our kernels, the head's by torch. Padding rows are zero."""
 
     def __init__(
         self, talker: Talker, scratch: dict[str, torch.Tensor], module: Module, shape: Shape, overlapping: bool
@@ -142,7 +142,7 @@ class QuantisedProducts(TorchProducts):
         ]
 
     def _call(self, weight: Weight, x: str, out: str) -> tuple[ctypes.c_void_p, int, Arguments]:
-        """(kernel, blocks, argument) of a launch."""
+        """Return (kernel, blocks, argument) of a launch."""
         features, width = weight.shape
         parts = len(self._scratch[out]) if out == "delta" else 1
         tiles = self._shape.tiles(features, parts)

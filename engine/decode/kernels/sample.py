@@ -1,4 +1,4 @@
-"""Sampling, delay pattern, embedding: one CUDA kernel (sample.cu). Its torch twin is step.sample and Talker.embed."""
+"""Sampling, delay pattern and embedding as one CUDA kernel (sample.cu). Torch twin: step.sample and Talker.embed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OF_REPEATS = {"repeat_limit", "window_mask", "history"}
 
 
 def defines(config: ModelConfig, dtype: torch.dtype, window: int) -> tuple[str, ...]:
-    """Compiler options; window: how many frames v2's repetition rule looks back."""
+    """Return the compiler options. window: frames of v2's repetition window."""
     family = FAMILIES[config.family]
     values = {
         "CODEBOOKS": config.codebooks,
@@ -70,12 +70,12 @@ def defines(config: ModelConfig, dtype: torch.dtype, window: int) -> tuple[str, 
 
 
 def threads(config: ModelConfig) -> int:
-    """Of a block: a warp for each codebook."""
+    """Return the threads per block: one warp per codebook."""
     return 32 * config.codebooks
 
 
 def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the kernel cannot serve this model here, or None."""
+    """Return why the kernel cannot run this model on `device`, or None."""
     own = {
         "it reads bf16 or fp32 weights only": dtype not in (torch.bfloat16, torch.float32),
         "the model's widths are not those of the published models": config.hidden % 4 != 0 or config.codebooks > 32,
@@ -84,10 +84,10 @@ def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str 
 
 
 class SampleKernel(CudaKernel):
-    """state.logits -> the next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
+    """state.logits -> next codes, counters, flags and state.work.x, for all rows. Raises KernelUnavailable.
 
-    Does not update the cache's slot and empty, which torch's attention reads, so it serves only beside a kernel that
-    decodes. Allocates nothing on the device; `run` may be captured.
+    Does not update the cache's `slot` and `empty`, which torch's attention reads, so it needs a decode kernel beside
+    it. Allocates nothing on the device; `run` may be captured.
     """
 
     def __init__(self, talker: Talker, state: DecodeState):
@@ -107,7 +107,7 @@ class SampleKernel(CudaKernel):
 
 
 def arguments(talker: Talker, state: DecodeState) -> Arguments:
-    """The kernel's argument: buffers that must outlive it, null for those that only v2 has."""
+    """Return the kernel's argument. Its buffers must outlive it. Buffers that only v2 has are null otherwise."""
     held = {"embed": talker.embed_codes, "x": state.work.x, "logits": state.logits, "max_seq_len": state.max_seq_len}
     for part in (state.cache, state.delay, state.sampler):
         held |= {name: getattr(part, name) for name in SampleArgs.kinds if hasattr(part, name)}

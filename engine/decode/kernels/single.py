@@ -1,4 +1,4 @@
-"""The talker's decode pass for one row as one persistent CUDA kernel (single.cu). Its torch twin is Talker.decode."""
+"""The talker's decode pass for one row as one persistent CUDA kernel (single.cu). Torch twin: Talker.decode."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ BF16, FP32, INT32, INT64 = torch.bfloat16, torch.float32, torch.int32, torch.int
 THREADS = 512
 WARPS = THREADS // 32
 MAX_SPLITS = 32  # of the KV cache
-# Tiles in flight per warp; more delay the exchange between blocks.
+# Tiles in flight per warp. More would delay the exchange between blocks.
 PREFETCH = {"bf16": 2, "int8": 3, "q8_0": 3, "int4": 4}
-TILE_BLOCKS = {"int8": 3, "q8_0": 3, "int4": 6}  # of a tile of quantised weights, at most
-MAX_STAGES = 128 << 10  # bytes of a block's stages, which only an idle block fills
+TILE_BLOCKS = {"int8": 3, "q8_0": 3, "int4": 6}  # maximum blocks per tile of quantised weights
+MAX_STAGES = 128 << 10  # bytes of a block's stages; only an idle block fills them
 STAGES = {
     "int8": 3,
     "q8_0": 3,
     "int4": 4,
-}  # of a warp, at most: with quantised weights more are slower, idle block or not
-POLLS_PER_CHECK = 1024  # of another block's value, before a thread looks at the clock
-TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not answer for two seconds
+}  # maximum per warp: with quantised weights, more are slower even in idle blocks
+POLLS_PER_CHECK = 1024  # polls of another block's value between checks of the clock
+TIMEOUT_MS = 1000  # for a whole launch; Windows resets a GPU that does not respond for two seconds
 
 LayerWeights = structure(
     "LayerWeights",
@@ -44,7 +44,7 @@ LayerWeights = structure(
 )
 SingleArgs = structure(
     "SingleArgs",
-    layers=INT64,  # [layers, 7], the addresses in LayerWeights
+    layers=INT64,  # [layers, 7] addresses, as in LayerWeights
     x_in=BF16,
     head=BF16,
     norm=BF16,
@@ -69,9 +69,9 @@ SingleArgs = structure(
 
 
 def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[int, int, int]:
-    """(bytes of a tile, tiles in flight, stages) of a warp's pipeline, for `shared` bytes of shared memory a block.
+    """Return a warp's (tile bytes, tiles in flight, stages) for `shared` bytes of shared memory per block.
 
-    Raises KernelUnavailable.
+    Raises KernelUnavailable if shared memory is too small.
     """
     room = (shared - static_shared(weights)) // WARPS
     format = FORMATS[weights]
@@ -88,18 +88,21 @@ def pipeline(config: ModelConfig, shared: int, weights: str = "bf16") -> tuple[i
 
 
 def static_shared(weights: str) -> int:
-    """Bytes of shared memory besides the pipeline's; the kernel asserts them. Quantised weights' inputs have scales."""
+    """Return the bytes of shared memory besides the pipeline's. More with quantised weights, whose inputs have scales.
+
+    The kernel asserts the number.
+    """
     return (46 if FORMATS[weights].quantize else 44) << 10
 
 
 def pipeline_bytes(config: ModelConfig, shared: int, weights: str = "bf16") -> int:
-    """A block's dynamic shared memory."""
+    """Return the bytes of dynamic shared memory per block."""
     tile, _, stages = pipeline(config, shared, weights)
     return WARPS * stages * tile
 
 
 def defines(config: ModelConfig, blocks: int, shared: int, weights: str = "bf16") -> tuple[str, ...]:
-    """Compiler options for a grid of `blocks` with `shared` bytes of shared memory each. The head is always bf16."""
+    """Return compiler options for `blocks` blocks of `shared` bytes of shared memory. The head is always bf16."""
     tile, prefetch, stages = pipeline(config, shared, weights)
     values = {
         "BLOCKS": blocks,
@@ -126,7 +129,7 @@ def defines(config: ModelConfig, blocks: int, shared: int, weights: str = "bf16"
 
 
 def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the kernel cannot serve this model here, or None."""
+    """Return why the kernel cannot run this model on `device`, or None."""
     widths = (config.hidden, config.intermediate, config.heads * config.head_dim)
     strange = config.head_dim != 128 or any(width % 512 for width in widths) or config.heads // config.kv_heads > 4
     own = {
@@ -137,10 +140,10 @@ def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str 
 
 
 class SingleKernel(CudaKernel):
-    """state.work.x -> cache and state.logits, one row. Raises KernelUnavailable.
+    """state.work.x -> cache and state.logits, for one row. Raises KernelUnavailable.
 
-    Allocates its scratch when constructed; `run` allocates nothing and may be captured. A launch whose blocks wait for
-    each other in vain ends after TIMEOUT_MS and sets state.work.stalled; `reset` makes the kernel usable again.
+    Allocates its scratch at construction; `run` allocates nothing and may be captured. If blocks wait for each other
+    longer than TIMEOUT_MS, the launch ends and sets state.work.stalled. `reset` makes the kernel usable again.
     """
 
     name = "CUDA kernel for one row"
@@ -162,14 +165,14 @@ class SingleKernel(CudaKernel):
             state.work.x.zero_()
             self.run()
             if self._stalled.item():
-                self._stalled.zero_()  # torch's ops take over, and they do not stall
+                self._stalled.zero_()  # torch ops take over, which cannot stall
                 raise KernelUnavailable("its blocks do not see each other's values on this GPU")
 
     @staticmethod
     def make_scratch(
         config: ModelConfig, batch: int, max_seq_len: int, device: torch.device
     ) -> dict[str, torch.Tensor]:
-        """The buffers through which blocks exchange values (exchange.cuh), zeroed: no epoch has been published yet."""
+        """Allocate the buffers for exchange between blocks (exchange.cuh), zeroed: no epoch has been published yet."""
         words = {
             "x": config.hidden,
             "qkv": (config.heads + 2 * config.kv_heads) * config.head_dim,
@@ -185,17 +188,17 @@ class SingleKernel(CudaKernel):
         launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
 
     def tensors(self) -> list[torch.Tensor]:
-        """Buffers that it owns, without its table of addresses."""
+        """Return the scratch buffers, without the address table."""
         return list(self.scratch.values())
 
     def reset(self) -> None:
-        """As new, after a launch that stalled: no epoch has been published yet."""
+        """Restore the initial state after a stalled launch: no epoch has been published yet."""
         for tensor in (*self.scratch.values(), self._stalled):
             tensor.zero_()
 
 
 def layer_table(talker: Talker, device: torch.device) -> torch.Tensor:
-    """`LayerWeights` of every layer, [layers, 7] addresses."""
+    """Return the `LayerWeights` of every layer, [layers, 7] addresses."""
     table = []
     for layer in talker.layers:
         expert = layer.code
@@ -213,7 +216,7 @@ def layer_table(talker: Talker, device: torch.device) -> torch.Tensor:
 
 
 def arguments(talker: Talker, state: DecodeState, scratch: dict[str, torch.Tensor], layers: torch.Tensor) -> Arguments:
-    """The kernel's argument; all these tensors must outlive it."""
+    """Return the kernel's argument. All these tensors must outlive it."""
     return SingleArgs.of(
         **scratch,
         layers=layers,

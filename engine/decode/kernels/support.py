@@ -1,4 +1,4 @@
-"""Which backend would decode a model on a device, without building it."""
+"""Predicts the backend for a model on a device without building it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROBE = 'extern "C" __global__ void probe() {}'
 
 
 def decode_ops(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend for one row, in words: our kernel, or torch's ops and why. Compiles at most an empty kernel."""
+    """Describe the backend for one row: our kernel, or torch ops and why. Compiles at most an empty kernel."""
     reason = unfit(config, device, dtype)
     if reason is None:
         major, minor = torch.cuda.get_device_capability(device)
