@@ -1,1 +1,1 @@
-"""A checkpoint's folder to its config and tensors. Builds no network."""
+"""Checkpoints: a folder on disk to config and tensors."""

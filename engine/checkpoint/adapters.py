@@ -1,4 +1,4 @@
-"""LoRA adapters as PEFT saves them, and what they change in a talker's tensors. Builds no network."""
+"""LoRA adapters in PEFT's format, and the changes they make to a talker's tensors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .talker_layout import Source, TensorPlan, beginnings, table_name, untied
 from .tensor_file import TensorFile, open_tensors
 
 SETTINGS = "adapter_config.json"
-_PREFIX = "base_model.model."  # what PEFT puts in front of all names
+_PREFIX = "base_model.model."  # PEFT's prefix of all names
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_FEW = 6  # names that a message lists
+_FEW = 6  # names listed in a message
 _ALPHA = 8  # PEFT's default
 _MOST_ALPHA = 1e6
-_ROWS_AT_ONCE = 4 << 20  # weights whose fp32 copies are there at a time
+_ROWS_AT_ONCE = 4 << 20  # weights converted to fp32 at a time
 
-# "module.lora_A.weight", and with the adapter's name in it where a state was saved as it was: "module.lora_A.x.weight".
+# "module.lora_A.weight"; in a raw state dict also with the adapter's name, "module.lora_A.x.weight".
 _KEY = re.compile(
     r"(?P<module>.+?)\.lora_(?P<part>(embedding_)?[AB]|magnitude_vector)(\.(?!weight$|bias$)\w+)?(\.(?P<leaf>weight|bias))?"
 )
 _SAVED = re.compile(r"(?P<module>.+?)(\.modules_to_save(\.\w+)?)?\.weight")
-# Settings of peft 0.21's LoraConfig that make the trained model another one than base + B @ A.
+# Settings of peft 0.21's LoraConfig with which the trained model is not base + B @ A.
 _REFUSED = (
     "alora_invocation_tokens",
     "arrow_config",
@@ -52,13 +52,13 @@ class Change:
     """Change that one adapter makes to one tensor of the talker."""
 
     file: TensorFile
-    # Of "A" and "B", of "embedding_A" and "embedding_B", or of the "whole"; with "magnitude_vector" where it is DoRA.
+    # Part -> key. Parts: "A" and "B", "embedding_A" and "embedding_B", or "whole"; DoRA adds "magnitude_vector".
     keys: Mapping[str, str]
     factor: float  # alpha / rank
     strength: float
 
     def apply(self, target: torch.Tensor) -> None:
-        """`target`, the base's tensor in any float dtype on any device -> the changed one, in place."""
+        """Apply the change to `target`, the base's tensor in any float dtype on any device, in place."""
         get = {part: self.file.get(key, target.device) for part, key in self.keys.items()}
         get = {part: tensor if part == "whole" else tensor.float() for part, tensor in get.items()}
         count = max(1, _ROWS_AT_ONCE // math.prod(target.shape[1:]))
@@ -79,7 +79,7 @@ class Change:
             target[rows] = wide
 
     def misfit(self, source: Source) -> str:
-        """Problem with its shapes for that tensor; empty if they fit."""
+        """Return why the change does not fit this tensor, or empty if it fits."""
         if self.keys.keys() not in _WHOLE:
             return f"{' and '.join(self.keys.values())} cannot be used alone"
         shapes = {part: self.file.shapes[key] for part, key in self.keys.items()}
@@ -103,13 +103,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Changes of the chosen adapters by the layout's table names, each in merge order."""
+    """Changes of the chosen adapters, in merge order, by table name of the layout."""
 
     changes: Mapping[str, tuple[Change, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def of(self, sources: Sequence[Source], target: torch.Tensor) -> Callable[[], None] | None:
-        """Return the function that merges into `target`, the stacked `sources`; None if nothing changes it."""
+        """Return a function that merges into `target`, the stacked `sources`, or None if nothing changes it."""
         parts = target.split([source.shape[0] for source in sources])
         work = [
             (change, part)
@@ -125,11 +125,10 @@ class Adapters:
 
 
 def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tuple[Adapters, TensorPlan]:
-    """What adapters change in a talker, and its plan: where only one of the embedding of codes and a head tied to it is
-    changed, the head is a tensor of its own there.
+    """Return the changes that adapters make to a talker, and its plan.
 
-    Raises HiggsError for what is not an adapter, was trained in a way that cannot be merged, or was made for another
-    model.
+    The head becomes a separate tensor in the plan if an adapter changes the code embedding or the head tied to it.
+    Raises HiggsError if a file is not an adapter, cannot be merged, or was made for another model.
     """
     changes: dict[str, tuple[Change, ...]] = {}
     warnings: list[str] = []
@@ -153,7 +152,7 @@ def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tupl
 
 
 def adapter_files(path: Path) -> tuple[Path, Path]:
-    """(weights, settings) of the adapter at `path`, a file or a folder; either may not be there."""
+    """Return the paths (weights, settings) of the adapter at `path`, a file or folder. Either may be missing."""
     if path.is_dir():
         weights = next((path / name for name in WEIGHTS if (path / name).is_file()), path / WEIGHTS[0])
         return weights, path / SETTINGS
@@ -171,7 +170,7 @@ class _Opened:
             raise HiggsError(f"{weights} is missing. Choose a LoRA's .safetensors file, or a folder saved by PEFT.")
         self.file = open_tensors([weights])
         self.config: dict = {}
-        self._alphas: dict[str, tuple[int, object]] = {}  # end of a module's name -> (place in its list, alpha)
+        self._alphas: dict[str, tuple[int, object]] = {}  # end of a module's name -> (index in alpha_pattern, alpha)
         if path.is_dir() or config.is_file():
             self.config = read_json(config)
             self._refuse_unsupported(config)
@@ -183,8 +182,9 @@ class _Opened:
             )
 
     def _alphas_by_name(self) -> dict[str, tuple[int, object]]:
-        """Those of alpha_pattern. To PEFT its keys are expressions, and strangers write some that never end, so only
-        names are taken.
+        """Return the alphas in alpha_pattern.
+
+        PEFT treats its keys as regular expressions. Untrusted ones may never terminate, so only names are accepted.
         """
         pattern = self.config.get("alpha_pattern") or {}
         names = pattern if isinstance(pattern, dict) else {}
@@ -212,7 +212,7 @@ class _Opened:
                 raise HiggsError(f"{path}: {name} is set, which is not supported. Merge it into the model with PEFT.")
 
     def changes(self, family: str, sources: Mapping[str, Source]) -> tuple[dict[str, Change], list[str]]:
-        """(name in the layout's table -> change, tensors of the file that fit nothing)."""
+        """Return (table name -> change, tensors of the file that match nothing)."""
         modules, unfit = self._modules()
         placed = _placed(modules, family, sources)
         found = {}
@@ -235,11 +235,11 @@ class _Opened:
         return found, unfit
 
     def _modules(self) -> tuple[dict[str, dict[str, str]], list[str]]:
-        """(module -> part -> key, keys that are not part of a LoRA)."""
+        """Return (module -> part -> key, keys that are not part of a LoRA)."""
         modules: dict[str, dict[str, str]] = {}
         unfit = []
         for key in self.file.shapes:
-            if ".base_layer." in key:  # a copy of what was not trained
+            if ".base_layer." in key:  # a copy of untrained weights
                 continue
             match = _KEY.fullmatch(key.removeprefix(_PREFIX))
             saved = _SAVED.fullmatch(key.removeprefix(_PREFIX))
@@ -252,7 +252,7 @@ class _Opened:
         return modules, unfit
 
     def _factor(self, module: str, keys: Mapping[str, str]) -> float:
-        """alpha / rank, or what the settings have instead."""
+        """Return alpha / rank, or alpha / sqrt(rank) with use_rslora."""
         first = keys.get("A") or keys.get("embedding_A")
         if first is None or not self.config:
             return 1.0
@@ -266,7 +266,7 @@ class _Opened:
 
 
 def _placed(modules: Mapping[str, object], family: str, sources: Mapping[str, Source]) -> dict[str, str]:
-    """Module of an adapter -> name in the table, for the modules with the commonest prefix."""
+    """Return an adapter's module -> table name, for the modules with the most common prefix."""
     found: dict[str, tuple[str, str]] = {}
     for module in modules:
         words = module.split(".")

@@ -1,4 +1,4 @@
-"""The published checkpoints that can be downloaded, each pinned to a revision. Looks into no folder."""
+"""Published checkpoints for download, each pinned to a revision."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Repo:
-    """A published repository, pinned: the files behind its main branch have been replaced in place before."""
+    """Published repository at a pinned revision. Files on its main branch have been replaced in place before."""
 
     id: str
     revision: str
-    patterns: tuple[str, ...] = ("*.json", "*.safetensors", "LICENSE*")  # the files that are read
-    former: tuple[str, ...] = ()  # names it had, or has as well
-    size: int = 0  # bytes of those files, about
+    patterns: tuple[str, ...] = ("*.json", "*.safetensors", "LICENSE*")  # files to fetch
+    former: tuple[str, ...] = ()  # former or alternative names
+    size: int = 0  # approximate bytes of these files
 
 
 @dataclass(frozen=True)
 class Download:
-    """Files that one entry of the download list fetches."""
+    """One entry of the download list."""
 
-    folder: str  # made under the folder the user chose
+    folder: str  # created under the folder that the user chose
     family: str
     talker: Repo
     codec: Repo | None = None  # None: the codec is inside the talker's file
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Possible names of its folder: ours, and the last part of each name the repository has had."""
+        """Possible folder names: ours, and the last part of each name of the repository."""
         return (self.folder, *(name.rpartition("/")[2] for name in (self.talker.id, *self.talker.former)))
 
     @property
     def size(self) -> int:
-        """Bytes to download, about."""
+        """Approximate bytes to download."""
         return self.talker.size + (self.codec.size if self.codec else 0)
 
 

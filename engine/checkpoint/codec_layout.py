@@ -1,6 +1,6 @@
-"""How codecs lie in files: tensor names old and new, weight norm, dimensions read off shapes. Runs no network.
+"""Codec layouts in files: old and new tensor names, weight norm, and widths derived from shapes.
 
-The names transformers uses are canonical. The old `model.pth` of the v2 tokenizer has its own, in `OLD_TO_HF`.
+transformers' names are canonical. The old `model.pth` of the v2 tokenizer has its own, in `OLD_TO_HF`.
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ def _old_modules() -> dict[str, str]:
     return table
 
 
-OLD_TO_HF = _old_modules()  # module name -> module name; names not in it are the same in both
+OLD_TO_HF = _old_modules()  # module name -> module name; other names are the same in both
 HF_TO_OLD = {new: old for old, new in OLD_TO_HF.items()}
 
-# Weight norm writes a weight as direction and length, under the names of torch's old or new way of doing it.
+# Weight norm stores a weight as direction and length, under the names of torch's old or new API.
 DIRECTION, LENGTH = ".parametrizations.weight.original1", ".parametrizations.weight.original0"
 _HALVES = {".weight_v": DIRECTION, ".weight_g": LENGTH, DIRECTION: DIRECTION, LENGTH: LENGTH}
-# The one convolution that keeps its weight norm, which HuBERT takes over other dimensions than the rest.
+# The only convolution that keeps its weight norm. HuBERT norms it over other dimensions than the rest.
 POSITION = "semantic_model.encoder.pos_conv_embed.conv"
 _UNREAD = ("decoder_semantic.", "fc1.", "semantic_model.masked_spec_embed")
 _UNREAD_BOOK = (".codebook.inited", ".codebook.cluster_size", ".codebook.embed_avg")
 
-# field of CodecConfig -> the tensor and the axis that tell it
+# field of CodecConfig -> tensor and axis with its value
 _TELLS = {
     "codebook_size": ("quantizer.quantizers.0.codebook.embed", 0),
     "codebook_dim": ("quantizer.quantizers.0.codebook.embed", 1),
@@ -91,29 +91,29 @@ _WIDEST, _MOST_LAYERS = 1 << 16, 96  # of HuBERT; the published one has 12, of 3
 
 
 def looks_like_codec(names: Iterable[str]) -> bool:
-    """True if tensors of these names, prefixes stripped, form a codec, old or new."""
+    """True if these tensor names, without prefixes, are a codec's, old or new."""
     return any(name.startswith(("acoustic_decoder.", "decoder_2.model.")) for name in names)
 
 
 @functools.lru_cache(maxsize=4)
 def decoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
-    """Tensor name -> shape of everything that decoding needs."""
+    """Return tensor name -> shape of everything that decoding needs."""
     return _shapes(decoder_parts, config)
 
 
 @functools.lru_cache(maxsize=4)
 def encoder_shapes(config: CodecConfig) -> Mapping[str, tuple[int, ...]]:
-    """Tensor name -> shape of everything that encoding needs."""
+    """Return tensor name -> shape of everything that encoding needs."""
     return _shapes(encoder_parts, config)
 
 
 def fp32_sizes(shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
-    """Bytes of each tensor of these shapes, as the codec has them."""
+    """Return the bytes of each tensor of these shapes in fp32."""
     return [4 * math.prod(shape) for shape in shapes.values()]
 
 
 def unused_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:
-    """Tensor name -> shape of what published codecs hold for training alone: accepted in a file, never read."""
+    """Return tensor name -> shape of the training-only tensors in published codecs. Accepted in a file, never read."""
     width = config.semantic_hidden
     shapes = {
         "semantic_model.masked_spec_embed": (width,),
@@ -139,10 +139,10 @@ def _shapes(parts: Callable[[CodecConfig], dict[str, nn.Module]], config: CodecC
 
 
 def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
-    """The widths of a codec from the shapes of its tensors under canonical names.
+    """Derive a codec's widths from the shapes of its tensors under canonical names.
 
-    Raises KeyError with the name of a tensor that is needed for it and is missing or has too few dimensions, and
-    ValueError where the widths do not make a codec.
+    Raises KeyError with a tensor's name if it is missing or has too few dimensions, and ValueError if the widths are
+    not a codec's.
     """
 
     def size(name: str, axis: int) -> int:
@@ -173,7 +173,7 @@ def codec_config(shapes: Mapping[str, tuple[int, ...]]) -> CodecConfig:
 
 
 def canonical_name(name: str) -> tuple[str, str]:
-    """A tensor's name in a file, old or new -> its canonical name and the half of weight norm it is, "" for none."""
+    """Return (canonical name, half of weight norm or "") for a tensor's name in a file, old or new."""
     half = next((suffix for suffix in _HALVES if name.endswith(suffix)), "")
     if half:
         module = OLD_TO_HF.get(name.removesuffix(half), name.removesuffix(half))
@@ -183,10 +183,10 @@ def canonical_name(name: str) -> tuple[str, str]:
 
 
 class CodecWeights:
-    """A codec in a file of either layout: what is wrong with it, and its tensors under canonical names."""
+    """Codec in a file of either layout: its problems, and its tensors under canonical names."""
 
     def __init__(self, tensors: TensorFile):
-        """Reads shapes alone. Raises HiggsError for tensors that are not a codec."""
+        """Read the shapes only. Raises HiggsError if the tensors are not a codec."""
         self._tensors = tensors
         if not looks_like_codec(tensors.shapes):
             name = next(iter(tensors.shapes), None)
@@ -212,14 +212,14 @@ class CodecWeights:
 
     @property
     def config(self) -> CodecConfig:
-        """The codec's widths. Raises HiggsError where the tensors do not tell them."""
+        """Widths of the codec. Raises HiggsError if they cannot be derived from the tensors."""
         try:
             return codec_config(self.shapes)
         except (KeyError, ValueError) as error:
             raise HiggsError(f"{self._untold(error)} {_REMEDY}") from error
 
     def problems(self) -> list[str]:
-        """One sentence for each tensor that is missing, mis-shaped or unexpected, naming file and tensor."""
+        """Return a sentence with file and tensor for each tensor that is missing, unexpected or of the wrong shape."""
         try:
             config = codec_config(self.shapes)
         except (KeyError, ValueError) as error:
@@ -234,9 +234,9 @@ class CodecWeights:
         return found
 
     def read(self, part: str, device: torch.device | str) -> dict[str, torch.Tensor]:
-        """The tensors of `part`, "decoder" or "encoder": canonical name -> fp32 tensor on `device`, weight norm folded.
+        """Read `part`, "decoder" or "encoder": canonical name -> fp32 tensor on `device`, with weight norm folded.
 
-        Raises HiggsError where `problems` finds any.
+        Raises HiggsError if `problems` finds any.
         """
         if found := self.problems():
             more = f" There are {len(found) - 1} more such tensors." if len(found) > 1 else ""
@@ -252,7 +252,7 @@ class CodecWeights:
         return length * direction / torch.linalg.vector_norm(direction, dim=axes, keepdim=True)
 
     def _get(self, name: str, device: torch.device | str) -> torch.Tensor:
-        # On the CPU the file hands out its own pages; a copy lets the file go when reading is done.
+        # On the CPU, tensors are backed by the file. Copy them so that the file can be closed.
         tensor = self._tensors.get(name, device)
         return tensor.to(torch.float32, copy=tensor.device.type == "cpu")
 
@@ -273,7 +273,7 @@ class CodecWeights:
     def _missing(self, name: str) -> str:
         module, dot, leaf = name.rpartition(".")
         named = (HF_TO_OLD.get(module, module) if self._old else module) + dot + leaf
-        # In a sharded codec, the file that holds its nearest neighbours is the one to look at.
+        # In a sharded codec, name the file with the nearest names.
         at = bisect.bisect(self._sorted, named)
         near = max(self._sorted[max(0, at - 1) : at + 1], key=lambda other: _shared(named, other))
         return f"{self._tensors.file_of(near)}: {named} is missing."

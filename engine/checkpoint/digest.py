@@ -1,4 +1,4 @@
-"""Digest of a checkpoint's contents, wherever it lies. Reads samples of the files: reading all takes seconds."""
+"""Digest of a checkpoint's contents, independent of its path. Samples the files, since reading them takes seconds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .adapters import adapter_files
 from .load import Checkpoint
 
 _READ = ("*.json", "*.safetensors", "*.pth", "*.bin", "*.gguf")
-_SAMPLES, _BYTES = 64, 4096  # of a file; weights that were trained anew differ everywhere
+_SAMPLES, _BYTES = 64, 4096  # samples per file, bytes per sample; retrained weights differ everywhere
 
 
 def fingerprint_of(checkpoint: Checkpoint, config: EngineConfig) -> str:
-    """Stands for the weights, with their adapters, and their precision: the same after the files were copied."""
+    """Return a fingerprint of the weights, their adapters and their precision. Copying the files does not change it."""
     digest = hashlib.sha256(config.dtype.encode())
     for place, strength in [
         *((folder, 1.0) for folder in dict.fromkeys((checkpoint.folder, checkpoint.codec_folder))),

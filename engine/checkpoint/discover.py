@@ -1,4 +1,4 @@
-"""Which folders hold a checkpoint, and which can be downloaded. Reads names and config.json, never a tensor."""
+"""Discovery of checkpoints in folders and in Hugging Face's cache, by file names and config.json."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from .tensor_file import weight_files
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 CODEC_SUBFOLDER = "audio_tokenizer"
-_DEPTH = 3  # levels of folders below a root that are looked into
+_DEPTH = 3  # folder levels searched below a root
 _UNFINISHED = ("*.incomplete", "*.part", "*.aria2", "*.crdownload")
 
 
 @dataclass(frozen=True)
 class Match:
-    """A folder that is, or should become, a checkpoint."""
+    """A folder or GGUF file that is, or should become, a checkpoint."""
 
-    name: str  # for a list
+    name: str  # for lists
     path: Path
-    family: str  # "v3" or "v2"; empty where config.json is missing
+    family: str  # "v3" or "v2"; empty if config.json is missing
     complete: bool
     note: str = ""  # what is missing, and what to do
 
 
 def missing_parts(folder: Path) -> list[str]:
-    """Sentences on what a talker's folder or GGUF file lacks; empty if it is complete. Reads no weights."""
+    """Return sentences on what a talker's folder or GGUF file lacks, empty if it is complete. Reads no weights."""
     lacks = [f"{name} is missing." for name in (CONFIG, TOKENIZER) if not has_file(side_file(folder, name))]
     if is_gguf(folder):
         return lacks
@@ -51,7 +51,7 @@ def missing_parts(folder: Path) -> list[str]:
 
 
 def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[Match]:
-    """Checkpoints in the folders `roots` and `depth` levels below, in order of name. Quick enough for a drop-down."""
+    """Find checkpoints in `roots` and up to `depth` levels below, sorted by name. Fast enough for a drop-down."""
     found: dict[Path, Match] = {}
     for root in map(Path, roots):
         for checkpoint in _search(root, root, depth):
@@ -59,26 +59,26 @@ def find_checkpoints(roots: Sequence[Path | str], depth: int = _DEPTH) -> list[M
     named: dict[str, Match] = {}
     for checkpoint in found.values():
         parts, count = checkpoint.path.parts, checkpoint.name.count("/") + 1
-        while (name := "/".join(parts[-count:])) in named:  # the same name under two roots: the second says its root's
+        while (name := "/".join(parts[-count:])) in named:  # same name under two roots: add the root's name
             count += 1
         named[name] = replace(checkpoint, name=name)
     return sorted(named.values(), key=lambda checkpoint: checkpoint.name.lower())
 
 
 def find_in_hf_cache() -> list[Match]:
-    """The published checkpoints in Hugging Face's cache, pinned revisions first. No network."""
+    """Find published checkpoints in Hugging Face's cache, pinned revisions first. Uses no network."""
     found = []
     for download in DOWNLOADS.values():
         for folder in (folders := cached_snapshots(download.talker)):
             name = folder.parent.parent.name.removeprefix("models--").replace("--", "/")
             if folder.name != download.talker.revision and [f.parent for f in folders].count(folder.parent) > 1:
-                name += f"@{folder.name[:7]}"  # one of several, and not the one we mean
+                name += f"@{folder.name[:7]}"  # one of several, and not the pinned revision
             found.append(_recognise(folder, name))
     return list(filter(None, found))
 
 
 def cached_snapshots(repo: Repo) -> list[Path]:
-    """Folders of `repo` in Hugging Face's cache: the pinned revision first, then the newest."""
+    """Return the folders of `repo` in Hugging Face's cache: the pinned revision first, then the newest."""
     names = [f"models--{name.replace('/', '--')}" for name in (repo.id, *repo.former)]
     places = [Path(constants.HF_HUB_CACHE) / name / "snapshots" for name in names]
     snapshots = [folder for place in places if place.is_dir() for folder in place.iterdir() if folder.is_dir()]
@@ -86,11 +86,11 @@ def cached_snapshots(repo: Repo) -> list[Path]:
 
 
 def _search(root: Path, folder: Path, depth: int) -> Iterator[Match]:
-    """Checkpoints in `folder` and `depth` levels below it; hidden folders and those inside a checkpoint left out."""
+    """Yield checkpoints in `folder` and up to `depth` levels below. Skips hidden folders and those in a checkpoint."""
     try:
         checkpoint = _recognise(folder, folder.relative_to(root).as_posix() if folder != root else root.name)
         files = sorted(folder.glob(f"*{SUFFIX}"))
-    except OSError:  # a folder that may not be listed holds nothing to offer
+    except OSError:  # no permission to list the folder
         return
     if checkpoint:
         yield checkpoint
@@ -123,7 +123,7 @@ def _recognise_gguf(path: Path, name: str) -> Match | None:
 
 def _recognise(folder: Path, name: str) -> Match | None:
     if any(folder.glob(f"*{SUFFIX}")) and not any(folder.glob("*.safetensors")):
-        return None  # its files count one by one
+        return None  # each GGUF file is a match of its own
     if not (folder / CONFIG).is_file():
         lowered = folder.name.lower()
         if "higgs" not in lowered or "tokenizer" in lowered:

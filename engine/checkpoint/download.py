@@ -1,4 +1,4 @@
-"""Fetches a checkpoint from Hugging Face into a folder, unless it is there already."""
+"""Download of checkpoints from Hugging Face into a folder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from .tensor_file import open_folder, open_tensors
 def download_checkpoint(
     label: str, target_root: Path | str, on_progress: Callable[[float, str], None] | None = None
 ) -> Path:
-    """Fetch `DOWNLOADS[label]` into a folder of its own under `target_root`; resumes where an earlier try stopped.
+    """Download `DOWNLOADS[label]` into its own folder under `target_root`. Resumes an interrupted download.
 
-    `on_progress(fraction, text)` is called from the downloading threads; what it raises ends the download. A folder
-    that is complete is not fetched again. Returns the folder. Raises HiggsError when there is no network, no room, or
-    files are missing afterwards.
+    A complete folder is not downloaded again. `on_progress(fraction, text)` is called from the downloading threads;
+    an exception in it ends the download.
+
+    Returns the folder. Raises HiggsError if there is no network or no disk space, or if files are missing afterwards.
     """
     if label not in DOWNLOADS:
         raise HiggsError(f"{label!r} is not a known download. Choose one of: {', '.join(DOWNLOADS)}.")
@@ -48,14 +49,14 @@ def download_checkpoint(
 
 
 def download_repo(repo: Repo, folder: Path, on_progress: Callable[[float, str], None] | None = None) -> None:
-    """Fetch one repository into `folder`; see `download_checkpoint`. Raises HiggsError when it cannot be fetched."""
+    """Download one repository into `folder`; see `download_checkpoint`. Raises HiggsError if that fails."""
     if constants.HF_HUB_OFFLINE:
         raise HiggsError(f"{repo.id} cannot be downloaded: HF_HUB_OFFLINE is set. Unset it, or put it into {folder}.")
     _fetch(repo, folder, _Reporter(repo.size, on_progress))
 
 
 def _is_whole(folder: Path, download: Download) -> bool:
-    """True if all files that `download` fetches exist and open; a damaged file must be fetched again."""
+    """True if all files of `download` exist and open. A damaged file must be downloaded again."""
     try:
         if missing_parts(folder):
             return False
@@ -70,7 +71,7 @@ def _is_whole(folder: Path, download: Download) -> bool:
 
 
 def _fetch(repo: Repo, folder: Path, report: _Reporter) -> None:
-    # huggingface_hub declares tqdm_class as tqdm.asyncio's, but any will do; its HTTPError is requests' or httpx's.
+    # huggingface_hub declares tqdm_class as tqdm.asyncio's, but accepts any. Its HTTPError is requests' or httpx's.
     try:
         huggingface_hub.snapshot_download(  # pyright: ignore[reportCallIssue]
             repo.id,
@@ -88,7 +89,7 @@ def _fetch(repo: Repo, folder: Path, report: _Reporter) -> None:
 
 @dataclass
 class _Reporter:
-    """Adds up what huggingface_hub tells its progress bars, over the repositories of one download."""
+    """Sums huggingface_hub's progress bars over the repositories of one download."""
 
     size: int
     on_progress: Callable[[float, str], None] | None
@@ -97,15 +98,15 @@ class _Reporter:
     files: int = 0
 
     def bar_class(self) -> type[tqdm]:
-        """A tqdm class that reports here. huggingface_hub counts files with it, newer ones bytes too."""
+        """Return a tqdm class that reports here. huggingface_hub counts files with it; newer versions also bytes."""
         report = self
 
         class Bar(tqdm):
             def __init__(self, *args, **kwargs):
                 super().__init__(*args, **kwargs)
-                # A bar that is switched off forgets what it was told.
+                # A disabled bar does not keep its arguments.
                 self.counts_bytes = kwargs.get("unit") == "B"
-                self.on_the_wire = str(kwargs.get("desc")).startswith("Downloading")  # not yet on the disk
+                self.on_the_wire = str(kwargs.get("desc")).startswith("Downloading")  # not yet on disk
                 report.files += 0 if self.counts_bytes else kwargs.get("total") or 0
 
             def __iter__(self):
@@ -127,7 +128,7 @@ class _Reporter:
         return Bar
 
     def tell(self) -> None:
-        """Call `on_progress` with the finest figure there is."""
+        """Call `on_progress` with bytes if they are known, else with files."""
         if self.on_progress is None:
             return
         if self.bytes_done:

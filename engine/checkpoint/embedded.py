@@ -1,4 +1,4 @@
-"""Where the checkpoint that comes with the pack lies, and what it is called in lists. Opens no file."""
+"""Path and display name of the checkpoint that comes with the pack."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a talker's codec is: inside its file, beside it, or in Hugging Face's cache. Loads no weights."""
+"""Search for a talker's codec: inside its file, beside it, or in Hugging Face's cache."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .places import is_name
 from .talker_layout import V3_CODEC, unwrapped
 from .tensor_file import TensorFile, open_folder, open_tensors
 
-FEW = 3  # problems that are told one by one
+FEW = 3  # problems listed in a message
 
 
 @dataclass(frozen=True)
 class FoundCodec:
-    """A codec, where it is, and what its names look like."""
+    """A codec with its folder and layout."""
 
     weights: CodecWeights
     folder: Path
     layout: str  # "bundled", "transformers" or "older"
-    notes: tuple[str, ...] = ()  # why codecs in likelier places were passed over
+    notes: tuple[str, ...] = ()  # why codecs in preferred places were skipped
 
 
 def first_problems(problems: list[str]) -> str:
-    """The first of them, and how many more there are."""
+    """Return the first problems and the number of the others."""
     more = f" And {len(problems) - FEW} more." if len(problems) > FEW else ""
     return " ".join(problems[:FEW]) + more
 
 
 def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> FoundCodec:
-    """The codec that belongs to the talker in `folder`: the first that fits.
+    """Find the codec for the talker in `folder`: the first that fits.
 
-    Where none fits, a codec that lies in `folder` or `codec_folder` is returned with its problems. Raises HiggsError
-    naming where it looked, and why it did not take what it saw there.
+    If none fits, returns a codec in `folder` or `codec_folder` with its problems. If there is none, raises HiggsError
+    with the places searched and the reasons for skipping the codecs found there.
     """
     bundled = talker.under(V3_CODEC)
     if bundled.shapes:
@@ -53,7 +53,7 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
         except HiggsError as error:
             passed[str(error)] = meant
             continue
-        except OSError as error:  # a folder that may not be read, such as lost+found
+        except OSError as error:  # no read permission, such as for lost+found
             passed[f"{place} cannot be read ({error.strerror or error})."] = meant
             continue
         if codec is None:
@@ -77,9 +77,9 @@ def find_codec(folder: Path, talker: TensorFile, codec_folder: Path | None) -> F
 
 
 def open_codec(folder: Path) -> FoundCodec | None:
-    """The codec in `folder`, told by the names of its tensors: a file's name says nothing. None where there is none.
+    """Open the codec in `folder`, recognised by tensor names, not by file names. Returns None if there is none.
 
-    Raises HiggsError for a file that cannot be read.
+    Raises HiggsError if a file cannot be read.
     """
     if not folder.is_dir():
         return None
@@ -94,7 +94,7 @@ def open_codec(folder: Path) -> FoundCodec | None:
 
 
 def _codec_places(folder: Path, codec_folder: Path | None) -> Iterable[Path]:
-    """Folders that may hold the codec, the likeliest first."""
+    """Yield folders that may contain the codec, the likeliest first."""
     if codec_folder:
         yield from (codec_folder, codec_folder / CODEC_SUBFOLDER)
         return
@@ -111,7 +111,7 @@ def _codec_places(folder: Path, codec_folder: Path | None) -> Iterable[Path]:
 
 
 def _named_codec(folder: Path) -> str | None:
-    """Codec named by processor_config.json: a repository or a path."""
+    """Return the codec named in processor_config.json: a repository or a path."""
     path = folder / "processor_config.json"
     entry = read_json(path).get("audio_tokenizer") if path.is_file() else None
     if isinstance(entry, dict):
@@ -122,5 +122,5 @@ def _named_codec(folder: Path) -> str | None:
 def _folders_in(folder: Path) -> list[Path]:
     try:
         return [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
-    except OSError:  # a folder that may not be listed holds none
+    except OSError:  # no permission to list the folder
         return []

@@ -1,4 +1,4 @@
-"""A GGUF file of audio.cpp as a checkpoint: its tensors, some of them in ggml's blocks, and the files inside it."""
+"""audio.cpp's GGUF files as checkpoints: tensors, some in ggml's blocks, and embedded files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PLAIN = {0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 2
 
 @dataclass(frozen=True)
 class BlockType:
-    """One of ggml's quantised types, as ggml-common.h has it."""
+    """One of ggml's quantised types, as in ggml-common.h."""
 
     name: str
-    block: int  # weights
-    size: int  # bytes of a block
-    weights: str  # the format of talker/weight.py that is next to it and has no fewer bits
+    block: int  # weights per block
+    size: int  # bytes per block
+    weights: str  # closest format of talker/weight.py with at least as many bits
 
 
 _BLOCKS = {
@@ -45,9 +45,9 @@ _BLOCKS = {
 
 @dataclass(frozen=True)
 class Blocks:
-    """A tensor in such blocks, rows one after another."""
+    """A tensor in ggml's blocks, row after row."""
 
-    file: TensorFile  # has it as bytes
+    file: TensorFile  # holds the tensor as bytes
     name: str
     shape: tuple[int, ...]
     type: BlockType
@@ -69,7 +69,7 @@ class Blocks:
         stored = self.file.get(self.name, device)
         multiply_out = {"Q8_0": q8_0, "Q4_K": q4_k}.get(self.layout)
         if multiply_out is None:
-            # numpy's, on the host: types that audio.cpp's own files for Higgs do not have
+            # gguf's numpy code, on the host: for types that audio.cpp's own Higgs files do not have
             types, dequantize = (
                 import_optional("gguf", "GGMLQuantizationType"),
                 import_optional("gguf.quants", "dequantize"),
@@ -84,14 +84,15 @@ class Blocks:
 
 
 def q8_0(blocks: torch.Tensor) -> torch.Tensor:
-    """Blocks [n, 34] uint8, an fp16 scale and 32 codes each -> weights [n, 32] fp32."""
+    """Dequantise Q8_0: blocks [n, 34] uint8, an fp16 scale and 32 codes each -> weights [n, 32] fp32."""
     return blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks[:, :2]))
 
 
 def q4_k(blocks: torch.Tensor) -> torch.Tensor:
-    """Blocks [n, 144] uint8 -> weights [n, 256] fp32.
+    """Dequantise Q4_K: blocks [n, 144] uint8 -> weights [n, 256] fp32.
 
-    A block: two fp16, of eight scales and of eight minima; these in 6 bits; 256 codes in 4. w = scale * code - minimum.
+    A block holds two fp16 factors, for the scales and the minima; eight 6-bit scales and eight 6-bit minima; and 256
+    4-bit codes. w = scale * code - minimum.
     """
     low, high, both = blocks[:, 4:16].unflatten(1, (3, 4)).unbind(1)
     scales = torch.cat([low & 63, both & 15 | low >> 6 << 4], 1)
@@ -104,14 +105,14 @@ def q4_k(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _half(data: torch.Tensor) -> torch.Tensor:
-    """Bytes [n, 2] of fp16 -> [n, 1] fp32."""
+    """Convert bytes [n, 2] of fp16 -> [n, 1] fp32."""
     return data.contiguous().view(torch.float16).float()
 
 
 def checkpoint_place(folder: Path) -> Path:
-    """`folder`, or the GGUF file in it where that is what it holds. A GGUF file is its own place.
+    """Return `folder`, or the GGUF file in it if it has no safetensors weights. A GGUF file is returned unchanged.
 
-    Raises HiggsError where several could be meant.
+    Raises HiggsError if the folder contains several GGUF files.
     """
     if not folder.is_dir() or weight_files(folder):
         return folder
@@ -124,19 +125,19 @@ def checkpoint_place(folder: Path) -> Path:
 
 
 def side_file(place: Path, name: str) -> Path:
-    """Where a checkpoint's file of that name is: in its folder, inside its GGUF file, or beside that."""
+    """Return the path of a checkpoint's file: in its folder, inside its GGUF file, or beside the GGUF file."""
     if is_gguf(place) and read_gguf(place).embedded(name) is None:
         return place.with_name(name)
     return place / name
 
 
 def has_file(path: Path) -> bool:
-    """True if a file is there, or inside a GGUF file."""
+    """True if the file exists, on disk or inside a GGUF file."""
     return path.is_file() or (is_gguf(path.parent) and read_gguf(path.parent).embedded(path.name) is not None)
 
 
 def open_gguf(path: Path) -> TensorFile:
-    """The tensors of a GGUF file. Raises HiggsError for one that is damaged or holds types that are not known."""
+    """Open the tensors of a GGUF file. Raises HiggsError if it is damaged or has unknown types."""
     header, size = read_gguf(path), path.stat().st_size
     places: dict[str, Place] = {}
     blocks: dict[str, GgufTensor] = {}

@@ -1,4 +1,4 @@
-"""config.json, in any published spelling, to a ModelConfig. Reads no file and no tensor."""
+"""config.json, in any published format, to a ModelConfig."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..talker import FAMILIES
 from ..talker.config import ModelConfig, RopeConfig
 from .talker_layout import family_of_layout
 
-_TRAINED_CONTEXT = 8192  # positions; configs say other numbers, the weights were trained with this one
+_TRAINED_CONTEXT = 8192  # positions; the weights were trained with this, although configs have other numbers
 
-# transformers' default. What it saves of a config without a theta holds this instead of what the published weights use,
-# and then they speak noise; a model that was trained with it is possible.
+# transformers' default. Saving a config without a theta writes this value, with which the published weights produce
+# noise. A model may also have been trained with it.
 _LIBRARY_THETA = 10_000.0
 _CODEBOOKS = 8
 
-# What a talker can be. The published ones have 36 layers of 2560 and 28 of 3072, and rms_norm_eps 1e-6 and 1e-5.
+# Limits on a talker's shape. The published ones have 36 layers of 2560 and 28 of 3072, and rms_norm_eps 1e-6 and 1e-5.
 _MOST = {
     "num_hidden_layers": 256,
     "hidden_size": 1 << 15,
@@ -46,20 +46,20 @@ class Settings:
     """Talker settings from config.json."""
 
     model: ModelConfig
-    tied: bool  # the head is the code embedding
+    tied: bool  # the head is tied to the code embedding
     notes: tuple[str, ...] = ()
 
 
 def family_of(config: dict) -> str | None:
-    """Name of the family that a config.json speaks of, in any of its spellings, or None for another model."""
+    """Return the family that a config.json, in any of its formats, belongs to, or None for another model."""
     return next((family.name for family in FAMILIES.values() if family.recognises(config)), None)
 
 
 def read_settings(config: dict, path: Path, layout: str) -> Settings:
-    """The shape of the talker whose weights have `layout`. `path` is config.json's, for messages.
+    """Read the settings of the talker whose weights have `layout`. `path`: config.json, for messages.
 
-    The keys of the weights decide the layout; `config` may be of another generation of the same family.
-    Raises HiggsError for a setting that is missing, or has a value this engine does not support.
+    The weights' keys decide the layout. `config` may be of another generation of the same family.
+    Raises HiggsError if a setting is missing or has an unsupported value.
     """
     family = family_of_layout(layout)
     if family_of(config) != family.name:

@@ -1,4 +1,4 @@
-"""A folder to a checkpoint that is known to fit, and its talker onto one device. Builds no network."""
+"""Inspection of a checkpoint's headers, and loading of its talker onto a device."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .talker_layout import Source, TensorPlan, make_plan
 from .tensor_file import TensorFile
 from .upload import Job, upload
 
-ON_HOST = "embed_text"  # looked up once a sentence, a few rows of it: not worth device memory
+ON_HOST = "embed_text"  # a few rows are looked up per sentence: not worth device memory
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything the headers tell: no weight has been read yet."""
+    """A checkpoint as described by its headers. No weight has been read yet."""
 
     folder: Path
     config: ModelConfig
@@ -41,16 +41,16 @@ class Checkpoint:
     codec: CodecWeights
     codec_folder: Path
     adapters: Adapters
-    problems: tuple[str, ...]  # each names a file and a tensor; loading refuses when there are any
-    notes: tuple[str, ...]  # worth telling, no hindrance
+    problems: tuple[str, ...]  # each names a file and a tensor; loading fails if there are any
+    notes: tuple[str, ...]  # for the user; loading works
 
 
 def inspect(folder: Path | str, codec_folder: Path | str | None = None, adapters: Sequence[Adapter] = ()) -> Checkpoint:
     """Read the config and the headers of the checkpoint in `folder` and of `adapters`, and find its codec.
 
     The codec is the one inside the talker's file, else the one in `codec_folder`, else it is searched for.
-    Raises HiggsError when there is no Higgs checkpoint, a file of it is missing, or its settings are not supported;
-    tensors that do not fit are listed in `problems`.
+    Tensors that do not fit are listed in `problems`. Raises HiggsError if there is no Higgs checkpoint, one of its
+    files is missing, or its settings are not supported.
     """
     folder = checkpoint_place(Path(folder).expanduser())
     settings, talker = open_talker(folder)
@@ -76,14 +76,15 @@ def load_talker(
     weights: str = "",
     allocate: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
 ) -> dict[str, torch.Tensor]:
-    """The talker's tensors under their canonical names, fused, in `dtype` on `device`, and nothing else there.
+    """Load the talker's tensors under canonical names, fused, in `dtype` on `device`.
 
-    weights: what the layers' matrices are quantised to on their way, one after another through SCRATCH, which stays,
-    in the `format_for` it; a file that holds them so is taken as it is. Adapters are merged before that.
-    allocate: a context for what stays.
-    `embed_text` stays in host memory in the file's dtype, backed by the file where it is stored in one piece. A tied
-    head is the same tensor object as `embed_codes`.
-    Raises HiggsError when the checkpoint has problems.
+    weights: quantisation of the layers' matrices, see `format_for`. They are quantised one by one through SCRATCH,
+        which stays allocated. Matrices that the file already stores in this format are copied. Adapters are merged
+        before.
+    allocate: context for allocations that stay.
+
+    `embed_text` stays in host memory in the file's dtype, backed by the file if it is stored in one piece. A tied head
+    is the same tensor object as `embed_codes`. Raises HiggsError if the checkpoint has problems.
     """
     require_whole(checkpoint)
     weights = format_for(checkpoint, weights)
@@ -114,14 +115,14 @@ def load_talker(
     if jobs:
         upload(jobs, device)
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what quantising and merging computed with
+        torch.cuda.empty_cache()  # temporaries of quantising and merging
     if checkpoint.plan.tied:
         tensors["head_codes"] = tensors["embed_codes"]
     return tensors
 
 
 def _on_host(checkpoint: Checkpoint, sources: tuple[Source, ...], stored: list[str]) -> torch.Tensor:
-    """A tensor in host memory, backed by the file where nothing is to be done to it."""
+    """Return a tensor in host memory, backed by the file if it is used unchanged."""
     file = checkpoint.talker
     halves = [file.get(key).bfloat16() if file.is_quantised(key) else file.get(key) for key in stored]
     tensor = halves[0] if len(halves) == 1 else torch.cat(halves)
@@ -137,7 +138,7 @@ def _on_host(checkpoint: Checkpoint, sources: tuple[Source, ...], stored: list[s
 def _then(
     merge: Callable[[], None] | None, format: Format, whole: torch.Tensor, data: torch.Tensor
 ) -> Callable[[], None] | None:
-    """Return what follows once a tensor is in `whole`: merge adapters, then quantise the sum into `data`."""
+    """Return the function to call once a tensor is in `whole`: merge adapters, then quantise the sum into `data`."""
     quantize = format.quantize and functools.partial(format.quantize, whole, data)
     if merge is None or quantize is None:
         return merge or quantize
@@ -150,8 +151,9 @@ def _then(
 
 
 def _place(file: TensorFile, stored: list[str], target: torch.Tensor, then: Callable[[], None] | None) -> list[Job]:
-    """Copies stored tensors one below the other into `target` and does `then`, or says how both are to be done by an
-    upload to a GPU.
+    """Copy stored tensors, stacked on dimension 0, into `target`, then call `then`.
+
+    On a GPU, returns upload jobs for this instead if all tensors are stored in one piece.
     """
     spans = [file.span(key) if target.device.type == "cuda" else None for key in stored]
     parts = target.split([file.shapes[key][0] for key in stored])
@@ -168,7 +170,7 @@ def _place(file: TensorFile, stored: list[str], target: torch.Tensor, then: Call
 
 
 def _take(file: QuantisedFile, stored: list[str], data: torch.Tensor, weights: str) -> None:
-    """Matrices one below the other into `data`, those as they are that the file holds in that format."""
+    """Stack matrices into `data`. Those that the file stores in this format are copied, the others quantised."""
     quantize = FORMATS[weights].quantize
     assert quantize is not None
     for key, part in zip(stored, data.split([file.shapes[key][0] for key in stored]), strict=True):
@@ -177,7 +179,7 @@ def _take(file: QuantisedFile, stored: list[str], data: torch.Tensor, weights: s
 
 
 def require_whole(checkpoint: Checkpoint) -> None:
-    """Raises HiggsError that names the first problems of a checkpoint that has any."""
+    """Raise HiggsError with the first problems if a checkpoint has any."""
     if not checkpoint.problems:
         return
     codec = checkpoint.codec.problems()
@@ -190,15 +192,13 @@ def require_whole(checkpoint: Checkpoint) -> None:
 
 
 def format_for(checkpoint: Checkpoint, weights: str) -> str:
-    """The format of talker/weight.py that EngineConfig's `weights` means for a checkpoint: the file's own where the
-    two go together. Empty: none.
-    """
+    """Return the format of talker/weight.py for EngineConfig's `weights`: the file's own if compatible. Empty: none."""
     held = checkpoint.talker.weights
     return held if weights and KEPT_BY.get(held) == weights else weights
 
 
 def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") -> list[int]:
-    """Bytes of each tensor that `load_talker` puts on the device."""
+    """Return the bytes of each tensor that `load_talker` puts on the device."""
     weights = format_for(checkpoint, weights)
     size = _scratch_bytes(checkpoint, dtype, weights)
     sizes = [size] if size else []
@@ -210,20 +210,20 @@ def talker_sizes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str = "") 
 
 
 def _format(name: str, shape: tuple[int, ...], dtype: torch.dtype, weights: str) -> Format:
-    """Storage of a talker tensor on the device."""
+    """Return the storage format of a talker tensor on the device."""
     return FORMATS[weights] if weights and is_layer_matrix(name, shape) else format_of(dtype)
 
 
 def _scratch_bytes(checkpoint: Checkpoint, dtype: torch.dtype, weights: str) -> int:
-    """Of SCRATCH; 0 where nothing is quantised."""
+    """Return the bytes of SCRATCH, or 0 if nothing is quantised."""
     plan = checkpoint.plan
     return max(scratch_bytes(plan.shape(name), dtype) for name in matrices(plan)) if weights else 0
 
 
 def require_quantizable(checkpoint: Checkpoint, weights: str) -> None:
-    """Raises HiggsError for widths that are not whole blocks of the format for `weights`, and for a file of more bits.
+    """Raise HiggsError if widths are not whole blocks of the format for `weights`, or if the file has more bits.
 
-    Empty: nothing is quantised.
+    weights: empty if nothing is quantised.
     """
     held, format = checkpoint.talker.weights, FORMATS.get(format_for(checkpoint, weights))
     if held and format and format.bits < FORMATS[held].bits:

@@ -1,4 +1,4 @@
-"""The talker's settings and tensors in a folder, and what keeps them from being loaded. Reads headers only."""
+"""Settings and tensors of the talker in a folder, and reasons why it cannot be loaded. Reads only headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .quantised_file import quantised
 from .talker_layout import TensorPlan, beginnings, layout_of, shape_problems, unwrapped
 from .tensor_file import TensorFile, open_folder
 
-# What quantisers add beside a weight: scales, zero points, tables.
+# Tensors that quantisers add to a weight: scales, zero points, tables.
 _QUANTISED = re.compile(
     r"(^|[._])(weight_scale(_inv|_2)?|input_scale|scale_weight|scale_input|scaled_fp8|comfy_quant|SCB|absmax|quant_map"
     r"|qweight|qzeros|scales|g_idx)$|quant_state"
@@ -29,7 +29,7 @@ _QUANTISED = re.compile(
 
 
 def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
-    """The settings and the tensors of the talker in a folder or a GGUF file. Raises HiggsError where there is none."""
+    """Open the settings and tensors of the talker in a folder or GGUF file. Raises HiggsError if there is none."""
     if not folder.is_dir() and not is_gguf(folder):
         raise HiggsError(
             f"{folder} is not a folder. Choose the folder that contains config.json and model.safetensors."
@@ -51,7 +51,7 @@ def open_talker(folder: Path) -> tuple[Settings, TensorFile]:
 
 
 def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
-    """Message for tensors that are not a talker's."""
+    """Return the message for tensors that are not a talker's."""
     remedy = "Choose the folder of Higgs TTS 3 or Higgs Audio v2."
     if looks_like_codec(names):
         return f"{folder} contains the audio codec, not the model. {remedy}"
@@ -64,7 +64,7 @@ def _stranger(folder: Path, config: dict, names: Iterable[str]) -> str:
 
 
 def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[str]:
-    """Sentences on why the talker cannot be loaded, each with file and tensor."""
+    """Return the reasons why the talker cannot be loaded, one sentence each with file and tensor."""
     if talker.refused:
         name, why = next(iter(talker.refused.items()))
         where = talker.file_of(name) if name in talker.dtypes else str(folder)
@@ -95,5 +95,5 @@ def talker_problems(folder: Path, talker: TensorFile, plan: TensorPlan) -> list[
 
 
 def matrices(plan: TensorPlan) -> list[str]:
-    """Names of the tensors that may be quantised."""
+    """Return the names of the tensors that may be quantised."""
     return [name for name in plan.parts if is_layer_matrix(name, plan.shape(name))]

@@ -1,4 +1,4 @@
-"""Where the tensors of one file lie: the heads of safetensors and .pth files, with every name and number checked."""
+"""Locations of tensors in safetensors and .pth files. Every name and number in the headers is checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-# What PyTorch's reader raises for bytes that are not a checkpoint.
+# Exceptions from PyTorch's reader if the bytes are not a checkpoint.
 _UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
     AssertionError, pickle.UnpicklingError, zipfile.BadZipFile,
@@ -41,7 +41,7 @@ HALF = "The download is incomplete. Start it again; it resumes where it stopped.
 
 @dataclass(frozen=True)
 class Place:
-    """One tensor: where its bytes begin in a safetensors file, or the mapped tensor of a .pth."""
+    """Location of one tensor: its offset in a safetensors file, or the mapped tensor of a .pth."""
 
     path: Path
     shape: tuple[int, ...]
@@ -54,23 +54,23 @@ class Place:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def map(self) -> torch.Tensor:
-        """The tensor in host memory, backed by the file; pages are read when touched."""
+        """Return the tensor in host memory, backed by the file. Pages are read when touched."""
         if self.tensor is not None:
             return self.tensor
         if not self.nbytes:
             return torch.empty(self.shape, dtype=self.dtype)
-        # Only this tensor is mapped. Mapping the file whole makes Windows reserve its full size in the page file.
+        # Map only this tensor: mapping the whole file makes Windows reserve its full size in the page file.
         data = np.memmap(self.path, np.uint8, mode="c", offset=self.offset, shape=(self.nbytes,))
         return torch.from_numpy(data).view(self.dtype).view(self.shape)
 
 
 def is_name(name: object) -> TypeGuard[str]:
-    """True if a tensor, or a file of tensors, may be called so."""
+    """True if this is a valid name of a tensor or a file of tensors."""
     return isinstance(name, str) and len(name) <= MOST_NAME and name.isprintable()
 
 
 def places_in_safetensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]:
-    """(tensors, metadata)."""
+    """Return (tensors, metadata) of a safetensors file."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -103,7 +103,7 @@ def places_in_safetensors(path: Path) -> tuple[dict[str, Place], dict[str, str]]
 
 
 def refuse_shared(path: Path, places: Mapping[str, Place], size: int) -> None:
-    """Raises HiggsError where tensors share bytes of a file: it would take many times its size in memory."""
+    """Raise HiggsError if tensors share bytes of a file, which could take many times its size in memory."""
     if sum(place.nbytes for place in places.values()) > size - min((one.offset for one in places.values()), default=0):
         raise HiggsError(f"The header of {path} is damaged: its tensors are larger than the file. Download it again.")
 
@@ -124,7 +124,7 @@ def _place(path: Path, name: str, entry: object, start: int) -> Place:
 
 
 def is_shape(sizes: object) -> TypeGuard[Sequence[int]]:
-    """True for sizes of a tensor or offsets in a file: a few integers, none negative or beyond 2**63."""
+    """True if these are valid tensor sizes or file offsets: a few integers from 0 to 2**63 - 1."""
     return (
         isinstance(sizes, (list, tuple))
         and len(sizes) <= MOST_DIMENSIONS

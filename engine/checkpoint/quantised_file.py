@@ -1,8 +1,8 @@
-"""Weights that a file holds in 8 or 4 bits: ComfyUI's layouts, and int4 in our own blocks.
+"""Files with 8-bit or 4-bit weights: ComfyUI's layouts, and int4 in our own blocks.
 
-As in ComfyUI 0.33 (comfy/ops.py, comfy/quant_ops.py, comfy/utils.py), `X.comfy_quant` beside `X.weight` is JSON that
-names the format; or the file's metadata names it for X in `_quantization_metadata`; or a tensor `scaled_fp8` says that
-all are fp8 with a `scale_weight`.
+As in ComfyUI 0.33 (comfy/ops.py, comfy/quant_ops.py, comfy/utils.py), the format is named in one of three ways: by JSON
+in `X.comfy_quant` beside `X.weight`; by the file's metadata, for X in `_quantization_metadata`; or by a tensor
+`scaled_fp8`, if all weights are fp8 with a `scale_weight`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from ..talker.weight import FORMATS
 from .tensor_file import TensorFile
 
 MARKER, METADATA, LEGACY = "comfy_quant", "_quantization_metadata", "scaled_fp8"
-LAYOUTS = {"int8": "int8_tensorwise", "int4": "higgs_tts_int4"}  # what we write
+LAYOUTS = {"int8": "int8_tensorwise", "int4": "higgs_tts_int4"}  # layouts that we write
 _FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 _SCALES, _UNUSED = ("weight_scale", "scale_weight"), ("input_scale", "scale_input")
 _MOST_MARKER = 1 << 16  # bytes; ours has 30
-_HARMLESS = {"format", "full_precision_matrix_mult"}  # settings of a layer that say nothing of its weights
+_HARMLESS = {"format", "full_precision_matrix_mult"}  # a layer's settings that do not affect its weights
 
 
 class Packed(Protocol):
-    """A tensor in few bits."""
+    """A quantised tensor."""
 
     @property
     def layout(self) -> str:
-        """As its file calls it."""
+        """Name of the layout in the file."""
         ...
 
     @property
     def weights(self) -> str:
-        """The format of talker/weight.py that is next to it and has no fewer bits."""
+        """Closest format of talker/weight.py with at least as many bits."""
         ...
 
     @property
@@ -48,26 +48,26 @@ class Packed(Protocol):
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Tensors of the file that belong to it and to nothing else."""
+        """Other tensors of the file that belong only to this tensor."""
         ...
 
     @property
     def bits(self) -> float:
-        """Of a weight, scales included."""
+        """Bits per weight, including scales."""
         ...
 
     def dense(self, device: torch.device | str) -> torch.Tensor:
-        """Multiplied out, in fp32."""
+        """Return the dequantised tensor in fp32."""
         ...
 
     def put(self, out: torch.Tensor) -> bool:
-        """The same as the format `weights` stores it -> out, or False where that would round it again."""
+        """Store the tensor in `out` in the format `weights`. Returns False if that would round it again."""
         ...
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """Codes in int8 or fp8, and a scale for all or for each row: w = code * scale."""
+    """Codes in int8 or fp8 with one scale per tensor or per row: w = code * scale."""
 
     layout: str
     file: TensorFile
@@ -95,13 +95,13 @@ class Scaled:
         return codes.dtype == torch.int8
 
     def _scale_of(self, rows: int, device: torch.device | str) -> torch.Tensor:
-        """Of each row, fp32."""
+        """Return the scale of each row in fp32."""
         return self.file.get(self.scale, device).float().reshape(-1).expand(rows)
 
 
 @dataclass(frozen=True)
 class OurInt4:
-    """The blocks of talker/quantize.py."""
+    """int4 in the blocks of talker/quantize.py."""
 
     file: TensorFile
     name: str
@@ -130,15 +130,15 @@ class OurInt4:
 
 
 class QuantisedFile(TensorFile):
-    """A collection some of whose tensors are quantised. `shapes` are those of the matrices; scales are not listed.
+    """Collection with quantised tensors. `shapes` has the shapes of the dequantised matrices, without scales.
 
-    refused: names of quantised tensors that cannot be read -> why.
+    refused: name -> reason, for quantised tensors that cannot be read.
     """
 
     def __init__(self, raw: TensorFile, packed: Mapping[str, Packed], refused: Mapping[str, str]) -> None:
         super().__init__(raw.places, raw.metadata)
         self.packed, self.refused = packed, refused
-        # The layers decide, and of several formats the one with the most bits.
+        # The layers' format; with several, the one with the most bits.
         layers = {one.weights for name, one in packed.items() if "layers." in name}
         self.weights = max(layers, key=lambda name: FORMATS[name].bits, default="")
         self.shapes.pop(LEGACY, None)
@@ -159,17 +159,17 @@ class QuantisedFile(TensorFile):
         return None if name in self.packed else super().span(name)
 
     def get(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
-        """The tensor on `device`; a quantised one multiplied out, in fp32."""
+        """Return the tensor on `device`. A quantised tensor is dequantised to fp32."""
         return self.packed[name].dense(device) if name in self.packed else super().get(name, device)
 
     def put(self, name: str, weights: str, out: torch.Tensor) -> bool:
-        """A tensor that the file holds in the format `weights` -> out, as it is stored there; else False."""
+        """Store a tensor in `out` if the file has it in the format `weights`. Returns False otherwise."""
         one = self.packed.get(name)
         return one is not None and one.weights == weights and one.put(out)
 
 
 def quantised(raw: TensorFile) -> TensorFile:
-    """`raw`, or what reads the tensors that are quantised in it."""
+    """Return `raw`, or a QuantisedFile over it if it has quantised tensors."""
     packed: dict[str, Packed] = {}
     refused: dict[str, str] = {}
     for module, settings in _marked(raw).items():
@@ -183,7 +183,7 @@ def quantised(raw: TensorFile) -> TensorFile:
 
 
 def _marked(raw: TensorFile) -> dict[str, object]:
-    """Module -> what is said of its weight."""
+    """Return module -> quantisation settings of its weight."""
     marked: dict[str, object] = {}
     layers = _settings(raw.metadata.get(METADATA, "")).get("layers")
     for name in raw.shapes:
@@ -194,7 +194,7 @@ def _marked(raw: TensorFile) -> dict[str, object]:
         elif last == "scale_weight" and LEGACY in raw.shapes:
             marked[module] = {"format": str(raw.dtypes.get(f"{module}.weight")).removeprefix("torch.")}
     for name, settings in layers.items() if isinstance(layers, dict) else ():
-        # A wrapper's prefix has been taken from the tensors' names, not from these.
+        # These names still have a wrapper's prefix; the tensors' names do not.
         words = name[:MOST_NAME].split(".")
         tails = (".".join(words[start:]) for start in range(len(words)))
         module = next((tail for tail in tails if f"{tail}.weight" in raw.shapes), name)
@@ -203,7 +203,7 @@ def _marked(raw: TensorFile) -> dict[str, object]:
 
 
 def _settings(text: str | bytes) -> dict:
-    """Parsed JSON from the file; empty if it is damaged."""
+    """Return parsed JSON from the file, or empty if it is damaged."""
     try:
         return parse_object(METADATA, text)
     except HiggsError:
@@ -211,7 +211,7 @@ def _settings(text: str | bytes) -> dict:
 
 
 def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
-    """Reader of a marked tensor, or the reason why there is none."""
+    """Return the reader of a marked tensor, or the reason why there is none."""
     module = name.removesuffix(".weight")
     format = settings.get("format") if isinstance(settings, dict) else None
     if not isinstance(settings, dict) or not isinstance(format, str):

@@ -1,4 +1,4 @@
-"""A look at loaded weights that a broken download or conversion cannot pass: cheap, and before anybody listens."""
+"""Cheap check of loaded weights that catches broken downloads and conversions before the first speech."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from ..core.errors import HiggsError
 from ..talker.weight import format_of
 from .load import ON_HOST, Checkpoint
 
-# Root mean squares of trained matrices lie between 0.01 and 1; of codes in 8 bits without their scale, above 30.
+# Root mean squares of trained matrices lie between 0.01 and 1; those of 8-bit codes without scales are above 30.
 MOST = 16.0
 MOST_NORM = 1e4
 MOST_LOGIT = 1e4  # trained models stay below 100
 
 
 def check_weights(checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises HiggsError that names the first of the talker's tensors which is not finite or out of all proportion.
+    """Check that the talker's tensors are finite and of plausible size.
 
-    What is quantised is judged by its scales. The text embedding, which stays in its file, is not read.
+    Quantised tensors are judged by their scales. The text embedding stays in its file and is not read.
+    Raises HiggsError naming the first bad tensor.
     """
     judged = {name: tensors[name] for name in checkpoint.plan.parts if name != ON_HOST}
     sizes = torch.stack([_size(data) for data in judged.values()]).tolist()
     for (name, data), size in zip(judged.items(), sizes, strict=True):
-        if not size <= (MOST_NORM if data.dim() == 1 else MOST):  # NaN is not either
+        if not size <= (MOST_NORM if data.dim() == 1 else MOST):  # also catches NaN
             key = checkpoint.plan.parts[name][0].stored[0]
             what = f"contains weights of {size:,.0f}" if math.isfinite(size) else "contains NaN or infinity"
             raise _broken(checkpoint, f"{key} in {checkpoint.talker.file_of(key)} {what}")
 
 
 def check_logits(checkpoint: Checkpoint, logits: torch.Tensor) -> None:
-    """As `check_weights`, by what the talker predicts after some prompt, [K * V] fp32."""
+    """Check that the talker's logits [K * V] fp32 after some prompt are plausible. Raises HiggsError if not."""
     most = float(logits.abs().max())
     if not most <= MOST_LOGIT:
         raise _broken(checkpoint, f"after a short prompt their logits reach {most:,.0f}")
 
 
 def _size(data: torch.Tensor) -> torch.Tensor:
-    """Root mean square of a tensor or, where it is quantised, of what its scales let it hold at most; fp32."""
+    """Return a tensor's root mean square in fp32. For a quantised tensor, that of the maxima its scales allow."""
     format = format_of(data.dtype)
     if format.scales is not None:
         data = format.scales(data) * format.largest

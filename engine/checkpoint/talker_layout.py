@@ -1,4 +1,4 @@
-"""Tensor names of each published talker layout, as tables. Opens no file."""
+"""Tables of tensor names for each published talker layout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..talker import FAMILIES, Family
 from ..talker.config import ModelConfig
 from .tensor_file import TensorFile
 
-V3_CODEC = "tied.embedding.modality_embeddings.0.model."  # the codec inside a v3 file lies under this
+V3_CODEC = "tied.embedding.modality_embeddings.0.model."  # prefix of the codec inside a v3 file
 
-# A shape is spelled in letters: H hidden, Q heads x head_dim, K kv_heads x head_dim, D head_dim, I intermediate,
+# Letters in shapes: H hidden, Q heads x head_dim, K kv_heads x head_dim, D head_dim, I intermediate,
 # T text vocabulary, C codebooks x code vocabulary. A source is "name:shape"; several are joined on dimension 0.
 _ATTENTION = {
     "qkv": ("self_attn.q_proj.weight:QH", "self_attn.k_proj.weight:KH", "self_attn.v_proj.weight:KH"),
@@ -55,7 +55,7 @@ _TOP = {
         "norm": ("norm.weight:H",),
     },
 }
-# From a file's name to the table's, in order. A file that holds a tensor under two of its names holds copies.
+# Renames from file to table, in order. If a file has a tensor under two of its names, they are copies.
 _RENAMES = {
     "v3": ((r"^body\.", ""),),
     "v2": (
@@ -64,10 +64,10 @@ _RENAMES = {
         (r"^audio_decoder_proj\.", ""),
     ),
 }
-# A tensor may be stored as a frozen and a trained half.
+# A tensor may be stored as a frozen and a trainable half.
 _HALVES = re.compile(r"\.(?:embedding|linear)_(frozen|trainable)\.weight$")
-# What stands in front of a layout's names where the model was saved inside a wrapper: PEFT's, DDP's, a trainer's. Each
-# line: a tensor that is always there, and what all names begin with that the same prefix is taken from.
+# For models saved inside a wrapper (PEFT, DDP, a trainer) that prefixes all names. Each line: a tensor that always
+# exists, and the start of the names from which the same wrapper prefix is removed.
 _ANCHORS = tuple(
     (re.compile(rf"((?:\w+\.)*?)(?:{anchor})"), part)
     for anchor, part in (
@@ -77,7 +77,7 @@ _ANCHORS = tuple(
         (r"audio_codebook_embeddings\.weight", ""),
     )
 )
-# In published files, and not used for speech: the text head, Whisper's side, tables that are computed.
+# In published files but not used for speech: the text head, the Whisper encoder, computed tables.
 _DROPPED = {
     "v3": re.compile(rf"^(tied\.head\.text_head\.|{re.escape(V3_CODEC)})|rotary_emb\.(original_)?inv_freq$"),
     "v2": re.compile(
@@ -89,36 +89,36 @@ _DROPPED = {
 
 @dataclass(frozen=True)
 class Source:
-    """One tensor the model wants: its shape, and the names it is stored under, to be joined on dimension 0."""
+    """A tensor that the model needs: its shape, and its names in the files, joined on dimension 0."""
 
-    name: str  # in the table's words
+    name: str  # in the table
     shape: tuple[int, ...]
-    stored: tuple[str, ...]  # empty: the files lack it
+    stored: tuple[str, ...]  # empty if the files lack it
 
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """Where every tensor of the talker comes from."""
+    """Sources of every tensor of the talker."""
 
     parts: dict[str, tuple[Source, ...]]  # canonical name -> sources, joined on dimension 0
-    unexpected: tuple[str, ...]  # names in the files that mean nothing here
-    tied: bool  # the head is the code embedding
-    prefix: str  # what the names of the layers' tensors begin with in the files
+    unexpected: tuple[str, ...]  # unknown names in the files
+    tied: bool  # the head is tied to the code embedding
+    prefix: str  # prefix of the layers' tensors in the files
 
     def stored(self) -> list[str]:
-        """Every name in the files that something is read from."""
+        """Return all names in the files that are read."""
         return [name for sources in self.parts.values() for source in sources for name in source.stored]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the canonical tensor `name`."""
+        """Return the shape of the canonical tensor `name`."""
         sources = self.parts[name]
         return (sum(source.shape[0] for source in sources), *sources[0].shape[1:])
 
 
 def wrapper_prefixes(names: Iterable[str]) -> dict[str, str]:
-    """Stored name -> its name without what a wrapper put in front of it, for the names that have such a prefix.
+    """Return stored name -> name without the wrapper's prefix, for names with such a prefix.
 
-    A part that is stored under several prefixes (a copy of averages, say) is left alone: which one is meant is unknown.
+    A part stored under several prefixes (a copy with averaged weights, say) is left alone, since it is ambiguous.
     """
     names = set(names)
     plain: dict[str, str] = {}
@@ -133,25 +133,25 @@ def wrapper_prefixes(names: Iterable[str]) -> dict[str, str]:
 
 
 def unwrapped(stored: TensorFile) -> tuple[TensorFile, list[str]]:
-    """The tensors under the names of their layout, and what a wrapper had put in front of these."""
+    """Return the tensors under their layout's names, and the wrapper prefixes that were removed."""
     plain = wrapper_prefixes(stored.shapes)
     prefixes = sorted({f"'{name.removesuffix(ours)}'" for name, ours in plain.items()})
     return stored.renamed(plain), prefixes
 
 
 def beginnings(names: Iterable[str]) -> str:
-    """Most frequent prefixes of names, for a message."""
+    """Return the most frequent prefixes of names, for a message."""
     kinds = Counter(name.partition(".")[0] for name in names)
     return " and ".join(f"'{kind}.'" for kind, _ in kinds.most_common(3))
 
 
 def family_of_layout(layout: str) -> Family:
-    """The family whose tensors a layout names."""
+    """Return the family of a layout."""
     return FAMILIES[layout.partition("-")[0]]
 
 
 def layout_of(names: Iterable[str]) -> str | None:
-    """ "v3", "v2" or "v2-boson" by the names of the tensors; None where they do not belong to a Higgs talker."""
+    """Return "v3", "v2" or "v2-boson" from the tensor names, or None if they are not a Higgs talker's."""
     names = set(names)
     if "tied.embedding.text_embedding.weight" in names or "body.norm.weight" in names:
         return "v3"
@@ -161,7 +161,7 @@ def layout_of(names: Iterable[str]) -> str | None:
 
 
 def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> TensorPlan:
-    """Lay the names a file holds over the tables of `config`'s family. `tied`: the config says head = embedding."""
+    """Match the names in a file to the tables of `config`'s family. `tied`: the config says head = embedding."""
     found, unexpected = _by_table_name(config.family, sorted(names))
     top = dict(_TOP[config.family])
     spare_head = top.pop("head_codes") if tied else ()
@@ -179,7 +179,7 @@ def make_plan(config: ModelConfig, names: Iterable[str], tied: bool) -> TensorPl
 
 
 def untied(plan: TensorPlan, family: str) -> TensorPlan:
-    """The same talker with a head of its own, which is read from where the embedding of codes is."""
+    """Return the plan with a separate head, read from the code embedding."""
     if not plan.tied:
         return plan
     (text,) = _TOP[family]["head_codes"]
@@ -189,14 +189,14 @@ def untied(plan: TensorPlan, family: str) -> TensorPlan:
 
 
 def table_name(family: str, stored: str) -> str:
-    """Canonical name of a tensor that a file calls `stored`."""
+    """Return the table name of a tensor called `stored` in a file."""
     for pattern, replacement in _RENAMES[family]:
         stored = re.sub(pattern, replacement, stored)
     return stored
 
 
 def shape_problems(plan: TensorPlan, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
-    """(tensor, what is wrong with it) for every tensor that is missing, or of a shape the config does not give."""
+    """Return (tensor, problem) for every tensor that is missing or whose shape does not match the config."""
     problems = []
     for sources in plan.parts.values():
         for source in sources:
@@ -211,9 +211,9 @@ def shape_problems(plan: TensorPlan, shapes: Mapping[str, tuple[int, ...]]) -> l
 
 
 def _by_table_name(family: str, names: list[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Table name -> the stored names that make it up (its halves in order). Copies under a second name are passed over.
+    """Return (table name -> stored names, halves in order; names of incomplete halves). Copies are skipped.
 
-    The list is for names that repeat half of something; it is empty in a sound file.
+    The list of incomplete halves is empty in a valid file.
     """
     found: dict[str, dict[str, str]] = {}
     for stored in names:

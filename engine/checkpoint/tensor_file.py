@@ -1,4 +1,4 @@
-"""Tensors by name, in whatever files they lie: names, shapes and bytes."""
+"""Tensors by name across one or more files: names, shapes and bytes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 class TensorFile:
-    """One collection of named tensors, whatever files hold it. Nothing is read before `get`."""
+    """Collection of named tensors in one or more files. Nothing is read before `get`."""
 
-    weights = ""  # the format next to that of its quantised layers, see quantised_file.py
+    weights = ""  # closest format to its quantised layers, see quantised_file.py
     refused: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, places: dict[str, Place], metadata: Mapping[str, str] = MappingProxyType({})):
@@ -33,41 +33,41 @@ class TensorFile:
 
     @property
     def places(self) -> dict[str, Place]:
-        """Where each tensor lies; for another view of the same files."""
+        """Location of each tensor, for another view of the same files."""
         return self._places
 
     def is_quantised(self, name: str) -> bool:
         return False
 
     def stored_as(self, name: str) -> str:
-        """How the file holds a tensor, for messages."""
+        """Return the storage format of a tensor, for messages."""
         return str(self.dtypes[name]).removeprefix("torch.")
 
     def file_of(self, name: str) -> str:
-        """Path of the file that holds `name`, for messages."""
+        """Return the path of the file with tensor `name`, for messages."""
         return str(self._places[name].path)
 
     def get(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
-        """The tensor on `device`, in the file's dtype. On the CPU it is backed by the file: do not write to it."""
+        """Return the tensor on `device`, in the file's dtype. On the CPU the file backs it: do not write to it."""
         return self._places[name].map().to(device)
 
     def span(self, name: str) -> tuple[Path, int] | None:
-        """(file, offset of the first byte) of a tensor stored in one piece; None where only `get` can read it."""
+        """Return (file, offset of the first byte) of a contiguous tensor, or None if only `get` can read it."""
         place = self._places[name]
         return (place.path, place.offset) if place.tensor is None else None
 
     def under(self, prefix: str) -> TensorFile:
-        """The tensors whose names begin with `prefix`, under the names without it."""
+        """Return the tensors whose names start with `prefix`, without the prefix."""
         return TensorFile({n[len(prefix) :]: p for n, p in self._places.items() if n.startswith(prefix)})
 
     def renamed(self, names: Mapping[str, str]) -> TensorFile:
-        """The same tensors; those that `names` lists under other names."""
+        """Return the same tensors, renamed by `names`. Other names stay."""
         return TensorFile({names.get(name, name): place for name, place in self._places.items()}, self.metadata)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor to be written: known by dtype and shape, made when its turn comes."""
+    """Tensor to write, with known dtype and shape. Its values are made just before writing."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -75,7 +75,7 @@ class Entry:
 
 
 def write_tensors(path: Path, entries: Mapping[str, Entry]) -> None:
-    """A safetensors file, one tensor in memory at a time. It gets its name when it is whole."""
+    """Write a safetensors file with one tensor in memory at a time. It is renamed into place when complete."""
     names, header, end = {dtype: name for name, dtype in DTYPES.items()}, {}, 0
     for name, entry in entries.items():
         size = math.prod(entry.shape) * entry.dtype.itemsize
@@ -96,7 +96,7 @@ def write_tensors(path: Path, entries: Mapping[str, Entry]) -> None:
 def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
     """Read the headers of `paths` (.safetensors, .pth, .pt, .bin) as one collection.
 
-    Raises HiggsError for a file that is missing, cut short, not what its name says, or repeats another's tensor.
+    Raises HiggsError if a file is missing, truncated, not of the type its name says, or repeats another file's tensor.
     """
     places: dict[str, Place] = {}
     metadata: dict[str, str] = {}
@@ -115,9 +115,9 @@ def open_tensors(paths: Sequence[Path | str]) -> TensorFile:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of `folder` that make up its weights: named by an index, or found; empty where none are.
+    """Return the safetensors files with the weights of `folder`, from its index or by search. Empty if there are none.
 
-    Raises HiggsError naming a shard that should be there and is not.
+    Raises HiggsError naming a missing shard.
     """
     present = {path.name: path for path in sorted(folder.glob("*.safetensors"))}
     single = present.get("model.safetensors")
@@ -126,7 +126,7 @@ def weight_files(folder: Path) -> list[Path]:
         missing = [name for name in named if name not in present]
         if not missing:
             return [present[name] for name in named]
-        # An index that names nothing of what is here was left behind by another revision of the repository.
+        # An index that matches no file here is a leftover of another revision of the repository.
         if single is None or len(missing) < len(named):
             raise HiggsError(f"{folder / missing[0]} is missing, although {INDEX} lists it. {HALF}")
     if single is not None:
@@ -143,9 +143,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def open_folder(folder: Path) -> TensorFile:
-    """The safetensors of `folder` as one collection, held against its index where there is one. Empty where none are.
+    """Open the safetensors files of `folder` as one collection, checked against its index. Empty if there are none.
 
-    Raises HiggsError as `open_tensors` and `weight_files` do, and for a tensor that the index names and no shard has.
+    Raises HiggsError like `open_tensors` and `weight_files`, or if a tensor in the index is in no shard.
     """
     paths = weight_files(folder)
     tensors = open_tensors(paths)
@@ -162,7 +162,7 @@ def open_folder(folder: Path) -> TensorFile:
 
 
 def index_map(folder: Path) -> dict[str, str]:
-    """Tensor name -> file name, as the index of `folder` says. Raises HiggsError where it cannot be read."""
+    """Return tensor name -> file name from the index of `folder`. Raises HiggsError if it cannot be read."""
     path = folder / INDEX
     claims = read_json(path).get("weight_map")
     if not isinstance(claims, dict) or not all(is_name(name) for pair in claims.items() for name in pair):

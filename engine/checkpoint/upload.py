@@ -1,7 +1,6 @@
-"""File to device memory at the pace of the file: threads read ahead into pinned buffers while copies run.
+"""Upload of file contents to device memory at disk speed: threads read ahead into pinned buffers while copies run.
 
-Through a memory map a copy waits for page faults and for the driver's own staging, one after the other. Knows files,
-offsets and destinations; knows nothing of models.
+A copy from a memory map would wait for page faults and for the driver's staging, one after the other.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ import torch
 from ..core.errors import HiggsError
 from ..device.torch_names import release_pinned_memory
 
-CHUNK = 32 << 20  # bytes of a pinned buffer
+CHUNK = 32 << 20  # bytes per pinned buffer
 READERS = 4
-SLOTS = READERS + 2  # buffers being read, waiting and being copied
+SLOTS = READERS + 2  # buffers being read, waiting or being copied
 
 
 @dataclass(frozen=True)
 class Job:
-    """Bytes of one stored tensor and where they go: `target` is contiguous, of any dtype, on the device."""
+    """Upload of one stored tensor. `target` is contiguous, of any dtype, on the device."""
 
     path: Path
     offset: int
     dtype: torch.dtype  # as stored
     target: torch.Tensor
-    then: Callable[[], None] | None = None  # what is queued after its last copy, on the same stream
+    then: Callable[[], None] | None = None  # called after its last copy is queued; queues work on the same stream
 
 
 def upload(jobs: list[Job], device: torch.device) -> None:
-    """Copies every job's bytes into its target on a CUDA device, converting the dtype where it differs.
+    """Copy every job's bytes into its target on a CUDA device, converting the dtype if it differs.
 
-    Raises HiggsError for a file that ends early.
+    Raises HiggsError if a file ends early.
     """
     pieces = [piece for job in jobs for piece in _pieces(job)]
     slots = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(min(SLOTS, len(pieces)))]
@@ -59,7 +58,7 @@ def upload(jobs: list[Job], device: torch.device) -> None:
 
 
 def _pieces(job: Job) -> Iterator[tuple[Job, int, torch.Tensor, bool]]:
-    """(job, offset, part of the target, whether it is the last) in pieces that fit a buffer."""
+    """Yield (job, offset, part of the target, is last part) in pieces that fit a buffer."""
     flat, size = job.target.view(-1), CHUNK // job.dtype.itemsize
     for start in range(0, flat.numel(), size):
         yield job, job.offset + start * job.dtype.itemsize, flat[start : start + size], start + size >= flat.numel()
@@ -86,7 +85,7 @@ def _copy(
     is_last: bool,
     busy: list[torch.cuda.Event | None],
 ):
-    """Starts the copy of a finished read and marks its buffer busy until it is done."""
+    """Start the copy of a finished read and mark its buffer busy until the copy is done."""
     target.copy_(read.result().view(job.dtype), non_blocking=True)
     busy[slot] = copied = torch.cuda.Event()
     copied.record()
