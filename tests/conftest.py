@@ -1,5 +1,7 @@
-"""Imports the pack as `higgs_tts`, a package name of its own: with the repository's root on sys.path, `import nodes`
-would find the pack's folder instead of ComfyUI's nodes.py."""
+"""Import the pack as `higgs_tts`.
+
+With the repository's root on sys.path, `import nodes` would find the pack's folder instead of ComfyUI's nodes.py.
+"""
 
 import importlib.util
 import os
@@ -56,7 +58,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session, exitstatus):
-    """Fails the run for skips that the list in ALLOWED_SKIPS does not name; without the variable all are allowed."""
+    """Fail the run for skips not listed in ALLOWED_SKIPS. Without the variable, all are allowed."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if (list_ := os.environ.get("ALLOWED_SKIPS")) and reporter and exitstatus == pytest.ExitCode.OK:
         reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", [])]
@@ -67,7 +69,7 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cubins(tmp_path_factory):
-    """Compiled kernels are kept in the session's folder, not in the user's."""
+    """Keep compiled kernels in the session's folder, not in the user's."""
     place = tmp_path_factory.mktemp("cubins")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cubin_cache, "folder", lambda: place)

@@ -1,4 +1,4 @@
-"""An EPUB of two chapters, and others made of it by changing its files."""
+"""An EPUB of two chapters, and variants with changed files."""
 
 import zipfile
 
@@ -32,7 +32,7 @@ all</h1><p>One <b>bold</b>&nbsp;word&mdash;and<a epub:type="noteref" href="#n">1
 
 
 def epub(path, **changes):
-    """An EPUB; changes: file -> text, or None where it is left out."""
+    """Return an EPUB. changes: file -> text, or None to leave it out."""
     files = {"META-INF/container.xml": CONTAINER, "OEBPS/book.opf": PACKAGE, "OEBPS/nav.xhtml": NAV}
     files |= {"OEBPS/toc.ncx": NCX} | {f"OEBPS/text/{name}": text for name, text in DOCUMENTS.items()}
     with zipfile.ZipFile(path, "w") as archive:

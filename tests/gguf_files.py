@@ -1,8 +1,8 @@
-"""GGUF files as audio.cpp writes them, of a checkpoint in a folder.
+"""Write GGUF files like audio.cpp's, from a checkpoint's folder.
 
-To the letter of audio.cpp f8fb0c1 (2026-07-24), src/framework/assets/tensor_source.cpp (names, side files, exact
-shapes, which tensors are quantised), and of ggml's docs/gguf.md; blocks as `quantize_row_q8_0_ref` of ggml-quants.c
-makes them, and Q4_K in its layout there with plain rounding.
+Follows audio.cpp f8fb0c1 (2026-07-24), src/framework/assets/tensor_source.cpp (names, side files, exact shapes, which
+tensors are quantised), and ggml's docs/gguf.md. Blocks are as `quantize_row_q8_0_ref` of ggml-quants.c makes them, and
+Q4_K in its layout there with plain rounding.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LONGEST_NAME = 64  # GGML_MAX_NAME
 def write_gguf(
     base: Path, path: Path, kind: int, sidecars: bool = True, types: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, torch.Tensor]:
-    """The checkpoint in `base` as a GGUF file; returns its tensors as the file means them, in fp32.
+    """Write the checkpoint in `base` as a GGUF file, and return its dequantised tensors in fp32.
 
-    types: of tensors whose names end so, as with audio.cpp's --keep-type.
+    types: by the end of tensors' names, as with audio.cpp's --keep-type.
     """
     stored = open_folder(base)
     header: list[bytes] = []
@@ -79,7 +79,7 @@ def _type_of(name: str, tensor: torch.Tensor, kind: int) -> int:
 
 
 def encoded(tensor: torch.Tensor, type: int) -> tuple[bytes, torch.Tensor]:
-    """(bytes of a tensor in ggml's type, what they mean in fp32)."""
+    """Return (bytes of a tensor in ggml's type, their values in fp32)."""
     if type in _PLAIN:
         plain = tensor.to(_PLAIN[type]).contiguous()
         return plain.flatten().view(torch.uint8).numpy().tobytes(), plain.float()

@@ -1,9 +1,9 @@
-"""LoRA adapters as PEFT saves them, and what they make of a checkpoint: by PEFT where it is installed.
+"""LoRA adapters as PEFT saves them, and the checkpoints they merge to, by PEFT if it is installed.
 
-Else in the form of peft 0.21.2: keys as `get_peft_model_state_dict` of utils/save_and_load.py leaves them (the names of
-the adapter and of `modules_to_save` taken out, "base_model.model." in front), settings as `save_pretrained` of
-config.py writes them, and merged as `Linear.merge` and `Embedding.merge` of tuners/lora/layer.py and
-`DoraLinearVariant.merge_unsafe` of tuners/lora/variants.py do.
+Otherwise in the form of peft 0.21.2. Keys are as `get_peft_model_state_dict` of utils/save_and_load.py leaves them
+(without the names of the adapter and of `modules_to_save`, with "base_model.model." in front). Settings are as
+`save_pretrained` of config.py writes them. Merging follows `Linear.merge` and `Embedding.merge` of tuners/lora/layer.py
+and `DoraLinearVariant.merge_unsafe` of tuners/lora/variants.py.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _module(key: str, tensor: torch.Tensor) -> torch.nn.Module:
 
 
 def write_adapter(base: Path, folder: Path, kind: str, seed: int = 0, by_hand: bool = False) -> dict[str, torch.Tensor]:
-    """An adapter of random weights for the checkpoint in `base`; returns its merged tensors in fp32."""
+    """Write an adapter with random weights for the checkpoint in `base`, and return its merged tensors in fp32."""
     stored = open_folder(base)
     names = [name for name in stored.shapes if name.endswith(".weight") and not name.startswith(V3_CODEC)]
     tensors = {name: stored.get(name).float() for name in names}
@@ -86,12 +86,12 @@ def write_adapter(base: Path, folder: Path, kind: str, seed: int = 0, by_hand: b
 
 
 def _spread(name: str, parameter: torch.Tensor) -> float:
-    """Of noise that changes what a module does by a good part."""
+    """Return the spread of noise that changes a module's output considerably."""
     return 0.1 if parameter.dim() == 1 else 1.0 / math.sqrt(parameter.shape[-1])
 
 
 def merged_folder(base: Path, folder: Path, merged: dict[str, torch.Tensor]) -> Path:
-    """The checkpoint in `base` with those tensors instead of its own; both halves of what is tied are stored."""
+    """Write the checkpoint in `base` with those tensors. Both halves of tied weights are stored."""
     folder.mkdir(parents=True)
     stored = open_folder(base)
     whole = {name: stored.get(name).clone() for name in stored.shapes} | merged
@@ -142,6 +142,6 @@ def _by_hand(
 
 
 def _own(settings: dict, key: str, module: str) -> float:
-    """As `get_pattern_key` of utils/other.py chooses."""
+    """Choose like `get_pattern_key` of utils/other.py."""
     patterns = settings.get({"r": "rank_pattern", "lora_alpha": "alpha_pattern"}[key], {})
     return next((value for name, value in patterns.items() if re.match(rf"(.*\.)?({name})$", module)), settings[key])

@@ -6,7 +6,7 @@ from ..engine.talker.weight import FORMATS, SCRATCH, is_layer_matrix, scratch_by
 
 
 def quantize(tensors: dict[str, torch.Tensor], weights: str) -> None:
-    """Puts the layers' matrices into that format, and adds the scratch that goes with them. Empty: leaves all."""
+    """Quantise the layers' matrices, and add the scratch for the format. An empty format changes nothing."""
     if not weights:
         return
     format, largest = FORMATS[weights], 0

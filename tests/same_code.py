@@ -46,7 +46,7 @@ def differs(path: str, revision: str) -> bool:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command."""
     (revision,) = sys.argv[1:]
     command = ["git", "diff", "--name-only", "--diff-filter=d", revision]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)

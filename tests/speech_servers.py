@@ -1,4 +1,4 @@
-"""Servers for tests: ours in a thread, and small ones that behave, and misbehave, as other people's do."""
+"""Servers for tests: ours in a thread, and small fakes of other servers, well-behaved or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEECH = "/v1/audio/speech"
 
 @contextlib.contextmanager
 def running(engine, voices=None, **given):
-    """(port, speaker) of our server in a thread."""
+    """Yield (port, speaker) of our server in a thread."""
     from aiohttp import web
     from higgs_tts.engine.serve.app import SpeechServer
     from higgs_tts.engine.serve.speaker import SpeakerThread
@@ -46,7 +46,7 @@ def running(engine, voices=None, **given):
 
 
 def ask(port: int, method="POST", path=SPEECH, body=None, headers=()):
-    """(status, headers, body) of one call over a bare socket."""
+    """Return (status, headers, body) of one call over a bare socket."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     lines = [f"{method} {path} HTTP/1.1", "Host: here", "Connection: close", f"Content-Length: {len(data)}", *headers]
     with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
@@ -70,12 +70,12 @@ def _unchunked(data):
 
 
 def error_of(answer) -> dict:
-    """The error of an answer of `ask`, in OpenAI's envelope."""
+    """Return the error in an answer of `ask`, in OpenAI's envelope."""
     return json.loads(answer[2])["error"]
 
 
 def sound_of(text: str, rate: int = 24_000, seconds: float | None = None) -> np.ndarray:
-    """Something as long as speech of a text, loud and never silent; another for each text."""
+    """Return a sound as long as speech of a text, loud, never silent, and different for each text."""
     count = int(rate * (estimate_seconds(text) if seconds is None else seconds))
     return np.random.default_rng(zlib.crc32(text.encode())).uniform(-0.3, 0.3, max(1, count)).astype("float32")
 
@@ -90,8 +90,9 @@ def wav_file(wav: np.ndarray, rate: int = 24_000, subtype: str = "PCM_16") -> by
 
 @dataclass
 class Reply:
-    """What a fake answers. hangs: it never does; cut: it closes the connection in the middle; parts: a body that comes
-    in parts, and callables in between that wait for something.
+    """A fake's answer. hangs: it never comes; cut: the connection closes half-way.
+
+    parts: a body in parts, with callables in between that wait for something.
     """
 
     body: bytes = b""
@@ -103,23 +104,23 @@ class Reply:
 
 
 def refusal(status: int, message: str = "", headers: dict | None = None) -> Reply:
-    """An error in OpenAI's envelope, as all of them have it."""
+    """Return an error in OpenAI's envelope, which all servers use."""
     body = json.dumps({"error": {"message": message, "type": "error", "param": None, "code": None}}).encode()
     return Reply(body, status, {"Content-Type": "application/json", **(headers or {})})
 
 
 def spoken(body: dict) -> Reply:
-    """Speech of what is asked for."""
+    """Return speech of the requested text."""
     return Reply(wav_file(sound_of(body["input"])))
 
 
 def event(kind: str, **content) -> bytes:
-    """A server-sent event in OpenAI's names."""
+    """Return a server-sent event with OpenAI's names."""
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **content})}\n\n".encode()
 
 
 def streamed(body: dict, wait=lambda: None, cut: bool = False) -> Reply:
-    """Speech of what is asked for as events, the second half once wait() returns; cut: without it."""
+    """Return speech as events, the second half once wait() returns. cut: without the second half."""
     data = wav_file(sound_of(body["input"]))[44:]
     half = len(data) // 4 * 2
     first, rest = (
@@ -130,9 +131,10 @@ def streamed(body: dict, wait=lambda: None, cut: bool = False) -> Reply:
 
 
 class Fake:
-    """A server. kind: "sglang", "vllm", or "plain", which tells nothing of itself. reply(number, body): what the call
-    of that number is answered with. calls: their bodies; keys: what came as Authorization; left: callers who went
-    while a call hung.
+    """A fake server. kind: "sglang", "vllm", or "plain", which does not identify itself.
+
+    reply(number, body): the answer to the call of that number. calls: their bodies; keys: their Authorization; left:
+    callers that disconnected while a call hung.
     """
 
     def __init__(self, kind: str = "sglang", reply=lambda number, body: spoken(body), model: str = "higgs", **paths):
@@ -177,7 +179,7 @@ class Fake:
         return f"127.0.0.1:{self._server.server_port}"
 
     def told(self, path: str) -> Reply:
-        """What it says of itself, as SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0 do."""
+        """Return its model information, as from SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0."""
         if path in self.paths:
             given = self.paths[path]
             return given if isinstance(given, Reply) else _json(given)

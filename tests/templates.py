@@ -1,4 +1,4 @@
-"""The templates by the names that tests call them: what the template browser shows and searches."""
+"""The names of templates as the template browser shows them, by the names used in tests."""
 
 TITLES = {
     "speak": "Higgs TTS - Text to Speech",

@@ -1,6 +1,6 @@
-"""An executor for tests: runs the step's Python once and replays its ops on the same buffers ever after.
+"""A test executor that runs the step's Python once, then replays its ops on the same buffers.
 
-Those are a CUDA graph's rules on any device. What a graph cannot hold, the tape refuses while it records, so a machine
+Those are a CUDA graph's rules on any device. The tape refuses what a graph cannot hold while it records, so a machine
 without a GPU can prove that a step may be captured.
 """
 
@@ -12,13 +12,13 @@ _SYNCS = {"item", "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "mask
 
 
 class StepError(RuntimeError):
-    """The step did something that a captured step may not do."""
+    """The step broke a rule of capture."""
 
 
 class Tape(TorchDispatchMode):
     """Records ops while they run and refuses new storage, host syncs, data-dependent shapes and host constants.
 
-    `known` are the only tensors the step may touch; views of them are theirs.
+    `known`: the only tensors, including their views, that the step may touch.
     """
 
     def __init__(self, known):
@@ -45,7 +45,7 @@ class Tape(TorchDispatchMode):
 
 
 def tensors_of(backend):
-    """Everything that a step reads or writes: weights, state, and the kernels' scratch."""
+    """Return everything that a step reads or writes: weights, state, and the kernels' scratch."""
     return [*backend.talker.tensors(), *backend.state.tensors(), *backend.scratch()]
 
 

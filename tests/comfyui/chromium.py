@@ -1,4 +1,4 @@
-"""The Chromium that pages are opened in. The benchmarks use it too."""
+"""The Chromium that opens pages, shared with the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ARGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
 
 
 def on_the_path() -> str | None:
-    """The program, where there is one."""
+    """Return the program's path, or None."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

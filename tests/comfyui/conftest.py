@@ -1,11 +1,11 @@
-"""What the tests in a real ComfyUI share: servers, small checkpoints, clips and workflows.
+"""Shared fixtures for tests in a real ComfyUI: servers, small checkpoints, clips and workflows.
 
     COMFYUI_PATH=/path/to/ComfyUI COMFYUI_PYTHON=/its/venv/bin/python python -m pytest tests/comfyui
 
-COMFYUI_PYTHON needs what ComfyUI's requirements.txt lists (default: the Python that runs pytest). The client is
-aiohttp's, which is in that list; where pytest has a Python of its own, it goes there too. The tests in a browser need,
-besides, Debian's `chromium` (or another Chromium on the PATH) and `pip install playwright` beside pytest, without the
-browsers that `playwright install` would fetch. They are skipped where one of these is missing.
+COMFYUI_PYTHON needs ComfyUI's requirements.txt (default: the Python that runs pytest). The client needs aiohttp, which
+is in that list; if pytest has a Python of its own, install it there too. The browser tests also need Debian's
+`chromium` (or another Chromium on the PATH) and `pip install playwright` beside pytest, without the browsers that
+`playwright install` would fetch. They are skipped if one of these is missing.
 """
 
 from __future__ import annotations
@@ -74,25 +74,25 @@ def start_comfy(tiny, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def make_comfy(start_comfy):
-    """make_comfy(*flags) -> Comfy, one for each set of flags."""
+    """make_comfy(*flags) -> Comfy, cached by flags."""
     return functools.cache(start_comfy)
 
 
 @pytest.fixture(scope="session")
 def make_bare(start_comfy):
-    """make_bare(page=False) -> Comfy without any checkpoint, one for each way."""
+    """make_bare(page=False) -> Comfy without any checkpoint, cached by `page`."""
     return functools.cache(lambda page=False: start_comfy(page=page, bare=True))
 
 
 @pytest.fixture(scope="session")
 def comfy(make_comfy) -> Comfy:
-    """ComfyUI as it starts by default."""
+    """ComfyUI with its default flags."""
     return make_comfy()
 
 
 @pytest.fixture
 def workflow():
-    """workflow(name, {class_type: {input: value}}) -> a workflow saved with 0.1.0 in API format, cut short."""
+    """workflow(name, {class_type: {input: value}}) -> a workflow saved with 0.1.0 in API format, with short speech."""
 
     def read(name: str, **changes: dict) -> dict:
         return read_workflow(name, 40, **changes)
@@ -102,7 +102,7 @@ def workflow():
 
 @pytest.fixture
 def template():
-    """template(name, {class_type: {input: value}}) -> a template of today in API format, whole."""
+    """template(name, {class_type: {input: value}}) -> a current template in API format, with full speech."""
 
     def read(name: str, **changes: dict) -> dict:
         return read_workflow(name, 2048, TODAY, **changes)

@@ -1,4 +1,4 @@
-"""What a page plays, recorded in the page itself, and compared with what a node said. The benchmarks use it too."""
+"""Record a page's playback in the page, and compare it with a node's output. Shared with the benchmarks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _HEARD = """() => {
 
 
 def heard_on(page) -> np.ndarray:
-    """16-bit samples [n] since the page's `heard.reset()`, without the silence around them."""
+    """Return 16-bit samples [n] since the page's `heard.reset()`, without the silence around them."""
     page.wait_for_timeout(500)  # the recorder's last messages
     return np.trim_zeros(np.frombuffer(base64.b64decode(page.evaluate(_HEARD)), "<i2"))
 
 
 def dumped(comfy) -> np.ndarray:
-    """What HiggsProbeDump was given [n], as 16-bit samples without the silence around them."""
+    """Return HiggsProbeDump's input [n] as 16-bit samples, without the silence around them."""
     wav = np.load(comfy.base / "output" / "dump.npy")[0, 0]
     return np.trim_zeros(np.rint(wav.clip(-1, 1) * np.float32(32767)).astype(np.int16))
 
 
 def compare(heard: np.ndarray, said: np.ndarray) -> tuple[int, bool]:
-    """(times that sound paused, whether nothing else differs) of two arrays of 16-bit samples, both trimmed."""
+    """Compare two trimmed arrays of 16-bit samples: (number of pauses in playback, True if nothing else differs)."""
     at = gaps = 0
     while True:
         rest = heard[at : at + len(said)]

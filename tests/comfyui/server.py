@@ -1,7 +1,6 @@
-"""A real ComfyUI in a folder of its own, started as users start it, and a client that speaks its API.
+"""A real ComfyUI in its own folder, started as by users, and a client of its API. Shared with the benchmarks.
 
-COMFYUI_PATH names the folder of a ComfyUI, COMFYUI_PYTHON an interpreter with what it needs (default: this one).
-Knows no test: the benchmarks use it too.
+COMFYUI_PATH names the folder of a ComfyUI, COMFYUI_PYTHON an interpreter with its requirements (default: this one).
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ CHECKPOINT = "higgs-tts-3-4b"  # the name that workflows saved with 0.1.0 carry
 
 
 def interpreter() -> str:
-    """The Python that runs ComfyUI."""
+    """Return the Python that runs ComfyUI."""
     return os.environ.get("COMFYUI_PYTHON", sys.executable)
 
 
 class Outcome:
-    """What one prompt came to."""
+    """The outcome of one prompt."""
 
     def __init__(self, comfy: Comfy, prompt: dict, refusal: dict | None, events: list, history: dict):
         self._comfy, self._prompt = comfy, prompt
@@ -43,7 +42,7 @@ class Outcome:
 
     @property
     def error(self) -> str:
-        """What the user reads on the node; empty when all went well."""
+        """Return the error shown on the node, empty on success."""
         if self.refusal:
             return json.dumps(self.refusal)
         return "".join(data["exception_message"] for data in self.data("execution_error"))
@@ -57,17 +56,17 @@ class Outcome:
         return self._output(class_type)["text"][0]
 
     def text_of(self, node: str) -> str:
-        """What a node of this number shows."""
+        """Return the text shown on the node of this number."""
         assert not self.error, self.error
         return self._history["outputs"][node]["text"][0]
 
     def audio(self, class_type: str = "PreviewAudio"):
-        """(samples [S, C] float32, Hz) of the file that ComfyUI wrote."""
+        """Return (samples [S, C] float32, Hz) of the file that ComfyUI wrote."""
         (sound,) = self.audios(class_type)
         return sound
 
     def audios(self, class_type: str):
-        """As `audio`, of each file of a batch."""
+        """Return `audio` for each file of a batch."""
         import soundfile
 
         return [
@@ -81,7 +80,7 @@ class Outcome:
 
 
 class Comfy:
-    """One running ComfyUI."""
+    """A running ComfyUI."""
 
     def __init__(self, base: Path, flags: tuple[str, ...]):
         self.base, self.client = base, uuid.uuid4().hex
@@ -125,7 +124,7 @@ class Comfy:
             return json.loads(answer.read() or b"{}")
 
     def run(self, prompt: dict, on_event=None) -> Outcome:
-        """Queue `prompt` and wait for its end. `on_event(message)` sees every message on the way."""
+        """Queue `prompt` and wait for its end. `on_event(message)` gets every message on the way."""
         seen: list[dict] = []
         try:
             queued = asyncio.run(self._follow(prompt, seen, on_event))
@@ -155,7 +154,7 @@ class Comfy:
         return queued
 
     def until(self, condition) -> dict:
-        """The probe's view of the engines, see probe/, once it fits."""
+        """Return the probe's state of the engines (see probe/) once it meets a condition."""
         deadline = time.monotonic() + WAIT
         while not condition(state := self.get("/higgs_probe")):
             assert time.monotonic() < deadline, state
@@ -171,7 +170,7 @@ class Comfy:
 
 
 def lay_out(base: Path) -> None:
-    """Folders of a ComfyUI in `base`, with this pack and the probe of the tests as its custom nodes."""
+    """Create a ComfyUI's folders in `base`, with this pack and the tests' probe as its custom nodes."""
     for folder in ("custom_nodes", "models/higgs_tts", "models/TTS/higgs", "models/voices", "input", "user", "page"):
         (base / folder).mkdir(parents=True)
     (base / "page" / "index.html").write_text("<!doctype html>")
@@ -180,7 +179,7 @@ def lay_out(base: Path) -> None:
 
 
 def read_workflow(name: str, max_frames: int, folder: Path = SAVED, **changes: dict) -> dict:
-    """A workflow in API format, its speech cut to `max_frames`; `changes`: {class_type: {input: value}}."""
+    """Read a workflow in API format, with speech cut to `max_frames`. `changes`: {class_type: {input: value}}."""
     prompt = json.loads((folder / "api" / f"{name}.json").read_text(encoding="utf-8"))
     for entry in prompt.values():
         speaks = ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook")

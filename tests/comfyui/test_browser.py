@@ -1,4 +1,4 @@
-"""The pack as a user meets it: a real browser on ComfyUI's own page. Screenshots go to pytest's temporary folder."""
+"""The pack in a real browser on ComfyUI's own page. Screenshots go to pytest's temporary folder."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ TOO_WIDE = """page => [...page.querySelectorAll("*")]
 
 
 class Browser:
-    """ComfyUI's page and what a user does on it."""
+    """ComfyUI's page, and a user's actions on it."""
 
     def __init__(self, page, comfy, shots, host):
         self.comfy, self._shots, self._host, self.faults, self.warnings = comfy, shots, host, [], []
@@ -102,7 +102,7 @@ class Browser:
         page.get_by_test_id("side-toolbar").wait_for()
 
     def reopen(self):
-        """Closes the browser's tab and opens ComfyUI in another."""
+        """Close the browser's tab and open ComfyUI in another."""
         self.page.wait_for_timeout(1000)  # until the page has noted which workflows are open
         self.page.close()
         self._open(self.page.context.new_page())
@@ -111,7 +111,7 @@ class Browser:
         self.page.screenshot(path=str(self._shots / f"{name}.png"))
 
     def open_template(self, name):
-        """Through the templates dialog, as a user does."""
+        """Open a template through the templates dialog, like a user."""
         self.page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
         self.page.get_by_text("ComfyUI-Higgs-TTS").click()
         self.page.get_by_test_id(f"template-workflow-{TITLES.get(name, name)}").click()
@@ -129,7 +129,7 @@ class Browser:
         return self.page.evaluate(VALUE, [node, widget])
 
     def run(self):
-        """Presses Run and waits for the end. Returns the titles that the browser's tab had meanwhile."""
+        """Press Run and wait for the end. Returns the titles of the browser's tab meanwhile."""
         self.page.evaluate("""() => {
             window.titles = []; window.ended = false
             new MutationObserver(() => titles.push(document.title)).observe(document.querySelector("title"),
@@ -141,7 +141,7 @@ class Browser:
         return self.page.evaluate("() => titles")
 
     def player(self, other_than=None):
-        """(address, status, type, bytes) of what the audio player plays."""
+        """Return (address, status, type, bytes) of the audio player's source."""
         player = self.page.wait_for_function(
             "old => [...document.querySelectorAll('audio')].find(a => a.src && a.src !== old && a.duration > 0)",
             arg=other_than,
@@ -160,8 +160,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def open_browser(tmp_path_factory):
-    """open_browser(comfy, script=None, host="127.0.0.1", **settings) -> Browser on its page, which runs the script
-    before its own"""
+    """open_browser(comfy, script=None, host="127.0.0.1", **settings) -> Browser, running the script before its page's."""
     pytest.importorskip("playwright", reason="Playwright is not installed: pip install playwright")
     if chromium.on_the_path() is None:
         pytest.skip("there is no Chromium: apt-get install chromium")
@@ -192,7 +191,7 @@ def browser(open_browser, start_comfy):
 
 @pytest.fixture(scope="module")
 def fresh_browser(open_browser, make_bare):
-    """On a ComfyUI just after the pack was installed: no checkpoint, no voice and no clip."""
+    """A browser on a ComfyUI just after the pack was installed: no checkpoint, no voice and no clip."""
     return open_browser(make_bare(page=True))
 
 
@@ -264,7 +263,7 @@ def test_files_are_uploaded_by_a_button(fresh_browser, tmp_path, name, node, wid
 
 
 def test_the_main_text_is_the_largest_box(fresh_browser):
-    """And scene and pronunciations are a line each, which grows."""
+    """Scene and pronunciations are one line each, and grow."""
     page = fresh_browser.page
     page.evaluate("""() => {
         app.graph.clear()
@@ -396,7 +395,7 @@ def test_a_book_shows_its_report_and_its_files(fresh_browser):
 
 
 def test_lines_show_their_report_and_keep_their_seed(fresh_browser):
-    """From the workflow in API format, which the page opens as well."""
+    """Starts from the workflow in API format, which the page opens as well."""
     lines = read_workflow("lines", 100, TODAY)
     fresh_browser.page.evaluate("async lines => { await app.loadApiJson(lines, 'lines') }", lines)
     fresh_browser.run()

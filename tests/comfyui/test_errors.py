@@ -1,4 +1,4 @@
-"""What goes wrong is told on the node, in a sentence that names it, and ComfyUI goes on working."""
+"""Errors appear on the node, in a sentence that names it, and ComfyUI keeps working."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def still_works(comfy, workflow):
-    """Runs the plain workflow after the test: the worker is alive and the engine usable."""
+    """Run the plain workflow after the test, to check that the worker is alive and the engine usable."""
     yield
     assert not comfy.run(workflow("speak", HiggsTTSSpeak={"max_frames": 25})).error
 
@@ -82,7 +82,7 @@ def test_a_name_that_leads_out_of_the_voice_folder(comfy, workflow, still_works)
 
 @pytest.fixture
 def stop_speech(workflow):
-    """stop_speech(comfy) -> the outcome of a run that was stopped while it spoke."""
+    """stop_speech(comfy) -> the outcome of a run stopped during speech."""
 
     def run(comfy):
         stopped = []
@@ -107,7 +107,7 @@ def test_stop_ends_speech_and_the_next_run_is_as_ever(comfy, workflow, stop_spee
 
 
 def test_a_cancel_followed_by_another_model_leaves_nothing_behind(make_comfy, workflow, stop_speech):
-    """While the exception of the cancel is kept, and the frames it passed with it."""
+    """Also while the exception of the cancel is kept, with the frames it passed."""
     comfy = make_comfy("--verbose", "DEBUG")  # what is still referred to when its pool closes is told at this level
     comfy.get("/higgs_probe/keep")
     stop_speech(comfy)

@@ -1,4 +1,4 @@
-"""Heard while it speaks: a real browser on ComfyUI's page, and what comes out of its speakers."""
+"""Live playback: a real browser on ComfyUI's page, and the output of its speakers."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ DUMP = """type => {
 
 
 def assert_same(listener):
-    """The page played what the node said. A busy machine may make it pause."""
+    """Check that the page played the node's output. A busy machine may make it pause."""
     gaps, is_same = compare(listener.heard(), listener.said())
     assert is_same, f"it is something else after {gaps} pauses"
 
 
 class Listener:
-    """A page that records what it plays."""
+    """A page that records its playback."""
 
     def __init__(self, browser):
         self.browser, self.page, self.comfy = browser, browser.page, browser.comfy
 
     def open(self, template="speak", node="HiggsTTSSpeak", **widgets):
-        """Open a template whose node says everything once, whatever the seed."""
+        """Open a template with a new seed and no retries."""
         saved = json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8"))
         self.page.evaluate(LOAD, saved)
         self.page.evaluate(DUMP, node)
@@ -59,12 +59,12 @@ class Listener:
             self.page.evaluate(SET, [node, name, value])
 
     def start(self):
-        """Presses Run."""
+        """Press Run."""
         self.page.evaluate(WATCH)
         self.page.get_by_test_id("queue-button").click()
 
     def until(self, *modes):
-        """Waits until the player is in one of these modes."""
+        """Wait until the player is in one of these modes."""
         self.page.wait_for_function(IN_MODE, arg=modes, timeout=240_000)
 
     def until_done(self):
@@ -72,11 +72,11 @@ class Listener:
         return self.page.evaluate("ended")
 
     def heard(self):
-        """16-bit samples [n], trimmed."""
+        """Return trimmed 16-bit samples [n]."""
         return heard_on(self.page)
 
     def said(self):
-        """What the node put out [n], as 16-bit samples, trimmed."""
+        """Return the node's output [n] as trimmed 16-bit samples."""
         return dumped(self.comfy)
 
     def says(self):
@@ -85,7 +85,7 @@ class Listener:
 
 @pytest.fixture(scope="module")
 def open_listener(open_browser, make_bare):  # noqa: F811
-    """open_listener(*scripts, **settings) -> Listener on a page of its own"""
+    """open_listener(*scripts, **settings) -> Listener on a page of its own."""
     opened = []
 
     def make(*scripts, **settings):
@@ -206,7 +206,7 @@ def test_a_bad_first_take_begins_anew_and_the_player_says_why(classic):
 
 
 def test_a_dialogue_is_whole_in_the_end(classic):
-    """Its turns are made equally loud when all are spoken, and that is what the player has then."""
+    """Turns are made equally loud once all are spoken, and the player then has that version."""
     classic.open("dialogue", "HiggsTTSDialogue")
     classic.start()
     classic.until_done()
@@ -254,7 +254,7 @@ def test_the_player_is_as_wide_as_its_node_after_the_panel_of_properties_was_ope
 
 
 def test_samples_that_are_replaced_while_they_are_asked_for_are_no_error(classic):
-    """A browser writes every answer from 400 on into its console."""
+    """A browser logs every answer from 400 on in its console."""
     page, refused = classic.page, []
     classic.open("dialogue", "HiggsTTSDialogue")
     page.on("response", lambda answer: answer.status >= 400 and "/higgs_tts/" in answer.url and refused.append(answer))
@@ -321,7 +321,7 @@ def test_takes_are_compared_by_ear_and_one_is_kept(listener):
 
 
 def test_nothing_is_kept_of_a_take_that_the_node_says_again_anyway(classic):
-    """A new node's seed is fixed: nobody has kept its take."""
+    """A new node's seed is fixed, but its take was not kept."""
     classic.open(text="Said with the seed that the node has.", control_after_generate="fixed")
     page = classic.page
     classic.start()
@@ -457,7 +457,7 @@ def test_voices_are_told_heard_and_chosen(open_listener, vue):
 
 
 def test_the_player_says_what_it_waits_for_after_the_first_chunk(classic):
-    """Chunks after the first are heard once they are whole."""
+    """Chunks after the first are played once they are complete."""
     classic.open(text=LONG * 4, chunk_seconds=20, retries=2)
     page = classic.page
     page.evaluate("""() => {

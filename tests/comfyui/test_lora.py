@@ -1,4 +1,4 @@
-"""LoRAs swapped in a real ComfyUI: each setting says the same whenever it comes, and none stays open unknown to it."""
+"""LoRAs swapped in a real ComfyUI: a setting always gives the same speech, and ComfyUI knows every engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_loras(start_comfy):
 
 @pytest.fixture
 def speak(with_loras, workflow):
-    """speak((name, strength), ...) -> samples, each LoRA in a node behind the one before."""
+    """speak((name, strength), ...) -> samples, with the LoRA nodes chained."""
 
     def run(*chosen):
         prompt = workflow("speak")

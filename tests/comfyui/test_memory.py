@@ -1,4 +1,4 @@
-"""Every way in which ComfyUI takes an engine's memory back, and that it speaks the same afterwards."""
+"""Every way in which ComfyUI reclaims an engine's memory, and equal speech afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _fresh = itertools.count(60)
 
 
 def fresh() -> float:
-    """A setting that changes no sound: the node runs anew."""
+    """Return a setting that changes no sound, so that the node runs again."""
     return float(next(_fresh))
 
 
@@ -44,7 +44,7 @@ WITHOUT_US = {
 
 
 def without_us() -> dict:
-    """A prompt of ComfyUI's own nodes, run anew each time."""
+    """A prompt of ComfyUI's own nodes, run again each time."""
     prompt = json.loads(json.dumps(WITHOUT_US))
     prompt["1"]["inputs"]["duration"] = fresh() / 60
     return prompt
@@ -61,7 +61,7 @@ def test_unload_buttons(comfy, speak, body):
 
 @pytest.fixture
 def press(workflow):
-    """press(comfy, wanted) -> the probe's view before and after another model wanted the room."""
+    """press(comfy, wanted) -> the probe's state before and after another model needed the memory."""
 
     def run(comfy, wanted):
         prompt = workflow("speak", HiggsTTSSpeak={"chunk_seconds": fresh()})

@@ -1,4 +1,4 @@
-"""Whose a player is, and who of all that sounds on a page is heard."""
+"""Ownership of players, and which of several players on a page is heard."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ KEEP_BUFFERS = """(() => {
 
 
 def read(template):
-    """A template as a workflow of its own."""
+    """Read a template as a separate workflow."""
     saved = json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8"))
     return {**saved, "id": str(uuid.uuid4())}
 
 
 def until_idle(listener):
-    """Waits until nothing runs or is queued."""
+    """Wait until nothing runs or is queued."""
     deadline = time.monotonic() + 240
     while listener.comfy.get("/prompt")["exec_info"]["queue_remaining"]:
         assert time.monotonic() < deadline
@@ -70,7 +70,7 @@ def until_idle(listener):
 
 
 def is_silent(listener):
-    """Whether nothing more comes out of the speakers."""
+    """True if the speakers are silent."""
     listener.page.wait_for_timeout(200)
     before = len(listener.heard())
     listener.page.wait_for_timeout(300)
@@ -78,7 +78,7 @@ def is_silent(listener):
 
 
 def test_a_player_stays_with_the_workflow_that_was_run(classic):  # noqa: F811
-    """The other one has nodes of the same numbers."""
+    """The other workflow has nodes of the same numbers."""
     page, first, second = classic.page, read("speak"), read("speak")
     page.evaluate(OPEN, [first, "the first"])
     page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
@@ -258,7 +258,7 @@ def test_a_voice_and_a_player_are_heard_one_at_a_time_and_at_one_volume(voices):
 
 
 def address():
-    """This machine's own on its network; nothing is sent to find it."""
+    """Return this machine's own network address. Sends nothing to find it."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(("192.0.2.200", 9))
@@ -268,7 +268,7 @@ def address():
 
 
 def test_it_plays_at_a_plain_address_of_the_local_network(open_browser, start_comfy):  # noqa: F811
-    """Where browsers have no AudioWorklet, and keep much else from a page."""
+    """Browsers offer no AudioWorklet there, and withhold much else."""
     host = address()
     if not host or host.startswith("127."):
         pytest.skip("this machine has no address but its own loopback")

@@ -1,4 +1,4 @@
-"""Higgs TTS Server in a real ComfyUI: it speaks through our server, loads nothing, and stops when it is told to."""
+"""Higgs TTS Server in a real ComfyUI: speaks through our server, loads nothing, and stops on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRAMES, RATE = 40, 24_000
 
 @pytest.fixture(scope="module")
 def address(tiny):
-    """host:port of our own server, in a process of its own, with the tiny checkpoint."""
+    """host:port of our own server in its own process, with the tiny checkpoint."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -47,7 +47,7 @@ def is_up(port):
 
 @pytest.fixture
 def prompt(template, address):
-    """prompt(**of Higgs Speak) -> the template, cut short."""
+    """prompt(**inputs of Higgs Speak) -> the template, cut short."""
 
     def made(**given):
         speak = {"max_frames": FRAMES, "retries": 0, **given}
@@ -70,7 +70,7 @@ def test_it_speaks_and_loads_nothing(fresh, prompt, address):
 
 
 def test_the_same_as_the_model_here(comfy, fresh, prompt, template):
-    """Which holds the tiny checkpoint too."""
+    """The local model is the tiny checkpoint too."""
     here = template("speak", HiggsTTSSpeak={"max_frames": FRAMES, "retries": 0})
     here["1"]["inputs"]["model"] = "higgs-tts-3-4b"
     here["2"]["inputs"]["text"] = prompt()["2"]["inputs"]["text"]

@@ -1,4 +1,4 @@
-"""What of players and takes stays with a workflow: in tabs of ComfyUI, and in tabs of the browser."""
+"""Players and takes that stay with a workflow, across tabs of ComfyUI and of the browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .test_players import PLAYERS, SHOWS
 
 
 def run(listener, text):
-    """Speaks it to its end."""
+    """Speak to the end."""
     listener.page.evaluate(SET, ["HiggsTTSSpeak", "text", text])
     listener.page.evaluate(SET, ["HiggsTTSSpeak", "seed", next(SEEDS)])
     listener.start()
@@ -17,7 +17,7 @@ def run(listener, text):
 
 
 def takes(page):
-    """How the texts of the takes begin, the newest first."""
+    """Return how the takes' texts begin, newest first."""
     page.locator(".higgs-open-takes").click()
     said = page.locator(".higgs-take .higgs-said").all_inner_texts()
     page.keyboard.press("Escape")
@@ -25,7 +25,7 @@ def takes(page):
 
 
 def open_tab(page, number):
-    """Opens one of the workflows that are open."""
+    """Switch to one of the open workflows."""
     page.locator(".workflow-tab").nth(number).click()
     page.wait_for_timeout(500)
 
@@ -50,7 +50,7 @@ def test_a_template_that_is_opened_again_has_no_takes_of_another_tab(classic):  
 
 
 def test_a_player_and_its_stop_button_are_there_in_a_new_tab_of_the_browser(open_listener):  # noqa: F811
-    """Also that of a run that was queued in the tab that was closed."""
+    """Also for a run queued in the tab that was closed."""
     listener = open_listener(Comfy_VueNodes_Enabled=False)
     listener.open(text=LONG * 8)  # outlasts the opening of a tab on a busy machine
     listener.start()

@@ -99,7 +99,7 @@ def test_lines_become_files_and_only_changed_ones_again(fresh, template):
     folder = fresh.base / "output" / "game" / "shop"
 
     def run(**given):
-        """What became of each file, and which nodes ran."""
+        """Return each file's outcome, and the nodes that ran."""
         outcome = fresh.run(template("lines", HiggsTTSLines={"folder": "game", "max_frames": 100, **given}))
         report = outcome.text("HiggsTTSLines")
         assert "Warning" not in report, report
@@ -155,7 +155,7 @@ def test_subtitles_are_spoken_at_their_times(fresh, template):
 
 
 def test_a_film_is_dubbed_in_its_own_voices(fresh, template):
-    """A video with sound, made of what was spoken before; the subtitles lie beside it."""
+    """The video's sound is earlier speech; the subtitles lie beside it."""
     av = pytest.importorskip("av")
     made, rate = fresh.run(template("subtitles")).audio()
     with av.open(str(fresh.base / "input" / "film.mp4"), "w") as film:
@@ -252,7 +252,7 @@ def hearing():
 
 @pytest.fixture
 def say(comfy, workflow):
-    """say(workflow, text, **changes) -> [S] samples of speech that ended by itself, from the embedded checkpoint"""
+    """say(workflow, text, **changes) -> [S] samples of speech that ended by itself, from the embedded checkpoint."""
 
     def run(name, text, class_type="PreviewAudio", chunk_seconds=30.0, **changes):
         spoken = {"text": text, "seed": 1, "max_frames": 250, "chunk_seconds": chunk_seconds}
@@ -266,7 +266,7 @@ def say(comfy, workflow):
 
 @pytest.fixture
 def clip(comfy, say):
-    """The name of a clip in which the checkpoint's own speech is played slower: a lower, larger voice."""
+    """The name of a clip with the checkpoint's own speech played slower: a lower, larger voice."""
     soundfile = pytest.importorskip("soundfile")
     wave = say("speak", SENTENCE)
     soundfile.write(comfy.base / "input" / "lower.wav", wave.numpy(), round(LOWER * RATE))
@@ -305,7 +305,7 @@ def test_the_embedded_checkpoint_narrates_in_one_voice(say, hearing, clip):
 
 @pytest.fixture
 def from_library(workflow):
-    """The speak workflow with a voice of the library, shown in the text output."""
+    """Return the speak workflow with a voice of the library, shown in the text output."""
 
     def make(voice: str) -> dict:
         prompt = workflow("speak")
@@ -351,7 +351,7 @@ def test_another_voice_of_the_same_name_is_kept(comfy, workflow):
 
 
 def test_a_narration_runs_again_with_another_clip(comfy, workflow):
-    """Its Save Voice has overwrite off, and the name is taken by then."""
+    """Its Save Voice has overwrite off, and the name is already taken."""
     spoken = []
     for clip in ("anna.wav", "bob.wav"):
         prompt = workflow("long_narration", HiggsTTSSaveVoice={"name": "again"}, HiggsTTSSpeak={"text": "Short."})
@@ -364,7 +364,7 @@ def test_a_narration_runs_again_with_another_clip(comfy, workflow):
 
 @pytest.mark.parametrize("name", ["speak", "clone_voice", "long_narration", "dialogue"])
 def test_every_template_speaks_on_a_fresh_install(fresh, template, name):
-    """As it is opened, with the checkpoint that comes with the pack; Voice Cloning once a clip is uploaded."""
+    """Unmodified, with the pack's own checkpoint. Voice Cloning needs an uploaded clip first."""
     clip = BENCHMARKS.parent / "engine" / "voice" / "built_in" / "oliver.flac"
     shutil.copy(clip, fresh.base / "input" / "mine.flac")
     outcome = fresh.run(template(name, LoadAudio={"audio": "mine.flac"}))

@@ -1,4 +1,4 @@
-"""A text while it is written: completion, the menu of tags, underlines, seconds, in both renderers."""
+"""Writing a text: completion, the menu of tags, underlines, seconds, in both renderers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARKED = """() => [...document.querySelectorAll(".higgs-mirror mark")].map((mark
 
 
 class Writer:
-    """A page where somebody writes into a node."""
+    """A page on which a user types into a node."""
 
     def __init__(self, browser, vue):
         self.browser, self.page, self.vue = browser, browser.page, vue
@@ -39,7 +39,7 @@ class Writer:
         self.area = self.page.evaluate_handle(AREA, node).as_element()
 
     def write(self, text):
-        """Instead of all that was there."""
+        """Type a text, replacing all others."""
         self.area.click()
         self.area.select_text()
         self.page.keyboard.type(text)

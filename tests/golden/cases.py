@@ -1,7 +1,7 @@
-"""The runs whose codes and waveforms are kept: what they say, on what, and where their results lie.
+"""The golden runs: their texts, models and stored results.
 
-A run depends on nothing but this file, the engine and the random weights of `write_tiny` and `real_shapes.write`.
-Sampling is spelled out, so that a change of defaults changes no code here.
+A run depends only on this file, the engine and the random weights of `write_tiny` and `real_shapes.write`. Sampling is
+spelled out, so that a change of defaults changes no code here.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ BATCH_TEXT = " ".join(f"This is sentence number {number} of seventy." for number
 
 
 def a_voice(frames: int = 40) -> Voice:
-    """A voice of random codes: what is cloned does not matter here, only that it stays the same."""
+    """Return a voice of random codes: any will do, as long as it stays the same."""
     codes = torch.randint(0, 1024, (frames, 8), generator=torch.Generator().manual_seed(3))
     return Voice(codes, "What the clip says.", "golden")
 
 
 def a_clip(seconds: float, rate: int) -> torch.Tensor:
-    """A clip [S] in which something happens at every time and pitch, the same on every machine."""
+    """Return a clip [S] with events at every time and pitch, the same on every machine."""
     time = torch.arange(int(seconds * rate), dtype=torch.float64) / rate
     sweep = torch.sin(2 * torch.pi * (150 + 400 * time) * time) * (0.6 + 0.4 * torch.sin(2 * torch.pi * 3 * time))
     return (0.3 * sweep + 0.05 * torch.sin(2 * torch.pi * 3000 * time)).to(torch.float32)
@@ -47,7 +47,7 @@ def folder_of(family: str, made: pathlib.Path) -> pathlib.Path:
 
 
 def cpu_runs(family: str, folder: pathlib.Path):
-    """(name of the run, codes [T, K] int64, wav [S] float32 or None) on the CPU in fp32."""
+    """Yield (name of the run, codes [T, K] int64, wav [S] float32 or None) on the CPU in fp32."""
     config = EngineConfig(model=str(folder), device="cpu", dtype="fp32", context=1024, runner="eager")
     most = 220 if family == "embedded" else 48
     with Engine(config) as engine:
@@ -61,7 +61,7 @@ def cpu_runs(family: str, folder: pathlib.Path):
 
 
 def gpu_runs(family: str, folder: pathlib.Path):
-    """(name of the run, codes [T, K] int64) of a narration on the GPU in bf16, at each number of rows."""
+    """Yield (name of the run, codes [T, K] int64) of a narration on the GPU in bf16, at each number of rows."""
     for rows in ROWS:
         config = EngineConfig(model=str(folder), device="cuda:0", dtype="bf16", context=1024, batch=rows)
         params = SamplingParams(**PARAMS, max_frames=40, chunk_seconds=4.0)
@@ -72,7 +72,7 @@ def gpu_runs(family: str, folder: pathlib.Path):
 
 
 def gpu_folder(family: str, made: pathlib.Path) -> pathlib.Path:
-    """The embedded checkpoint, or two layers of the published widths."""
+    """Return the embedded checkpoint, or two layers of the published widths."""
     if family == "embedded":
         return EMBEDDED
     sys.path.insert(0, str(HERE.parents[1] / "benchmarks"))
@@ -86,6 +86,6 @@ def digest(wav: torch.Tensor) -> str:
 
 
 def environment() -> str:
-    """What the last bits of a waveform depend on: torch, and the instructions it uses here."""
+    """Return what decides a waveform's last bits: torch, and the CPU's instructions."""
     version = torch.__version__.partition("+")[0]
     return f"torch {version}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"

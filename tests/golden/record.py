@@ -1,4 +1,4 @@
-"""Writes what the golden tests compare with. Run it only for a change of codes that is meant, and say so in CHANGELOG.
+"""Record the golden results. Run it only for an intended change of codes, and note it in CHANGELOG.
 
 python tests/golden/record.py cpu    adds this environment's waveform digests; codes that differ replace the old
 python tests/golden/record.py gpu    on an H200

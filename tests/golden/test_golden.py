@@ -1,6 +1,6 @@
-"""What the engine said when these files were written, it says today: every code, and every sample.
+"""Golden tests: the engine still produces every recorded code and sample.
 
-Where a waveform was recorded in this very environment it must be the same to the bit; elsewhere to 16 bits.
+A waveform recorded in this very environment must match bit for bit, others to 16 bits.
 """
 
 import json

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items):
 
 
 def wide_talker(family: str, dtype, layers: int, context: int, weights: str = ""):
-    """A talker of the published width with few layers, on cuda:0."""
+    """Return a talker of the published width with few layers, on cuda:0."""
     config = ModelConfig(family=family, layout=family, layers=layers, kv_heads=8, text_vocab=400, **PUBLISHED[family])
     plan = make_plan(config, [], tied=family == "v3")
     g = torch.Generator("cuda").manual_seed(0)

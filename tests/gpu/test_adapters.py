@@ -1,4 +1,4 @@
-"""LoRAs on the GPU: merged as the file is uploaded, the same as merged before, and nothing is left of any of them."""
+"""LoRAs on the GPU: merging during upload equals merging before, and leaves nothing behind."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ SWAPS = 50
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """(adapter, another, what the first makes of the embedded checkpoint)."""
+    """(adapter, another, the embedded checkpoint merged with the first)."""
     root = tmp_path_factory.mktemp("adapters")
     with torch.inference_mode(False):
         merged = write_adapter(EMBEDDED, root / "one", "plain")

@@ -74,7 +74,7 @@ def begin(backend, prompt):
     ],
 )
 def test_kernels_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family, batch, weights):
-    """Both are fed the twin's codes, so that a near tie cannot lead them apart."""
+    """Both get the twin's codes, so that a near tie cannot make them diverge."""
     talker = wide(family, torch.bfloat16, 4, 256, weights)
     twin, ours = (state_of(talker, batch, 256) for _ in range(2))
     backends = Backend(talker, twin), Backend(talker, ours, BatchKernel(talker, ours))
@@ -121,7 +121,7 @@ def test_kernels_are_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, fam
 
 
 def pose(state, positions, seed):
-    """Random cache and input, every row at its position."""
+    """Set random cache and input, every row at its position."""
     g = torch.Generator("cuda").manual_seed(seed)
     state.cache.keys.normal_(generator=g)
     state.cache.values.normal_(generator=g)
@@ -134,7 +134,7 @@ def pose(state, positions, seed):
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("tensor_cores", [True, False])
 def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, tensor_cores):
-    """Rows at every edge of the kernels' own divisions; also as GPUs without bf16 tensor cores compute it."""
+    """Rows at every edge of the kernels' own divisions, also as GPUs without bf16 tensor cores compute it."""
     if not tensor_cores:
         options = batch_module.defines
         monkeypatch.setattr(batch_module, "defines", lambda *given: (*options(*given), "-DNO_TENSOR_CORES"))
@@ -158,7 +158,7 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_a_row_comes_out_the_same_whatever_stands_beside_it(wide, state_of, family):
-    """One row's bits with other numbers of rows, other neighbours, another row index, another length of the cache."""
+    """Compares a row's bits for other row counts, neighbours, row indices and cache lengths."""
     talker = wide(family, torch.bfloat16, 3, 2100)
     g = torch.Generator("cuda").manual_seed(7)
     for at in (3, 127, 700):

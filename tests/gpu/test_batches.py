@@ -1,4 +1,4 @@
-"""Long text on the GPU: the same codes for any number of rows, and the memory of a batch back after every end."""
+"""Long text on the GPU: equal codes for any number of rows, and a batch's memory freed after every end."""
 
 import dataclasses
 import gc
@@ -30,7 +30,7 @@ def a_voice():
 
 
 def free_bytes():
-    """What the device has left once torch has given back what it only caches."""
+    """Return the device's free bytes, after emptying torch's cache."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -38,7 +38,7 @@ def free_bytes():
 
 
 def memory():
-    """(free, allocated) bytes."""
+    """Return (free, allocated) bytes."""
     return free_bytes(), torch.cuda.memory_stats()["allocated_bytes.all.current"]
 
 
@@ -56,7 +56,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _uneven(monkeypatch):
-    """Every sequence has a limit of its own, so that rows are refilled at different times."""
+    """Give every sequence its own limit, so that rows are refilled at different times."""
 
     def uneven(talker, state, row, sequence, prefixes=None):
         sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % SEQUENCES])
@@ -133,7 +133,7 @@ def test_a_batch_s_memory_comes_back_to_the_byte(folders, way):
 
 
 def cost_of_rows(talker):
-    """Bytes of what a batch of 4096 slots has anyway, and of each row."""
+    """Return the fixed bytes of a batch of 4096 slots, and the bytes of each row."""
     two, three = (
         sum(ModelRunner.planned_sizes(talker.config, rows, 4096, talker.device, talker.dtype, "auto"))
         for rows in (2, 3)

@@ -1,4 +1,4 @@
-"""The terminal's bench on a GPU: it times the captured step and gives everything back."""
+"""The terminal's bench on a GPU: times the captured step and frees everything."""
 
 import pytest
 import torch

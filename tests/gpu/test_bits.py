@@ -1,4 +1,4 @@
-"""The kernels' own roundings of every fp32: to bf16, and to the words that blocks exchange (exchange.cuh)."""
+"""The kernels' roundings of every fp32 value: to bf16, and to the words that blocks exchange (exchange.cuh)."""
 
 import ctypes
 import pathlib
@@ -30,7 +30,7 @@ extern "C" __global__ void probe(const Probe p) {
 
 
 class Probe(ctypes.Structure):
-    """As in the source above."""
+    """Matches the source above."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("bits", "packed", "words", "bf16_words")),
@@ -45,7 +45,7 @@ def source() -> str:
 
 
 def wrong(run, bits) -> list[str]:
-    """Which of the conversions of these fp32 numbers, int32 [n], are not what they should be."""
+    """Return the conversions that are wrong for these fp32 values, given as int32 [n]."""
     packed, words, bf16_words = made = [torch.empty_like(bits) for _ in range(3)]
     run(Probe(bits.data_ptr(), *(one.data_ptr() for one in made), len(bits), EPOCH))
     to_bf16 = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
@@ -64,7 +64,7 @@ def wrong(run, bits) -> list[str]:
 
 
 def as_expected(ours, expected, of) -> bool:
-    """The same bits where `of` is a number or an infinity, and NaN where it is NaN."""
+    """True if bits match wherever `of` is a number or infinite, and the result is NaN wherever it is NaN."""
     nan = of.view(torch.float32).isnan()
     return bool(((ours == expected) | nan).all() and torch.equal(ours.view(torch.float32).isnan(), nan))
 

@@ -1,4 +1,4 @@
-"""Several GPUs that speak together: the codes of one, whatever happens to another, and all memory back."""
+"""Several GPUs that speak together: the codes of one, independence of failures, and all memory freed."""
 
 import gc
 import pathlib
@@ -23,7 +23,7 @@ def a_voice():
 
 
 def free_bytes():
-    """Of each GPU, once torch has given back what it only caches."""
+    """Return each GPU's free bytes, after emptying torch's cache."""
     gc.collect()
     for card in CARDS:
         torch.cuda.synchronize(card)
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def cards(folder):
-    """An engine on each GPU, open; what the process keeps for good is there, and all else is given back after."""
+    """An open engine on each GPU. Permanent allocations are made first; everything else is freed after."""
 
     def made():
         return [Engine(EngineConfig(folder, device=f"cuda:{card}", context=1024)) for card in CARDS]

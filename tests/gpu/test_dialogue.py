@@ -1,4 +1,4 @@
-"""Dialogues on the GPU: a turn's codes whatever goes together with it, and the memory back."""
+"""Dialogues on the GPU: a turn's codes do not depend on its batch, and memory is freed."""
 
 import gc
 
@@ -20,7 +20,7 @@ def config(**changes):
 
 
 def codes_of(speech):
-    """Codes of each turn."""
+    """Return the codes of each turn."""
     return [speech.codes[slice(*turn.frames)] for turn in speech.turns]
 
 
@@ -44,7 +44,7 @@ def test_a_turn_s_codes_are_its_own(dtype):
 
 
 def test_a_chunk_s_codes_do_not_depend_on_how_many_follow():
-    """Without a voice the first is spoken alone; the second goes the way of many, also where it is the last."""
+    """Without a voice the first is spoken alone. The second uses the batch's path, even if it is the last."""
     sentences = ["This is the first sentence of all.", "Then there comes another one.", "And a third one ends it."]
     params = SamplingParams(seed=5, chunk_seconds=2.5, retries=0)
     with Engine(config()) as engine:

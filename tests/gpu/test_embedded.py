@@ -1,4 +1,4 @@
-"""The checkpoint that comes with the pack, on the GPU: it speaks as on a CPU, whoever runs its steps."""
+"""The embedded checkpoint on the GPU: the same speech as on a CPU, with every runner."""
 
 import pytest
 import torch

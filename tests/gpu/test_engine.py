@@ -1,4 +1,4 @@
-"""The engine on the GPU: graphs against eager in codes and waveform, memory back after every fault."""
+"""The engine on the GPU: graphs against eager in codes and waveform, memory freed after every fault."""
 
 import gc
 import threading
@@ -109,7 +109,7 @@ def test_graphs_off_never_captures(folder, monkeypatch):
 
 
 def planted_failure(monkeypatch, when):
-    """The step raises once, in the given phase of the capture; the first of all steps is a warm-up."""
+    """Make the step raise once, in the given phase of the capture. The first step of all is a warm-up."""
     step, failures = Backend.step, []
 
     def failing(backend):
@@ -150,7 +150,7 @@ def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder
 
 
 def test_a_step_that_stalls_is_said_and_the_engine_can_be_used_and_closed(folder, monkeypatch):
-    """A block of the kernel withholds a value from position 100 on; what is said before that is as ever."""
+    """A kernel's block withholds a value from position 100 on. The speech before that is unchanged."""
     short = SamplingParams(max_frames=10, seed=3)
     with Engine(config(folder)) as engine:
         expected = engine.speak(TEXT, params=short)
@@ -224,7 +224,7 @@ def test_out_of_memory_while_opening(folder):
 
 
 def test_out_of_memory_before_the_capture(folder, monkeypatch):
-    """Something takes all that is left between the buffers and the capture: the step needs none of it."""
+    """Other allocations take all memory between the buffers and the capture. The step needs none of it."""
     before = free_bytes()
     hog = []
     make = model_runner.make_executor

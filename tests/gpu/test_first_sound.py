@@ -1,4 +1,4 @@
-"""Sound while it is spoken: the codec on its own stream, kept prefixes, and the memory both take and give back."""
+"""Sound during speech: the codec on its own stream, cached prefixes, and the memory both take and free."""
 
 import gc
 
@@ -45,7 +45,7 @@ def voice(seed, frames=120):
 
 
 def heard(decoder, pool, codes, sizes=SIZES):
-    """The sound of `codes` in parts of `sizes`, while somebody listens."""
+    """Return the sound of `codes` pushed in parts of `sizes`, with a listener."""
     waveform = Waveform(decoder, pool)
     assert type(waveform.windows) is SideStreamWindows
     sound = waveform.sound(streamed=True)
@@ -58,7 +58,7 @@ def heard(decoder, pool, codes, sizes=SIZES):
 
 
 def at_once(windows, batch, rows):
-    """A window on the current stream, waited for."""
+    """Decode a window on the current stream, and wait for it."""
     ((codes, start, stop),) = batch
     wav = windows.decoder.decode_span(codes.cuda().T[None], start, stop, lengths=LENGTHS)[0].cpu()
     torch.cuda.synchronize()

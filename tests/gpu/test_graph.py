@@ -19,7 +19,7 @@ LAYERS = 3
 
 
 def backend_of(talker, state, kernels):
-    """torch's ops, or our kernels for a state of that many rows, as a runner has them."""
+    """Return torch's ops, or our kernels for a state of that many rows, as in a runner."""
     if not kernels:
         return Backend(talker, state)
     kind = SingleKernel if state.batch == 1 else BatchKernel
@@ -27,7 +27,7 @@ def backend_of(talker, state, kernels):
 
 
 class Pair:
-    """One talker, two states: one stepped eagerly, one by graph replay, compared after every step."""
+    """One talker with two states, one stepped eagerly, one by graph replay, compared after every step."""
 
     def __init__(self, talker, make_state, batch, context, kernels=False):
         self.talker, self.pool = talker, PrivatePool(CUDA)
@@ -44,7 +44,7 @@ class Pair:
                 state.delay.max_generated.copy_(torch.tensor(limits))
 
     def first_difference(self, steps):
-        """The first step after which logits or codes differ, or None."""
+        """Return the first step after which logits or codes differ, or None."""
         a, b = self.states
         for step in range(steps):
             for executor in self.executors:
@@ -79,7 +79,7 @@ def test_the_graph_of_our_kernels_equals_eager_bit_for_bit(wide, state_of, promp
 
 
 def three_sequences(pair, prompt, batch):
-    """In the same state: a plain one, one with rows that finish early, and one up to the cache's last slot."""
+    """Run in one state: a plain sequence, one with rows that finish early, and one up to the cache's last slot."""
     talker = pair.talker
     config = talker.config
     for turn, steps in enumerate((500, 120, 640)):
@@ -93,7 +93,7 @@ def three_sequences(pair, prompt, batch):
 
 
 def test_a_stale_output_at_the_first_step_is_seen(wide, state_of, prompt):
-    """The comparison above can fail: a graph whose first replay embeds the previous sequence's output."""
+    """Shows that the comparison can fail: a graph whose first replay embeds the previous sequence's output."""
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     pair = Pair(talker, state_of, 1, 256)
     pair.start([prompt(talker.config)], SamplingParams())

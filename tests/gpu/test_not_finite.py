@@ -1,4 +1,4 @@
-"""Infinities and NaN in a weight on the GPU: they reach the logits, and speech stops with a sentence."""
+"""Infinities and NaN in a weight on the GPU: they reach the logits, and speech stops with a clear error."""
 
 import gc
 import pathlib
@@ -31,7 +31,7 @@ WEIGHTS = {
 
 
 def pose(state, positions):
-    """Random cache and input, every row at its position."""
+    """Set random cache and input, every row at its position."""
     g = torch.Generator("cuda").manual_seed(1)
     for tensor in (state.cache.keys, state.cache.values, state.work.x):
         tensor.normal_(generator=g)
@@ -77,7 +77,7 @@ def free_bytes():
 
 
 def stops(engine, text, voice, value, frames):
-    """Speech ends with the sentence when a weight changes before it, or once that many frames are there."""
+    """Check that speech ends with the error if a weight changes before it, or after that many frames."""
     weight = engine.loaded.talker.layers[-1].code.down.data[0, :1]
     kept, heard = weight.clone(), []
 
@@ -96,7 +96,7 @@ def stops(engine, text, voice, value, frames):
 
 
 def open_stop_and_close(config, rows, is_ours):
-    """Speaks, is stopped in several ways, and says in between and after what it said at first."""
+    """Speak, stop in several ways, and check that speech in between and after is unchanged."""
     voice = Voice(torch.randint(0, 1024, (60, 8), generator=torch.Generator().manual_seed(1)), "A reference.", "voice")
     text = TEXT if rows > 1 else "One two three four five six seven."
     with Engine(config) as engine:

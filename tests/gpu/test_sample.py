@@ -1,4 +1,4 @@
-"""The sampling kernel against its torch twin: every buffer that anything reads later, bit for bit."""
+"""The sampling kernel against its torch twin: every buffer that is read later, bit for bit."""
 
 import dataclasses
 import random
@@ -21,7 +21,7 @@ TRUNCATIONS = [(50, 0.95), (0, 1.0), (0, 0.95), (1, 0.5), (CODE_VOCAB, 0.01), (2
 
 
 def written(state) -> dict:
-    """The buffers that a step writes before the talker decodes, by name."""
+    """Return the buffers that a step writes before the talker decodes, by name."""
     buffers = {"logits": state.logits, "x": state.work.x, "position": state.cache.position}
     for name in ("output", "outputs", "num_generated", "countdown", "done", "ended"):
         buffers[name] = getattr(state.delay, name)
@@ -38,11 +38,11 @@ class Quiet:
         self.embed = talker.embed
 
     def decode(self, state):
-        """The logits stay."""
+        """Keep the logits."""
 
 
 class Room:
-    """A state for the twin and one for the kernel, with rows that start, end and start anew."""
+    """A state for the twin and one for the kernel, with rows that start, end and restart."""
 
     def __init__(self, wide, state_of, family, batch, dtype=torch.bfloat16, seed=0):
         talker = wide(family, dtype, 1, CONTEXT)
@@ -62,7 +62,7 @@ class Room:
         return torch.rand(shape, generator=self.g, device=self.g.device) < share
 
     def start(self, row, **changes):
-        """A row begins a sequence with settings of its own, somewhere in the cache."""
+        """Begin a sequence in a row with its own settings, somewhere in the cache."""
         roll = self.random
         top_k, top_p = roll.choice(TRUNCATIONS)
         params = SamplingParams(
@@ -82,7 +82,7 @@ class Room:
             state.start_row(row, Sequence([0] * prompt_length, ((0, tail),), params=params, index=index))
 
     def plant(self, ends=0.02):
-        """Logits as a bf16 head gives them, ties and all; now and then an end or a begin code that outdoes the rest."""
+        """Plant logits as from a bf16 head, with ties, and now and then a dominant end or begin code."""
         logits = (self.taste + self.normal()).bfloat16().float()
         batch, books, _ = logits.shape
         logits[:, 0, EOC] += self.chance(ends, batch) * 100
@@ -92,7 +92,7 @@ class Room:
             state.logits.copy_(logits)
 
     def spoil(self, share=0.1):
-        """In some rows, one logit that is not a number; it may be a suppressed code's."""
+        """Make one logit NaN in some rows, possibly a suppressed code's."""
         batch, books, vocab = self.twin.logits.shape
         for b in self.chance(share, batch).nonzero()[:, 0].tolist():
             book, code = self.random.randrange(books), self.random.choice((BOC, EOC, self.random.randrange(vocab)))
@@ -101,7 +101,7 @@ class Room:
                 state.logits[b, book, code] = value
 
     def step(self):
-        """One frame by both. The names of the buffers that then differ."""
+        """Step one frame with both, and return the names of buffers that differ."""
         for backend in self.backends:
             backend.step()
         theirs, ours = map(written, self.states)
@@ -115,8 +115,7 @@ class Room:
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("batch", [1, 5, 64])
 def test_every_buffer_is_the_twin_s_over_400_frames(wide, state_of, family, batch):
-    """All settings at once: each row has its own, ends by itself, by its limit or by the cache's end, and begins anew
-    a few frames later; in between it is dead."""
+    """All settings at once. Rows end by themselves, by limit or at the cache's end, are dead, and restart later."""
     room = Room(wide, state_of, family, batch, seed=batch)
     ended = 0
     for frame in range(400):
@@ -180,7 +179,7 @@ def test_rows_whose_logits_are_no_numbers_are_flagged_as_the_twin_flags_them(wid
 
 
 def flags_are_the_twin_s(room, frames):
-    """Live rows and dead ones; the flag stays down until the row begins anew. What such rows say may differ."""
+    """Live and dead rows. The flag stays set until the row restarts. The output of flagged rows may differ."""
     seen = set()
     for frame in range(frames):
         if frame % 8 == 0:
@@ -200,7 +199,7 @@ def flags_are_the_twin_s(room, frames):
 
 
 def test_repeats_are_resampled_by_both(wide, state_of):
-    """v2's rule at work: without it other codes come out."""
+    """Shows v2's rule at work: other codes come out without it."""
     room = Room(wide, state_of, "v2", 2)
     for b in range(2):
         room.start(b, temperature=1.0, top_k=2, ras_window=7 if b else 0, ras_repeats=1, max_frames=5000)

@@ -23,7 +23,7 @@ PUBLICATIONS = {  # of a kind of value, as the source has it
 
 
 def withheld(source: str, missing: str, when: str) -> str:
-    """The kernel's source with one publication left out in some blocks where the condition `when` holds."""
+    """Return the kernel's source without one publication in some blocks, if the condition `when` holds."""
     publication = PUBLICATIONS[missing]
     assert source.count(publication) == 1, publication
     return source.replace(publication, f"if (!(blockIdx.x % 8 == 1 && {when})) {publication}")
@@ -34,7 +34,7 @@ def relative(ours, theirs):
 
 
 def both(wide, state_of, family, layers, context, prompt, frames=12, weights=""):
-    """Backends over the same talker and prompt, each with a state of its own, the second with the kernel."""
+    """Return two backends over one talker and prompt, each with its own state, the second with the kernel."""
     talker = wide(family, torch.bfloat16, layers, context, weights)
     twin, ours = (state_of(talker, 1, context) for _ in range(2))
     backends = Backend(talker, twin), Backend(talker, ours, SingleKernel(talker, ours))
@@ -51,7 +51,7 @@ def begin(backend, prompt, frames=12):
 @pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_kernel_and_twin_agree_within_bf16_over_100_steps(wide, state_of, prompt, family, weights):
-    """Both are fed the twin's codes, so that a near tie cannot lead them apart."""
+    """Both get the twin's codes, so that a near tie cannot make them diverge."""
     backends = both(wide, state_of, family, 4, 512, prompt, weights=weights)
     twin, ours = (backend.state for backend in backends)
     for _ in range(100):
@@ -143,7 +143,7 @@ def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
 
 @pytest.mark.parametrize("missing", PUBLICATIONS)
 def test_a_value_that_never_comes_ends_the_launch(wide, state_of, monkeypatch, missing):
-    """What is missing is missing from position 300 on only, so that the kernel can be made and used before."""
+    """The value is only missing from position 300 on, so that the kernel can be made and used before."""
     talker = wide("v3", torch.bfloat16, 3, 512)
     healthy, state = state_of(talker, 1, 512), state_of(talker, 1, 512)
     twin = SingleKernel(talker, healthy)

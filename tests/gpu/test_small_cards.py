@@ -1,4 +1,4 @@
-"""What the cards that people own would do: launchers told few multiprocessors and little shared memory."""
+"""Consumer GPUs simulated: launchers told of few multiprocessors and little shared memory."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def multiprocessors(request):
 
 @pytest.fixture
 def card(multiprocessors, monkeypatch):
-    """card(kb): launchers believe that the GPU has so few multiprocessors, with so much shared memory."""
+    """card(kb): make launchers see few multiprocessors, with so much shared memory."""
     real = Limits.of(torch.device("cuda", 0)) if torch.cuda.is_available() else None
 
     def tell(kb):
@@ -39,7 +39,7 @@ def card(multiprocessors, monkeypatch):
 
 
 def two(talker, state_of, batch, kernel, context=1100):
-    """Backends on the same talker with equal caches: torch's ops, and the kernel."""
+    """Return two backends on one talker with equal caches: torch's ops, and the kernel."""
     twin, ours = (state_of(talker, batch, context) for _ in range(2))
     backends = Backend(talker, twin), Backend(talker, ours, kernel(talker, ours))
     g = torch.Generator("cuda").manual_seed(1)
@@ -50,7 +50,7 @@ def two(talker, state_of, batch, kernel, context=1100):
 
 
 def compare(backends, place):
-    """One step of both, every row put where `place(state)` says."""
+    """Compare one step of both, with every row where `place(state)` puts it."""
     start = backends[0].state.logits.clone()
     for backend in backends:
         state = backend.state
@@ -94,7 +94,7 @@ def test_the_kernels_for_a_batch_do_what_the_twin_does(wide, state_of, card, fam
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("kb", [64, 99])
 def test_a_captured_step_decodes_as_an_eager_one(wide, state_of, prompt, card, family, kb):
-    """Whole steps, sampling included, over 100 frames."""
+    """Whole steps, including sampling, over 100 frames."""
     card(kb)
     talker, said = wide(family, torch.bfloat16, 2, 512), []
     for captured in (False, True):

@@ -1,4 +1,4 @@
-"""Small random talkers and prompts, made without any file, and tiny checkpoints for those who need files."""
+"""Small random talkers and prompts made without files, and tiny checkpoints."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ def small_config(family: str) -> ModelConfig:
 
 
 def small_tensors(config: ModelConfig, seed: int = 0) -> dict:
-    """Canonical tensors with a lively residual stream; special codes get faint heads, so greedy never picks them."""
+    """Return canonical tensors with a lively residual stream. Faint heads keep greedy decoding from special codes."""
     g = torch.Generator().manual_seed(seed)
     hidden, inner, dim = config.hidden, config.intermediate, config.head_dim
 
@@ -82,7 +82,7 @@ def small_tensors(config: ModelConfig, seed: int = 0) -> dict:
 
 
 def small_prompt(config: ModelConfig, seed: int = 0, frames: int = 6):
-    """A prompt with a reference in the middle, as prompt/ would build it."""
+    """Return a prompt with a reference in the middle, like those of prompt/."""
     g = torch.Generator().manual_seed(seed)
     text = torch.randint(0, config.text_vocab - 4, (9,), generator=g).tolist()
     codes = torch.randint(0, 1024, (frames, config.codebooks), generator=g)
@@ -96,7 +96,7 @@ def small_prompt(config: ModelConfig, seed: int = 0, frames: int = 6):
 
 
 class Tensors:
-    """A TensorFile whose tensors lie in memory."""
+    """A TensorFile with tensors in memory."""
 
     def __init__(self, tensors):
         self.tensors = tensors
@@ -111,7 +111,7 @@ class Tensors:
 
 
 class Bench:
-    """A model runner over a small talker; `start` prefills rows, `run` returns the outputs [B, steps, K]."""
+    """A model runner over a small talker. `start` prefills rows, `run` returns the outputs [B, steps, K]."""
 
     def __init__(self, family, batch=1, context=512, runner="eager", dtype=torch.float32, seed=0):
         self.config = small_config(family)
@@ -147,21 +147,21 @@ def _inference():
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
-    """Tiny checkpoints by family. They are everybody's: a test that changes one changes a copy."""
+    """Tiny checkpoints by family, shared: a test that changes one must copy it."""
     root = tmp_path_factory.mktemp("written")
     return {family: write_tiny(root / family, family) for family in FAMILIES}
 
 
 @pytest.fixture
 def left_behind(caplog):
-    """left_behind() -> (bytes, device) of every pool that closed while tensors of its were still referred to."""
+    """left_behind() -> (bytes, device) of every pool that closed with live references to its tensors."""
     caplog.set_level("DEBUG", "higgs_tts")
     return lambda: [record.args for record in caplog.records if record.module == "memory"]
 
 
 @pytest.fixture(scope="session")
 def compiler():
-    """torch's NVRTC; compiling nothing fails only without it."""
+    """torch's NVRTC. Fails only if it is missing."""
     try:
         nvrtc.compile_cubin("", "80", ())
     except nvrtc.KernelUnavailable as error:
@@ -170,7 +170,7 @@ def compiler():
 
 @pytest.fixture(scope="session")
 def codec_of_transformers():
-    """transformers' class of the codec; it cannot be made without torchaudio."""
+    """transformers' codec class, which cannot be built without torchaudio."""
     if not hasattr(transformers, "HiggsAudioV2TokenizerModel"):
         pytest.skip(f"transformers {transformers.__version__} has no HiggsAudioV2TokenizerModel to compare with")
     if not transformers.utils.is_torchaudio_available():
@@ -190,7 +190,7 @@ def bench():
 
 @pytest.fixture
 def full_disk():
-    """`with full_disk(room)`: no file can grow beyond `room` bytes, and writing more fails as on a full disk."""
+    """`with full_disk(room)`: files cannot grow beyond `room` bytes; further writes fail as on a full disk."""
     resource = pytest.importorskip("resource", reason="limits the size of files, which Windows cannot")
 
     @contextlib.contextmanager

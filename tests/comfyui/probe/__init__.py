@@ -1,4 +1,4 @@
-"""For tests: what ComfyUI's memory management holds, another model that needs room, and what no node should make."""
+"""Test nodes and routes: the state of ComfyUI's memory management, a rival model, and faulty outputs."""
 
 import asyncio
 import gc
@@ -18,13 +18,13 @@ from server import PromptServer
 
 
 def open_engines() -> int:
-    """How many engines anything in the process still holds open."""
+    """Return the number of engines that anything in the process holds open."""
     gc.collect()
     return sum(item.opened for item in gc.get_objects() if hasattr(type(item), "planned_bytes"))
 
 
 def state() -> dict:
-    """How many engines are open, and (bytes held, bytes of the whole) of each that ComfyUI has in its register."""
+    """Return the number of open engines, and (bytes held, total bytes) of each in ComfyUI's register."""
     entries = [entry for entry in mm.current_loaded_models if entry.model is not None]
     entries = [entry for entry in entries if type(entry.model).__name__ == "HiggsPatcher"]
     return {
@@ -42,7 +42,7 @@ async def show(request):
 
 @PromptServer.instance.routes.get("/higgs_probe/keep")
 async def keep(request):
-    """From now on the exception of a cancel is kept, and with it every frame that it passed."""
+    """Keep the exception of each cancel from now on, and with it every frame that it passed."""
     real = mm.throw_exception_if_processing_interrupted
 
     def throw():
@@ -59,7 +59,7 @@ async def keep(request):
 
 @PromptServer.instance.routes.get("/higgs_probe/bad")
 async def bad(request):
-    """The next take is judged bad."""
+    """Make the next take count as bad."""
     (takes,) = [module for name, module in sys.modules.items() if name.endswith("engine.speech.takes")]
     real = takes.judge
 
@@ -73,7 +73,7 @@ async def bad(request):
 
 @PromptServer.instance.routes.get("/higgs_probe/hour")
 async def hour(request):
-    """So many seconds of noise, as if a node of this client had said them."""
+    """Stream so many seconds of noise, as if a node of this client had spoken them."""
     seconds, client = int(request.query["seconds"]), request.query["client"]
     (events,) = [module for name, module in sys.modules.items() if name.endswith("Higgs-TTS.nodes.events")]
     wav, server = torch.rand(24000) - 0.5, PromptServer.instance
@@ -93,7 +93,7 @@ async def hour(request):
 
 
 class Pressure:
-    """Another model that needs a little or all of the device, as seen by ComfyUI: nothing is free."""
+    """A rival model that needs a little or all of the device. ComfyUI sees no free memory."""
 
     RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "run", "probe", True
 
@@ -115,7 +115,7 @@ class Pressure:
 
 
 class Clone:
-    """What nodes that patch a model do with it."""
+    """Clones a model, as nodes that patch it do."""
 
     RETURN_TYPES, FUNCTION, CATEGORY = ("HIGGS_TTS_MODEL",), "run", "probe"
 
@@ -144,7 +144,7 @@ class BadAudio:
 
 
 class Dump:
-    """Leaves AUDIO as it is, in a file of numbers."""
+    """Passes AUDIO through, after saving it as numbers."""
 
     RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "run", "probe", True
 

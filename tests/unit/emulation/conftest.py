@@ -1,7 +1,7 @@
 """The kernels' own sources compiled for the CPU, every CUDA thread a fiber. Needs g++ and Linux, not a GPU.
 
-Functions with inline PTX are replaced by plain C++, and the code paths are those of compute capability 7.5: what
-depends on the hardware or on newer instructions is not tested here.
+Functions with inline PTX are replaced by plain C++, and the code paths are those of compute capability 7.5. Anything
+specific to the hardware or to newer instructions is not tested here.
 """
 
 import ctypes

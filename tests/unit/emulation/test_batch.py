@@ -38,7 +38,7 @@ IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
 
 @pytest.fixture
 def batch_kernel(emulate, monkeypatch):
-    """BatchKernel whose kernels are emulated, on what it takes for a small GPU."""
+    """BatchKernel with emulated kernels, on what it takes for a small GPU."""
 
     def make(talker, state):
         weights = talker.layers[0].qkv.format
@@ -114,7 +114,7 @@ def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape, weights)
 @pytest.mark.parametrize("weights", ["int8", "q8_0"])
 @torch.inference_mode()
 def test_a_row_s_bits_do_not_depend_on_how_many_there_are(batch_kernel, narrow, weights):
-    """Products take other tiles, and other blocks, for 2 rows than for 17 (`shape_for`)."""
+    """Products use other tiles, and other blocks, for 2 rows than for 17 (`shape_for`)."""
     talker, said = narrow("v3", 64, weights), []
     for batch in (2, 17):
         state, g = DecodeState(talker.config, batch, 64, talker.device, torch.bfloat16), torch.Generator()

@@ -1,4 +1,4 @@
-"""The kernels' roundings as GPUs older than 8.0 compute them, of NaN as CUDA makes it, which no CPU does by itself."""
+"""The kernels' roundings on GPUs before 8.0, for CUDA's NaN, which no CPU produces."""
 
 import importlib.util
 import pathlib

@@ -14,7 +14,7 @@ GPU_TEST = pathlib.Path(__file__).resolve().parents[2] / "gpu" / "test_sample.py
 
 @pytest.fixture
 def gpu_test(emulate, monkeypatch):
-    """tests/gpu/test_sample.py with the emulated kernel in the place of the launched one."""
+    """tests/gpu/test_sample.py with the emulated kernel in place of the launched one."""
     spec = importlib.util.spec_from_file_location("gpu_test_sample", GPU_TEST)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -33,7 +33,7 @@ class Emulated:
         self._run(self._argument, self._rows)
 
     def close(self):
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The kernel for one row against its torch twin. Weights are copied as on GPUs without cp.async."""
+"""The single-row kernel against its torch twin. Weights are copied as on GPUs without cp.async."""
 
 import importlib.util
 import pathlib
@@ -32,7 +32,7 @@ IN_PLACE_OF = {  # functions with inline PTX
 
 
 def options(config, weights="bf16"):
-    """With tiles so small that every pipeline wraps around."""
+    """Return tiles so small that every pipeline wraps around."""
     ours = {"TILE_BYTES": {"bf16": 256, "int8": 512, "q8_0": 544, "int4": 272}[weights], "PREFETCH": 3, "STAGES": 5}
     kept = [d for d in single.defines(config, BLOCKS, 99 << 10, weights) if d[2:].partition("=")[0] not in ours]
     return [*kept, *(f"-D{name}={value}" for name, value in ours.items())]

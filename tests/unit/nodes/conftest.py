@@ -1,4 +1,4 @@
-"""A ComfyUI of a few lines, for what tests/comfyui cannot make happen on a machine without a GPU."""
+"""A minimal fake ComfyUI, for cases that tests/comfyui cannot provoke without a GPU."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CPU = torch.device("cpu")
 
 
 class Interrupted(BaseException):
-    """ComfyUI's, which is no Exception since 0.20."""
+    """ComfyUI's, which is not an Exception since 0.20."""
 
 
 class Recorder:
-    """Stands for io.Schema and every io.Type.Input or Output: keeps what it was given."""
+    """Stands for io.Schema and every io.Type.Input or Output, and keeps its arguments."""
 
     def __init__(self, *args, **given):
         self.args = args
@@ -35,7 +35,7 @@ def socket_type(name):
 
 
 class FakePatcher:
-    """The parts of ModelPatcher that ours builds on, as ComfyUI 0.18 and 0.33 have them."""
+    """The parts of ModelPatcher that ours builds on, as in ComfyUI 0.18 and 0.33."""
 
     def __init__(self, model, load_device, offload_device, size=0, weight_inplace_update=False):
         self.model, self.size = model, size
@@ -72,7 +72,7 @@ class FakePatcher:
 
 
 class FakeEngine:
-    """Counts what is done to it: weights of 700 bytes, and 300 that `trim` gives up."""
+    """Counts the calls it gets. Has weights of 700 bytes, and 300 that `trim` frees."""
 
     device, planned_bytes, encoder_bytes, fingerprint = CPU, 1000, 300, "fake"
     card, kept, context, model = types.SimpleNamespace(one_voice=False), None, 512, "fake"
@@ -140,7 +140,7 @@ class FakeEngine:
 
 
 def route(server, path):
-    """What routes.get(path) and routes.post(path) give: keeps the handler."""
+    """Return the decorator of routes.get(path) and routes.post(path), which keeps the handler."""
     return lambda handler: server.routes.setdefault(path, handler)
 
 
@@ -237,7 +237,7 @@ def comfy_modules(base: pathlib.Path) -> dict:
 
 @pytest.fixture
 def comfy(monkeypatch, tmp_path):
-    """ComfyUI's modules, with models/ under tmp_path; nodes are imported anew on them and forgotten afterwards."""
+    """ComfyUI's modules, with models/ under tmp_path. Nodes are imported again with them and unloaded afterwards."""
     monkeypatch.setattr("higgs_tts.engine.checkpoint.discover.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
     modules = comfy_modules(tmp_path)
     for name, module in modules.items():
@@ -255,13 +255,13 @@ def load_module(comfy):
 
 @pytest.fixture
 def schemas(comfy):
-    """{node id: schema} of every node, as ComfyUI asks for them."""
+    """{node id: schema} of every node, as ComfyUI reads them."""
     nodes = asyncio.run(importlib.import_module("higgs_tts.nodes").make_extension().get_node_list())
     return {schema.node_id: schema for schema in (node.define_schema() for node in nodes)}
 
 
 class Asked:
-    """A request as the routes see one. body: bytes as they are, an error that reading them raises, or JSON."""
+    """A request as the routes see it. body: bytes as they are, an error that reading them raises, or JSON."""
 
     def __init__(self, body=None, run="", **query):
         self.match_info, self.query = {"run": run}, {name: str(value) for name, value in query.items()}
@@ -277,7 +277,7 @@ class Asked:
 
 @pytest.fixture
 def server_routes(comfy, load_module):
-    """server_routes(path, body, **query) -> what our route answers"""
+    """server_routes(path, body, **query) -> our route's answer."""
     load_module("page.routes").register()
     routes = comfy["server"].routes
     return lambda path, *given, **asked: asyncio.run(routes[f"/higgs_tts/{path}"](Asked(*given, **asked)))
@@ -295,7 +295,7 @@ def interrupted():
 
 @pytest.fixture
 def library(tmp_path):
-    """models/voices with clips, transcripts, a saved voice and a file that is none of these."""
+    """models/voices with clips, transcripts, a saved voice and an unrelated file."""
     root = tmp_path / "models" / "voices"
     (root / "team").mkdir(parents=True)
     for name in ("b.wav", "a.mp3", "team/c.flac", "e.safetensors", "b.txt", "a.txt", "a.reference.txt", "notes.md"):

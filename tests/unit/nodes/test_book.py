@@ -1,4 +1,4 @@
-"""Higgs Book: files from ComfyUI's input folder, whose voices speak, what is told, and that only changes are spoken."""
+"""Higgs Book: files from ComfyUI's input folder, voices, progress, and speaking only what changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(load_module, make_engine, comfy, tmp_path):
     node = load_module("book").HiggsTTSBook
 
     def run(**given):
-        """What was said in this run; `run.report` is told of it."""
+        """Return the texts spoken in this run; `run.report` is its report."""
         before = len(patcher.engine.calls)
         output = node.execute(patcher, **given)
         run.report, folder = output.args
@@ -109,7 +109,7 @@ def test_files_of_the_input_folder(run, load_module):
 
 
 def test_forced_though_nothing_changed_it_writes_nothing(run):
-    """As by ComfyUI 0.46's --force-output-rerun."""
+    """As with ComfyUI 0.46's --force-output-rerun."""
 
     def contents():
         return {

@@ -1,4 +1,4 @@
-"""Which folders are searched for checkpoints, and that a name saved on one machine is found on another."""
+"""Folders searched for checkpoints, and names saved on another machine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_fresh_install_speaks_before_any_download(folders):
 
 
 def test_auto_takes_the_best_that_is_here(folders, tmp_path):
-    """v3 before v2 before the embedded one, a published name before others, then by name; never half a download."""
+    """v3 before v2 before the embedded one, a published name before others, then by name; never a partial download."""
     disk, other = tmp_path / "disk", tmp_path / "models" / "TTS"
     order = [(disk / "aa-v2", "higgs_audio_v2"), (other / "higgs-tts-2-3b-base", "higgs_audio_v2")]
     order += [(disk / "b-v3", V3), (disk / "a-v3", V3), (other / "higgs-audio-v3-tts-4b", V3)]

@@ -1,4 +1,4 @@
-"""The choices of device and CUDA graphs, and memory that is freed on a device."""
+"""The choices of device and CUDA graphs, and freeing memory on a device."""
 
 from __future__ import annotations
 

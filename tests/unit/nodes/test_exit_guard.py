@@ -1,4 +1,4 @@
-"""A node and the end of the process: the process waits for the node, and the node stops where it checks."""
+"""Nodes at the end of the process: the process waits for the node, and the node stops at its next check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nodes(load_module):
 
 
 def gets_in(guard, seconds):
-    """Whether another node may begin its work."""
+    """True if another node may begin its work."""
     inside = threading.Event()
 
     def node():
@@ -32,7 +32,7 @@ def gets_in(guard, seconds):
 
 @pytest.fixture
 def busy(guard, nodes):
-    """A thread in which a node works and checks for interrupts, and must not come back."""
+    """A thread in which a node works and checks for interrupts, and must never return."""
     started, ended = threading.Event(), []
 
     def node():

@@ -1,4 +1,4 @@
-"""Higgs Lines: which files rows become, that only changed rows are spoken again, and what is told of it."""
+"""Higgs Lines: files of rows, speaking only changed rows, and the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(load_module, make_engine, tmp_path):
     node = load_module("lines").HiggsTTSLines
 
     def run(lines, **given):
-        """What was said in this run; `run.audio` and `run.report` are its outputs."""
+        """Return the texts spoken in this run; `run.audio` and `run.report` are its outputs."""
         before = len(patcher.engine.calls)
         lines = [lines] if isinstance(lines, str) else lines
         output = node.execute(**as_lists(model=patcher, lines=lines, **given))
@@ -41,7 +41,7 @@ def run(load_module, make_engine, tmp_path):
 
 
 def as_lists(**inputs):
-    """As ComfyUI gives a node its inputs that takes lists whole."""
+    """Return inputs as ComfyUI passes them to a node that takes lists."""
     return {
         name: as_lists(**value) if isinstance(value, dict) else value if name == "lines" else [value]
         for name, value in inputs.items()
@@ -54,7 +54,7 @@ def files_in(folder):
 
 
 def contents(folder):
-    """name -> (bytes, time of the last change)"""
+    """Map names to (bytes, modification time)."""
     return {name: ((folder / name).read_bytes(), (folder / name).stat().st_mtime_ns) for name in files_in(folder)}
 
 
@@ -188,7 +188,7 @@ def test_takes_have_seeds_of_their_own(run):
 
 
 def test_speakers_without_a_voice_keep_theirs(run):
-    """What such a speaker says before a row is said again with it: its voice and its noise come from there."""
+    """The row's earlier text is spoken again, since its voice and noise come from there."""
     long = (
         "This is a sentence that takes about nine seconds to say, for it goes on and on until nobody remembers how it "
     )
@@ -255,9 +255,7 @@ def test_a_damaged_list_counts_as_absent(run):
 
 
 def test_a_run_that_ends_early_leaves_no_wrong_file(run, monkeypatch):
-    """What is being written is not in the list, so it is made again even where its text changes back; what had been
-    written before is.
-    """
+    """A file being written is not listed, so it is made again even if its text changes back. Others stay."""
     run(SHEET, voices=VOICES)
     changed = SHEET.replace("Hello", "Hallo").replace("Good", "God")
 
@@ -305,14 +303,14 @@ def test_nothing_to_say_loads_nothing(run):
 
 
 class TestRunsAgain:
-    """ComfyUI runs a node again when what `fingerprint_inputs` returns is new to it for these inputs."""
+    """ComfyUI runs a node again if `fingerprint_inputs` returns something new for these inputs."""
 
     @pytest.fixture
     def queue(self, run):
         held = set()
 
         def queue(lines, behind="", **given):
-            """Whether the node ran. ComfyUI keeps results of old inputs; `behind` stands for what links bring."""
+            """True if the node ran. ComfyUI caches results of old inputs; `behind` stands for values behind links."""
             asked = repr((lines, behind, given, run.node.fingerprint_inputs([lines], **as_lists(**given))))
             if asked in held:
                 return False
@@ -329,7 +327,7 @@ class TestRunsAgain:
             assert queue(SHEET) and not queue(SHEET), name
 
     def test_forced_though_nothing_changed(self, run):
-        """As by ComfyUI 0.46's --force-output-rerun: the files and the list of takes stay as they are."""
+        """As with ComfyUI 0.46's --force-output-rerun: the files and the list of takes stay unchanged."""
         run(SHEET, voices=VOICES)
         listed, held = run.listed, contents(run.folder)
         assert run(SHEET, voices=VOICES) == [] and contents(run.folder) == held and run.listed == listed
@@ -342,7 +340,7 @@ class TestRunsAgain:
         assert queue(SHEET, temperature=0.5) and queue(SHEET)
 
     def test_what_is_linked(self, run, queue):
-        """Its lines are not known before the run; where others were run meanwhile, both run again."""
+        """Linked lines are not known before the run. If others were run meanwhile, both run again."""
         assert queue(None, behind="One.") and not queue(None, behind="One.")
         assert queue(None, behind="Two.") and queue(None, behind="One.")
         (run.folder / "001.wav").unlink()
@@ -353,7 +351,7 @@ class TestRunsAgain:
 
 
 def test_the_embedded_engine_speaks_them(load_module, tmp_path):
-    """What is spoken alone, for a file that was lost, is what was spoken among others."""
+    """A lost file is spoken alone, and is the same as when it was spoken among others."""
     engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
     patcher = load_module("comfy.sharing").share_patchers([engine], [["files"]], "embedded")
     node, folder = load_module("lines").HiggsTTSLines, tmp_path / "output" / "lines"

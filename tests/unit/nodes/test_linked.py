@@ -1,4 +1,4 @@
-"""Workflows for the API may hold a text or a number where only a link makes sense: one sentence each."""
+"""API workflows may hold a text or a number where only a link makes sense: one sentence each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LITERALS = ["text", 5, 0.5, True, {}, ["7", 0, 1]]
 
 @pytest.fixture
 def run(load_module, make_engine, library):
-    """run("speak.HiggsTTSSpeak", text="Hi") -> the output, with a model unless one is given"""
+    """run("speak.HiggsTTSSpeak", text="Hi") -> the output, with a default model."""
     patcher = load_module("comfy.patcher").make_patcher(make_engine())
     patcher.model.label, patcher.model.warnings, patcher.model.files = "higgs", (), []
 
@@ -44,7 +44,7 @@ def run(load_module, make_engine, library):
 
 
 def listed(value):
-    """As ComfyUI gives a node its inputs that takes lists whole."""
+    """Return inputs as ComfyUI passes them to a node that takes lists."""
     return {name: [held] for name, held in value.items()} if isinstance(value, dict) and value else [value]
 
 
@@ -90,7 +90,7 @@ def test_no_sound(run, node, inputs, name, literal):
 
 @pytest.mark.parametrize("node, inputs", SPEAKING)
 def test_an_input_that_no_node_has(run, node, inputs):
-    """ComfyUI hands over whatever is linked."""
+    """ComfyUI passes on everything that is linked."""
     with pytest.raises(HiggsError, match=r"^Higgs \w+: there is no input 'voices\.voice_17'.* end at voice_16"):
         run(node, **inputs, **{"voices.voice_17": VOICE})
 

@@ -1,4 +1,4 @@
-"""A sound in the making: what readers get while it grows, begins anew and ends, and what it takes of memory."""
+"""A growing sound: its readers while it grows, restarts and ends, and its memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def live(load_module):
 
 @pytest.fixture
 def sound(live, tmp_path):
-    """A LiveSound that can be waited for: `sound.settled()` returns once all that was asked for is done."""
+    """A LiveSound that can be awaited: `sound.settled()` returns once all pending writes are done."""
     made = live.LiveSound(tmp_path / "a.pcm", lambda: None)
 
     def settled():
@@ -41,7 +41,7 @@ def sound(live, tmp_path):
 
 
 def outline_of(wav):
-    """The peak of each 40 ms of what is sent, in steps of 1/256."""
+    """Return the peak of each 40 ms of the samples, in steps of 1/256."""
     samples = np.abs(np.frombuffer(as_sent(wav), "<i2").astype(int))
     return bytes(min(255, int(samples[at : at + 960].max()) >> 7) for at in range(0, len(samples), 960))
 
@@ -100,7 +100,7 @@ def test_nothing_is_added_behind_the_end_and_a_closed_one_gives_nothing(sound, t
 
 
 def test_readers_are_woken_and_the_speaker_never_waits(live, tmp_path):
-    """While a reader holds everything up, whoever speaks goes on."""
+    """A reader that blocks does not hold up the speaker."""
     changes, gate = [], threading.Event()
 
     def changed():
@@ -130,7 +130,7 @@ def test_the_pace_is_that_of_the_steps(sound, live, monkeypatch):
 
 
 def test_it_tells_how_long_nothing_new_could_be_heard(sound):
-    """Chunks after the first are heard once they are whole: the player says that it waits for one."""
+    """Chunks after the first are played once they are complete: the player shows that it waits."""
     for done in range(26):
         sound.step(done, 1000)
     assert sound.told(0, 0)["waited"] == 1

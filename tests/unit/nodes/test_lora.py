@@ -1,4 +1,4 @@
-"""Higgs Load LoRA: which LoRAs there are, and that each choice of them is an engine of its own."""
+"""Higgs Load LoRA: the list of LoRAs, and one engine for each choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAMS = SamplingParams(max_frames=16, seed=2, retries=0)
 
 @pytest.fixture
 def loras(comfy, tmp_path):
-    """models/loras with two LoRAs as folders, one of them deeper, a single file, and one of an image model."""
+    """models/loras with two LoRAs as folders, one nested, a single file, and an image model's LoRA."""
     root = tmp_path / "models" / "loras"
     comfy["folder_paths"].folder_names_and_paths["loras"] = ([str(root)], {".safetensors"})
     base = write_tiny(tmp_path / "disk" / "one", "v3")
@@ -43,7 +43,7 @@ def node(load_module, loras):
 
 @pytest.fixture
 def add(node):
-    """add(patcher, name, strength) -> what the node puts out."""
+    """add(patcher, name, strength) -> the node's output."""
     return lambda *given: node.execute(*given).args[0]
 
 

@@ -1,4 +1,4 @@
-"""Errors begin with the node's name; what ComfyUI acts upon keeps its type."""
+"""Errors begin with the node's name; those that ComfyUI handles keep their type."""
 
 from __future__ import annotations
 

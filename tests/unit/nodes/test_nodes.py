@@ -1,4 +1,4 @@
-"""What the nodes declare, and what they hand to the engine and to ComfyUI."""
+"""Node schemas, and what nodes pass to the engine and to ComfyUI."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_linked_names_are_unknown_before_the_run(comfy):
 
 
 def test_what_is_wrong_with_an_input_is_told_once(comfy):
-    """ComfyUI tells what `validate_inputs` returns once for each input that it names, but for sockets that grow."""
+    """ComfyUI repeats an error of `validate_inputs` for each input that it names, except for growing sockets."""
     for node in node_list():
         if check := vars(node).get("validate_inputs"):
             names = inspect.getfullargspec(check.__func__).args
@@ -317,7 +317,7 @@ class TestSaveVoice:
         return tmp_path / "models" / "voices" / "anna.safetensors"
 
     def test_runs_again_only_when_its_file_is_not_what_it_left(self, save, path):
-        """ComfyUI runs a node again, and all behind it, when what `fingerprint_inputs` returns is another."""
+        """ComfyUI runs a node again, and all behind it, if `fingerprint_inputs` returns something else."""
         fingerprints = [save.fingerprint_inputs("anna")]
         save.execute(VOICE, "anna")
         fingerprints.append(save.fingerprint_inputs("anna"))
@@ -337,7 +337,7 @@ class TestSaveVoice:
 
     @pytest.mark.parametrize("held", ["another voice", "no voice"])
     def test_what_is_there_is_kept_and_speech_goes_on(self, save, path, held):
-        """Without overwrite the voice gets the next free number; the node says so, and nothing stops."""
+        """Without overwrite the voice gets the next free number. The node reports it and continues."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("no voice") if held == "no voice" else OTHER.save(path)
         before = path.read_bytes()
@@ -410,7 +410,7 @@ class TestDialogue:
 
     @pytest.mark.parametrize("script", ["Ruth: One.\nTom: Two.", "Ruth: One.\nTom: Two.\nRuth: Three.\nTom: Four."])
     def test_connected_voices_are_meant_whatever_lies_in_models_voices(self, run, library, script):
-        """Ruth is a built-in clip's name as well, and Tom a file's."""
+        """Ruth is also a built-in clip's name, and Tom a file's."""
         replace(OTHER, name="file").save(library / "tom.safetensors")
         voices = {"voice_1": replace(VOICE, name="mine"), "voice_2": replace(OTHER, name="hers")}
         (_, given, *_), *_ = run(script, voices=voices)

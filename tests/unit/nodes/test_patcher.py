@@ -1,4 +1,4 @@
-"""HiggsPatcher: an engine that is unloaded in two steps, never layer by layer, and raises nothing meanwhile."""
+"""HiggsPatcher: an engine unloaded in two steps, never layer by layer, and without raising."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_only_true_closes_the_engine(patcher):
 
 
 def take(patcher, size):
-    """What ComfyUI does to the one model it has when `size` bytes are wanted: true when its entry stays."""
+    """Do what ComfyUI does to its only model if `size` bytes are wanted. True if its entry stays."""
     if size < patcher.loaded_size() and patcher.partially_unload(patcher.offload_device, size) >= size:
         return True
     patcher.detach(True)

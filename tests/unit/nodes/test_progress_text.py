@@ -1,4 +1,4 @@
-"""What stands under a node's bar."""
+"""The text under a node's bar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def text(load_module, comfy, monkeypatch):
-    """progress_text, on a clock that is set by hand: text.now"""
+    """progress_text with a manual clock: text.now"""
     module = load_module("comfy.progress_text")
     comfy["server"].PromptServer.instance.client_id, comfy["server"].PromptServer.instance.last_node_id = "me", "7"
     module.now = 100.0

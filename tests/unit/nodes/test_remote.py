@@ -1,4 +1,4 @@
-"""Higgs TTS Server: what it tells before anything runs, and that every node speaks through it and loads nothing."""
+"""Higgs TTS Server: checks before a run, and that every node speaks through it and loads nothing."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_an_error_names_node_server_and_remedy(load_module, model, fake):
 
 
 class TestKeys:
-    """A workflow from a stranger names any server, and variables are easily guessed."""
+    """A stranger's workflow may name any server, and variables are easily guessed."""
 
     @pytest.fixture
     def servers(self, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Who is told that a node speaks, and what the routes answer; tests/comfyui does it with a real server and browser."""
+"""Events for listening pages, and answers of the routes. tests/comfyui uses a real server and browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ask(server, server_routes):
 
 @pytest.fixture
 def speak(load_module, make_engine):
-    """Runs Higgs Speak, and waits until its sound is written."""
+    """Run Higgs Speak, and wait until its sound is written."""
     patcher = load_module("comfy.patcher").make_patcher(make_engine())
     patcher.model.label, patcher.model.warnings = "higgs", ()
     node, live = load_module("speak").HiggsTTSSpeak, load_module("page.live_sound")
@@ -220,7 +220,7 @@ def test_numbers_are_checked_and_what_is_gone_is_told(server, ask, speak):
 
 
 def test_news_wait_for_what_is_not_known_yet(server, ask, load_module):
-    """The answer comes with the next sound, and without one when the time is over."""
+    """The answer comes with the next sound, or when the time is over."""
     listen(ask, "me")
     events, live = load_module("page.events"), load_module("page.live_sound")
 

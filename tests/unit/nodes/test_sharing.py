@@ -1,4 +1,4 @@
-"""Loaders that ask for the same share one engine, others do not, and none outlives its node."""
+"""Loaders with equal settings share one engine, others do not, and none outlives its node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def load(load_module, model):
-    """load(model="one", **settings) -> what the loader puts out."""
+    """load(model="one", **settings) -> the loader's output."""
 
     def run(model="one", **settings):
         return load_module("load").HiggsTTSLoadModel.execute(model, **settings).args[0]

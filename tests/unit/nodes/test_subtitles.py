@@ -1,4 +1,4 @@
-"""Higgs Subtitles: where cues come from, whose voices they have, and what comes out."""
+"""Higgs Subtitles: sources of cues, their voices, and the outputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(load_module, make_engine):
     node = load_module("subtitles").HiggsTTSSubtitles
 
     def run(srt=SRT, **given):
-        """What was said; `run.audio`, `run.info`, `run.srt` and `run.report` are the outputs."""
+        """Return the spoken texts; `run.audio`, `run.info`, `run.srt` and `run.report` are the outputs."""
         run.audio, run.info, run.srt, run.report = node.execute(patcher, srt, **given).args
         calls = [call for call in patcher.engine.calls if isinstance(call, tuple) and len(call) == 5]
         run.turns, run.voices, run.params, run.scene, run.even = calls[-1]
@@ -149,7 +149,7 @@ def test_a_film_lends_its_voices_to_who_has_none(run):
     ("channels", "left"), [(6, [1.0, 0.0, 0.7, 0.0, 0.7, 0.0]), (8, [1, 0, 0.7, 0, 0.7, 0, 0.7, 0])]
 )
 def test_a_bed_of_many_channels_becomes_stereo(run, channels, left):
-    """ComfyUI's nodes save whatever is not mono as stereo. In the order of WAV files the fourth channel is the bass."""
+    """ComfyUI's nodes save everything but mono as stereo. In the order of WAV files the fourth channel is the bass."""
     bed = torch.zeros(1, channels, 14 * 24000)
     for channel in range(channels):
         bed[0, channel, 13 * 24000 + channel] = 0.5  # one after the other, behind the last cue

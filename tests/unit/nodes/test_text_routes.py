@@ -1,4 +1,4 @@
-"""What the page is told of a text while it is written."""
+"""The page's feedback on a text while it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ask(server_routes):
 
 @pytest.fixture
 def look(ask):
-    """look(text, kind="text", model=..., **settings) -> what the page is told"""
+    """look(text, kind="text", model=..., **settings) -> the answer to the page."""
 
     def asked(text, kind="text", model=EMBEDDED_NAME, **settings):
         answer = ask("text", {"kind": kind, "text": text, "model": model, "settings": settings})

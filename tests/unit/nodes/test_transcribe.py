@@ -1,4 +1,4 @@
-"""Higgs Transcribe: which Whisper is offered, what it is given, and that memory is asked for first."""
+"""Higgs Transcribe: the list of Whisper models, their input, and freeing memory first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which voices there are, that a name saved on one machine is found on another, and where a voice is saved."""
+"""The list of voices, names saved on another machine, and where voices are saved."""
 
 from __future__ import annotations
 

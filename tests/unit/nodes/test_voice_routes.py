@@ -1,4 +1,4 @@
-"""What the page is told of the voices, and how they are heard."""
+"""The page's list of voices, and their playback."""
 
 from __future__ import annotations
 

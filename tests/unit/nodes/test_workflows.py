@@ -35,7 +35,7 @@ DEPRECATED = {"SaveAudio": (["audio", "filename_prefix"], ["filename_prefix"], [
 
 
 def names_of(socket):
-    """A socket's name, or of one that grows those of all that it may become."""
+    """Return a socket's name, or all names that a growing one may have."""
     grown = getattr(socket, "template", None)
     return [f"{socket.args[0]}.{name}" for name in grown.names] if grown else [socket.args[0]]
 
