@@ -160,7 +160,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def open_browser(tmp_path_factory):
-    """open_browser(comfy, script=None, host="127.0.0.1", **settings) -> Browser, running the script before its page's."""
+    """open_browser(comfy, script=None, host="127.0.0.1", **settings) -> Browser. The script runs before the page's."""
     pytest.importorskip("playwright", reason="Playwright is not installed: pip install playwright")
     if chromium.on_the_path() is None:
         pytest.skip("there is no Chromium: apt-get install chromium")

@@ -1,4 +1,4 @@
-"""LoRA adapters: base and adapter say what the merged checkpoint says, and what cannot be merged is refused by name."""
+"""LoRA adapters: base plus adapter equals the merged checkpoint, and errors name what cannot be merged."""
 
 import json
 import math
@@ -84,7 +84,7 @@ def test_half_the_strength_is_half_the_way(made):
 
 
 def test_a_change_of_the_embedding_alone_leaves_the_head(made):
-    """PEFT's merge would change both: they are one tensor. As it was trained only one was another."""
+    """PEFT's merge would change both, since they are one tensor. In training, only the embedding changed."""
     base, adapter, _ = made("v3", "embedding")
     plain, ours = loaded(base), loaded(base, Adapter(adapter))
     assert plain["head_codes"] is plain["embed_codes"]
@@ -95,7 +95,7 @@ def test_a_change_of_the_embedding_alone_leaves_the_head(made):
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    """As `made`, of widths that can be quantised."""
+    """Like `made`, with widths that can be quantised."""
     root = tmp_path_factory.mktemp("wide")
     with torch.inference_mode(False):
         merged = merged_folder(EMBEDDED, root / "merged", write_adapter(EMBEDDED, root / "adapter", "plain"))

@@ -1,4 +1,4 @@
-"""The house's rules, read off the source: who may import whom, who may name what, and how long things may be."""
+"""Rules of the house, checked on the source: imports between rooms, names, and lengths."""
 
 import ast
 import collections
@@ -34,7 +34,7 @@ def tree_of(path):
 
 
 def imports_of(path):
-    """(level, dotted module, names) of every import in a file."""
+    """Yield (level, dotted module, names) of every import in a file."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom):
             yield node.level, node.module or "", [alias.name for alias in node.names]
@@ -48,7 +48,7 @@ def room_of(path):
 
 
 def targets(path):
-    """Files of the engine that a file of the engine imports."""
+    """Yield the engine's files that one of them imports."""
     for level, module, names in imports_of(path):
         if not level:
             continue
@@ -101,7 +101,7 @@ def test_nodes_enter_the_engine_by_its_door():
 
 
 def test_what_moves_memory_or_knows_the_server_is_imported_where_it_is_used_alone():
-    """Every other file of nodes/ goes through these."""
+    """All other files of nodes/ go through these."""
     may = {
         "comfy.model_patcher": {"patcher.py"},  # subclasses ModelPatcher
         # memory.py loads and frees, devices.py asks for ComfyUI's device and flags, node_errors.py for the user's stop.
@@ -151,7 +151,7 @@ def reraises(handler):
 
 
 def test_no_broad_except_but_at_the_patcher_s_edge():
-    """What leaves the patcher stops ComfyUI's worker for good, so one place there logs instead of raising."""
+    """An exception that leaves the patcher stops ComfyUI's worker for good, so one place there logs it."""
     caught = []
     for path in SOURCES:
         for node in ast.walk(tree_of(path)):
@@ -169,7 +169,7 @@ def test_files_and_functions_stay_short():
 
 
 def test_the_pages_scripts_stay_short_and_enter_comfyui_by_one_door():
-    """ComfyUI imports every script below web/ into its page, so there is nothing else."""
+    """ComfyUI imports every script below web/ into its page, so nothing else may be there."""
     scripts = sorted((ROOT / "web").rglob("*.js"))
     assert len(scripts) > 10
     for path in scripts:
@@ -180,7 +180,7 @@ def test_the_pages_scripts_stay_short_and_enter_comfyui_by_one_door():
 
 
 def public_functions(body):
-    """The functions of a module and the methods of its classes, those with a private name left out."""
+    """Return the public functions of a module and the public methods of its classes."""
     for node in body:
         name = getattr(node, "name", "_")
         if name.startswith("_") and not name.startswith("__"):
@@ -203,7 +203,7 @@ def test_public_functions_are_annotated():
 
 
 def imported_optionally(path):
-    """Modules that a file imports when it needs them, see optional.py."""
+    """Return modules that a file imports on demand; see optional.py."""
     for node in ast.walk(tree_of(path)):
         is_optional = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_optional"
         if is_optional and isinstance(node.args[0], ast.Constant):
@@ -245,7 +245,7 @@ FAMILY_FILES = ("talker/family.py", "talker/v2.py", "talker/v3.py", "checkpoint/
 
 
 def test_few_places_name_a_family():
-    """A new family is a record, its layers and its layout. Tools, which write and measure checkpoints, do not count."""
+    """A new family is a record, its layers and its layout. Tools that write and measure checkpoints do not count."""
     named = []
     for path in SOURCES:
         inside = path.relative_to(ROOT).as_posix().removeprefix("engine/")
@@ -275,7 +275,7 @@ def defined_in(path):
 
 
 def reached_for(path):
-    """Attributes but those of `self`, what is imported, and strings, by which monkeypatch names things."""
+    """Yield attributes except those of `self`, imported names, and strings, by which monkeypatch names things."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") != "self":
             yield node.attr
@@ -286,7 +286,7 @@ def reached_for(path):
 
 
 def test_tests_and_benchmarks_name_nothing_private():
-    """They ask what any caller could, so that what is inside may change under them; `Engine.loaded` is their door."""
+    """They use only what any caller may, so that internals may change. `Engine.loaded` is their entry."""
     ours = {name for folder in ("engine", "nodes", "training", "benchmarks") for path in (ROOT / folder).rglob("*.py")
             for name in defined_in(path) if re.fullmatch(r"_(?!_)\w+", name)}  # fmt: skip
     for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:

@@ -1,4 +1,4 @@
-"""The bench counts the bytes that a step reads, runs on the CPU, and times published shapes only where they fit."""
+"""The bench counts the bytes that a step reads, runs on the CPU, and times published shapes only if they fit."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def folders(written):
 
 
 def numbers_on_the_way(folder, family):
-    """Elements of the file's tensors that a code meets on its way through the talker, by their stored names."""
+    """Return the number of weights used for a code, by the stored names of the file's tensors."""
     if family == "v3":
         met = r"body\.norm|modality_embeddings\.0\.embedding|body\.layers\.\d\.(self_attn\.._proj|mlp|input|post)"
     else:

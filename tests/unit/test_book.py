@@ -1,4 +1,4 @@
-"""Books as files: stopped anywhere and resumed they are the same to the byte, and only what is missing is spoken."""
+"""Books as files: a resumed run gives the same bytes, and speaks only what is missing."""
 
 import os
 import pathlib
@@ -54,7 +54,7 @@ The end."""
 
 
 def made_in(folder, *kinds):
-    """Name -> bytes of what users get, and of every sequence that was kept."""
+    """Map names to bytes, of output files and of saved sequences."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.name != "book.json"]
     assert not [path for path in found if path.name.endswith(".part")]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
@@ -68,13 +68,13 @@ def engine():
 
 @pytest.fixture(scope="module")
 def whole(engine, tmp_path_factory):
-    """The book, spoken at one go."""
+    """The book, spoken without interruption."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
 
 
 def said_by(engine, monkeypatch):
-    """Texts that go to the engine from now on."""
+    """Return a list that collects texts sent to the engine from now on."""
     said, real = [], engine.speak_turns
 
     def spy(turns, *rest, **given):
@@ -125,7 +125,7 @@ def test_what_is_there_is_left_alone(engine, whole, monkeypatch):
     ],
 )
 def test_what_is_lost_is_made_again_and_the_same(engine, whole, tmp_path, lost, spoken_again):
-    """Sound that is gone comes from the sequences' codes; what comes twice in a book is numbered, so it may vary."""
+    """Lost sound is decoded from the saved codes. Repeated words are numbered, so they may vary."""
     import shutil
 
     folder, expected = tmp_path / "book", made_in(whole[0])
@@ -138,7 +138,7 @@ def test_what_is_lost_is_made_again_and_the_same(engine, whole, tmp_path, lost, 
 
 
 def test_turns_of_which_no_word_is_left_are_silent(engine, tmp_path):
-    """As where pronunciations leave none: in the middle, and where a chapter ends."""
+    """Pronunciations may leave no words: in the middle, and at a chapter's end."""
     text = "# One\n\nHello there.\n\nHmm.\n\nGood bye.\n\nHmm.\n\n# Two\n\nThe end."
     book = said_as(read_book_text(text, "Book"), read_pronunciations("Hmm = [pause 1]"))
     report = narrate(engine, book, tmp_path, params=PARAMS)
@@ -174,7 +174,7 @@ def test_an_edit_changes_its_chapter_alone(engine, whole, tmp_path):
 
 
 def test_what_is_spoken_together_changes_nothing(engine, whole, tmp_path, monkeypatch):
-    """Long chapters are spoken in several groups; the pause between two of them stays what it is."""
+    """Long chapters are spoken in several groups. The pause between two of them stays unchanged."""
     monkeypatch.setattr(planning, "GROUP_SECONDS", 1.0)
     narrate(engine, read_book_text(TEXT, "Book"), tmp_path, params=PARAMS)
     assert made_in(tmp_path) == made_in(whole[0])
@@ -195,7 +195,7 @@ def test_a_bound_book_is_the_same_however_its_turns_are_grouped(engine, tmp_path
     "damaged", ["01 One.flac", "Book.m4b", "spoken/chapters/01 One.flac", "spoken/chapters/01 One.json"]
 )
 def test_a_kept_file_that_does_not_open_is_made_again(tmp_path, damaged):
-    """Its size and its entry in the list are right: two runs at once have written it."""
+    """Its size and its entry in the list are right, as after two simultaneous runs."""
     kind = "flac" if "/" not in damaged and damaged.endswith(".flac") else "m4b"
     if kind == "m4b":
         pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
@@ -256,7 +256,7 @@ def test_cancelled_in_the_middle_it_keeps_what_is_done(engine, whole, tmp_path, 
 
 
 def test_takes_that_were_spoken_again_are_the_same_after_resuming(engine, tmp_path, monkeypatch):
-    """Of one paragraph every take but the third is bad: whatever was on disk already, that one is heard."""
+    """All takes of one paragraph but the third are bad. The third is kept, whatever was on disk already."""
     judged = []
 
     def judge(sequence, wav):
@@ -282,14 +282,14 @@ def test_takes_that_were_spoken_again_are_the_same_after_resuming(engine, tmp_pa
 
 
 def wait_for(process, folder, count):
-    """Until so many sequences are kept."""
+    """Wait until so many sequences are saved."""
     while len(list(folder.rglob("spoken/*/*.safetensors"))) < count:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
 
 
 def test_killed_twice_it_is_the_same_to_the_byte(tmp_path):
-    """SIGKILL leaves no time to tidy up."""
+    """SIGKILL leaves no time for cleaning up."""
     lines = [f"This is the {number} line of all." for number in ("first", "second", "third", "fourth")]
     parts = ["CHAPTER 1", *lines[:2], "CHAPTER 2", *lines[2:], *lines[:2], "CHAPTER 3", "That is all."]
     book = tmp_path / "book.txt"
@@ -320,7 +320,7 @@ def test_killed_twice_it_is_the_same_to_the_byte(tmp_path):
 
 
 class Robot:
-    """Speaks at once: seconds of noise a turn. Tells how many of its results are alive when it speaks again."""
+    """Speaks instantly: seconds of noise per turn. Counts how many of its results are alive when it speaks again."""
 
     fingerprint = "robot"
 
@@ -443,7 +443,7 @@ def write_noise(path, open_file):
 @pytest.mark.parametrize("kind", ["flac", "wav", "mp3", "m4b"])
 @pytest.mark.parametrize("room", [0, 5000])
 def test_a_full_disk_is_told(tmp_path, full_disk, kind, room):
-    """Not by a crash of FFmpeg either, which has one where its header could not be written."""
+    """Also without crashing FFmpeg, which may crash if its header could not be written."""
     if kind in ("mp3", "m4b"):
         pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     with full_disk(room), pytest.raises(OSError):
@@ -452,7 +452,7 @@ def test_a_full_disk_is_told(tmp_path, full_disk, kind, room):
 
 @pytest.mark.parametrize("kind", ["flac", "wav", "mp3", "ogg"])
 def test_the_last_bytes_of_a_file_count_too(tmp_path, full_disk, kind):
-    """libsndfile writes them when it closes, and does not tell that it could not."""
+    """libsndfile writes them when it closes, without reporting a failure."""
 
     def open_file(path):
         return BySoundfile(path, kind, Tags("One"))

@@ -1,4 +1,4 @@
-"""Books as they are read: text, Markdown and EPUB files become chapters of paragraphs, without what nobody says."""
+"""Reading books: text, Markdown and EPUB files become chapters of paragraphs, without unspoken parts."""
 
 import pytest
 from higgs_tts.engine import HiggsError, read_book, read_book_text, read_pronunciations, said_as

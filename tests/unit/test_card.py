@@ -1,4 +1,4 @@
-"""The card beside a checkpoint: what it limits, what is warned about, and that a bad one refuses nothing."""
+"""A checkpoint's card: its limits, its warnings, and that a bad one blocks nothing."""
 
 import json
 
@@ -85,7 +85,7 @@ def test_the_embedded_checkpoint_has_one():
 
 
 def test_speech_carries_the_warnings_once_a_call(tmp_path):
-    """Of the whole text, however many chunks it makes."""
+    """For the whole text, however many chunks it has."""
     folder = write_tiny(tmp_path / "v3", "v3")
     (folder / CARD).write_text(json.dumps({"languages": ["en"], "tags": []}))
     text = "Wo ist der Bahnhof? Das ist nicht hier. <|emotion:awe|>Oh, wie schön ist es. <|emotion:fear|>Und nun?"

@@ -1,4 +1,4 @@
-"""Checkpoints in every layout: the same canonical tensors out of all, and a named refusal of what does not fit."""
+"""Checkpoints in every layout: equal canonical tensors from all, and errors that name what does not fit."""
 
 import codecs
 import json
@@ -34,7 +34,7 @@ def empty_cache(monkeypatch, tmp_path):
 
 
 def edit(folder, change):
-    """Rewrite the talker's file with what `change` does to its tensors."""
+    """Rewrite the talker's file after `change` has edited its tensors."""
     path = folder / "model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     change(tensors)
@@ -331,7 +331,7 @@ def test_a_wrapped_v3_serves_as_another_models_codec(copy, written):
 
 
 def test_copies_under_a_prefix_are_not_taken_for_the_model(copy, written):
-    """Averages beside the weights: which ones are meant is not for the reader to guess."""
+    """Averages beside the weights: the reader must not guess which ones are meant."""
     beside, twice = copy("v3", "beside"), copy("v3", "twice")
     edit(beside, lambda tensors: tensors.update({f"ema.{name}": t.clone() for name, t in list(tensors.items())}))
     problems = inspect(beside).problems
@@ -347,7 +347,7 @@ def test_copies_under_a_prefix_are_not_taken_for_the_model(copy, written):
 
 
 def test_names_of_other_engines_are_told_with_those_that_are_expected(copy):
-    """All under Qwen3's names; then the body alone, of which no name is known."""
+    """First all under Qwen3's names; then the body alone, of which no name is known."""
     whole, body = copy("v3", "whole"), copy("v3", "body")
     edit(
         whole, lambda tensors: rename(tensors, lambda n: "model." + n.removeprefix("body.").replace("tied.", "multi_"))

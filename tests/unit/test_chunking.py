@@ -1,4 +1,4 @@
-"""Where long text is cut, what each chunk carries over, and how long text takes to say."""
+"""Splitting of long text, the state that chunks carry over, and estimates of length."""
 
 import random
 import re
@@ -239,7 +239,7 @@ SIGNS = [
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_chunk_is_signs_alone(seed):
-    """What has no letters or digits is not spoken, so such a chunk would end the speech of the whole text."""
+    """Text without letters or digits is not spoken, so such a chunk would end the speech of the whole text."""
     rng = random.Random(seed)
     for _ in range(60):
         pieces = rng.choices(

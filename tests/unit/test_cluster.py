@@ -1,4 +1,4 @@
-"""A book by workers of Ray: the same to the byte, whoever dies. What needs no Ray runs without it."""
+"""A book by Ray workers: the same bytes, whichever worker dies. Some tests run without Ray."""
 
 import importlib.util
 import json
@@ -38,7 +38,7 @@ def alone(config):
 
 
 class TestWorker:
-    """By itself, without Ray."""
+    """A single worker, without Ray."""
 
     @pytest.fixture
     def worker(self, config):
@@ -89,7 +89,7 @@ class TestWorker:
 
 
 class FakeRay(types.ModuleType):
-    """Ray as seats use it: every promise is kept at once, with what `answers` has for it."""
+    """Ray as seats use it: every promise is kept at once, with the next of `answers`."""
 
     def __init__(self, answers):
         super().__init__("ray")
@@ -116,7 +116,7 @@ class FakeRay(types.ModuleType):
 
 @pytest.fixture
 def seats_of(monkeypatch):
-    """seats_of(*answers) -> seats of workers whose promises are kept so."""
+    """seats_of(*answers) -> seats of workers whose promises have these answers."""
 
     def make(*answers, count=1):
         ray = FakeRay(iter(answers))

@@ -1,4 +1,4 @@
-"""The codec: equal to transformers' own class, exact in windows, sturdy at the edges."""
+"""The codec: equal to transformers' own class, exact in windows, robust at the edges."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def encoder(tensors, in_memory):
 
 @pytest.fixture(scope="module")
 def reference(tensors, tmp_path_factory, codec_of_transformers):
-    """transformers' class with the same weights, and what it said about loading them."""
+    """transformers' class with the same weights, and its messages on loading them."""
     folder = tmp_path_factory.mktemp("codec")
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(hf_config(TINY)))
@@ -152,7 +152,7 @@ def test_weights_are_whole_and_still(decoder, encoder):
 
 
 def dac_of_transformers(config):
-    """transformers' DacEncoder and DacDecoder with the two changes that this codec makes to the decoder."""
+    """Return transformers' DacEncoder and DacDecoder with this codec's two changes to the decoder."""
     from transformers import DacConfig
     from transformers.models.dac.modeling_dac import DacDecoder, DacEncoder
 
@@ -171,7 +171,7 @@ def dac_of_transformers(config):
 
 @pytest.mark.parametrize("config", [TINY, dataclasses.replace(TINY, ratios=(5, 4, 4, 4, 3), decoder_hidden=96)])
 def test_the_acoustic_half_is_transformers_dac(config):
-    """Ours, so that speaking needs no transformers; the same tensors, the same numbers."""
+    """Ours lets speech work without transformers. Equal tensors give equal numbers."""
     torch.manual_seed(0)
     pairs = zip(dac_of_transformers(config), (acoustic_encoder(config), acoustic_decoder(config)), strict=True)
     for (theirs, ours), shape in zip(pairs, [(2, 1, 9600), (2, config.acoustic_hidden, 9)], strict=True):
@@ -201,7 +201,7 @@ WIDER = dataclasses.replace(TINY, semantic_hidden=192, semantic_ffn=320, semanti
 @pytest.mark.parametrize("samples", [400, 4_000, 16_321])
 @torch.no_grad()
 def test_the_semantic_half_is_transformers_hubert(config, samples):
-    """Ours, so that the first voice waits for no import; the same tensors, the same mean of all hidden states."""
+    """Ours spares the first voice a slow import. Equal tensors give equal means of hidden states."""
     torch.manual_seed(0)
     theirs, ours = hubert_of_transformers(config), SemanticModel(config).eval()
     state = {name: tensor + 0.2 * torch.randn_like(tensor) for name, tensor in theirs.state_dict().items()}
@@ -254,7 +254,7 @@ def test_tiny_codec_follows_its_seed(tensors):
 
 
 def test_a_failed_voice_leaves_nothing_of_the_encoder(tensors, in_memory):
-    """Somebody may hold the exception, and with it the frames."""
+    """A live exception may hold its frames."""
     weights = CodecWeights(in_memory(tensors))
     read = weights.read("encoder", "cpu")
     with pytest.raises(HiggsError, match="0 samples") as failed:

@@ -1,4 +1,4 @@
-"""Codecs in files: both layouts give the same tensors, and what does not fit is named."""
+"""Codecs in files: both layouts give equal tensors, and errors name what does not fit."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ POSITION = "semantic_model.encoder.pos_conv_embed.conv"
 
 
 class Tensors:
-    """A TensorFile in memory, laid out over shards as `shard` says."""
+    """A TensorFile in memory, split into shards by `shard`."""
 
     def __init__(self, tensors, shard=lambda name: "codec.bin"):
         self.tensors = tensors

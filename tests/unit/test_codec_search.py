@@ -1,4 +1,4 @@
-"""Where a talker's codec is found, and by what it is recognised."""
+"""Finding and recognising a talker's codec."""
 
 import json
 import pathlib
@@ -58,7 +58,7 @@ def test_older_weights_may_lie_in_the_talkers_own_folder(written, talker):
 
 
 def test_a_folder_that_may_not_be_read_hides_no_other(written, talker, monkeypatch):
-    """Such as lost+found where the talker's folder is a disk of its own."""
+    """Such as lost+found if the talker's folder is a disk of its own."""
     (talker / "lost+found").mkdir()
     where, real = put(written, talker / "the codec"), pathlib.Path.is_file
 
@@ -135,7 +135,7 @@ def test_a_codec_that_lacks_a_tensor_is_a_problem_of_the_checkpoint(written, tal
 
 
 def spoil(place):
-    """Takes a tensor out of an older codec's file: it is read as a codec, and does not fit."""
+    """Remove a tensor from an older codec's file: it is recognised as a codec, but does not fit."""
     state = torch.load(place / "model.pth")
     del state["fc_post2.weight"]
     torch.save(state, place / "model.pth")

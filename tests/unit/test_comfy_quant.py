@@ -1,6 +1,8 @@
-"""ComfyUI's quantised safetensors, to the letter of ComfyUI 0.33.0: QUANTIZATION.md ("Quantized Checkpoints"),
-QUANT_ALGOS of comfy/quant_ops.py, `_load_quantized_module` of comfy/ops.py (which takes `comfy_quant` and
-`weight_scale`) and `convert_old_quants` of comfy/utils.py (which makes the first of metadata and of `scaled_fp8`).
+"""ComfyUI's quantised safetensors, exactly as in ComfyUI 0.33.0.
+
+Sources: QUANTIZATION.md ("Quantized Checkpoints"), QUANT_ALGOS of comfy/quant_ops.py, `_load_quantized_module` of
+comfy/ops.py (which takes `comfy_quant` and `weight_scale`) and `convert_old_quants` of comfy/utils.py (which makes the
+first from metadata and from `scaled_fp8`).
 """
 
 import json
@@ -21,7 +23,7 @@ FP8 = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 
 
 def quantised(matrix, format, rows=False):
-    """(codes, scale) as comfy's layouts have them: code = w / scale, and scale = amax / largest code."""
+    """Return (codes, scale) as in comfy's layouts: code = w / scale, and scale = amax / largest code."""
     dtype = FP8.get(format, torch.int8)
     largest = torch.finfo(dtype).max if format in FP8 else 127
     wide = matrix.float()
@@ -35,7 +37,7 @@ def marker(settings):
 
 
 def write(folder, format, told="marker", rows=False, prefix="", only=lambda name: True):
-    """The embedded checkpoint with its layers in a format; returns the folder and the matrices multiplied out again."""
+    """Write the embedded checkpoint with quantised layers, and return the folder and the dequantised matrices."""
     plain, layers, dense = open_folder(EMBEDDED), {}, {}
     tensors = {name: plain.get(name).clone() for name in plain.shapes}
     shutil.copytree(EMBEDDED, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.index.json"))

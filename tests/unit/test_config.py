@@ -1,4 +1,4 @@
-"""A number in SamplingParams or EngineConfig has one range: the engine, the widgets and the terminal use it."""
+"""Numbers in SamplingParams and EngineConfig have one range, shared by the engine, the widgets and the terminal."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: found by what they were compiled from, and nothing else; never in the way."""
+"""Compiled kernels on disk: keyed by exactly what they were compiled from; failures are harmless."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def process(compiler, place, monkeypatch):
-    """process() -> (compile, compiled): as a new process has it, and what it had to compile, which is what it saves."""
+    """process() -> (compile, compiled), as in a new process: `compiled` lists what it had to compile."""
     save, compiled = cubin_cache.save, []
     monkeypatch.setattr(cubin_cache, "save", lambda key, cubin: compiled.append(key) or save(key, cubin))
 

@@ -1,4 +1,4 @@
-"""Subtitle files as people have them: times, what is said and by whom, and what is wrong, by the cue."""
+"""Real-world subtitle files: times, words, speakers, and problems by cue."""
 
 import pytest
 from higgs_tts.engine import HiggsError, Turn, cue_names, read_cues
@@ -8,7 +8,7 @@ TIMES = "00:00:01,000 --> 00:00:02,500"
 
 
 def cues_of(*texts):
-    """A file with a cue a second."""
+    """Return a file with one cue per second."""
     times = (f"00:00:{at:02},000 --> 00:00:{at + 1:02},000" for at in range(len(texts)))
     return "\n".join(f"{at}\n{time}\n{text}\n" for at, (time, text) in enumerate(zip(times, texts, strict=True), 1))
 
@@ -202,7 +202,7 @@ def test_long_references_to_characters_are_no_number():
 
 
 def test_a_long_number_is_text():
-    """Python reads none of more than 4,300 digits."""
+    """Python reads no number of more than 4,300 digits."""
     (one, two) = read_cues(f"1\n{TIMES}\nOne.\n{'9' * 5000}\n00:00:04,000 --> 00:00:05,000\nTwo.").cues
     assert (one.number, two.number) == (1, 2) and "999" in one.text
 

@@ -1,4 +1,4 @@
-"""What benchmarks/decode.py makes of its measurements: parts of a run join, failures are told, lengths are true."""
+"""The results of benchmarks/decode.py: partial runs join, failures are reported, lengths are true."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Every decoder through the same cases: one device, two, two servers, and two workers of Ray where it is installed."""
+"""The same cases for every decoder: one device, two, two servers, and two Ray workers if Ray is installed."""
 
 import contextlib
 import importlib.util
@@ -41,7 +41,7 @@ class Stop(Exception):
 
 
 class Two:
-    """A decoder of two members (or one), and how they are lost.
+    """A decoder of one or two members, and ways to lose them.
 
     lose(member, when): "before" its first sound, "during" it, or "after" it; hang(member): it never answers.
     """
@@ -55,7 +55,7 @@ class Two:
         return EngineConfig(self.folder, device="cpu", context=512)
 
     def clip(self):
-        """A clip that gives a voice."""
+        """A clip for a voice."""
         return torch.rand(36_000, generator=torch.Generator().manual_seed(4)) - 0.5, 24_000
 
 
@@ -122,7 +122,7 @@ class Workers(Two):
         self.api = self.stack.enter_context(Cluster(EngineConfig(self.folder, context=512), workers=2))
 
     def lose(self, member, when):
-        """Killed at a time of its own."""
+        """Kill a worker after a delay."""
         about = self.api.workers.all[member].about
         delay = {"before": 0.0, "during": 0.3, "after": 0.6}[when]
         threading.Timer(delay, lambda: os.kill(about.process, signal.SIGKILL)).start()
@@ -145,7 +145,7 @@ def two(request, written, monkeypatch):
 
 
 def listened(api, text=TEXT, params=PARAMS, **more):
-    """(the result, the parts that were heard, why what was heard was void)"""
+    """Return (result, heard parts, reasons for restarts)."""
     heard, void, begun = [], [], more.pop("begun", threading.Event())
 
     def hear(wav):
@@ -207,7 +207,7 @@ def test_where_all_are_lost_the_error_says_so(two):
 
 
 def test_without_on_restart_sound_that_cannot_go_on_is_an_error(written, monkeypatch):
-    """It is never spliced with what another server says."""
+    """It is never joined with another server's speech."""
     with contextlib.ExitStack() as stack:
         two = Servers(str(written["v3"]), monkeypatch, stack)
         two.lose(0, "during")
@@ -299,7 +299,7 @@ def test_closing_while_it_speaks_ends_it_with_a_sentence(two):
 
 @pytest.mark.parametrize("two", ["one device", "two devices"], indirect=True)
 def test_the_first_sound_takes_as_many_steps_as_on_one_device(two, monkeypatch):
-    """And nobody waits for a poll: the parts come as they are made."""
+    """Nothing waits for a poll: the parts come as they are made."""
     step, steps = ModelRunner.step, []
 
     def counted(runner):

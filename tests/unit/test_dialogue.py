@@ -1,4 +1,4 @@
-"""Dialogues: who speaks which words of a script, and that a turn sounds the same whatever stands around it."""
+"""Dialogues: the speaker of each word in a script, and turns that sound the same in any context."""
 
 import pathlib
 import random
@@ -33,7 +33,7 @@ def turns_of(script, known=()):
 
 
 def test_underscores_take_no_time():
-    """Their number of readings as a name grew with its cube: this took hours."""
+    """The number of their readings as a name grew with its cube: this took hours."""
     line = f"Introduction{'_' * 4000} x y z w 1"
     assert turns_of(line) == [("", line)]
 
@@ -130,7 +130,7 @@ def test_a_name_is_one_however_it_is_written(names):
 
 
 def test_no_script_breaks_the_reader():
-    """Whatever stands there, every word is spoken, or it is a comment, markup, or named in a warning."""
+    """Every word is spoken, or it is a comment, markup, or named in a warning."""
     parts = [
         "Ann",
         "Bob:",
@@ -190,7 +190,7 @@ def opened(folder, **config):
 
 
 def codes_of(speech):
-    """The codes of each turn."""
+    """Return the codes of each turn."""
     return [speech.codes[slice(*turn.frames)] for turn in speech.turns]
 
 
@@ -279,7 +279,7 @@ def test_a_turn_without_a_word_is_a_pause(voices):
 
 
 def test_what_a_model_without_tags_cannot_say_is_left_out(written, voices):
-    """Higgs Audio v2 has no control tags, so a turn that is but an effect says nothing there."""
+    """Higgs Audio v2 has no control tags, so a turn of only an effect is silent there."""
     script = [Turn("Ann", "One apple."), Turn("Ann", "<|sfx:laughter|>"), Turn("Ann", "Two.")]
     with opened(written["v2"]) as engine:
         speech = engine.speak_turns(script, voices, PARAMS)

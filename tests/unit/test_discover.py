@@ -1,4 +1,4 @@
-"""Finding and fetching checkpoint folders. The network is never reached: huggingface_hub's door is replaced."""
+"""Finding and downloading checkpoint folders. Needs no network: the call into huggingface_hub is replaced."""
 
 import json
 import os
@@ -26,7 +26,7 @@ V3, V2 = "Higgs TTS 3 (4B)", "Higgs Audio v2 (3B)"
 
 
 def make(folder, layout="v3", without=()):
-    """A folder with the files of a checkpoint; the weights are not real, since nothing may read them."""
+    """Make a folder with a checkpoint's files. The weights are fake, since nothing may read them."""
     folder.mkdir(parents=True)
     held = {"config.json": json.dumps(CONFIGS[layout]), "tokenizer.json": "{}", "model.safetensors": "not read"}
     for name, text in held.items():
@@ -55,7 +55,7 @@ def test_families_by_config():
 
 
 def test_folders_that_may_not_be_read_hide_nothing_else(tmp_path, monkeypatch):
-    """Such as lost+found where a disk is mounted."""
+    """Such as lost+found at the root of a disk."""
     make(tmp_path / "higgs-tts-3-4b")
     (tmp_path / "a" / "lost+found").mkdir(parents=True)
     real = pathlib.Path.is_file
@@ -174,7 +174,7 @@ def test_what_is_downloaded_is_pinned_to_whole_commits():
 
 
 class Hub:
-    """Stands where snapshot_download is, and writes what it would."""
+    """Replaces snapshot_download, and writes the same files."""
 
     def __init__(self, monkeypatch, fill=True):
         self.calls, self.fill = [], fill
@@ -210,7 +210,7 @@ def test_a_download_asks_for_the_pinned_files(hub, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("label", [V3, V2])
 def test_what_is_whole_is_not_asked_for_again(hub, tmp_path, monkeypatch, label):
-    """Offline too; a damaged file is, though."""
+    """Also offline. A damaged file is downloaded again."""
     door = Hub(monkeypatch, fill=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     folder = make(tmp_path / DOWNLOADS[label].folder, "v3" if label == V3 else "v2-boson")

@@ -1,4 +1,4 @@
-"""Requests of many callers on one session: each says what it says alone, whoever comes and goes beside it."""
+"""Requests of many callers on one session: each gets the same speech as alone, whatever others do."""
 
 import contextlib
 
@@ -29,7 +29,7 @@ class Calls:
         return request
 
     def run(self, steps=None):
-        """So many steps, or until all have ended -> what has ended."""
+        """Run so many steps, or until all have ended. Returns what has ended."""
         ended = []
         for count, some in enumerate(self.drive):
             ended += some

@@ -1,4 +1,4 @@
-"""Cues at their times: where each goes, what is done to what does not fit, whose voice it has, and what lies below."""
+"""Cues on time: their placement, fitting, voices, and the sound below."""
 
 import itertools
 import random
@@ -219,7 +219,7 @@ def test_a_cue_with_a_pace_of_its_own_keeps_it_and_two_share_one():
 
 
 def test_a_cue_of_which_no_word_is_left_is_one_without_words():
-    """As where pronunciations leave none."""
+    """Pronunciations may leave no words."""
     cues = [cue(0, 1, "Ann", number=1, text="One two."), cue(2, 3, "Ann", number=2, text="")]
     cues.append(CueTurns(3, 4, 6, "Three", (Turn("Ann", ""), Turn("Bob", "Three."))))
     speech = speak_cues(Spoken(), cues, fit=CueParams(stretch=1))
@@ -255,7 +255,7 @@ def tone(seconds, hertz, rate=48000):
 
 
 class TestReferences:
-    """Of a film in which two speak, one of them with music below in places."""
+    """From a film with two speakers, one of them with music below in places."""
 
     RATE = 48000
     SAID = "This sentence is as long as the time that it has, about."
@@ -347,7 +347,7 @@ LINES = [
 
 
 def subtitles(pace):
-    """The lines as a file; pace: times the estimate that each has."""
+    """Return the lines as a file. pace: each one's time relative to its estimate."""
     found, at = [], 0.5
     for speaker, text in LINES:
         stop = at + pace * estimate_seconds(text)
@@ -402,7 +402,7 @@ def test_the_terminal_speaks_a_file_over_its_film(engine, tmp_path, capsys):
 
 
 def write_film(path, wav, rate, container, codec):
-    """A film of one second whose sound is wav [C, n] int16, written by PyAV; without sound where that is None."""
+    """Write, by PyAV, a film of one second with sound wav [C, n] int16, or without sound for None."""
     av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     with av.open(str(path), "w", format=container) as file:
         picture = file.add_stream("mpeg4", rate=1)

@@ -1,4 +1,4 @@
-"""The checkpoint that comes with the pack: whole and small; it speaks, ends, obeys its tags and follows a voice."""
+"""The embedded checkpoint: complete and small; it speaks, ends, obeys its tags and follows a voice."""
 
 import importlib.util
 import json

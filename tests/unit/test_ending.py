@@ -1,4 +1,4 @@
-"""Speech that was cut says so, and how much of the text is missing."""
+"""Warnings about speech that was cut, and how much of the text is missing."""
 
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.speech import ending

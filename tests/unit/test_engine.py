@@ -1,4 +1,4 @@
-"""The engine and the terminal on complete tiny checkpoints, all three layouts, against the references' greedy codes."""
+"""The engine and the terminal on tiny checkpoints of all three layouts, against the references' greedy codes."""
 
 import dataclasses
 import json
@@ -48,7 +48,7 @@ def say(folder, out, *extra):
 
 
 def qwen3_greedy(engine, prompt, rows):
-    """Qwen3 with the fused code embedding, the file's own tensors under Qwen3's names, no ban on specials."""
+    """Decode with Qwen3, the fused code embedding and the file's renamed tensors, without a ban on specials."""
     from safetensors.torch import load_file
     from transformers import Qwen3Config, Qwen3Model
 
@@ -79,7 +79,7 @@ def qwen3_greedy(engine, prompt, rows):
 
 
 def boson_names(file):
-    """A first-release file under transformers' names."""
+    """Return a first-release file's tensors under transformers' names."""
     moved = {"audio_codebook_embeddings.weight": "model.embed_audio_tokens.embed_audio_tokens.weight",
              "audio_decoder_proj.audio_lm_head.weight": "audio_lm_head.weight"}  # fmt: skip
     kept = {k: v for k, v in file.items() if "text_lm_head" not in k}
@@ -87,7 +87,7 @@ def boson_names(file):
 
 
 def v2_greedy(engine, prompt, rows, written):
-    """transformers' own generate with the repetition rule off; first-release tensors are renamed into its model."""
+    """Decode with transformers' own generate, without the repetition rule. First-release tensors are renamed."""
     from safetensors.torch import load_file
     from transformers import HiggsAudioV2ForConditionalGeneration
 
@@ -210,7 +210,7 @@ def test_cancel_leaves_the_engine_usable(engine):
 
 
 def test_speech_that_ends_by_itself_says_so(engine):
-    """A head that loves the end code after a while."""
+    """A head that prefers the end code after a while."""
     state = engine.loaded.runner().state
     decode = engine.loaded.talker.decode
 

@@ -1,4 +1,4 @@
-"""Several engines that speak together: the codes of one, whatever happens to the others. CPUs stand for cards."""
+"""Several engines that speak together: the same codes as one, whatever happens to the others. CPUs stand for GPUs."""
 
 import threading
 import time
@@ -36,14 +36,14 @@ def cards(folder):
 
 @pytest.fixture(scope="module")
 def alone(folder):
-    """What one engine says, with a voice and without."""
+    """One engine's speech, with a voice and without."""
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
         return {voice is None: engine.speak(TEXT, voice, PARAMS) for voice in (None, a_voice())}
 
 
 @pytest.fixture
 def steps(monkeypatch):
-    """steps(when): when(engine's talker, how many steps it has made) is called before each step."""
+    """steps(when): call when(engine's talker, number of its steps so far) before each step."""
     step, counts = ModelRunner.step, {}
 
     def plant(when):

@@ -1,4 +1,4 @@
-"""What the pack needs of its environment: which libraries are imported when, and what one that is broken costs.
+"""The pack's needs of its environment: when libraries are imported, and the effect of broken ones.
 
 Each case runs the terminal or an import in a process of its own, in the environment the tests run in.
 """
@@ -27,7 +27,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 def python(*args):
-    """(exit code, what was printed, what was said on stderr) of a Python in the repository's root."""
+    """Run Python in the repository's root. Returns (exit code, stdout, stderr)."""
     done = subprocess.run([sys.executable, *map(str, args)], cwd=ROOT, capture_output=True, text=True, timeout=600)
     return done.returncode, done.stdout, done.stderr
 
@@ -44,7 +44,7 @@ def test_importing_the_engine_brings_in_nothing_optional():
 
 
 def test_the_terminal_runs_as_a_folder_too(tmp_path):
-    """As with the Python of Windows portable, which is isolated: the current folder is not looked into."""
+    """The Python of Windows portable is isolated: it does not search the current folder."""
     status, _, said = python("-I", "-m", "engine", "--help")
     assert status and "No module named engine" in said
     folder = tmp_path / "here"
@@ -53,7 +53,7 @@ def test_the_terminal_runs_as_a_folder_too(tmp_path):
 
 
 def speak_and_make_a_voice(folder):
-    """What a process has imported that speaks, makes a voice of that and speaks with a clip."""
+    """Return what a process imports to speak, to make a voice of that, and to speak with a clip."""
     names = imported_by(SPEAK, folder)
     assert (folder / "hello.wav").stat().st_size > 10_000
     assert (folder / "again.wav").stat().st_size > 10_000 and (folder / "me.safetensors").is_file()
@@ -73,7 +73,7 @@ def test_opening_an_engine_does_not_import_torchs_compiler():
 
 @pytest.fixture
 def broken_torchaudio(tmp_path, monkeypatch):
-    """A torchaudio 2.11 that raises at import, as it does beside a newer torch; it declares no torch of its own."""
+    """A torchaudio 2.11 that raises at import, as beside a newer torch. It declares no torch of its own."""
     package, metadata = tmp_path / "torchaudio", tmp_path / "torchaudio-2.11.0.dist-info"
     package.mkdir()
     metadata.mkdir()
@@ -84,7 +84,7 @@ def broken_torchaudio(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("broken_torchaudio")
 def test_a_broken_torchaudio_costs_transcripts_alone(tmp_path):
-    """Speech and voices work; Whisper does with transformers 4, and with 5 one sentence has the remedy."""
+    """Speech and voices work. Whisper works with transformers 4, and with 5 raises one sentence with the remedy."""
     speak_and_make_a_voice(tmp_path)
     code = "import transformers; print(transformers.__version__); from engine.core.optional import import_optional; "
     code += "import_optional('transformers', 'WhisperFeatureExtractor')"
@@ -96,7 +96,7 @@ def test_a_broken_torchaudio_costs_transcripts_alone(tmp_path):
 
 
 def test_a_path_is_printed_with_letters_that_a_redirected_terminal_lacks(monkeypatch):
-    """Windows writes what is redirected in an old code page."""
+    """Windows writes redirected output in an old code page."""
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "cp1252"))
     print_any_letter()
     print("Grüße 第一章.wav", flush=True)

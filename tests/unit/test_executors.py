@@ -101,7 +101,7 @@ def test_the_same_seed_gives_the_same_codes_in_any_row_and_any_company(bench, sm
 
 
 def test_a_capture_is_held_against_the_step_bit_by_bit():
-    """NaN, which a damaged checkpoint gives, is not a difference."""
+    """NaN, from a damaged checkpoint, is not a difference."""
     logits = torch.tensor([[1.0, float("nan")], [float("inf"), -2.0]])
     assert same_bits(logits, logits.clone()) and not same_bits(logits, logits.nan_to_num())
     cache = logits.bfloat16()

@@ -1,4 +1,4 @@
-"""audio.cpp's GGUF files: opened as they are, by what is inside them, and damaged ones refused in a sentence."""
+"""audio.cpp's GGUF files: opened as they are, recognised by content, and refused in a sentence if damaged."""
 
 import shutil
 import sys
@@ -25,7 +25,7 @@ KINDS = {"f16": F16, "bf16": BF16, "q8_0": Q8_0, "q4_k": Q4_K}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """{kind: (GGUF file in a folder of its own, folder of what its tensors mean)} of the embedded checkpoint."""
+    """{kind: (GGUF file in a folder of its own, folder of its dequantised tensors)} of the embedded checkpoint."""
     root, found = tmp_path_factory.mktemp("gguf"), {}
     for name, kind in KINDS.items():
         meant = write_gguf(EMBEDDED, root / name / f"higgs_{name}.gguf", kind)
@@ -59,7 +59,7 @@ def test_it_says_what_the_dequantised_original_says(made, name, auto):
 
 
 def test_q8_0_is_kept_to_the_bit(made):
-    """Codes and scales go into other places, and nothing else happens to them."""
+    """Codes and scales move to other places, and nothing else happens to them."""
     path, dense = made["q8_0"]
     plain = load_talker(inspect(dense), CPU, torch.float32)
     kept = load_talker(inspect(path), CPU, torch.float32, "int8")

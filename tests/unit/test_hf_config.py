@@ -1,4 +1,4 @@
-"""config.json in every spelling: what is taken from it, and what is refused."""
+"""config.json in every spelling: the settings read from it, and refusals."""
 
 import pytest
 from higgs_tts.engine.checkpoint.hf_config import read_settings

@@ -1,4 +1,4 @@
-"""Books that were made to take a machine's time or memory: read in one pass or refused in a sentence."""
+"""Books made to exhaust time or memory: read in one pass or refused in a sentence."""
 
 import os
 import zipfile

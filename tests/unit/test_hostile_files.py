@@ -1,6 +1,6 @@
-"""Checkpoints, voices, LoRAs and clips that were made to do harm: one sentence each, before anything is read of them.
+"""Malicious checkpoints, voices, LoRAs and clips: refused in a sentence before their data is read.
 
-What `benchmarks/mutate.py` looks for at random stands here by name.
+Cases that `benchmarks/mutate.py` searches at random are listed here by name.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ DEEP, DIGITS, LONG = "[" * 2000 + "]" * 2000, "9" * 5000, "x" * 100_000
 
 
 def refused(told, read, *given):
-    """The sentence by which something is refused; it names no more than a line of what it was given."""
+    """Return the sentence of a refusal. It quotes at most a line of the input."""
     with pytest.raises(HiggsError, match=told) as error:
         read(*given)
     assert len(str(error.value)) < 700 and "\n" not in str(error.value)
@@ -262,7 +262,7 @@ def test_a_file_inside_a_gguf_file_lies_inside(tmp_path, arrays):
 
 
 def test_a_tokenizer_that_is_none_of_any_kind(tmp_path):
-    """The library ends some of these in a panic, which is not even an Exception."""
+    """The tokenizers library ends some of these in a panic, which is not even an Exception."""
     held = json.loads((EMBEDDED / "tokenizer.json").read_text())
     config = inspect(EMBEDDED).config
     for change in ({"model": {"type": LONG}}, {"added_tokens": LONG}, {"normalizer": {"type": "Precompiled"}}):
@@ -275,7 +275,7 @@ def test_a_tokenizer_that_is_none_of_any_kind(tmp_path):
 
 @pytest.fixture
 def lora(written, tmp_path):
-    """lora(settings) -> what inspecting its base with it gives."""
+    """lora(settings) -> the result of inspecting its base with it."""
     with torch.inference_mode(False):
         write_adapter(written["v3"], tmp_path / "lora", "patterns", by_hand=True)
     held = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
@@ -318,7 +318,7 @@ def test_an_alpha_pattern_of_names_is_taken(lora):
 
 
 def codec_of(tmp_path, changed):
-    """The embedded codec's tensors by name and shape alone, some changed, as a file without a byte of data for them."""
+    """Write the embedded codec's tensors by name and shape, some changed, as a file without any data for them."""
     shapes = inspect(EMBEDDED).codec.shapes | changed
     header = {name: entry([0, *shape], [0, 0]) for name, shape in shapes.items()}
     safetensors(tmp_path / "a.safetensors", header)
@@ -363,7 +363,7 @@ def test_what_a_file_says_of_quantised_tensors_may_be_anything(tmp_path):
 
 
 def voice(path, **changes):
-    """A voice file; changes: of its metadata, and its codes."""
+    """Write a voice file with changed metadata and codes."""
     codes = changes.pop("codes", torch.zeros(50, 8, dtype=torch.int16))
     told = {"format": "higgs-tts-voice", "format_version": "1", "sample_rate": "24000", "frame_rate": "25"}
     save_file({"codes": codes}, path, told | changes)
@@ -421,7 +421,7 @@ def test_a_clip_is_judged_by_its_head(tmp_path, data, told, monkeypatch):
 
 
 def test_a_head_that_lies_about_the_length_is_refused_by_it(tmp_path):
-    """Memory for what it claims was asked for: 5 GB."""
+    """It used to request memory for what it claims: 5 GB."""
     soundfile, file = pytest.importorskip("soundfile"), io.BytesIO()
     soundfile.write(file, torch.sin(torch.arange(24_000.0)).numpy(), 24_000, format="FLAC")
     data = bytearray(file.getvalue())
@@ -454,7 +454,7 @@ def test_what_is_no_clip(tmp_path):
 
 
 def test_a_codec_s_place_is_a_name(written, tmp_path):
-    """processor_config.json names it, and a name of a megabyte was looked for in the cache of downloads."""
+    """processor_config.json names it. A name of a megabyte used to be looked up in the cache of downloads."""
     folder = shutil.copytree(written["v2"], tmp_path / "v2")
     shutil.rmtree(folder / "audio_tokenizer")
     for name in (LONG, "a\0b", "..", DEEP):

@@ -1,4 +1,4 @@
-"""Texts that are made to take long: each took minutes to years, where an expression tried all ways to divide it."""
+"""Texts made to be slow: each took minutes to years when an expression tried all ways to divide it."""
 
 import pytest
 from higgs_tts.engine import (
@@ -112,7 +112,7 @@ def test_lists_of_pronunciations_have_an_end():
 
 
 def test_commands_inside_commands_are_refused():
-    """Each time one is left out another one closes around it."""
+    """Each time one is left out, another one closes around it."""
     with pytest.raises(HiggsError, match="nested commands"):
         GUARD.clean("<|" * 50_000 + "x" + "|>" * 50_000, lambda warning: None)
 

@@ -1,4 +1,4 @@
-"""The CUDA sources compile for every generation of GPU that ComfyUI's users have. Needs NVRTC, not a GPU."""
+"""The CUDA sources compile for every GPU generation that ComfyUI's users have. Needs NVRTC, not a GPU."""
 
 import ctypes
 import dataclasses

@@ -1,4 +1,4 @@
-"""Languages by their letters and commonest words: what is told, and that English with loan words is left alone."""
+"""Language detection by letters and common words. English with loan words gets no warning."""
 
 import pathlib
 

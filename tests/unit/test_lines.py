@@ -1,4 +1,4 @@
-"""Sheets of lines: CSV, JSON and plain text become the same rows, and what is wrong is told with its row."""
+"""Sheets of lines: CSV, JSON and plain text give equal rows, and errors name the row."""
 
 import json
 
@@ -72,7 +72,7 @@ def test_a_seed_for_no_row_or_out_of_range_is_refused():
 
 
 def test_a_mark_alone_is_no_row():
-    """What Windows begins files with."""
+    """Windows begins files with it."""
     with pytest.raises(HiggsError):
         read_lines("\ufeff")
 

@@ -1,4 +1,4 @@
-"""Long text through the engine: sequences together, in the text's order, and nothing left of it afterwards."""
+"""Long text through the engine: batched sequences, in the text's order, and all memory freed afterwards."""
 
 import weakref
 
@@ -157,7 +157,7 @@ def test_whoever_listens_hears_it_early_and_all_of_it_once(opened, voice):
 
 
 class Late(InlineWindows):
-    """Gives a window's sound only to who waits for it, or at the end: a device that is never ready when looked at."""
+    """Gives a window's sound only to callers that wait for it, or at the end, like a device that is never ready."""
 
     def __init__(self, decoder):
         super().__init__(decoder)

@@ -1,4 +1,4 @@
-"""Integrated loudness, against what the recommendation says of tones, and the gain that evens speech."""
+"""Integrated loudness against the recommendation's tones, and the gain that evens speech."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_frequencies_are_weighted():
 
 
 def test_a_sound_weighs_the_same_wherever_it_stands():
-    """It is filtered in spectra of 0.7 s, which overlap: no seam is heard, nor what stands before or after one."""
+    """Filtering uses overlapping spectra of 0.7 s: no seam is measured, nor any neighbouring sound."""
     sound = tone(60, 0.4, 0.25)
     found = []
     for hop in range(4, 24):  # a tenth of a second each, as the blocks that are measured

@@ -1,4 +1,4 @@
-"""What benchmarks/low_bit_quality.py says of a format: nothing of the reference itself, and every fault of speech."""
+"""The results of benchmarks/low_bit_quality.py: no faults for the reference itself, and every fault of speech."""
 
 import argparse
 import importlib

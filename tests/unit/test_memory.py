@@ -1,4 +1,4 @@
-"""The pool's count and the loaded's order, as far as a CPU shows them."""
+"""The pool's count and the order of loading, as far as a CPU shows them."""
 
 import contextlib
 import gc
@@ -55,7 +55,7 @@ def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, left_behind):
 
 @pytest.mark.parametrize("fails", [False, True], ids=["encoded", "failed"])
 def test_a_clip_s_encoder_is_gone_at_once_not_when_python_collects(folder, monkeypatch, fails):
-    """A module under torch's weight norm is part of a cycle; on a GPU its 18 MiB were gone only with that."""
+    """A module under torch's weight norm is part of a cycle. On a GPU its 18 MiB stayed until garbage collection."""
     made, encode = [], CodecEncoder.encode
 
     def watched(encoder, clip):
@@ -149,7 +149,7 @@ def test_opening_that_fails_leaves_nothing(folder, monkeypatch):
 
 
 class Cancel(BaseException):
-    """Like ComfyUI's own, which is no Exception."""
+    """Like ComfyUI's own, which is not an Exception."""
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def no_gc():
 @pytest.mark.parametrize("listener", ["on_frame", "on_audio"])
 @pytest.mark.parametrize("text", ["Hello.", "One is here. Two is here. Three is here. Four is here."])
 def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, left_behind, listener, text):
-    """ComfyUI keeps the exception while it loads the next model. No collection helps, and no frame is cleared."""
+    """ComfyUI keeps the exception while it loads the next model. The test collects no garbage and clears no frame."""
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
     loaded = engine.loaded

@@ -1,4 +1,4 @@
-"""NaN and infinities in what the model computes stop speech with a sentence, whoever runs the step."""
+"""NaN and infinities in the model's results stop speech with a clear error, with every runner."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ WEIGHTS = {
 
 
 def said(small, room, count, params=PARAMS):
-    """Codes of so many sequences."""
+    """Return the codes of so many sequences."""
     prompts = [small.prompt(room.config, seed=index, frames=3 + 2 * index) for index in range(count)]
     sequences = [dataclasses.replace(prompt, index=index, params=params) for index, prompt in enumerate(prompts)]
     for outputs in Scheduler(room, sequences):
@@ -32,7 +32,7 @@ def said(small, room, count, params=PARAMS):
 
 
 def after_each_step(room, change):
-    """change(state) once the talker has predicted."""
+    """Call change(state) after each of the talker's predictions."""
     decode = room.talker.decode
 
     def changed(state):
@@ -90,7 +90,7 @@ def test_a_single_frame_between_two_looks_is_enough(bench, small, family):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, family):
-    """Neither its logits nor what it leaves in the cache."""
+    """Neither its logits nor its cache entries."""
 
     def spoil(state):
         for b in state.delay.done.nonzero()[:, 0].tolist():
@@ -110,7 +110,7 @@ def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, fami
 @pytest.mark.parametrize("executor", ["eager", "traced"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_the_engine_can_be_used_afterwards(written, family, executor, value, text):
-    """With a voice, whose prefix is kept from call to call."""
+    """With a voice, whose prefix is cached between calls."""
     voice = Voice(torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(3)), "A clip.", "voice")
     params, heard = SamplingParams(seed=7, max_frames=30, chunk_seconds=2.0), []
     engine = Engine(EngineConfig(model=str(written[family]), device="cpu", context=512, runner=executor))

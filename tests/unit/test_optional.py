@@ -1,4 +1,4 @@
-"""A library that is missing or broken is one sentence."""
+"""A missing or broken library gives an error of one sentence."""
 
 import builtins
 import importlib
@@ -45,7 +45,7 @@ def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeyp
 
 
 def test_the_deepest_cause_is_told(monkeypatch):
-    """As transformers does over a torchaudio of another CUDA version."""
+    """transformers raises so over a torchaudio of another CUDA version."""
     real = builtins.__import__
 
     def broken(name, *args, **kwargs):

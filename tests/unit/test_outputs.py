@@ -1,4 +1,4 @@
-"""What `say` writes: whole or not at all, in the format that the name asks for."""
+"""The outputs of `say`: complete or absent, in the format of the suffix."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SPEECH = SpeechResult(
 
 @pytest.fixture
 def say(tmp_path, monkeypatch, capsys):
-    """say(*options, before) -> (exit code, stderr without the bar); before() is called while it speaks."""
+    """say(*options, before) -> (exit code, stderr without the bar). before() is called during speech."""
 
     def run(*options, before=lambda: None, out="a.wav"):
         def speak(*args, listener, **given):
@@ -33,7 +33,7 @@ def say(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def made(tmp_path):
-    """Name -> bytes of the files that are there."""
+    """Map the names of existing files to their bytes."""
     return lambda: {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir() if path.is_file()}
 
 

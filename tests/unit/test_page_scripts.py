@@ -1,4 +1,4 @@
-"""What of the page's scripts needs no page, by Node's own test runner."""
+"""The page's scripts that need no page, by Node's own test runner."""
 
 from __future__ import annotations
 

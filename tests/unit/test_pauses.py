@@ -1,4 +1,4 @@
-"""Pauses of a set length: what is read as one, where the text is cut, and exact silence in the sound."""
+"""Pauses of a set length: their spelling, splits at them, and exact silence in the sound."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ def test_a_large_number_is_milliseconds_as_other_packs_mean_it_and_is_told(marke
 
 @pytest.mark.parametrize("inside", [" 1" + " " * 500_000 + "x", ":" * 500_000, " " + "9" * 500_000, " ,1" * 200_000])
 def test_no_marker_takes_long_or_is_quoted_whole(inside):
-    """Spaces were tried in all ways to divide them: hours."""
+    """All ways to divide spaces were tried, which took hours."""
     (warning,) = read_pauses(f"One [pause{inside}] two.").warnings or ("",)
     assert len(warning) < 200
 
@@ -109,7 +109,7 @@ def engine():
 
 
 def zeros(wav):
-    """(start, length) of every run of exact zeros of 0.1 s or more."""
+    """Return (start, length) of every run of exact zeros of 0.1 s or more."""
     silent = torch.cat([torch.zeros(1), (wav == 0).float(), torch.zeros(1)]).diff()
     starts, ends = (silent == 1).nonzero().flatten(), (silent == -1).nonzero().flatten()
     return [(int(a), int(b - a)) for a, b in zip(starts, ends, strict=True) if b - a >= SAMPLE_RATE // 10]
@@ -132,7 +132,7 @@ def test_a_pause_is_exact_silence(engine):
 
 
 def test_what_is_said_before_a_pause_does_not_know_of_it(engine):
-    """But for its edge: what is silent there goes, and the rest fades out."""
+    """Except for its edge: silence there is cut, and the rest fades out."""
     alone = engine.speak("One apple is here.", params=PARAMS).wav
     for text in ("One apple is here. [pause 2]", "One apple is here. [pause 2] Two apples are there."):
         paused = engine.speak(text, params=PARAMS).wav
@@ -143,7 +143,7 @@ def test_what_is_said_before_a_pause_does_not_know_of_it(engine):
 
 
 def test_a_short_beginning_is_not_the_whole_voice(engine, monkeypatch):
-    """Where a pause cuts the first words off, more of the text is spoken before it serves as the others' voice."""
+    """If a pause cuts the first words off, more of the text is spoken before it serves as the others' voice."""
     voices = []
     build = PromptBuilder.build
 

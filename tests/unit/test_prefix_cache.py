@@ -1,4 +1,4 @@
-"""Kept beginnings of prompts: found by exactly what made them, equal to computing all, bounded, and given back."""
+"""Cached prompt prefixes: keyed by exactly their inputs, equal to a full prefill, bounded, and freed."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ def engine(folder):
 
 @pytest.fixture
 def fills(engine, monkeypatch):
-    """(start, stop) of every pass over a prompt."""
+    """Return (start, stop) of every pass over a prompt."""
     talker, seen = engine.loaded.talker, []
     fill = type(talker).fill
     monkeypatch.setattr(talker, "fill", lambda *args: seen.append(args[-2:]) or fill(talker, *args))
@@ -57,7 +57,7 @@ def whole(prompt):
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("length", [1, 4, 9, 20, -1], ids=lambda n: f"after{n}")
 def test_a_prompt_in_two_passes_is_the_whole_prompt(bench, small, family, length):
-    """Wherever it is cut: in text, inside the reference, before its last position."""
+    """Cut anywhere: in text, inside the reference, before its last position."""
     room, other = bench(family), bench(family)
     prompt = small.prompt(room.config, frames=20)
     length %= len(prompt)

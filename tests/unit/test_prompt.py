@@ -1,4 +1,4 @@
-"""Prompts token by token, and that no text a user writes can inject a command."""
+"""Prompts token by token, and no injection of commands by users' text."""
 
 import codecs
 import json
@@ -27,14 +27,14 @@ V2_ROWS = [[BOC, BOC, BOC], *V3_ROWS, [EOC, EOC, EOC]]
 
 
 def byte_letters():
-    """Byte -> the letter that byte-level BPE writes it as."""
+    """Map bytes to the letters that byte-level BPE uses for them."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {**{byte: chr(byte) for byte in shown}, **{byte: chr(256 + i) for i, byte in enumerate(hidden)}}
 
 
 def write_tokenizer(path, added, normalizer=None):
-    """Ids 0..255 are bytes, 256 is ".\\n", 257 is ".\\n\\n", 258 is "\\n\\n"; added tokens follow."""
+    """Write a tokenizer: ids 0..255 are bytes, 256 is ".\n", 257 is ".\n\n", 258 is "\n\n"; added tokens follow."""
     letters = byte_letters()
     line = letters[10]
     vocab = {letters[byte]: byte for byte in range(256)} | {f".{line}": 256, f".{line}{line}": 257, line * 2: 258}
@@ -140,7 +140,7 @@ def test_v3_text_with_tags_encodes_as_the_tokenizer_would(v3):
 
 
 def v2_string(turns, scene="\n\n<|scene_desc_start|>\nAudio is recorded from a quiet room.\n<|scene_desc_end|>"):
-    """The prompt as transformers' chat template renders it, clips of CODES expanded."""
+    """Return the prompt as transformers' chat template renders it, with clips of CODES expanded."""
     clip = "<|audio_out_bos|>" + "<|AUDIO_OUT|>" * 4 + "<|reserved_special_token_6|>" * 2 + "<|audio_eos|>"
     rendered = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
     rendered += f"Generate audio following instruction.{scene}<|eot_id|>"
@@ -228,7 +228,7 @@ def hostile(rng, structure):
 
 
 def commands(prompt, tokenizer, allowed=()):
-    """What added tokens a prompt has outside its audio, in order, those of `allowed` left out."""
+    """Return a prompt's added tokens outside its audio, in order, without those in `allowed`."""
     reserved = set(tokenizer.get_added_tokens_decoder()) - {tokenizer.token_to_id(name) for name in allowed}
     return [token for token in prompt.ids if token in reserved]
 

@@ -1,4 +1,4 @@
-"""Words that are said otherwise than they are written."""
+"""Pronunciations: words spoken differently from their spelling."""
 
 import pytest
 from higgs_tts.engine import HiggsError, read_pronunciations

@@ -1,4 +1,4 @@
-"""Matrices in 8 and 4 bits: how near they stay, how they are stored, and a model that is loaded so."""
+"""Matrices in 8 and 4 bits: their error, their storage, and a model loaded so."""
 
 from types import SimpleNamespace
 
@@ -40,7 +40,7 @@ def test_normal_weights_stay_near(name, error, row):
 
 @pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
 def test_a_group_is_rounded_by_itself(name):
-    """One large weight costs its own group its resolution, and no other; zeros stay zeros."""
+    """A large weight lowers the resolution of its own group only. Zeros stay zeros."""
     matrix = torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(1))
     calm = stored(matrix, name).dense(torch.float32).clone()
     group = slice(192, 192 + LENGTH[name]) if LENGTH[name] else slice(None)
@@ -55,7 +55,7 @@ def test_a_group_is_rounded_by_itself(name):
 
 @pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
 def test_what_is_on_the_scale_comes_back_exactly(name):
-    """Codes times a power of two: the scale that gives them back is among those tried."""
+    """Codes times a power of two: the exact scale is among the candidates."""
     top = FORMATS[name].largest
     codes = torch.randint(-top, top, (5, BLOCK), generator=torch.Generator().manual_seed(2)).float()
     codes.view(5, -1, LENGTH[name] or BLOCK)[..., 0] = -top

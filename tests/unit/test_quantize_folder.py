@@ -1,4 +1,4 @@
-"""A checkpoint stored in 8 or 4 bits: written by the terminal, opened as it is, refused where it is not whole."""
+"""A checkpoint stored in 8 or 4 bits: written by the terminal, opened as it is, refused if incomplete."""
 
 import json
 import shutil
@@ -60,7 +60,7 @@ def test_int8_is_comfyui_s_layout(folders):
 
 @pytest.mark.parametrize("shape", [(), (1,), "rows"])
 def test_scales_of_other_tools_are_read(folders, tmp_path, shape):
-    """One for all, or one a row without a second dimension."""
+    """One for all, or one per row without a second dimension."""
     tensors = load_file(folders["int8"] / "model.safetensors")
     scale = tensors[f"{MATRIX}.weight_scale"]
     tensors[f"{MATRIX}.weight_scale"] = scale[:, 0] if shape == "rows" else scale.mean().reshape(shape)
@@ -158,7 +158,7 @@ def test_what_a_killed_one_left_is_no_obstacle(tmp_path):
 
 
 def test_it_is_there_when_it_is_whole(tmp_path, monkeypatch):
-    """So whoever is killed leaves nothing that looks like a checkpoint, and two do not fill one folder."""
+    """A killed run leaves nothing that looks like a checkpoint, and two runs do not fill one folder."""
     seen, copy = [], shutil.copy2
 
     def look(source, target):

@@ -1,4 +1,4 @@
-"""What ships to ComfyUI's registry: which files, how large, and what its scan will find in them."""
+"""The package for ComfyUI's registry: its files, its size, and what the registry's scan finds."""
 
 import pathlib
 import re
@@ -44,7 +44,7 @@ def git(*words: str) -> str:
 
 @pytest.fixture(scope="module")
 def shipped() -> list[pathlib.Path]:
-    """What `comfy node publish` packs: files that git tracks and .comfyignore does not name."""
+    """Return the files that `comfy node publish` packs: tracked by git and not in .comfyignore."""
     names = listed() - listed("-ci", "-X", ".comfyignore")
     return [path for path in (ROOT / name for name in sorted(names)) if path.is_file()]
 
@@ -59,7 +59,7 @@ def test_what_users_need_ships_and_nothing_else(shipped):
 
 
 def test_the_archive_is_small_enough(shipped):
-    """The weights hardly shrink, so the files' own sizes are what counts."""
+    """The weights hardly compress, so the files' own sizes are what counts."""
     assert sum(path.stat().st_size for path in shipped) < LIMIT
 
 

@@ -1,4 +1,4 @@
-"""Servers as an engine: one queue of chunks, whatever becomes of the servers. Fakes stand for other people's."""
+"""Servers as an engine: one queue of chunks, robust against failing servers. Fakes stand for other servers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_what_a_lost_server_had_goes_to_the_others(why):
         return failure
 
     def waits(number, body):
-        """Until the other one is given up, and the thread that asks it has ended."""
+        """Wait until the other server is given up, and the thread that calls it has ended."""
         asked.wait(60)
         while any(thread.name == f"Higgs TTS {bad.address}" for thread in threading.enumerate()):
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What is sent to servers, held against the request models that they publish, and what users write of them.
+"""Requests to servers, checked against the servers' published request models, and users' addresses.
 
 SPEECH_WHEELS may name a folder with the wheels of sglang-omni and vllm-omni (`pip download --no-deps`): then their own
 models read the calls. Without it the fields' names are compared with those in data/speech_requests.json.
@@ -47,7 +47,7 @@ every_voice = pytest.mark.parametrize("voice", VOICES)
 
 
 def published_model(name, monkeypatch, folder):
-    """The request model out of its wheel, without what its package imports besides."""
+    """Load the request model from its wheel, without the other imports of its package."""
     source = PUBLISHED[name]
     wheel = pathlib.Path(os.environ.get("SPEECH_WHEELS", ".")) / source["wheel"]
     if "SPEECH_WHEELS" not in os.environ or not wheel.is_file():
@@ -83,7 +83,7 @@ def test_published_models_read_our_calls(name, voice, monkeypatch, tmp_path):
 @every_voice
 @pytest.mark.parametrize("name", KINDS)
 def test_what_we_rely_on_is_a_field_there(name, voice):
-    """The rest is dropped in silence: sampling at the top by vLLM-Omni, extra_params by SGLang-Omni."""
+    """Other fields are dropped silently: top-level sampling by vLLM-Omni, extra_params by SGLang-Omni."""
     sent, fields = body(KINDS[name], VOICES[voice]), set(PUBLISHED[name]["fields"])
     relied = {"model", "input", "response_format"} | {"none": set(), "clip": {"ref_audio", "ref_text"}}.get(
         voice, {"voice"}

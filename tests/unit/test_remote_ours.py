@@ -1,4 +1,4 @@
-"""Our own server as a node meets it: it says what the engine behind it says."""
+"""Our own server as a node uses it: the same speech as from the engine behind it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def engine(written):
 
 @pytest.fixture(scope="module")
 def local(written):
-    """The same once more, for what it says by itself."""
+    """A second engine, for its own speech."""
     with Engine(EngineConfig(str(written["v3"]), device="cpu", context=512)) as engine:
         yield engine
 
@@ -47,13 +47,13 @@ def remote(served, monkeypatch):
 
 
 def clip():
-    """Two seconds at the bits that a WAV file has, so that both encoders hear the same."""
+    """Two seconds at a WAV file's bit depth, so that both encoders get the same samples."""
     wav = torch.rand(2 * SECOND, generator=torch.Generator().manual_seed(1)) - 0.5
     return (wav * 32767).round() / 32768
 
 
 def test_a_long_text_is_what_the_engine_says_chunk_by_chunk(remote, local):
-    """With a voice: seeds, indices and the voice are the same, so the samples are, to their 16 bits."""
+    """With a voice. Seeds, indices and the voice are equal, so the 16-bit samples are too."""
     theirs = remote.speak(TEXT, remote.encode_voice(clip(), SECOND, "What it says."), PARAMS)
     ours = local.speak(TEXT, local.encode_voice(clip(), SECOND, "What it says."), PARAMS)
     assert theirs.chunks == ours.chunks == 5 and len(theirs.wav) == len(ours.wav)

@@ -1,4 +1,4 @@
-"""Resampling is torchaudio's, sample for sample."""
+"""Resampling equals torchaudio's, sample for sample."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Seconds as users read them."""
+"""Durations as users read them."""
 
 import pytest
 from higgs_tts.engine.speech.result import duration

@@ -1,4 +1,4 @@
-"""Noise against its published answers, sampling against a plain reference."""
+"""Noise against its published values, sampling against a plain reference."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_gumbel_is_finite_at_both_ends():
 
 
 def kept_by_reference(logits, params):
-    """Codes a plain temperature -> top-k -> top-p chain keeps, one codebook at a time."""
+    """Return the codes that a plain temperature -> top-k -> top-p chain keeps, one codebook at a time."""
     scaled = logits / params.temperature
     ordered, index = scaled.sort(descending=True)
     kth = ordered[min(params.top_k or len(scaled), len(scaled)) - 1]

@@ -1,4 +1,4 @@
-"""Sequences through few rows: who says what, in which row, and when."""
+"""Scheduling sequences into few rows: which sequence is in which row, and when."""
 
 import dataclasses
 import random
@@ -45,7 +45,7 @@ def scheduled(bench, small, family):
 
 
 def said(run):
-    """Codes of every sequence; nothing comes of one that is finished."""
+    """Return the codes of every sequence. A finished one gives no more."""
     closed = set()
     for outputs in run:
         for sequence, _ in outputs:
@@ -97,7 +97,7 @@ def test_what_is_pending_of_a_sequence_does_not_grow_with_it(scheduled):
 
 
 def test_limits_are_each_sequence_s_own(scheduled):
-    """Frames by the setting or by the cache, and a prompt that fills the cache says nothing."""
+    """By the setting or by the cache. A prompt that fills the cache gives no frames."""
     run = scheduled(2, SamplingParams(seed=1, max_frames=50), ends=False, context=84)
     lengths = [len(sequence) for sequence in run.sequences]
     frames = [len(codes) for codes in said(run)]
@@ -119,7 +119,7 @@ def test_stopping_in_the_middle_leaves_the_runner_usable(scheduled):
 
 
 def test_sequences_may_be_added_while_it_runs(scheduled):
-    """One after ten steps, and each of the others when the last one that runs has finished."""
+    """One after ten steps, and each of the others when the last running one has finished."""
     expected = said(scheduled(2))
     run = scheduled(2)
     later = [run.waiting.pop() for _ in range(5)][::-1]

@@ -1,4 +1,4 @@
-"""The ways people write scripts: understood, or warned of. Prose is neither."""
+"""Common ways to write scripts, understood or warned of. Prose is neither."""
 
 import json
 import pathlib
@@ -68,7 +68,7 @@ def test_a_book_has_the_same_speakers(row):
 
 
 def is_for_cues(row):
-    """Each line becomes a cue; in brackets a cue may have sounds, and behind a hyphen somebody else."""
+    """True if each line becomes a cue. Cues may have sounds in brackets, and another speaker after a hyphen."""
     return len(row["turns"]) == len(row["script"]) and not any(line[0] in "[-" for line in row["script"])
 
 

@@ -1,4 +1,4 @@
-"""Broken weights are refused when the model opens, by the name of the tensor; sound ones are not."""
+"""Broken weights are refused by the tensor's name when the model opens; sound ones are not."""
 
 import shutil
 
@@ -15,7 +15,7 @@ Q_PROJ, NORM = "body.layers.1.self_attn.q_proj.weight", "body.layers.0.input_lay
 
 
 def spoilt(folder, to, name, change):
-    """A copy of a checkpoint with one tensor changed."""
+    """Copy a checkpoint with one tensor changed."""
     shutil.copytree(folder, to)
     tensors = load_file(to / "model.safetensors")
     tensors[name] = change(tensors[name])
@@ -44,7 +44,7 @@ def test_a_weight_that_is_no_number_names_its_tensor(written, tmp_path, name, va
 
 
 def test_codes_without_their_scale_are_refused(written, tmp_path):
-    """As a converter leaves them that forgets what to multiply by."""
+    """A converter may forget the scales."""
     folder = spoilt(written["v3"], tmp_path / "a", Q_PROJ, lambda q: (q / q.abs().max() * 127).round())
     with pytest.raises(HiggsError, match=r"converted incorrectly: .*q_proj.*contains weights of \d\d\."):
         Engine(EngineConfig(folder, device="cpu")).open()

@@ -1,4 +1,4 @@
-"""The server as programs meet it: OpenAI's own client, and sockets that misbehave."""
+"""The server as programs use it: OpenAI's own client, and sockets that misbehave."""
 
 import base64
 import gc
@@ -44,7 +44,7 @@ def engine():
 
 @pytest.fixture
 def another():
-    """One that the module's server does not speak with: a batch has its engine to itself."""
+    """A second engine, since the module's server uses the first: a batch has its engine to itself."""
     with opened() as engine:
         yield engine
 
@@ -69,7 +69,7 @@ def wait_for(condition, seconds=60):
 
 @pytest.fixture(scope="module")
 def alone():
-    """What an engine says by itself, as 16-bit samples."""
+    """An engine's own speech, as 16-bit samples."""
     with opened() as engine:
         return (engine.speak(SHORT["input"], params=PARAMS).wav.clamp(-1, 1) * 32767).round().numpy().astype(np.int16)
 
@@ -296,7 +296,7 @@ def test_a_key(another):
 
 
 def test_a_key_of_bytes_that_are_no_text(another):
-    """As Python reads them from the environment."""
+    """Python reads such bytes from the environment."""
     with running(another, key="\udcff") as (port, _):
         for key, status in (("wrong", 401), ("\udcff", 200)):
             assert ask(port, "GET", "/v1/models", headers=[f"Authorization: Bearer {key}"])[0] == status

@@ -1,4 +1,4 @@
-"""What benchmarks/serve.py does, with few calls: its parts work, and it counts what happened."""
+"""benchmarks/serve.py with few calls: its parts work, and its counts are right."""
 
 import importlib
 import json

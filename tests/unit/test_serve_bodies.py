@@ -1,4 +1,4 @@
-"""Bodies that are meant to harm the server: each is answered with an error, and others are served meanwhile."""
+"""Malicious bodies: each is answered with an error, and others are served meanwhile."""
 
 import base64
 import json

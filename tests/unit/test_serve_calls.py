@@ -1,4 +1,4 @@
-"""What callers may send to the server: every field, and one sentence that names what is wrong."""
+"""Calls to the server: every field, and one sentence that names an error."""
 
 import base64
 
@@ -27,7 +27,7 @@ def test_a_part_of_a_text_has_its_place():
 
 
 def test_sampling_stands_at_top_level_or_in_extra_params():
-    """As SGLang-Omni and vLLM-Omni take it; top level counts."""
+    """SGLang-Omni and vLLM-Omni accept both. The top level wins."""
     call = read(temperature=0.5, top_k=7.0, seed=9, max_new_tokens=50, extra_params={"temperature": 1, "top_p": 0.9})
     wanted = SamplingParams(temperature=0.5, top_p=0.9, top_k=7, seed=9, max_frames=50)
     assert call.params == wanted and isinstance(call.params.top_k, int)

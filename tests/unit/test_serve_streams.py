@@ -1,4 +1,4 @@
-"""Speech that is sent while it is made: the `openai` package's standard snippets, and what breaks on the way."""
+"""Streamed speech: the `openai` package's standard snippets, and broken streams."""
 
 import asyncio
 import io
@@ -36,7 +36,7 @@ def port():
 
 @pytest.fixture(scope="module")
 def alone():
-    """What an engine says by itself, as 16-bit samples."""
+    """An engine's own speech, as 16-bit samples."""
     with opened() as engine:
         speech = engine.speak(TEXT, params=SamplingParams(seed=3, max_frames=FRAMES, retries=0))
     assert 60 <= speech.frames <= FRAMES
@@ -45,7 +45,7 @@ def alone():
 
 @pytest.fixture
 def gate(monkeypatch):
-    """A function: the model takes so many steps, then waits until the event is set that it returns, then `go_on`."""
+    """gate(steps): the model stops after so many steps until the returned event is set, then `go_on`."""
 
     def begin(steps, go_on=ModelRunner.step):
         event, count, step = threading.Event(), itertools.count(), ModelRunner.step
@@ -65,7 +65,7 @@ def gate(monkeypatch):
 
 @pytest.fixture
 def half(gate, alone):
-    """The gate in the middle of the speech: who hears nothing before it waits in vain."""
+    """The gate in the middle of the speech: a caller that gets no sound before it would wait forever."""
     return gate(len(alone) // 960 // 2)
 
 
@@ -75,7 +75,7 @@ def client(port):
 
 
 def samples(data, kind):
-    """16-bit samples at 24 kHz."""
+    """Return 16-bit samples at 24 kHz."""
     if kind == "pcm":
         return np.frombuffer(data, "<i2").astype(int)
     av = pytest.importorskip("av", reason="PyAV is not installed")

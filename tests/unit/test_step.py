@@ -1,4 +1,4 @@
-"""The end machines in tensors against plain Python, one row at a time, as SGLang and Boson have them."""
+"""The end machines in tensors against plain Python, one row at a time, as in SGLang and Boson."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ N = 8
 
 
 def plain_v3(drawn, limit):
-    """SGLang's v3 machine over drawn rows; returns the emitted rows and whether speech ended by itself."""
+    """Run SGLang's v3 machine over drawn rows. Returns the emitted rows, and True if speech ended by itself."""
     out, started, countdown = [], 0, -1
     for row in drawn[:limit]:
         row, done = list(row), False
@@ -29,7 +29,7 @@ def plain_v3(drawn, limit):
 
 
 def plain_v2(drawn, limit):
-    """Boson's v2 machine, without the seed row."""
+    """Run Boson's v2 machine, without the seed row."""
     out, begun, rest = [], 0, None
     for row in drawn[:limit]:
         row = list(row)
@@ -50,7 +50,7 @@ def plain_v2(drawn, limit):
 
 
 def ready(state, ended):
-    """Frames of row 0 once it is finished."""
+    """Return row 0's frames once it is finished."""
     closing = state.family.closing_columns
     return frames_ready(int(state.delay.num_generated[0]), state.config.codebooks, closing, ended, True)
 
@@ -65,7 +65,7 @@ class Script:
         self.drawn, self.steps = drawn, 0
 
     def embed(self, output, work):
-        """Codes are not read."""
+        """Ignore the codes."""
 
     def decode(self, state):
         state.logits.zero_()
@@ -147,7 +147,7 @@ def test_the_cache_s_last_slot_is_used_and_no_later_one(bench, family):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 def test_idle_rows_leave_live_rows_alone(bench, family):
-    """A batch of four with one live row says what it says alone, and idle rows count nothing."""
+    """A batch of four with one live row gives its speech as alone, and idle rows count nothing."""
     params = SamplingParams(seed=5)
     alone = bench(family)
     alone.start(params)

@@ -1,4 +1,4 @@
-"""Subtitles: a cue a sentence, where it is heard."""
+"""Subtitles: one cue per sentence, at the time it is heard."""
 
 import re
 from dataclasses import replace
@@ -36,7 +36,7 @@ def engine():
 
 
 def speech_of(chunks):
-    """A made-up speech: chunks of (text, speaker, seconds of noise or, negative, of silence)."""
+    """Return a synthetic speech: chunks of (text, speaker, seconds of noise or, negative, of silence)."""
     wavs, said, at = [], [], 0
     for text, speaker, parts in chunks:
         noise = torch.Generator().manual_seed(len(said))

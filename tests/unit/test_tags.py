@@ -1,4 +1,4 @@
-"""What is left out of a user's text, and what the user is told."""
+"""Tags left out of a user's text, and the warnings."""
 
 import pytest
 from higgs_tts.engine.prompt.tags import (

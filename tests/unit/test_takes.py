@@ -1,4 +1,4 @@
-"""The guard: what counts as a bad take, that it is spoken again, and what whoever listens hears of it."""
+"""The guard: bad takes, their repetition, and the listener's view."""
 
 import math
 from dataclasses import replace
@@ -166,7 +166,7 @@ def test_what_stays_bad_is_said_and_greedy_speech_is_not_tried_again(engine, bad
 
 
 def listened(engine, **params):
-    """(speech, what was heard since the last restart, restarts)."""
+    """Return (speech, sound since the last restart, restarts)."""
     heard, restarts = [], []
 
     def restart(why):

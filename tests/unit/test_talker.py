@@ -17,7 +17,7 @@ def close(ours, theirs):
 
 
 def split_layer(config, tensors, index):
-    """Canonical fused tensors of a layer under transformers' names."""
+    """Split a layer's canonical fused tensors into transformers' names."""
     q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
     get = {k.split(".", 2)[2]: v for k, v in tensors.items() if k.startswith(f"layers.{index}.")}
     query, key, value = get["qkv"].split([q, kv, kv])
@@ -117,14 +117,14 @@ def v2_reference(config, tensors):
 
 
 def v2_prompt(small, config):
-    """A prompt whose last token before the seed row is the one that transformers takes for the audio's begin."""
+    """Return a prompt whose last token before the seed row is transformers' begin of audio."""
     prompt = small.prompt(config, seed=4, frames=12)
     prompt.ids[-2] = config.text_vocab - 2
     return prompt
 
 
 def v2_inputs(model, prompt):
-    """A prompt of ours as transformers' inputs; the seed row is left to its generate."""
+    """Convert our prompt to transformers' inputs. The seed row is left to its generate."""
     ids, mask_id = torch.tensor(prompt.ids[:-1]), model.config.audio_token_id
     start, rows = prompt.audio[0]
     ids[start : start + len(rows)] = mask_id
@@ -193,14 +193,14 @@ def test_v2_greedy_codes_equal_transformers_generate(bench, small):
 
 
 def plain_ras(history, row, window, repeats):
-    """Which codebooks transformers' rule draws again."""
+    """Return the codebooks that transformers' rule draws again."""
     recent = history[-window:]
     same = (recent == row) & (recent != BOC) & (recent != EOC)
     return same.sum(0) >= repeats
 
 
 def test_v2_repeats_are_drawn_again_by_transformers_rule(bench, small):
-    """With one loud code a codebook, the first two frames keep it and from the third on it is drawn anew."""
+    """With one loud code per codebook, the first two frames keep it, and from the third on it is drawn again."""
     room = bench("v2")
     params = SamplingParams(seed=2, top_k=1, ras_window=4, ras_repeats=2)
     room.start(params, [small.prompt(room.config, frames=3)])

@@ -1,4 +1,4 @@
-"""Tensors in files: what is read, and what a damaged or half-downloaded folder is told."""
+"""Tensors in files: reading, and errors for damaged or half-downloaded folders."""
 
 import codecs
 import json

@@ -1,4 +1,4 @@
-"""Subtitles and lists of pronunciations from files: what is no file, or too large, is refused by name."""
+"""Subtitles and lists of pronunciations from files: errors name what is not a file, or too large."""
 
 import os
 

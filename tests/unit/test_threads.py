@@ -1,4 +1,4 @@
-"""The number of CPU threads while a small model speaks: one, and afterwards what it was, in every thread."""
+"""The number of CPU threads for a small model: one during speech, restored in every thread afterwards."""
 
 import threading
 
@@ -10,7 +10,7 @@ from higgs_tts.engine.device.threads import few_threads, one_thread
 
 @pytest.fixture
 def three_threads():
-    """A number that is neither one nor the machine's, in this thread and in those to come."""
+    """Set a number that is neither one nor the machine's, in this thread and in later ones."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield

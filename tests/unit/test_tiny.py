@@ -1,4 +1,4 @@
-"""The tiny checkpoints are what they claim: others load them, and greedy decoding does not stand still."""
+"""The tiny checkpoints are valid: other libraries load them, and greedy decoding does not stall."""
 
 import json
 

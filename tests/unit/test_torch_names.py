@@ -1,4 +1,4 @@
-"""Names of torch that its documentation does not promise: each is there and takes what we pass, or is not needed.
+"""Undocumented names of torch: each exists and takes our arguments, or is not needed.
 
 A torch that moves one of them fails here, on any machine, before it fails on a user's GPU.
 """

@@ -1,4 +1,4 @@
-"""The training's text and sequences, held against the engine that will read what they teach."""
+"""The training's text and sequences, checked against the engine that reads what they teach."""
 
 import pytest
 import torch
@@ -172,7 +172,7 @@ SAYING = Said("Is it 7:45?", codes(20, 2).numpy(), (50, 200, 400))
 
 
 def told(one: sequences.Example, rows: int, row: int) -> int:
-    """The word that the last `rows` rows of an example say in row `row`."""
+    """Return the word that an example says in row `row` of its last `rows` rows."""
     return int(one.spoken[len(one.ids) - rows + row])
 
 
@@ -236,7 +236,7 @@ def test_clips_come_back_with_their_words(tmp_path):
 
 
 def test_the_guide_is_small_where_the_head_looks_at_the_word(words):
-    """Scores written by hand: the first head sees one word alone, the right one or another."""
+    """Scores written by hand: the first head attends to one word alone, the right one or another."""
     batch = sequences.pack([sequences.example(words, SAYING, CLONED), sequences.example(words, SAYING)], 256, 8)
     start = torch.arange(256) - batch.place
     same = start[:, None] == start

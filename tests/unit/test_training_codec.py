@@ -1,4 +1,4 @@
-"""The training of the codec: speech beside its codes, and a decoder that learns on leaves the codes alone."""
+"""Training the codec: speech beside its codes, and a decoder whose training leaves the codes unchanged."""
 
 import json
 
@@ -121,7 +121,7 @@ def test_transformers_loads_the_folder_strictly(folder, codec_of_transformers):
 
 @pytest.fixture(scope="module")
 def talker(tmp_path_factory):
-    """An untrained talker of the size of a test."""
+    """An untrained talker of test size."""
     torch.manual_seed(0)
     shape = Shape(text_vocab=320, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=96)
     path = tmp_path_factory.mktemp("talker")
@@ -131,7 +131,7 @@ def talker(tmp_path_factory):
 
 @pytest.mark.parametrize("older", [False, True])
 def test_the_export_has_the_running_sums(talker, folder, tmp_path, older):
-    """Also of a codec that was trained before they were kept."""
+    """Also for a codec from before they were kept."""
     codec, sums = tmp_path / "codec", [f"quantizer.quantizers.{book}.codebook.embed_avg" for book in range(8)]
     codec.mkdir()
     trained = load_file(folder / "model.safetensors")

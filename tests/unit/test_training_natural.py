@@ -1,4 +1,4 @@
-"""Natural voices to learn from: figures and phonemes, the network that speaks, and what becomes of its sound."""
+"""Natural training voices: figures and phonemes, the network that speaks, and processing of its sound."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is said in a clip: a random Whisper of a few weights, made here, hears and gives its memory back."""
+"""Transcripts of clips: a tiny random Whisper, made here, transcribes and frees its memory."""
 
 import gc
 import json
@@ -18,7 +18,7 @@ SPECIAL = (
 
 
 def write_whisper(folder, dtype=torch.float32):
-    """A Whisper that makes up letters."""
+    """Write a Whisper with random weights."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = [chr(code) for code in range(97, 123)]

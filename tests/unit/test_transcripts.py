@@ -1,4 +1,4 @@
-"""What is said in a clip is read from the text file beside it."""
+"""A clip's transcript is read from the text file beside it."""
 
 from __future__ import annotations
 

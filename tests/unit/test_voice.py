@@ -1,4 +1,4 @@
-"""Voices on disk, and the care of reference clips."""
+"""Voices on disk, and checks of reference clips."""
 
 import math
 import os

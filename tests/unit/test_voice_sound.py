@@ -1,4 +1,4 @@
-"""Voices without a talker: what a file says of itself, and what its codes sound like."""
+"""Voices without a talker: a file's description, and the sound of its codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes to sound in windows: exact seams, one schedule, and order when windows become ready late."""
+"""Codes to sound in windows: exact seams, one schedule, and order if windows are ready late."""
 
 import weakref
 from collections import deque
@@ -48,7 +48,7 @@ class Held(SideStreamWindows):
 
 
 class Ruler:
-    """Stands in for a decoder and notes how many frames each window gives, and how many it is given."""
+    """Replaces a decoder, and notes the frames of each window, given and returned."""
 
     def __init__(self):
         self.sizes, self.given = [], []
@@ -72,13 +72,13 @@ HEARD = weakref.WeakKeyDictionary()
 
 
 def so_far(sound):
-    """All samples that a sound has given."""
+    """Return all samples that a sound has given."""
     HEARD[sound] = torch.cat([HEARD.get(sound, torch.empty(0)), sound.new()])
     return HEARD[sound]
 
 
 def push(sound, codes, sizes=(1,)):
-    """Gives `codes` in parts of `sizes`, the last size repeated -> samples that are there after each window."""
+    """Push `codes` in parts of `sizes`, the last size repeated. Returns the samples present after each window."""
     there, sizes = [], list(sizes)
     while len(codes):
         size = sizes.pop(0) if len(sizes) > 1 else sizes[0]
@@ -178,7 +178,7 @@ def test_windows_that_become_ready_late_come_in_order_and_finish_waits_for_the_r
 
 
 class Together(Held):
-    """Windows that are decoded together, and ready at once; `fits` is how many at a time memory holds."""
+    """Windows that are decoded together, and ready at once. `fits`: how many fit in memory at a time."""
 
     fits = 8
 
@@ -199,7 +199,7 @@ class Together(Held):
 
 @pytest.fixture
 def together(decoder, monkeypatch):
-    """(waveform, its windows) that are decoded three at a time."""
+    """Return (waveform, its windows), decoded three at a time."""
     windows = Together(decoder)
     monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
     waveform = Waveform(decoder, PrivatePool(torch.device("cpu")))

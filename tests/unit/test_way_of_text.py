@@ -1,4 +1,4 @@
-"""The way from Engine.speak to the network: few files, each room entered once, as ARCHITECTURE.md lists it."""
+"""The path from Engine.speak to the network: few files, each room entered once, as ARCHITECTURE.md lists it."""
 
 import itertools
 import pathlib
@@ -15,7 +15,7 @@ ENGINE = ROOT / "engine"
 
 
 def way_to(function, monkeypatch):
-    """The engine's files on the stack, from Engine.speak to the first call of `function`."""
+    """Return the engine's files on the stack, from Engine.speak to the first call of `function`."""
     stacks = []
     real = getattr(*function)
 

@@ -109,7 +109,7 @@ def test_files_of_the_input_folder(run, load_module):
 
 
 def test_forced_though_nothing_changed_it_writes_nothing(run):
-    """As with ComfyUI 0.46's --force-output-rerun."""
+    """ComfyUI 0.46's --force-output-rerun does so."""
 
     def contents():
         return {

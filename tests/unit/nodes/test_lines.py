@@ -327,7 +327,7 @@ class TestRunsAgain:
             assert queue(SHEET) and not queue(SHEET), name
 
     def test_forced_though_nothing_changed(self, run):
-        """As with ComfyUI 0.46's --force-output-rerun: the files and the list of takes stay unchanged."""
+        """ComfyUI 0.46's --force-output-rerun does so: the files and the list of takes stay unchanged."""
         run(SHEET, voices=VOICES)
         listed, held = run.listed, contents(run.folder)
         assert run(SHEET, voices=VOICES) == [] and contents(run.folder) == held and run.listed == listed
