@@ -37,7 +37,7 @@ BAD = (
 
 
 def text_of(random: random.Random, words: int = WORDS_A_TEXT) -> str:
-    """Return a text of so many words."""
+    """Return a text of `words` words."""
     return " ".join(random.choice(WORDS) for _ in range(words)).capitalize() + "."
 
 
@@ -97,7 +97,7 @@ async def _rest(reader: asyncio.StreamReader):
 
 
 async def load(port: int, clients: int, warm: float, seconds: float, frames: int) -> dict:
-    """Run so many callers, each of which repeats its call, and return a row, counted after the warm-up."""
+    """Run `clients` callers that repeat their calls, and return a row, counted after the warm-up."""
     return await Load(port, clients, warm, seconds, frames).run()
 
 

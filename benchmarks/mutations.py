@@ -40,7 +40,7 @@ LETTERS = (
 
 
 def bytes_of(rng: random.Random, data: bytes, first: int | None = None, in_place: bool = False) -> bytes:
-    """Flip, cut, double and replace bytes. first: only so many at the beginning; in_place: nothing moves."""
+    """Flip, cut, double and replace bytes. first: only that many at the beginning; in_place: nothing moves."""
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4, 16))):
         size = max(1, min(len(data), first or len(data)))

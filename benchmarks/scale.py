@@ -106,7 +106,7 @@ def end_chunks(pack: str):
 
 
 def speak(pack: str, engine, how: str, minutes: float):
-    """Speak so many estimated minutes of that kind."""
+    """Speak an estimated number of minutes of that kind."""
     module = import_module(pack)
     params = module.SamplingParams(retries=0)
     sentences = round(60 * minutes / module.estimate_seconds(SENTENCE))

@@ -115,7 +115,7 @@ def length(args, result: dict):
 
 
 def narration(chunks: int) -> str:
-    """Return a text that the engine splits into exactly so many chunks."""
+    """Return a text that the engine splits into exactly `chunks` chunks."""
     from engine.prompt.chunking import estimate_seconds, split_text
 
     text = SENTENCE * int(CHUNK_SECONDS / estimate_seconds(SENTENCE)) * chunks

@@ -16,7 +16,7 @@ from functools import cache
 from . import templates
 
 SPLITS = ("train", "heldout")
-HELD_OUT_EACH = 40  # one sentence in so many is held out
+HELD_OUT_EACH = 40  # one sentence in this many is held out
 MOST_WORDS = 25
 # Stretch of the duration, and the middle of the silence that the tag asks for.
 SPEEDS = {

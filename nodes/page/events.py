@@ -49,7 +49,7 @@ class Run:
         self.news = asyncio.Event()
 
     async def told(self, version: int, revision: int, outline: int, seconds: float) -> dict:
-        """Return the sound's state, waiting while it is still `version`, for at most so many seconds."""
+        """Return the sound's state, waiting up to `seconds` while it is still `version`."""
         news = self.news
         if self.sound.version == version:
             with contextlib.suppress(asyncio.TimeoutError):
