@@ -1,7 +1,7 @@
-// What happens to a head's query, key and value between their product and attention: RMSNorm per head and RoPE, which
-// values pass by, and the new key and value's way into the cache. Part of single.cu and batch.cu.
+// Steps between the qkv product and attention: per-head RMSNorm and RoPE of queries and keys, and storing the new key
+// and value in the cache. Part of single.cu and batch.cu.
 //
-// A warp takes one vector of DIM, four dimensions a lane: 4 * lane to 4 * lane + 3.
+// A warp takes one vector of DIM, four dimensions per lane: 4 * lane to 4 * lane + 3.
 static_assert(DIM == 32 * 4 && HEAD_DIM == DIM, "a warp holds a vector, four dimensions a lane");
 
 __device__ __forceinline__ uint2 load4(const u16* vector) { return *(const uint2*)(vector + (threadIdx.x & 31) * 4); }
@@ -11,7 +11,7 @@ struct Rope { uint2 cos, sin; };
 __device__ __forceinline__ Rope load_rope(const u16* cos, const u16* sin, int at) {
   return {load4(cos + (long long)at * DIM), load4(sin + (long long)at * DIM)};
 }
-// The norm's weights of a head, counted through the queries' heads, then the keys'; unused without a norm.
+// Norm weights of a head, numbered over the query heads, then the key heads. Unused without a norm.
 __device__ __forceinline__ uint2 load_norm(const u16* norm, int head) {
   return HAS_QK_NORM ? load4(norm + head * DIM) : make_uint2(0, 0);
 }
@@ -30,7 +30,7 @@ __device__ __forceinline__ float4 norm_rope(float4 v, uint2 norm, Rope rope) {
                      v.w * cos.w + o.w * sin.w);
 }
 
-// A new key or value, for the block in shared memory and for later steps in its slot of the cache.
+// Stores a new key or value in shared memory for the block, and in its cache slot for later steps.
 __device__ __forceinline__ void place_new(uint2 vector, u16* shared, u16* cache, int at, bool to_cache) {
   store4(shared, vector);
   if (to_cache) store4(cache + (long long)at * DIM, vector);

@@ -1,13 +1,14 @@
-// The decode pass of a batch between its matrix products, for up to 64 rows: norms, attention, the MLP's gate; with
-// quantised weights those products too (batch_product.cuh).
+// Decode pass for up to 64 rows, between the matrix products: norms, attention, the MLP's gate. With quantised weights,
+// also the products (batch_product.cuh).
 //
-// "Row" is a row of the batch. Each is computed on its own, in an order that depends on its own position only, so its
-// result does not depend on the other rows or their number. Residual stream and sums are fp32; products read bf16.
+// "Row" is a row of the batch. Each row is computed independently, in an order that depends only on its own position,
+// so its result does not depend on the other rows or their number. Residual stream and sums are fp32; products read
+// bf16.
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; SPLIT_K, products
-// that sum to a delta; MIN_SPLIT, positions of a KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`;
-// NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS of a block. For quantised weights also FORMAT; ROW_TILES, eighths of
-// the rows; PRODUCTS, a list of PRODUCT(tiles, steps in flight), and MAX_TILES of one; PRODUCT_THREADS of a block and
-// PRODUCT_SHARED, its bytes of shared memory.
+// that sum to a delta; MIN_SPLIT, positions per KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`;
+// NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS per block. With quantised weights also FORMAT; ROW_TILES, tiles of 8
+// rows; PRODUCTS, a list of PRODUCT(tiles, steps in flight), and MAX_TILES, its maximum tiles; PRODUCT_THREADS and
+// PRODUCT_SHARED, threads and bytes of shared memory per block.
 
 #include "load.cuh"
 #include "mma_tile.cuh"
@@ -18,11 +19,11 @@
 #include "batch_product.cuh"
 #endif
 
-struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null but in the first layer
+struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null except in the first layer
 static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "batch.py fills another structure");
 static_assert(NORM_THREADS * 8 == HIDDEN && PADDED_ROWS <= 64, "a row has a block; rows have two places a lane");
 
-// x = x_in, or x += delta, the sum of SPLIT_K products; h = RMSNorm(x) * weight. One block a row, 8 values a thread.
+// x = x_in, or x += delta, the sum of SPLIT_K products; h = RMSNorm(x) * weight. One block per row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNormArgs s) {
   __shared__ float squares[HIDDEN / 256];
   const int t = threadIdx.x;
@@ -66,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNor
 struct SwigluArgs { const u16* gate_up; u16* act; int rows; };
 static_assert(sizeof(SwigluArgs) == SIZEOF_SwigluArgs, "batch.py fills another structure");
 
-// act = silu(gate) * up. 8 values a thread.
+// act = silu(gate) * up. 8 values per thread.
 extern "C" __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu(const SwigluArgs s) {
   launch_dependent_grids();
   wait_on_dependent_grids();
@@ -86,9 +87,9 @@ extern "C" __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu(const Swiglu
 struct AttendArgs {
   const u16 *qkv, *qk_norm, *cos, *sin;
   u16 *keys, *values;         // of one layer: [rows][KV_HEADS][max_seq_len][DIM]
-  const long long* position;  // [rows]: the slot of this step's key and value
+  const long long* position;  // [rows]: slot of this step's key and value
   u16* attended;
-  float* partial_o;           // these three: the `Workspace` of each row and KV head, [rows][KV_HEADS][...]
+  float* partial_o;           // these three: `Workspace` of each row and KV head, [rows][KV_HEADS][...]
   float2* partial_ml;
   u32* arrived;               // zero between launches
   int rows, max_seq_len, max_splits;

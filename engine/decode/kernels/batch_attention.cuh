@@ -1,14 +1,14 @@
-// Flash-decoding for a batch, one query per row and head: how the KV cache is split over blocks and how partial results
-// are combined. Part of batch.cu.
+// Flash-decoding for a batch, one query per row and head: splitting of the KV cache over blocks, and combination of
+// partial results. Part of batch.cu.
 
-// Positions of a split. Depends on the row's own length only; there are never more than MAX_SPLITS splits.
+// Positions per split. Depends only on the row's own length. There are at most MAX_SPLITS splits.
 __device__ __forceinline__ int split_size(int at) {
   int size = MIN_SPLIT;
   while (at / size >= MAX_SPLITS) size *= 2;
   return size;
 }
 
-// Lane i holds rows i and i + 32: the new position (-1: no such row) and the inclusive prefix sum of split counts.
+// Lane i holds rows i and i + 32: new position (-1: no such row) and inclusive prefix sum of split counts.
 struct SplitCounts { int at[2], until[2], total; };
 __device__ __forceinline__ SplitCounts count_splits(const long long* position, int rows) {
   const int lane = threadIdx.x & 31;
@@ -53,8 +53,8 @@ __device__ __forceinline__ void clear_queries(Shared& sh) {
   for (int i = threadIdx.x; i < MAX_GROUP * Q_PITCH; i += WARPS * 32) sh.q[i / Q_PITCH][i % Q_PITCH] = 0;
 }
 
-// The KV head's queries, normed and rotated, go to shared memory. In the last split the new key and value go there too,
-// and to the cache. A warp takes one or two of these vectors.
+// Writes the KV head's queries, normed and rotated, to shared memory. The last split also writes the new key and value
+// there and to the cache. A warp takes one or two of these vectors.
 __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const u16* norm, const u16* cos,
                                           const u16* sin, u16* keys, u16* values, Shared& sh) {
   constexpr int VECTORS = GROUP + 2, PASSES = (VECTORS + WARPS - 1) / WARPS;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const 
     raw[j] = load4(qkv + head * DIM);
     weight[j] = i <= GROUP ? load_norm(norm, head) : make_uint2(0, 0);
   }
-  __syncthreads();  // all warps are done with the previous item's
+  __syncthreads();  // all warps are done with the previous item
 #pragma unroll
   for (int j = 0; j < PASSES; ++j) {
     const int i = warp + j * WARPS;
@@ -80,11 +80,11 @@ __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const 
   __syncthreads();
 }
 
-// Where the warp's first tile of the split begins; its next ones are STRIDE positions apart.
+// Start of the warp's first tile in the split. Its tiles are STRIDE positions apart.
 constexpr int STRIDE = WARPS * TILE;
 __device__ __forceinline__ int first_tile(const Split& a) { return a.from + (int)(threadIdx.x >> 5) * TILE; }
 
-// Online softmax over the warp's tiles of the split; `tile` holds the first one.
+// Online softmax over the warp's tiles in the split. `tile` holds the first tile.
 __device__ __forceinline__ Accumulator attend_split(const Split& a, Tile& tile, const u16* keys, const u16* values,
                                                     const Shared& sh) {
   Accumulator s = {{-1e30f, -1e30f}};
@@ -102,14 +102,14 @@ __device__ __forceinline__ Accumulator attend_split(const Split& a, Tile& tile, 
   return s;
 }
 
-// A partial result for one query, spread over a warp: four dimensions of O a lane.
+// Partial result for one query, spread over a warp: four dimensions of O per lane.
 struct Partial { float4 o; float m, l; };
 __device__ __forceinline__ void add(Partial& w, float f, float4 v) {
   w.o.x = fmaf(f, v.x, w.o.x); w.o.y = fmaf(f, v.y, w.o.y);
   w.o.z = fmaf(f, v.z, w.o.z); w.o.w = fmaf(f, v.w, w.o.w);
 }
 
-// Combines the block's warps; warp q gets query q.
+// Combines the block's warps. Warp q gets query q.
 __device__ __forceinline__ Partial combine_warps(const Accumulator& s, Shared& sh) {
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
@@ -148,7 +148,7 @@ __device__ __forceinline__ void write_output(const Partial& w, u16* attended) {
   *(uint2*)(attended + threadIdx.x * 4) = make_uint2(pack(w.o.x * f, w.o.y * f), pack(w.o.z * f, w.o.w * f));
 }
 
-// Of one row and KV head: the partial results of its splits, and how many of them are written.
+// Partial results of the splits of one row and KV head, and the number of splits that have written them.
 struct Workspace {
   float* o;    // [splits][GROUP][DIM]
   float2* ml;  // [GROUP][MAX_SPLITS]
@@ -160,7 +160,7 @@ __device__ __forceinline__ void write_partial(const Split& a, const Partial& w, 
   if ((threadIdx.x & 31) == 0) to.ml[(threadIdx.x >> 5) * MAX_SPLITS + a.index] = make_float2(w.m, w.l);
 }
 
-// Whether this block is the last of the head's splits to arrive; it then sees what the others wrote before.
+// True if this block is the last of the head's splits to arrive. It then sees the writes of the others.
 __device__ __forceinline__ bool last_to_arrive(const Workspace& of, int splits, Shared& sh) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -172,7 +172,7 @@ __device__ __forceinline__ bool last_to_arrive(const Workspace& of, int splits, 
   return sh.last;
 }
 
-// Combines a head's splits in their order, so that the result does not depend on which block came last.
+// Combines a head's splits in order, so that the result does not depend on which block came last.
 __device__ __forceinline__ Partial combine_splits(const Split& a, const Workspace& from) {
   const int lane = threadIdx.x & 31;
   const float* ml = (const float*)(from.ml + (threadIdx.x >> 5) * MAX_SPLITS + lane);

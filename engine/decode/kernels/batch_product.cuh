@@ -1,10 +1,10 @@
-// Products of a batch with matrices in 8 or 4 bits, widened to bf16 in registers for tensor cores. Part of batch.cu.
+// Products of a batch with 8-bit or 4-bit matrices, widened to bf16 in registers for tensor cores. Part of batch.cu.
 //
-// out[b][f] = sum over k of x[b][k] * W[f][k], for up to 8 * ROW_TILES rows b. A block takes units: the features f of up
-// to TILES tiles of 16, and one of `parts` equal parts of the inputs k. Its warps split the inputs once more, each in
-// steps of 64; their sums are added up in shared memory, in order. So the order of additions depends on the matrix
-// alone, and a row's result not on how many there are. A block reads a unit's inputs once, and from L2: the more tiles
-// share them the better. Features are the rows of mma.m16n8k16's product, and the batch's rows its columns.
+// out[b][f] = sum over k of x[b][k] * W[f][k], for up to 8 * ROW_TILES rows b. A block takes units: the features f of
+// up to TILES tiles of 16, and one of `parts` equal parts of the inputs k. Its warps split the inputs again, each in
+// steps of 64. Their sums are added in shared memory, in order. So the order of additions depends only on the matrix,
+// and a row's result does not depend on the number of rows. A block reads a unit's inputs once, from L2, so it helps if
+// more tiles share them. Features are the rows of mma.m16n8k16's product, and batch rows are its columns.
 
 constexpr int PRODUCT_WARPS = PRODUCT_THREADS / 32, PRODUCT_ROWS = 8 * ROW_TILES;
 constexpr int PITCH = 16 + 4;  // of sums: no two lanes of a warp write to the same bank
@@ -28,13 +28,13 @@ __device__ __forceinline__ void end_of_copies() {
 #endif
 }
 template <int LATER>
-__device__ __forceinline__ void wait_for_copies() {  // but for the LATER last groups
+__device__ __forceinline__ void wait_for_copies() {  // except the last LATER groups
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 #endif
 }
 
-// The weights of a warp's step: 64 of each matrix row, and, where groups have scales, a word a row with the step's.
+// Weights of a warp's step: 64 per matrix row and, if groups have scales, one word per row with the step's scales.
 template <int TILES>
 struct Stages {
   static constexpr int ROW = 64 * Format::BITS / 8;  // bytes of a row's 64 weights
@@ -63,11 +63,11 @@ __device__ __forceinline__ void copy_step(u8* stage, const u8* matrix, int featu
   }
 }
 
-// acc += the products of 32 weights of 16 features with b's h-th inputs, times the scales of the lane's two features.
+// acc += products of 32 weights of 16 features with b's h-th inputs, times the scales of the lane's two features.
 template <int HALVES>
 __device__ __forceinline__ void add_group(float (&acc)[ROW_TILES][4], const uint2 (&w)[2],
                                           const uint4 (&b)[ROW_TILES][HALVES], int h, float first, float second) {
-  constexpr int AT_ONCE = ROW_TILES < 4 ? ROW_TILES : 4;  // more would not fit the registers
+  constexpr int AT_ONCE = ROW_TILES < 4 ? ROW_TILES : 4;  // more would not fit into registers
   u32 a[2][4];
 #pragma unroll
   for (int i = 0; i < 2; ++i)
@@ -90,12 +90,12 @@ __device__ __forceinline__ void add_group(float (&acc)[ROW_TILES][4], const uint
   }
 }
 
-// acc += the product of a step's weights with x, the inputs of the lane's row b = g: those from 8 * t on, and from
-// 32 + 8 * t on, where t = lane % 4. So a warp reads whole sectors of 32 bytes.
+// acc += product of a step's weights with x, the inputs of the lane's row b = g, from 8 * t on and from 32 + 8 * t on,
+// where t = lane % 4. So a warp reads whole sectors of 32 bytes.
 template <int TILES, int DEPTH>
 __device__ __forceinline__ void add_step(float (&acc)[TILES][ROW_TILES][4], const u8* stage, int step, const u16* x,
                                          int width) {
-  constexpr int HALVES = ROW_TILES > 4 ? 1 : 2;  // of the inputs, in registers at a time
+  constexpr int HALVES = ROW_TILES > 4 ? 1 : 2;  // halves of the inputs in registers at a time
   const int lane = threadIdx.x & 31;
   const u32* scales = (const u32*)(stage + Stages<TILES>::WEIGHTS);
 #pragma unroll
@@ -213,7 +213,7 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
   }
 }
 
-// A kernel for each number of tiles that products need: product_<tiles>.
+// One kernel, product_<tiles>, for each number of tiles that products need.
 #define PRODUCT(TILES, DEPTH)                                                                             \
   extern "C" __global__ void __launch_bounds__(PRODUCT_THREADS, 1) product_##TILES(const ProductArgs s) { \
     product<TILES, DEPTH>(s);                                                                             \

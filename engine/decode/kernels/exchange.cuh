@@ -1,12 +1,13 @@
-// The arguments of single.cu, and how its blocks exchange values: LL-style flag-in-word signalling. Part of single.cu.
+// Arguments of single.cu, and exchange of values between its blocks by LL-style flag-in-word signalling. Part of
+// single.cu.
 //
 // As in NCCL's LL protocol, a word carries its own flag: 24 bits of an fp32 or bf16 value and the low 8 bits of the
-// epoch in which it was published. Consumers poll until the epoch matches, so neither fences nor a grid barrier are
-// needed. A layer has five exchanges, epochs r + 1 to r + 5, where r is the last epoch of the layer before. Epochs
-// continue from launch to launch and may wrap around.
+// epoch in which it was published. Consumers poll until the epoch matches, so no fences and no grid barrier are needed.
+// A layer has five exchanges, epochs r + 1 to r + 5, where r is the last epoch of the previous layer. Epochs continue
+// across launches and may wrap around.
 //
-// buffer   | producer -> consumer             | epoch | overwritten | all readers are done: the writer has all of
-// ---------|----------------------------------|-------|-------------|--------------------------------------------------
+// buffer   | producer -> consumer             | epoch | overwritten | all readers are done once the writer has all of
+// ---------|----------------------------------|-------|-------------|-------------------------------------------------
 // qkv      | qkv product -> attention         | r + 1 | r + 6       | x(r + 5): a block publishes it after attention
 // partial  | other splits -> a head's split 0 | r + 1 | r + 6       | x(r + 5): the same
 // attended | a head's split 0 -> out product  | r + 2 | r + 7       | x(r + 5): published after reading attended
@@ -15,17 +16,17 @@
 // x        | down product -> next norm        | r + 5 | r + 8       | attended(r + 7), made of all of qkv(r + 6), which
 //          |                                  |       |             | is published after reading x
 //
-// "Published" is by every block: each owns part of x, qkv and act. A word of qkv, attended, x or act is written again
-// 2 to 5 epochs later, so 8 bits tell new from old. Which words of partial are in use depends on the context's length:
-// they carry the whole epoch beside the value.
+// "Published" means by every block: each owns part of x, qkv and act. A word of qkv, attended, x or act is overwritten
+// 2 to 5 epochs later, so 8 bits distinguish new from old. The words of partial in use depend on the context's length,
+// so they carry the full epoch beside the value.
 //
-// No wait is endless. Who still polls TIMEOUT_MS after the launch began, by the device's clock, sets `stalled` and goes
-// on with what it has; the others see that and go on too. So the launch ends, its results are worthless, and the next
-// ones return at once, until the host has cleared the flag.
+// Waits time out. A thread that still polls TIMEOUT_MS after the launch began, by the device's clock, sets `stalled`
+// and continues with the values it has; the others see the flag and continue too. So the launch ends with invalid
+// results, and later launches return at once until the host clears the flag.
 
 constexpr int THREADS = WARPS * 32;
 
-struct LayerWeights {  // norms are bf16, matrices as their format stores them
+struct LayerWeights {  // norms are bf16, matrices in their storage format
   const u16* attn_norm;
   const u8* qkv;
   const u16* qk_norm;
@@ -39,14 +40,14 @@ struct SingleArgs {
   const u16* x_in;
   const u8* head;
   const u16 *norm, *cos, *sin;
-  u16 *keys, *values;         // of the first layer, [KV_HEADS][max_seq_len][DIM]; the others layer_stride apart
-  const long long* position;  // the slot of this step's key and value
+  u16 *keys, *values;         // of the first layer, [KV_HEADS][max_seq_len][DIM]; layers are layer_stride apart
+  const long long* position;  // slot of this step's key and value
   float* logits;
   u32 *x, *qkv;  // x to act: exchanged between blocks
   u64* partial;
   u32 *attended, *act;
-  u32 *epoch, *arrivals;  // last epoch of the previous launch; arrivals of blocks, counted through all launches
-  u32* stalled;           // not 0: a wait was given up
+  u32 *epoch, *arrivals;  // last epoch of the previous launch; count of block arrivals over all launches
+  u32* stalled;           // nonzero: a wait timed out
   long long layer_stride;
   int layer_count, max_seq_len;
 };
@@ -81,8 +82,8 @@ __device__ __forceinline__ u32& launch_began() {
   return ms;
 }
 
-// One thread's wait, as one register. Below MIN_POLLS it is never given up, so that a GPU that was suspended in the
-// middle of a launch, its clock running on, is not blamed.
+// State of one thread's wait, in one register. It never times out before MIN_POLLS, in case the GPU was suspended
+// during a launch while its clock kept running.
 constexpr u32 MIN_POLLS = POLLS_PER_CHECK * 64;
 struct Wait { u32 polls = 0; };
 __device__ __forceinline__ bool give_up(const SingleArgs& s, Wait& wait) {
@@ -93,8 +94,8 @@ __device__ __forceinline__ bool give_up(const SingleArgs& s, Wait& wait) {
   return true;
 }
 
-// Counting arrivals only delays polling, which would slow down the producers: it orders nothing, and does not wait for
-// the last STRAGGLERS blocks, whose values come while the others' are already being read.
+// Counting arrivals only delays polling, which would slow down the producers. It provides no ordering, and does not
+// wait for the last STRAGGLERS blocks, whose values arrive while the others are being read.
 constexpr int STRAGGLERS = 8;
 __device__ __forceinline__ void arrive(const SingleArgs& s) {
   __syncthreads();
@@ -113,11 +114,11 @@ __device__ __forceinline__ uint4 poll(const void* p) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
   return v;
 }
-// Not 0 while one of the four words is from another epoch.
+// Nonzero while any of the four words is from another epoch.
 __device__ __forceinline__ u32 stale(uint4 w, u32 epoch) {
   return ((w.x ^ epoch) | (w.y ^ epoch) | (w.z ^ epoch) | (w.w ^ epoch)) & 0xffu;
 }
-// Four words of `epoch`, or their values; `words` were polled before.
+// Receives four words of `epoch`, or their values. `words` were polled before.
 __device__ __forceinline__ uint4 receive_words(const SingleArgs& s, uint4 words, const u32* from, u32 epoch) {
   for (Wait w; stale(words, epoch) && !give_up(s, w);) words = poll(from);
   return words;
@@ -129,11 +130,10 @@ __device__ __forceinline__ float4 receive(const SingleArgs& s, uint4 words, cons
 __device__ __forceinline__ float4 receive(const SingleArgs& s, const u32* from, u32 epoch) {
   return receive(s, poll(from), from, epoch);
 }
-// The thread's index as a value opaque to the compiler, which would otherwise keep addresses derived from it in
-// registers from layer to layer.
+// The thread index, opaque to the compiler. Otherwise, addresses derived from it would stay in registers across layers.
 __device__ __forceinline__ int opaque_thread() { int t = threadIdx.x; asm volatile("" : "+r"(t)); return t; }
-// The block's threads poll `count` groups of four words, all of a thread's loads in flight at once. Indices past the
-// end are clamped: a condition around a load costs registers, which spill.
+// The block's threads poll `count` groups of four words, with all of a thread's loads in flight at once. Indices past
+// the end are clamped: a condition around a load costs registers, which spill.
 template <int N>
 __device__ __forceinline__ void poll_all(uint4 (&words)[N], const u32* from, int count) {
   const int t = opaque_thread();

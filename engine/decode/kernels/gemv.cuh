@@ -1,21 +1,22 @@
-// Matrix times vector, for a batch of one: each weight is read once, through the warp's pipeline. Part of single.cu.
+// Matrix-vector products for batch size 1. Each weight is read once, through the warp's pipeline. Part of single.cu.
 
 using HeadFormat = HEAD_FORMAT;
 
-// Where the i-th of n even ranges of `count` things begins; ranges differ by one at most.
+// Start of the i-th of n even ranges over `count` items. Range sizes differ by at most one.
 __device__ __forceinline__ int range_start(int count, int i, int n) { return (int)((long long)count * i / n); }
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-constexpr int MAX_OWNED = ceil_div(HIDDEN, BLOCKS);                      // elements of the residual stream, a block
-constexpr int MAX_WARP_ROWS = ceil_div(ceil_div(INTER, BLOCKS), WARPS);  // rows of the gate or up matrix, a warp
+constexpr int MAX_OWNED = ceil_div(HIDDEN, BLOCKS);                      // elements of the residual stream per block
+constexpr int MAX_WARP_ROWS = ceil_div(ceil_div(INTER, BLOCKS), WARPS);  // rows of the gate or up matrix per warp
 static_assert(HIDDEN >= BLOCKS && INTER >= BLOCKS, "every block publishes a part of x, qkv and act (exchange.cuh)");
 static_assert(MAX_OWNED <= THREADS, "a thread has an element of the residual stream");
 
-// How a projection's rows [HIDDEN, K] that a block owns go to its warps, in parts of rows whose sums are added up.
+// Distribution of a block's rows of a projection [HIDDEN, K] over its warps, in parts of rows whose sums are added.
 //
-// Bf16: a part is a tile, the largest equal part of a row that fits one; a warp takes a range of all parts, counted
-// row by row. Quantised formats: a warp takes the same part of every row of a range, so that it can hold its inputs.
+// Bf16: a part is one tile, the largest equal division of a row that fits into a tile. A warp takes a range of all
+// parts, counted row by row. Quantised formats: a warp takes the same part of every row in a range, so that it can hold
+// its inputs.
 template <class F, int K>
 struct Parts {
   __host__ __device__ static constexpr int tiles() {
@@ -24,7 +25,7 @@ struct Parts {
     return n;
   }
   static constexpr int ROW_BLOCKS = K / F::BLOCK, MAX_HELD = HIDDEN / F::BLOCK;
-  // The blocks that a warp multiplies where rows come in n parts; too many where it could not hold their inputs.
+  // Blocks that a warp multiplies if rows have n parts; a huge number if it could not hold their inputs.
   __host__ __device__ static constexpr int cost(int n) {
     return ceil_div(ROW_BLOCKS, n) > MAX_HELD ? 1 << 30 : ceil_div(ROW_BLOCKS, n) * ceil_div(MAX_OWNED, WARPS / n);
   }
@@ -35,8 +36,8 @@ struct Parts {
     return best;
   }
   static constexpr int COUNT = is_quantised<F>() ? shares() : tiles();
-  static constexpr int WEIGHTS = K / COUNT;                 // of a part, with Bf16
-  static constexpr int HELD = ceil_div(ROW_BLOCKS, COUNT);  // blocks of a part, at most, with a quantised format
+  static constexpr int WEIGHTS = K / COUNT;                 // per part, with Bf16
+  static constexpr int HELD = ceil_div(ROW_BLOCKS, COUNT);  // maximum blocks per part, with a quantised format
   static_assert(!is_quantised<F>() || cost(COUNT) < 1 << 30, "no warp can hold its inputs");
 };
 template <class F> __host__ __device__ constexpr int max_parts() {
@@ -47,13 +48,13 @@ struct Range { int first, count; };
 
 struct Shared {
   Range ranges[WARPS][5];     // a warp's rows of qkv, gate and up, head (0, 2, 4), and warp_parts of out, down (1, 3)
-  Pipeline spilled[WARPS];    // attention needs the registers
-  union {                     // what norm_input makes
+  Pipeline spilled[WARPS];    // during attention, which needs the registers
+  union {                     // output of norm_input
     Format::Input<HIDDEN> x;
     HeadFormat::Input<HIDDEN> head_x;
   };
   float residual[MAX_OWNED];  // the block's elements of the residual stream
-  __align__(16) float square[WARPS];  // the warps' sums of its squares
+  __align__(16) float square[WARPS];  // sum of its squares, per warp
   float gate[WARPS][MAX_WARP_ROWS];
   __align__(16) float q[GROUP][DIM];
   __align__(16) u16 key[DIM], value[DIM];  // of the new position
@@ -68,8 +69,8 @@ struct Shared {
 };
 static_assert(sizeof(Shared) + sizeof(u64) * WARPS * STAGES <= STATIC_SHARED, "static shared memory exceeds its share");
 
-// The residual stream times the norm's weights into shared memory, and the sum of its squares: RMSNorm without its
-// scale, which is applied to the products. The weights are loaded in advance, 4 a thread at a time.
+// RMSNorm without its scale, which is applied to the products: writes the residual stream times the norm's weights to
+// shared memory, and sums its squares. The weights are loaded in advance, 4 per thread at a time.
 constexpr int NORM_LOADS = ceil_div(HIDDEN / 4, THREADS);
 struct NormWeights { uint2 of[NORM_LOADS]; };
 __device__ __forceinline__ NormWeights norm_weights(const u16* weight) {
@@ -101,14 +102,14 @@ __device__ __forceinline__ void norm_input(const SingleArgs& s, const NormWeight
   if ((threadIdx.x & 31) == 0) sh.square[threadIdx.x >> 5] = square;
   __syncthreads();
 }
-__device__ __forceinline__ float norm_scale(const Shared& sh) {  // recomputed for each matrix row: kept, it would spill
+__device__ __forceinline__ float norm_scale(const Shared& sh) {  // recomputed per row: kept, it would spill
   float total = 0.f;
 #pragma unroll
   for (int k = 0; k < WARPS; ++k) total += sh.square[k];
   return rsqrtf(total * (1.f / HIDDEN) + EPS);
 }
 
-// The lane's inputs of `count` blocks from the first-th on, at most C, times `scale`.
+// Loads the lane's inputs for `count` blocks, at most C, from block `first` on, times `scale`.
 template <class F, int K, int C>
 __device__ __forceinline__ void hold(HeldInput<C>& x, const FixedInput<K>& input, int first, int count, float scale) {
   const int lane = threadIdx.x & 31;
@@ -119,7 +120,7 @@ __device__ __forceinline__ void hold(HeldInput<C>& x, const FixedInput<K>& input
     x.scale[i] = input.scale[load] * scale;
   }
 }
-// What the sums of a matrix's rows are multiplied by, rows of K weights from the first-th on.
+// Scales of a matrix's rows of K weights, from row `first` on.
 template <class F, int K>
 struct RowScales {
   const u8* first;
@@ -131,7 +132,7 @@ struct RowScales {
   }
 };
 
-// The product of `count` of a matrix row's blocks, the warp's next tiles, with inputs that are held.
+// Product of `count` blocks of a matrix row, the warp's next tiles, with the held inputs.
 template <class F, int C>
 __device__ __forceinline__ float multiply(const SingleArgs& s, Pipeline& p, const HeldInput<C>& x, int count) {
   constexpr int BYTES = F::bytes(F::BLOCK), IN_TILE = TILE_BYTES / BYTES;
@@ -152,7 +153,7 @@ __device__ __forceinline__ float multiply(const SingleArgs& s, Pipeline& p, cons
   return warp_sum(sum);
 }
 
-// The normed input as the warps multiply rows of HIDDEN weights by it.
+// The normed input, for products with rows of HIDDEN weights.
 template <class F, bool = is_quantised<F>()>
 struct Normed {
   HeldInput<HIDDEN / F::BLOCK> x;
@@ -182,19 +183,20 @@ struct Normed<F, false> {
   }
 };
 
-// The warp's next `rows` matrix rows of HIDDEN weights times the normed input; done(j, sum) takes each product.
+// Multiplies the warp's next `rows` matrix rows of HIDDEN weights by the normed input. done(j, sum) receives each
+// product.
 template <class F, class Done>
 __device__ __forceinline__ void gemv_hidden(const SingleArgs& s, Pipeline& p, int rows, RowScales<F, HIDDEN> scales,
                                             const Normed<F>& x, Done done) {
 #pragma unroll 1
   for (int j = 0; j < rows; ++j) {
-    const float scale = scales.of(j);  // arrives while the row is multiplied
+    const float scale = scales.of(j);  // loads while the row is multiplied
     const float sum = x.multiply_row(s, p);
     done(j, F::ROW_SCALE ? scale * sum : sum);
   }
 }
 
-// K bf16 values of other blocks into shared memory.
+// Receives K bf16 values from other blocks into shared memory.
 template <class F, int K>
 __device__ __forceinline__ void projection_input(const SingleArgs& s, const u32* from, u32 epoch,
                                                  typename F::template Input<K>& input) {
@@ -212,7 +214,7 @@ __device__ __forceinline__ void projection_input(const SingleArgs& s, const u32*
   __syncthreads();
 }
 
-// The warp's part of the rows in a projection with a quantised matrix, in blocks.
+// The warp's part of the rows of a quantised projection, in blocks.
 template <class F, int K>
 __device__ __forceinline__ Range part_blocks() {
   using P = Parts<F, K>;
@@ -220,8 +222,8 @@ __device__ __forceinline__ Range part_blocks() {
   return {first, range_start(P::ROW_BLOCKS, part + 1, P::COUNT) - first};
 }
 
-// x += W @ input for the block's rows of W [HIDDEN, K], `matrix`, published in `epoch`; the input is from the one before. `mine`:
-// see warp_parts. The parts of a row are summed in shared memory.
+// x += W @ input for the block's rows of W [HIDDEN, K], `matrix`, published in `epoch`. The input is from the previous
+// epoch. `mine`: see warp_parts. The parts of a row are summed in shared memory.
 template <class F, int K>
 __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const u8* matrix, const u32* from, Range mine,
                                         u32 epoch, typename F::template Input<K>& input, Shared& sh) {
@@ -250,7 +252,7 @@ __device__ __forceinline__ void project(const SingleArgs& s, Pipeline& p, const 
       if (lane == 0) sh.project.sums[i] = sum;
     }
   }
-  arrive(s);  // the count may run ahead of the values: consumers check the epoch of each
+  arrive(s);  // the count may run ahead of the values: consumers check each value's epoch
   if (r < owned) {
     float sum = F::ROW_SCALE ? 0.f : sh.residual[r];
     for (int k = 0; k < P::COUNT; ++k) sum += sh.project.sums[r * P::COUNT + k];

@@ -1,6 +1,6 @@
-// Attention to TILE positions of the cache on tensor cores, for all queries of a KV head at once. Part of batch.cu.
+// Attention to TILE cache positions on tensor cores, for all queries of a KV head at once. Part of batch.cu.
 //
-// A warp loads the operands of m16n8k16 straight from global memory: the order of dimensions within a product is free,
+// A warp loads the operands of m16n8k16 directly from global memory. The order of dimensions within a product is free,
 // so each lane loads 16 contiguous bytes. The queries are the product's columns.
 
 constexpr int WARPS = ATTEND_THREADS / 32, TILE = 16, MAX_GROUP = 8, Q_PITCH = DIM + 8;
@@ -15,7 +15,7 @@ struct Shared {
   bool last;
 };
 
-// A block's work item: split `index` of `count` of a row and KV head, positions [from, to); `at` is the new one.
+// A block's work item: split `index` of `count` of a row and KV head, positions [from, to). `at`: the new position.
 struct Split { int row, kv, index, count, from, to, at; };
 
 // Lane (g, t) = (lane / 4, lane % 4). Keys: positions g and g + 8, dimensions 32 * j + 8 * t + 0..7.
@@ -40,7 +40,7 @@ __device__ __forceinline__ void load_values(Tile& tile, const u16* values, const
 #pragma unroll
     for (int h = 0; h < 2; ++h) tile.v[i][h] = read_cache(values, a, base + value_position(i), h * 64 + g * 8);
 }
-// The new position comes from shared memory, not from the cache.
+// Takes the new position from shared memory instead of the cache.
 __device__ __forceinline__ void insert_new(Tile& tile, const Split& a, int base, const Shared& sh) {
   const int g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
 #pragma unroll
@@ -55,8 +55,8 @@ __device__ __forceinline__ void insert_new(Tile& tile, const Split& a, int base,
       for (int h = 0; h < 2; ++h) tile.v[i][h] = *(const uint4*)(sh.value + h * 64 + g * 8);
 }
 
-// c += a * b with a [16, 16], b [16, 8] in bf16, laid out over the lanes as mma.m16n8k16 expects. Turing has no such
-// instruction for bf16.
+// c += a * b with a [16, 16], b [16, 8] in bf16, in the lane layout of mma.m16n8k16. Turing has no such instruction for
+// bf16.
 __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800 && !defined(NO_TENSOR_CORES)
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -80,7 +80,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, 
   }
 #endif
 }
-__device__ __forceinline__ u32 transpose(u32 v) {  // of 8 x 8 values, two of a row a lane
+__device__ __forceinline__ u32 transpose(u32 v) {  // of 8 x 8 values, two of a row per lane
   u32 r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
   return r;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void score(float (&c)[4], const Tile& tile, const Sha
 
 __device__ __forceinline__ u32 component(uint4 v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-// The online softmax's update of (m, l, O) with the tile's scores and values.
+// Online softmax update of (m, l, O) with the tile's scores and values.
 __device__ __forceinline__ void accumulate(Accumulator& s, float (&c)[4], const Tile& tile, const Split& a, int base) {
   const int g = (threadIdx.x & 31) >> 2;
 #pragma unroll

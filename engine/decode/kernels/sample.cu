@@ -1,15 +1,14 @@
-// Samples one frame for every row of the batch, from the logits to the talker's input: codes, delay pattern and EOC
-// countdown, counters, and the sum of the codes' embeddings. One block a row, one warp a codebook. A live row whose
-// logits hold NaN or an infinity loses its flag `finite`.
+// Samples one frame for every row of the batch, from logits to talker input: codes, delay pattern and EOC countdown,
+// counters, and the sum of the codes' embeddings. One block per row, one warp per codebook. Clears `finite` for live
+// rows whose logits contain NaN or infinity.
 //
-// Compile-time: CODEBOOKS, VOCAB, BOC, EOC, HIDDEN, WINDOW (v2's repeat window), ENDS_ON_ANY_CODEBOOK
-// and RESAMPLES_REPEATS (v2's rules), BF16 (else weights are fp32), THREADS of a block, ROUNDS and NOISE_STREAM of
-// Philox.
+// Compile-time: CODEBOOKS, VOCAB, BOC, EOC, HIDDEN, WINDOW (v2's repeat window), ENDS_ON_ANY_CODEBOOK and
+// RESAMPLES_REPEATS (v2's rules), BF16 (else weights are fp32), THREADS per block, ROUNDS and NOISE_STREAM of Philox.
 
 #include "sampling.cuh"
 
-// The BOC ramp of the delay pattern and the family's EOC rule; lane c holds the code of codebook c. Every warp computes
-// it for itself. Returns the EOC countdown after this frame.
+// Applies the delay pattern's BOC ramp and the family's EOC rule. Lane c holds the code of codebook c. Every warp
+// computes this redundantly. Returns the EOC countdown after this frame.
 __device__ __forceinline__ int delay_machine(int& code, const Row& row) {
   const int lane = lane_id();
   const bool ramp = row.countdown >= 0;
@@ -27,7 +26,7 @@ __device__ __forceinline__ int delay_machine(int& code, const Row& row) {
   return ramp ? row.countdown - 1 : found ? start : -1;
 }
 
-// Writes the codes and advances a live row by one frame. Called by one warp.
+// Writes the codes, and advances a live row by one frame. Called by one warp.
 __device__ __forceinline__ void emit(const SampleArgs& s, const Row& row, int b, int code, int countdown) {
   const int lane = lane_id();
   if (lane < CODEBOOKS) {
@@ -81,11 +80,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleAr
   __shared__ Candidates lists[CODEBOOKS];
   __shared__ int codes[CODEBOOKS];
   const int b = blockIdx.x, codebook = threadIdx.x >> 5, lane = lane_id();
-  const i64* const seed = s.round_keys + (i64)b * (ROUNDS * 2);  // every round's keys; the first gives the others
+  const i64* const seed = s.round_keys + (i64)b * (ROUNDS * 2);  // keys of all rounds; the first determines the others
   const Row row = {(u32)s.num_generated[b], (u32)s.sequence_index[b], (u32)seed[0],
                    (u32)seed[1],            (int)s.countdown[b],      (int)s.prompt_length[b],
                    (int)s.max_generated[b], s.suppress_specials[b] != 0, !s.done[b]};
-  // During speech EOC is allowed on codebook 0 only, and with v3 not before its rule would act on it.
+  // During speech, EOC is allowed only on codebook 0, and with v3 only once its end rule applies.
   const bool suppress_eoc =
       row.suppress && row.countdown < 0 && (codebook > 0 || (!ENDS_ON_ANY_CODEBOOK && row.num_generated < CODEBOOKS));
   Logits logits = {s.logits + (i64)(b * CODEBOOKS + codebook) * VOCAB, s.inverse_temperature[b], row.suppress,
@@ -100,12 +99,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) sample_step(const SampleAr
   int code = sample_code(s, row, b, codebook, logits, lists[codebook]);
 #if RESAMPLES_REPEATS
   if ((float)__popc(__ballot_sync(ALL, counts && seen == code)) >= limit) {
-    logits.scale = 1.f;  // repeated too often: resampled without temperature, top-k and top-p
+    logits.scale = 1.f;  // repeated too often: resample without temperature, top-k and top-p
     code = sample_wide(logits, 1, row, codebook, RESAMPLE, 1.f);
   }
 #endif
   if (lane == 0) codes[codebook] = code;
-  __syncthreads();  // what was read of the row may be overwritten from here on
+  __syncthreads();  // the row's state may be overwritten from here on
   code = codes[min(lane, CODEBOOKS - 1)];
   const int countdown = delay_machine(code, row);
   if (codebook == 0) emit(s, row, b, code, countdown);

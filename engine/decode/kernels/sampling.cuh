@@ -1,17 +1,17 @@
-// Samples a codebook's code from its logits by one warp: suppression, temperature, top-k, top-p, Gumbel noise.
+// Samples a codebook's code from its logits with one warp: suppression, temperature, top-k, top-p, Gumbel noise.
 //
-// A lane keeps its part of the logits in registers as integers that sort like the floats. Nothing is sorted: the
-// threshold of top-k or top-p is bisected until few codes are left in its bracket, and those are compared with each
-// other. If few codes are left above the bracket too, as with the usual top-k, only they are looked at from then on.
+// A lane keeps its logits in registers as integers that sort like the floats. There is no sort: the threshold of top-k
+// or top-p is bisected until few codes are left in its bracket, and those are compared with each other. If few codes
+// are left above the bracket too, as with typical top-k, only they are processed from then on.
 
 #include "bf16.cuh"
 
 constexpr u32 ALL = ~0u;
 constexpr int QUADS = (VOCAB + 3) / 4;         // the four words of a Philox counter serve codes q, q + QUADS, ...
-constexpr int GROUPS = (QUADS + 31) / 32;      // quads of a lane: lane, lane + 32, ...
-constexpr int WIDE = GROUPS * 4;               // keys of a lane; entry 4 * group + word
+constexpr int GROUPS = (QUADS + 31) / 32;      // quads per lane: lane, lane + 32, ...
+constexpr int WIDE = GROUPS * 4;               // keys per lane; entry 4 * group + word
 constexpr int MAX_BRACKET = 32, MAX_CANDIDATES = 128;            // codes in a closed bracket; codes of `Candidates`
-constexpr u32 SAMPLE = 0, RESAMPLE = NOISE_STREAM;  // Philox streams: of the sample, and of v2's resample
+constexpr u32 SAMPLE = 0, RESAMPLE = NOISE_STREAM;  // Philox streams for the sample and for v2's resample
 
 #if BF16
 typedef u16 Weight;
@@ -33,13 +33,13 @@ struct SampleArgs {
 };
 static_assert(sizeof(SampleArgs) == SIZEOF_SampleArgs && THREADS == CODEBOOKS * 32, "sample.py fits another kernel");
 
-struct Row {  // a row of the batch, as it was before this frame
+struct Row {  // state of a batch row before this frame
   u32 num_generated, sequence, key0, key1;
   int countdown, prompt_length, limit;
   bool suppress, live;
 };
 
-struct __align__(16) Candidates {  // of one warp; room for reads of four past the end
+struct __align__(16) Candidates {  // of one warp; padded for reads of four past the end
   u32 key[MAX_CANDIDATES + 4];
   float mass[MAX_CANDIDATES + 4], above[MAX_CANDIDATES];
   u16 code[MAX_CANDIDATES];
@@ -47,9 +47,9 @@ struct __align__(16) Candidates {  // of one warp; room for reads of four past t
 
 struct Bracket {  // the threshold lies in (low, high]
   u32 low, high;
-  u32 above_low, above_high;  // how many keys are above either
-  u32 mine_low, mine_high;    // of those, how many are this lane's
-  float sum_high;             // their weight above high
+  u32 above_low, above_high;  // number of keys above low, above high
+  u32 mine_low, mine_high;    // this lane's share of these
+  float sum_high;             // weight of the keys above high
 };
 
 __device__ __forceinline__ u32 lane_id() { return threadIdx.x & 31; }
@@ -80,7 +80,7 @@ __device__ __forceinline__ float sum_of(float v) {
   return v;
 }
 
-// Integers in the floats' order. 0 stands below every number and marks an empty entry.
+// Integers in the order of the floats. 0 is below every number and marks an empty entry.
 __device__ __forceinline__ u32 to_key(float v) {
   const u32 bits = __float_as_uint(v);
   return bits ^ ((u32)((int)bits >> 31) | 0x80000000u);
@@ -100,19 +100,19 @@ struct Logits {  // of one codebook, scaled, with suppressed codes at -inf
 
   __device__ __forceinline__ u32 key(int code) const {
     if ((code == BOC && suppress_boc) || (code == EOC && suppress_eoc)) return to_key(-infinity());
-    return to_key(__fadd_rn(__fmul_rn(from[code], scale), 0.f));  // -0 becomes 0: they are equal
+    return to_key(__fadd_rn(__fmul_rn(from[code], scale), 0.f));  // -0 becomes 0, since they are equal
   }
 };
 
-// The next key to try inside a bracket: the middle of its values, or, if that does not converge, of its keys. The first
-// is 20 below the highest logit, about where noise no longer lifts a code to the top.
+// Next key to try inside a bracket: the middle of its values or, if that does not converge, of its keys. The first is
+// 20 below the highest logit, about where noise no longer lifts a code to the top.
 __device__ __forceinline__ u32 within(const Bracket& b, int step) {
   const float high = to_value(b.high);
   const u32 key = to_key(step == 0 ? high - 20.f : 0.5f * to_value(b.low) + 0.5f * high);
   return step < 16 && key > b.low && key < b.high ? key : b.low + (b.high - b.low) / 2;
 }
 
-// Narrows the bracket of the lowest key above which the weight is less than `target`. A key weighs its mass, or 1.
+// Narrows the bracket of the lowest key above which the weight is less than `target`. A key's weight is its mass or 1.
 template <bool BY_MASS>
 __device__ __forceinline__ void close_in(Bracket& b, const u32 (&key)[WIDE], const float (&mass)[WIDE], float target) {
   for (int step = 0; b.high - b.low > 1 && b.above_low - b.above_high > MAX_BRACKET; ++step) {
@@ -132,7 +132,7 @@ __device__ __forceinline__ void close_in(Bracket& b, const u32 (&key)[WIDE], con
   }
 }
 
-// Collects the keys in (low, high], `count` in all and `mine` of them this lane's, with their masses.
+// Collects the keys in (low, high] with their masses: `count` in total, `mine` on this lane.
 __device__ __forceinline__ void gather(Candidates& list, const u32 (&key)[WIDE], u32 low, u32 high, u32 mine, u32 count,
                                        u32 top) {
   const u32 lane = lane_id();
@@ -143,7 +143,7 @@ __device__ __forceinline__ void gather(Candidates& list, const u32 (&key)[WIDE],
     if (lane >= o) end += before;
   }
   u32 at = end - mine;
-  __syncwarp();  // all lanes are done with the former content
+  __syncwarp();  // all lanes are done with the previous contents
 #pragma unroll
   for (int i = 0; i < WIDE; ++i)
     if (key[i] > low && key[i] <= high) list.key[at] = key[i], list.code[at++] = code_of(i);
@@ -174,7 +174,7 @@ __device__ __forceinline__ Above above(const Candidates& list, u32 count, u32 ke
 template <bool BY_MASS>
 __device__ __forceinline__ u32 resolve(const Bracket& b, const u32 (&key)[WIDE], float target, u32 top,
                                        Candidates& list) {
-  if (b.high - b.low <= 1) return b.high;  // all keys left are equal
+  if (b.high - b.low <= 1) return b.high;  // all remaining keys are equal
   const u32 count = b.above_low - b.above_high, lane = lane_id();
   gather(list, key, b.low, b.high, b.mine_low - b.mine_high, count, top);
   const u32 own = lane < count ? list.key[lane] : 0;
@@ -183,7 +183,7 @@ __device__ __forceinline__ u32 resolve(const Bracket& b, const u32 (&key)[WIDE],
   return ~max_of(kept ? ~own : 0);
 }
 
-// Philox 4x32-10: the four words of a counter.
+// Philox 4x32-10: returns the four words of a counter.
 __device__ __forceinline__ void philox(u32 (&word)[4], const Row& row, u32 quad, u32 codebook, u32 stream) {
   u32 a = quad, b = codebook + stream, c = row.num_generated, d = row.sequence, key0 = row.key0, key1 = row.key1;
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ __forceinline__ float noisy(u32 key, u32 word, float scale) {
   return __fadd_rn(to_value(key), __fmul_rn(gumbel, scale));
 }
 
-struct Best {  // the highest score, and of equal ones the lowest code
+struct Best {  // highest score; ties go to the lowest code
   float score;
   int code;
 
@@ -236,7 +236,7 @@ __device__ __forceinline__ int sample_wide(const Logits& logits, u32 floor, cons
   return best.of_warp();
 }
 
-// Top-k, top-p and the sample if few keys are above the bracket's low end: only they need noise.
+// Top-k, top-p and sampling if few keys are above the bracket's low end. Only these keys need noise.
 __device__ __forceinline__ int sample_narrow(const Bracket& b, const u32 (&key)[WIDE], u32 k, float p, u32 top,
                                            const Row& row, int codebook, float scale, Candidates& list) {
   const u32 count = b.above_low, lane = lane_id();
@@ -261,7 +261,7 @@ __device__ __forceinline__ int sample_narrow(const Bracket& b, const u32 (&key)[
   return best.of_warp();
 }
 
-// Applies top-k and top-p and samples one of the codes that are left.
+// Applies top-k and top-p, and samples one of the remaining codes.
 __device__ __forceinline__ int sample_code(const SampleArgs& s, const Row& row, int b, int codebook,
                                            const Logits& logits, Candidates& list) {
   const float p = s.top_p[b], scale = s.noise_scale[b];
@@ -273,7 +273,7 @@ __device__ __forceinline__ int sample_code(const SampleArgs& s, const Row& row, 
     const int code = code_of(i);
     const bool there = (i >> 2) * 32 + (int)lane_id() < QUADS && code < VOCAB;
     key[i] = there ? logits.key(code) : 0;
-    zero = fmaf(there ? logits.from[code] : 0.f, 0.f, zero);  // NaN where a logit is NaN or an infinity
+    zero = fmaf(there ? logits.from[code] : 0.f, 0.f, zero);  // NaN if a logit is NaN or infinity
     top = max(top, key[i]), real += key[i] > 0;
   }
   if (row.live && zero != 0.f) s.finite[b] = 0;

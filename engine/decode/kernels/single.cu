@@ -1,11 +1,11 @@
 // One decode step of the talker for one row, embedding to logits: a persistent cooperative kernel, one block per SM.
 //
-// Every block walks through the phases of all layers, and each weight is read once. What a phase produces goes to the
-// blocks that need it by flag-in-word signalling (exchange.cuh), while the weights of the next phases stream into
-// shared memory (weight_pipeline.cuh).
-// Compile-time: HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS, the
-// grid; WARPS of a block; MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers'
-// matrices and of the head; TILE_BYTES, PREFETCH and STAGES of the pipeline; STATIC_SHARED, the most bytes of shared
+// Every block runs the phases of all layers, and each weight is read once. The results of a phase go to the blocks that
+// need them by flag-in-word signalling (exchange.cuh), while the weights of the next phases stream into shared memory
+// (weight_pipeline.cuh).
+// Compile-time: HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTER, CODES (codebooks * vocabulary), EPS, HAS_QK_NORM; BLOCKS,
+// grid size; WARPS per block; MAX_SPLITS of the KV cache; FORMAT and HEAD_FORMAT (weight_format.cuh), of the layers'
+// matrices and of the head; TILE_BYTES, PREFETCH and STAGES of the pipeline; STATIC_SHARED, maximum bytes of shared
 // memory besides its stages; POLLS_PER_CHECK and TIMEOUT_MS of a wait (exchange.cuh).
 // Norms, embeddings and cache are bf16; the residual stream and all sums are fp32.
 
@@ -17,13 +17,13 @@
 #include "attention_prologue.cuh"
 #include "single_attention.cuh"
 
-// The warp's rows of a matrix that is split by rows over all warps of the grid.
+// The warp's rows of a matrix whose rows are split over all warps of the grid.
 __device__ __forceinline__ Range warp_rows(int rows) {
   const int base = range_start(rows, blockIdx.x, BLOCKS), mine = range_start(rows, blockIdx.x + 1, BLOCKS) - base;
   const int warp = threadIdx.x >> 5, first = range_start(mine, warp, WARPS);
   return {base + first, range_start(mine, warp + 1, WARPS) - first};
 }
-// The warp's tiles of a projection [HIDDEN, K], counted from the block's first row; of a quantised one its rows.
+// The warp's tiles of a projection [HIDDEN, K], counted from the block's first row; its rows if quantised.
 template <class F, int K>
 __device__ __forceinline__ Range warp_parts() {
   using P = Parts<F, K>;
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
   const int base = range_start(HIDDEN, blockIdx.x, BLOCKS), end = range_start(HIDDEN, blockIdx.x + 1, BLOCKS);
   for (int r = threadIdx.x; r < end - base; r += THREADS) sh.residual[r] = bf16(s.x_in[base + r]);
   const int at = (int)*s.position;
-  const bool idle = blockIdx.x >= (at < SHORT_CONTEXT ? HEADS : KV_HEADS);  // has no splits to combine
+  const bool idle = blockIdx.x >= (at < SHORT_CONTEXT ? HEADS : KV_HEADS);  // no splits to combine
   u32 epoch = *s.epoch;  // of the last exchange
   for (int layer = 0; layer < s.layer_count; ++layer, epoch += 5) {
     const LayerWeights& w = s.layers[layer];
@@ -123,9 +123,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) single_step(const Singl
   norm_input<HeadFormat>(s, norm, false, epoch, sh.head_x, sh);
   const RowScales<HeadFormat, HIDDEN> scales(s.head, ranges[4].first);
   gemv_hidden<HeadFormat>(s, pipeline, ranges[4].count, scales, Normed<HeadFormat>(sh.head_x, sh), [&](int j, float sum) {
-    // Rounded as torch's bf16 product would be.
+    // Rounded like torch's bf16 product.
     if (lane == 0) s.logits[ranges[4].first + j] = __uint_as_float(pack(0.f, sum));
   });
-  // This block has received values from every other, so all of them have read the epoch that the launch began with.
+  // This block has received values from every other block, so all have read the epoch at which the launch began.
   if (blockIdx.x == 0 && threadIdx.x == 0) *s.epoch = epoch;
 }

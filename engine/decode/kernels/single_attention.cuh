@@ -1,21 +1,21 @@
-// Flash-decoding of one query per head: the KV cache is split over heads and over the sequence. Part of single.cu.
+// Flash-decoding of one query per head. The KV cache is split over heads and over the sequence. Part of single.cu.
 
-// A block takes Q query heads of one KV head, and half a warp one position at a time. With a short context each query
-// head has blocks of its own (Q = 1): their positions are few enough for all loads to be in flight before the query
-// arrives. With a long one the bytes of the cache count, so the query heads of a group share them (Q = GROUP).
+// A block takes Q query heads of one KV head; half a warp takes one position at a time. In a short context each query
+// head has its own blocks (Q = 1), and all their loads can be in flight before the query arrives. In a long context,
+// cache traffic dominates, so the query heads of a group share a block (Q = GROUP).
 constexpr int HALF_WARPS = WARPS * 2, PARTIAL_STRIDE = DIM + 2;
 template <int Q> __host__ __device__ constexpr int loads() { return Q == 1 ? 4 : 2; }           // in flight
 template <int Q> __host__ __device__ constexpr int chunk() { return HALF_WARPS * loads<Q>(); }  // positions at a time
-constexpr int SHORT_CONTEXT = BLOCKS / HEADS * chunk<1>();  // below it Q = 1
+constexpr int SHORT_CONTEXT = BLOCKS / HEADS * chunk<1>();  // below this, Q = 1
 
-// A block's work item, the same in each layer: Q heads from `head` on and positions [from, to); `at` is the new one.
+// A block's work item, the same in each layer: Q heads from `head` on, positions [from, to). `at`: the new position.
 struct Split { int head, index, count, from, to, at; };
 template <int Q> __host__ __device__ constexpr int max_splits() {
   return BLOCKS / (HEADS / Q) < 1 ? 1 : BLOCKS / (HEADS / Q) < MAX_SPLITS ? BLOCKS / (HEADS / Q) : MAX_SPLITS;
 }
 template <int Q>
 __device__ __forceinline__ int splits_of(int at) {
-  // A head's split 0 waits for its others, so each must have a block of its own.
+  // A head's split 0 waits for the other splits, so each split needs its own block.
   static_assert(max_splits<Q>() == 1 || HEADS / Q * max_splits<Q>() <= BLOCKS, "a block would wait for itself");
   return min(max_splits<Q>(), ceil_div(at + 1, chunk<Q>()));
 }
@@ -25,8 +25,8 @@ __device__ __forceinline__ Split split_of(int item, int splits, int at) {
   return {item % (HEADS / Q) * Q, split, splits, length * split / splits, length * (split + 1) / splits, at};
 }
 
-// What can be loaded before the query arrives: what the warp's vector is normed and rotated with, and the first
-// positions of the split.
+// Data that can be loaded before the query arrives: norm and rotation of the warp's vector, and the split's first
+// positions.
 template <int Q> struct CachedKv { uint4 k[loads<Q>()], v[loads<Q>()]; };
 struct Prologue { uint2 norm; Rope rope; };
 template <int Q>
@@ -51,8 +51,8 @@ __device__ __forceinline__ void load_kv(CachedKv<Q>& c, const u16* keys, const u
   }
 }
 
-// Queries, rotated and scaled, go to shared memory. In the splits that hold the new position so do its key and value,
-// which the block with the group's first query head also writes to the cache.
+// Writes rotated and scaled queries to shared memory. Splits with the new position also write its key and value there,
+// and the block with the group's first query head writes them to the cache.
 template <int Q>
 __device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, const Prologue& p, u16* keys,
                                           u16* values, u32 epoch, Shared& sh) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void place_qkv(const SingleArgs& s, const Split& a, c
   __syncthreads();
 }
 
-// Online softmax over a split. Half a warp takes one position, 8 dimensions a lane; `next` holds the first positions.
+// Online softmax over a split. Half a warp takes one position, 8 dimensions per lane. `next` has the first positions.
 template <int Q>
 __device__ __forceinline__ void attend_split(const Split& a, CachedKv<Q>& next, const u16* keys, const u16* values,
                                                Shared& sh) {
@@ -140,8 +140,8 @@ __device__ __forceinline__ void attend_split(const Split& a, CachedKv<Q>& next, 
   __syncthreads();
 }
 
-// O (dimensions d and d + 1) and (m, l) of N partial results from split k on, all loads in flight at once. Indices past
-// the last split are clamped.
+// Receives O (dimensions d and d + 1) and (m, l) of N partial results from split k on, with all loads in flight at
+// once. Indices past the last split are clamped.
 template <int N>
 __device__ __forceinline__ void receive_splits(const SingleArgs& s, const u64* partial, int d, int k, int splits,
                                                u32 epoch, float2* o, float2* ml) {
@@ -166,8 +166,8 @@ __device__ __forceinline__ void receive_splits(const SingleArgs& s, const u64* p
   }
 }
 
-// Combines the block's warps, then a head's splits: the others publish their partial results, split 0 receives them and
-// publishes the output. partial: [HEADS][MAX_SPLITS][DIM + 2], O, m, l. Two dimensions a thread.
+// Combines the block's warps, then a head's splits: split 0 receives the others' partial results and publishes the
+// output. partial: [HEADS][MAX_SPLITS][DIM + 2], O, m, l. Two dimensions per thread.
 template <int Q>
 __device__ __forceinline__ void combine(const SingleArgs& s, const Split& a, u32 epoch, Shared& sh) {
   constexpr int AT_ONCE = 8;
@@ -210,8 +210,8 @@ __device__ __forceinline__ void combine(const SingleArgs& s, const Split& a, u32
   __syncthreads();
 }
 
-// Receives qkv of `epoch` and publishes the heads' outputs in the next one. A block takes several items only where
-// there are fewer blocks than heads; then nothing is split (splits_of).
+// Receives qkv of `epoch` and publishes the heads' outputs in the next epoch. A block takes several items only if there
+// are fewer blocks than heads; then nothing is split (splits_of).
 template <int Q>
 __device__ __forceinline__ void attend_heads(const SingleArgs& s, const u16* norm, int at, u16* keys, u16* values,
                                              u32 epoch, Shared& sh) {

@@ -1,10 +1,12 @@
-// How weights are stored and multiplied: one struct a format. Part of single.cu and, quantised, of batch.cu.
+// Storage formats of weights and products with them, one struct per format. Part of single.cu and, if quantised, of
+// batch.cu.
 //
-// A matrix is stored by rows, and a row as whole blocks: bytes(n) is the size of n weights in whole blocks, and row(n)
-// of a row of n, the row's own scale included where the format has one (ROW_SCALE). All are multiples of 16. Input<K> is a vector of K inputs in shared memory as the format multiplies it;
-// put() takes its 4 * i-th to 4 * i + 3rd values, from all lanes of a warp, which hold consecutive i.
+// A matrix is stored by rows, and a row in whole blocks. bytes(n) is the size of n weights in whole blocks; row(n) is
+// the size of a row of n weights, including the row's scale if the format has one (ROW_SCALE). All are multiples of 16.
+// Input<K> is a vector of K inputs in shared memory, prepared for the format. put() stores four of its values, from
+// 4 * i on; all lanes of a warp call it with consecutive i.
 
-// dot<N> is this lane's part of the product of N weights with the inputs from the VEC * at-th on.
+// dot<N> is this lane's part of the product of N weights with the inputs from VEC * at on.
 struct Bf16 {
   static constexpr int BLOCK = 8;  // weights
   static constexpr bool ROW_SCALE = false;
@@ -36,10 +38,11 @@ struct Bf16 {
   }
 };
 
-// The formats of talker/quantize.py: blocks of 512 weights, of which a lane has 16. Their inputs are 16-bit integers with one fp32 scale for eight, so
-// that one instruction multiplies two of them by weights of a byte each. What a bf16 value loses by that is less than
-// 2^-16 of the largest of its eight. Where one of them is not finite neither is the scale, nor any product. Of a block's
-// 64 eights the even ones come first, so that lanes, which take two that follow each other, read one next to the other.
+// Formats of talker/quantize.py: blocks of 512 weights, 16 per lane. Inputs are 16-bit integers with one fp32 scale per
+// eight, so that one instruction multiplies two inputs by two byte weights. A bf16 value loses less than 2^-16 of the
+// largest of its eight. If one of the eight is not finite, the scale and all products are not finite either. In a block
+// of 64 eights, the even ones come first: a lane takes two consecutive eights, so neighbouring lanes read neighbouring
+// addresses.
 template <int K> struct FixedInput { uint4 values[K / VEC]; float scale[K / VEC]; };
 __device__ __forceinline__ int place_of(int eight) { return (eight & ~63) | (eight & 1) << 5 | (eight >> 1 & 31); }
 
@@ -49,7 +52,7 @@ struct Quantised {
 
   template <int K>
   __device__ __forceinline__ static void put(Input<K>& input, int i, float4 v) {
-    const u32 magnitude = 0x7fffffffu;  // as integers, NaN is the largest of all
+    const u32 magnitude = 0x7fffffffu;  // as integers, NaN is the largest
     u32 top = max(max(__float_as_uint(v.x) & magnitude, __float_as_uint(v.y) & magnitude),
                   max(__float_as_uint(v.z) & magnitude, __float_as_uint(v.w) & magnitude));
     top = max(top, __shfl_xor_sync(~0u, top, 1));
@@ -66,11 +69,11 @@ struct Quantised {
   }
 };
 
-// A lane's inputs for C blocks in its registers, for one matrix row after another: read from shared memory each time,
-// they would take longer than the weights.
+// A lane's inputs for C blocks, held in registers over matrix rows: reading them from shared memory each time would
+// take longer than reading the weights.
 template <int C> struct HeldInput { uint4 values[2 * C]; float scale[2 * C]; };
 
-// c + the products of two 16-bit integers with w's two low bytes, or its two high ones; bytes are signed.
+// c + products of two 16-bit integers with w's two low bytes, or its two high bytes. Bytes are signed.
 __device__ __forceinline__ int dp2a_low(u32 x, u32 w, int c) {
   asm("dp2a.lo.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(x), "r"(w));
   return c;
@@ -86,7 +89,7 @@ __device__ __forceinline__ float dot8(uint4 x, u32 first, u32 second) {  // the 
   return (float)dp2a_high(x.w, second, sum);
 }
 
-// The sums of two pairs of bf16 values, which are exact.
+// Sums of two pairs of bf16 values, which are exact.
 __device__ __forceinline__ u32 add_bf16x2(u32 a, u32 b) {
 #if __CUDA_ARCH__ >= 800
   u32 sum;
@@ -97,7 +100,7 @@ __device__ __forceinline__ u32 add_bf16x2(u32 a, u32 b) {
 #endif
 }
 
-// The products of two pairs of bf16 values.
+// Products of two pairs of bf16 values.
 __device__ __forceinline__ u32 multiply_bf16x2(u32 a, u32 b) {
 #if __CUDA_ARCH__ >= 800
   u32 product;
@@ -114,18 +117,17 @@ __device__ __forceinline__ float fp16(u16 v) {
   return to;
 }
 
-// dot() is this lane's part of the product of a block with the b-th of the blocks of inputs that it holds, but for the
-// row's scale.
+// dot() is this lane's part of the product of a block with the b-th block of held inputs, without the row's scale.
 //
-// The rest is for the products of a batch, which take a block in eight steps of 64 weights. A step of a matrix row lies in
-// shared memory in quarters, the i-th at swizzled(i, row), so that lanes of several rows use different banks.
-// eight() are the 8 * t-th weight of a half of it and the seven next; codes() two or the other two of a word's four as
-// bf16. Without a row's scale, GROUP weights share one, and a step's scales are in the word at scales(step) of a block.
-// With 64, that has a neighbour's as well, and products take code times scale rounded to bf16, as torch's do; with 32
-// they take codes, and sums are scaled.
+// The rest is for batch products, which process a block in eight steps of 64 weights. A matrix row's step is stored in
+// shared memory in quarters, quarter i at swizzled(i, row), so that lanes of several rows use different banks.
+// eight() returns weights 8 * t to 8 * t + 7 of a half step; codes() returns two of a word's four codes as bf16.
+// Without a row scale, GROUP weights share one scale, and a step's scales are in the word at scales(step) of a block.
+// With GROUP 64, this word also has the neighbouring step's scale, and products use code times scale rounded to bf16,
+// like torch's. With GROUP 32, products use codes, and the sums are scaled.
 struct Int8 : Quantised {
   static constexpr int BITS = 8, GROUP = 0;
-  static constexpr float UNIT = 1.f;  // of what dot8 takes, in codes
+  static constexpr float UNIT = 1.f;  // of dot8's weights, in codes
   static constexpr bool ROW_SCALE = true;
   __host__ __device__ static constexpr long long bytes(long long weights) { return weights; }
   __host__ __device__ static constexpr long long row(long long weights) { return weights + 16; }

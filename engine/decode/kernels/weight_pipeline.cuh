@@ -1,34 +1,34 @@
-// A multistage shared-memory pipeline that streams a warp's weights ahead of their use. Part of single.cu.
+// Multistage shared-memory pipeline that prefetches a warp's weights. Part of single.cu.
 //
-// Each warp owns a circular buffer of STAGES tiles of at most TILE_BYTES and goes through issue, wait, release. It
-// keeps PREFETCH tiles in flight or filled, in the order of use and across phases and layers, so that memory stays busy
-// while blocks wait for each other. Deeper prefetch would delay the exchange behind weight loads, so only a block that
-// is idle fills all STAGES. Compute capability 9.0 copies in bulk (TMA), 8.0 by cp.async, 7.5 through registers.
+// Each warp owns a circular buffer of STAGES tiles of at most TILE_BYTES, with the steps issue, wait, release. It keeps
+// PREFETCH tiles in flight or filled, in order of use and across phases and layers, so that memory stays busy while
+// blocks wait for each other. Deeper prefetch would delay the exchange behind weight loads, so only an idle block fills
+// all STAGES. Compute capability 9.0 uses bulk copies (TMA), 8.0 cp.async, 7.5 registers.
 
 template <class F> __host__ __device__ constexpr bool is_quantised() { return F::BLOCK > 32 * VEC; }
 constexpr bool RUNS_ARE_TILES = !is_quantised<Format>();
-constexpr int MATRICES = 5;  // of a layer, as a warp streams them: qkv, out, gate, up, down; then comes the head
+constexpr int MATRICES = 5;  // per layer, in streaming order: qkv, out, gate, up, down; the head follows the last layer
 
-// A warp's part of one matrix: runs of contiguous bytes, all of the same length and equally far apart, which are copied
-// tile by tile. A run's last tile may be shorter. Called seldom: not inlined.
+// A warp's part of one matrix: evenly spaced runs of contiguous bytes, all of the same length, copied tile by tile. A
+// run's last tile may be shorter. tile_range is rarely called, so it is not inlined.
 struct TileRange {
-  const u8* at;  // the next tile
-  u32 run, gap;  // bytes of a run, and between two
-  u32 left;      // bytes of the current run
+  const u8* at;  // next tile
+  u32 run, gap;  // bytes in a run, and between runs
+  u32 left;      // bytes left in the current run
   int runs;
 };
 __device__ __noinline__ TileRange tile_range(const LayerWeights* layers, const u8* head, int layer_count, int matrix);
 
 struct Pipeline {
   u32 issued, released;  // tiles so far
-  int matrix;            // of the next copy, counted through all layers
-  TileRange rest;        // of that matrix, what is not issued yet
+  int matrix;            // of the next copy, counted over all layers
+  TileRange rest;        // part of that matrix not issued yet
 };
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-// The stage of the warp's n-th tile, and the address of the mbarrier that says that it is full. Computed each time: of
-// a pointer kept in a struct the compiler forgets that it points to shared memory.
+// Stage of the warp's n-th tile, and the address of its "full" mbarrier. Computed each time, because the compiler loses
+// track of the shared address space of a pointer kept in a struct.
 __device__ __forceinline__ u32 stage_of(u32 n) { return (threadIdx.x >> 5) * STAGES + n % STAGES; }
 __device__ __forceinline__ u8* tile_at(u32 n) {
   extern __shared__ __align__(128) u8 stages[];
@@ -60,7 +60,7 @@ __device__ __forceinline__ void copy_tile(const Pipeline& p, u32 bytes) {
 #endif
 }
 
-// Starts the copy of the next tile, if there is one, into the next stage, which must be free.
+// Starts copying the next tile, if any, into the next stage, which must be free.
 __device__ __forceinline__ void issue(const SingleArgs& s, Pipeline& p) {
   while (p.rest.runs == 0 && p.matrix < s.layer_count * MATRICES)
     p.rest = tile_range(s.layers, s.head, s.layer_count, ++p.matrix);
@@ -94,8 +94,8 @@ __device__ __forceinline__ Pipeline start_pipeline(const SingleArgs& s) {
   for (int i = 0; i < PREFETCH; ++i) issue(s, p);
   return p;
 }
-// Waits for the oldest tile. Below 9.0 a lane sees only the bytes that it copied itself: 16 at 16 * lane, and at every
-// 512 from there. With cp.async, a warp that has filled all its stages waits for later tiles too.
+// Waits for the oldest tile. Below 9.0, a lane sees only the bytes that it copied itself: 16 bytes at 16 * lane, and
+// every 512 bytes from there. With cp.async, a warp that has filled all its stages also waits for later tiles.
 __device__ __forceinline__ void wait(const Pipeline& p) {
 #if __CUDA_ARCH__ >= 900
   u32 done;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void wait(const Pipeline& p) {
   asm volatile("cp.async.wait_group %0;" ::"n"(PREFETCH - 1) : "memory");
 #endif
 }
-// Frees the stage of the oldest tile, which all lanes have read, and keeps PREFETCH tiles in flight.
+// Frees the stage of the oldest tile once all lanes have read it, and keeps PREFETCH tiles in flight.
 __device__ __forceinline__ void release(const SingleArgs& s, Pipeline& p) {
   __syncwarp();
   ++p.released;
