@@ -89,7 +89,7 @@ class Codebook(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """One codebook with its projections; the way in exists only where audio is encoded."""
+    """One codebook with its projections. The input projection exists only for encoding."""
 
     def __init__(self, config: CodecConfig, encodes: bool):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where the codec's windows are decoded: at once, or on a CUDA stream beside the talker."""
+"""Decoding of the codec's windows: inline, or on a CUDA stream beside the talker."""
 
 from __future__ import annotations
 
