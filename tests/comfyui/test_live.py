@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 
 import numpy as np
 import pytest
@@ -51,9 +52,9 @@ class Listener:
         self.browser, self.page, self.comfy = browser, browser.page, browser.comfy
 
     def open(self, template="speak", node="HiggsTTSSpeak", **widgets):
-        """Open a template with a new seed and no retries."""
+        """Open a template with an id of its own, a new seed and no retries."""
         saved = json.loads((TODAY / f"{TITLES[template]}.json").read_text(encoding="utf-8"))
-        self.page.evaluate(LOAD, saved)
+        self.page.evaluate(LOAD, {**saved, "id": str(uuid.uuid4())})
         self.page.evaluate(DUMP, node)
         for name, value in {"seed": next(SEEDS), "retries": 0, **widgets}.items():
             self.page.evaluate(SET, [node, name, value])

@@ -66,6 +66,5 @@ def test_a_player_and_its_stop_button_are_there_in_a_new_tab_of_the_browser(open
     page.locator(".higgs-stop").click()
     page.wait_for_function("() => runs.length === 1", timeout=240_000)
     listener.until("ended")
-    latest = takes(page)[:2]  # earlier ones are of tests that opened the same file
-    assert latest[0] == "It was queued before the tab was closed." and latest[1].startswith(LONG[:60]), latest
+    assert takes(page)[0] == "It was queued before the tab was closed." and len(takes(page)) == 2
     page.close()
