@@ -80,6 +80,12 @@ def beside(folder: pathlib.Path) -> str:
     return name
 
 
+def part_of(pack: str, name: str):
+    """Return a loaded module of that package by the end of its name: versions have it in different folders."""
+    ends = f".{name}"
+    return next(part for full, part in sys.modules.items() if full.startswith(f"{pack}.") and full.endswith(ends))
+
+
 @contextlib.contextmanager
 def opened(pack: str, folder: str, card: int = 0):
     """Yield a warmed-up engine of that package, whose chunks end."""
@@ -170,20 +176,20 @@ class Causes:
             ("the last sound, waited for", "codec.stream", "SideStreamWindows", ("finish",)),
             ("sound, taken in", "codec.waveform", "Waveform", ("poll", "submit", "finish")),
             ("sound, joined", "audio.assembly", "Assembly", ("append", "stream", "finish")),
-            ("takes, judged", "decode.takes", "Takes", ("add",)),
+            ("takes, judged", "takes", "Takes", ("add",)),
         ]
         self._pack = pack
 
     def __enter__(self) -> Causes:
         for cause, module, owner, names in self._plan:
             for name in names:
-                self._patch(getattr(import_module(f"{self._pack}.{module}"), owner), name, cause)
+                self._patch(getattr(part_of(self._pack, module), owner), name, cause)
         self._patch(torch.cuda.Event, "synchronize", "steps, waited for")
         scheduler = import_module(f"{self._pack}.decode.scheduler").Scheduler
         sound = import_module(f"{self._pack}.codec.waveform").Sound
         self._patch(scheduler, "__iter__", "codes, read and sorted", generator=True)
         self._patch(sound, "push", "sound, cut into windows", generator=True)
-        self._watch_first(import_module(f"{self._pack}.loaded_model").LoadedModel)
+        self._watch_first(part_of(self._pack, "loaded_model").LoadedModel)
         self._since = time.perf_counter()
         return self
 
