@@ -36,15 +36,17 @@ def decode_text(data: bytes, declared: str = "") -> str:
 
 def doubts(data: bytes, name: str, declared: str = "") -> tuple[str, ...]:
     """Return a warning if `decode_text` had to guess."""
-    if _decoded(data, declared)[1]:
-        return (f"{name} is not UTF-8 and was read as Windows-1252. If letters are wrong, save it as UTF-8.",)
-    return ()
+    return _doubts(name) if _decoded(data, declared)[1] else ()
 
 
 def read_plain_text(path: Path, most: int = MOST_TEXT_BYTES) -> tuple[str, tuple[str, ...]]:
     """Return (text, warnings) of a file of at most `most` bytes, with line feeds as line ends. Raises OSError."""
-    data = read_whole(path, most)
-    return decode_text(data).replace("\r\n", "\n"), doubts(data, path.name)
+    text, is_guess = _decoded(read_whole(path, most), "")
+    return text.replace("\r\n", "\n"), _doubts(path.name) if is_guess else ()
+
+
+def _doubts(name: str) -> tuple[str, ...]:
+    return (f"{name} is not UTF-8 and was read as Windows-1252. If letters are wrong, save it as UTF-8.",)
 
 
 def _decoded(data: bytes, declared: str) -> tuple[str, bool]:
