@@ -60,8 +60,7 @@ def find_checkpoint(name: str) -> Match:
     """Return the checkpoint that a workflow calls `name`, even if its folder differs from when it was saved.
 
     "auto" is Higgs TTS 3 if present, else Higgs Audio v2, else the embedded checkpoint. Raises HiggsError if nothing
-    has
-    that name, or files are missing.
+    has that name, or files are missing.
     """
     found = checkpoints()
     if name == AUTO:

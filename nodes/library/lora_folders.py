@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...engine import ADAPTER_SETTINGS, HiggsError, adapter_files, file_stamp
+from ...engine import ADAPTER_SETTINGS, adapter_files, file_stamp
 from ..comfy import folders
-from .saved_names import closest
+from .saved_names import the_one
 
 FOLDER = "loras"  # ComfyUI's own
 
@@ -33,17 +33,11 @@ def find_lora(name: str) -> Path:
     Raises HiggsError if none or several match.
     """
     known = loras()
-    matches = closest(known, name)
-    if not matches:
-        raise HiggsError(
-            f"there is no LoRA {name[:80]!r} in models/{FOLDER}. Put its .safetensors file or PEFT folder there, then "
-            "press R to refresh the list."
-        )
-    if len(matches) > 1:
-        raise HiggsError(
-            f"more than one LoRA matches {name[:80]!r}: {' and '.join(matches)}. Choose one from the list."
-        )
-    return known[matches[0]]
+    missing = (
+        f"there is no LoRA {name[:80]!r} in models/{FOLDER}. Put its .safetensors file or PEFT folder there, then "
+        "press R to refresh the list."
+    )
+    return known[the_one(known, name, "LoRA", missing)]
 
 
 def lora_fingerprint(path: Path) -> list[list]:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from itertools import takewhile
 
+from ...engine import HiggsError
+
 REVISION = re.compile(r"@[0-9a-f]{7,40}$")
 
 
@@ -17,6 +19,18 @@ def closest(names: Iterable[str], saved: str) -> list[str]:
     common = {name: _common_tail(name, saved) for name in names}
     most = max([1, *common.values()])
     return [name for name in names if common[name] == most]
+
+
+def the_one(names: Iterable[str], saved: str, kind: str, missing: str) -> str:
+    """Return the name closest to `saved`. Raises HiggsError with `missing` if none matches, and if several do."""
+    matches = closest(names, saved)
+    if not matches:
+        raise HiggsError(missing)
+    if len(matches) > 1:
+        raise HiggsError(
+            f"more than one {kind} matches {saved[:80]!r}: {' and '.join(matches)}. Choose one from the list."
+        )
+    return matches[0]
 
 
 def parts_of(name: str) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...engine import BUILT_IN_CLIPS, CLIP_SUFFIXES, HiggsError, VoiceHead, file_stamp, read_plain_text, read_voice_head
 from ..comfy import folders
 from ..comfy.portable_names import portable_parts
-from .saved_names import closest, parts_of
+from .saved_names import parts_of, the_one
 
 FOLDER = "voices"  # below models/, and our key in extra_model_paths.yaml
 PRONUNCIATIONS = "pronunciations.txt"
@@ -62,17 +62,11 @@ def find_voice(name: str) -> Path:
     known = choices()
     # A missing voice must not be replaced by one of the pack's, or by a clip of the same name.
     same_origin = [other for other in known if _origin(other) == _origin(name)]
-    matches = closest(same_origin, name)
-    if not matches:
-        raise HiggsError(
-            f"there is no voice {name[:80]!r} in models/{FOLDER} (found: {', '.join(known)[:800]}). Put a clip there, "
-            "upload one, or save a voice with Higgs Save Voice, then press R to refresh the list."
-        )
-    if len(matches) > 1:
-        raise HiggsError(
-            f"more than one voice matches {name[:80]!r}: {' and '.join(matches)}. Choose one from the list."
-        )
-    return known[matches[0]]
+    missing = (
+        f"there is no voice {name[:80]!r} in models/{FOLDER} (found: {', '.join(known)[:800]}). Put a clip there, "
+        "upload one, or save a voice with Higgs Save Voice, then press R to refresh the list."
+    )
+    return known[the_one(same_origin, name, "voice", missing)]
 
 
 def voice_called(name: str) -> Path | None:
