@@ -146,9 +146,9 @@ def _advanced_inputs() -> list[io.Input]:
             default=EngineConfig.dtype,
             optional=True,
             advanced=True,
-            tooltip="Precision of the weights. Choose int8 or int4 if you run out of memory: Higgs TTS 3 needs 8 GB "
-            "in bf16, 5 GB in int8 and 3.5 GB in int4. auto uses bf16, or int8 if the GPU is too small for bf16, or "
-            "fp32 on a CPU. The sound of int4 with Higgs's own weights has not been judged yet.",
+            tooltip="Precision of the weights. Choose int8 or int4 if you run out of memory: Higgs TTS 3 needs a "
+            "12 GB GPU in bf16, 8 GB in int8 and 6 GB in int4. auto uses bf16, or int8 if the GPU is too small for "
+            "bf16, or fp32 on a CPU. The sound of int8 and int4 with Higgs's own weights has not been judged yet.",
         ),
         widgets.number(
             EngineConfig,
