@@ -32,7 +32,7 @@ def even_loudness_input(tooltip: str) -> io.Input:
 
 
 def by_name(voices: Mapping[str, Voice | None] | None) -> dict[str, Voice]:
-    """Return the connected voices by socket number and by name. Raises HiggsError if an input is no voice."""
+    """Return the connected voices by socket number and by name. Raises HiggsError if an input is not a voice."""
     given = {name: voice for name, voice in (voices or {}).items() if voice is not None}
     check_linked(**given)
     connected = {name.rpartition("_")[2]: voice for name, voice in given.items()}

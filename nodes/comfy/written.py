@@ -29,8 +29,7 @@ class Written:
         """Remember what `look` sees now.
 
         changed: the node wrote something. If the output of the same request was still in place, then the inputs behind
-        links
-        differ. ComfyUI may hold results of both, so both must run again.
+        links differ. ComfyUI may hold results of both, so both must run again.
         """
         if changed and key in self._left:
             self._numbers[key] += 1

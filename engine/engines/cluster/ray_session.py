@@ -184,15 +184,15 @@ class RayPoolSession(PoolSession):
     def _take_news(self, member: Member, news: News):
         _, stream = self._streams[member]
         self._reports[member] = member.kind, news.report
-        for said in news.parts:
-            copy = stream.copies[said.number]
-            copy.num_frames = said.frames
-            if said.is_last:
-                del stream.copies[said.number]
-                copy.error = said.error
-                if said.codes is not None:
-                    copy.fill(said.codes, said.ended)
-            self._tell(self._pool.hear, member, Heard(copy, said.wav, said.is_last))
+        for part in news.parts:
+            copy = stream.copies[part.number]
+            copy.num_frames = part.frames
+            if part.is_last:
+                del stream.copies[part.number]
+                copy.error = part.error
+                if part.codes is not None:
+                    copy.fill(part.codes, part.ended)
+            self._tell(self._pool.hear, member, Heard(copy, part.wav, part.is_last))
         for number, voice in news.voices:
             made, _ = stream.voices.pop(number)
             made.set_exception(voice) if isinstance(voice, BaseException) else made.set_result(voice)

@@ -170,7 +170,7 @@ class _WorkerState:
     @property
     def is_worth_telling(self) -> bool:
         """True if there is a voice, new audio or a finished sequence, or the last report was a while ago."""
-        is_news = self._voices or any(len(parts.wav) or parts.is_last for parts in self._parts)
+        is_news = self._voices or any(len(part.wav) or part.is_last for part in self._parts)
         return bool(is_news) or time.monotonic() - self._told_at > _PROGRESS
 
     def news(self) -> News:
