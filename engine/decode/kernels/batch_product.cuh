@@ -6,33 +6,13 @@
 // and a row's result does not depend on the number of rows. A block reads a unit's inputs once, from L2, so it helps if
 // more tiles share them. Features are the rows of mma.m16n8k16's product, and batch rows are its columns.
 
+#include "copy_async.cuh"
+
 constexpr int PRODUCT_WARPS = PRODUCT_THREADS / 32, PRODUCT_ROWS = 8 * ROW_TILES;
 constexpr int PITCH = 16 + 4;  // of sums: no two lanes of a warp write to the same bank
 
 struct ProductArgs { const u8* weights; const u16* x; u16* out; int features, width, parts; };
 static_assert(sizeof(ProductArgs) == SIZEOF_ProductArgs, "batch_product.py fills another structure");
-
-template <int BYTES>
-__device__ __forceinline__ void copy_async(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
-               "n"(BYTES) : "memory");
-#else
-#pragma unroll
-  for (int i = 0; i < BYTES / 4; ++i) ((u32*)to)[i] = ((const u32*)from)[i];
-#endif
-}
-__device__ __forceinline__ void end_of_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int LATER>
-__device__ __forceinline__ void wait_for_copies() {  // except the last LATER groups
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-#endif
-}
 
 // Weights of a warp's step: 64 per matrix row and, if groups have scales, one word per row with the step's scales.
 template <int TILES>

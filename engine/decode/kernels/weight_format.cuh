@@ -117,6 +117,15 @@ __device__ __forceinline__ float fp16(u16 v) {
   return to;
 }
 
+// A lane's 16 weights of a block, times what they share: codes[i] is a byte of the i-th.
+__device__ __forceinline__ void widen_bytes(float (&v)[16], uint4 codes, float scale) {
+  const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+  for (int i = 0; i < 16; ++i) v[i] = (float)(signed char)(words[i / 4] >> i % 4 * 8) * scale;
+}
+
+// widen() returns a lane's 16 weights of a block; `end` is where the row's blocks end.
+//
 // dot() is this lane's part of the product of a block with the b-th block of held inputs, without the row's scale.
 //
 // The rest is for batch products, which process a block in eight steps of 64 weights. A matrix row's step is stored in
@@ -133,6 +142,10 @@ struct Int8 : Quantised {
   __host__ __device__ static constexpr long long row(long long weights) { return weights + 16; }
   __host__ __device__ static constexpr int scales(int) { return 0; }  // a block has none
   __device__ __forceinline__ static u32 which(int) { return 0; }
+
+  __device__ __forceinline__ static void widen(float (&v)[16], const u8* block, const u8* end) {
+    widen_bytes(v, ((const uint4*)block)[threadIdx.x & 31], *(const float*)end);
+  }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
@@ -159,6 +172,11 @@ struct Q8_0 : Int8 {
   __host__ __device__ static constexpr int scales(int step) { return BLOCK + step * 4; }
   __device__ __forceinline__ static u32 which(int) { return 0x3210; }
 
+  __device__ __forceinline__ static void widen(float (&v)[16], const u8* block, const u8*) {
+    const int lane = threadIdx.x & 31;
+    widen_bytes(v, ((const uint4*)block)[lane], fp16(((const u16*)(block + BLOCK))[lane / 2]));
+  }
+
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
     return fp16(((const u16*)(block + BLOCK / 16))[(threadIdx.x & 31) / 2]) * Int8::dot(block, x, b);
@@ -173,6 +191,14 @@ struct Int4 : Quantised {
   __host__ __device__ static constexpr long long row(long long weights) { return bytes(weights); }
   __host__ __device__ static constexpr int scales(int step) { return BLOCK / 2 + step / 2 * 4; }
   __device__ __forceinline__ static u32 which(int step) { return step % 2 ? 0x3232 : 0x1010; }
+
+  __device__ __forceinline__ static void widen(float (&v)[16], const u8* block, const u8*) {
+    const int lane = threadIdx.x & 31;
+    const u32 high_halves = 0xf0f0f0f0u;  // 16 times a code
+    const uint2 w = ((const uint2*)block)[lane];
+    widen_bytes(v, make_uint4(w.x << 4 & high_halves, w.y << 4 & high_halves, w.x & high_halves, w.y & high_halves),
+                bf16(((const u16*)(block + BLOCK / 2))[lane / 4]) * UNIT);
+  }
 
   template <int C>
   __device__ __forceinline__ static float dot(const uint4* block, const HeldInput<C>& x, int b) {
