@@ -64,7 +64,7 @@ def _share_weights(ours, exact):
 
 def _begin(models, prompt):
     for loaded in models:
-        loaded.runner().prefill(0, prompt)
+        loaded.runner().prefill([(0, prompt)])
         yield loaded.runner()
 
 

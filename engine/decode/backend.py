@@ -64,6 +64,11 @@ class Backend:
         state.cache.zero_empty = decode_kernel is None
 
     @property
+    def has_kernels(self) -> bool:
+        """True if CUDA kernels run the talker's part of a step."""
+        return self._decode_kernel is not None
+
+    @property
     def uses_cublas(self) -> bool:
         """True if a captured step contains cuBLAS matrix products, which need cuBLAS's workspaces."""
         return not isinstance(self._decode_kernel, SingleKernel)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections.abc import Iterator
 
 import torch
 
@@ -15,14 +16,15 @@ from ..talker.config import ModelConfig
 from .backend import choose_backend, planned_scratch
 from .executors import GraphError, make_executor
 from .prefix_cache import PrefixCache
+from .prompts import Prefill
 from .state import DecodeState
-from .step import prefill
 
 
 class ModelRunner:
     """`batch` rows of `max_seq_len` positions, ready to step. `close` frees them.
 
     Tensors are allocated from `pool`. Captures use `streams`' stream, so libraries are set up once for all runners.
+    `prompts` is shared by all runners of a talker. The first that captures its step captures prompts too.
     If construction fails, nothing stays allocated. Raises torch.OutOfMemoryError if memory runs out.
     """
 
@@ -34,9 +36,10 @@ class ModelRunner:
         max_seq_len: int,
         pool: PrivatePool,
         streams: PrivatePool,
+        prompts: Prefill,
     ):
         self.notes: list[str] = []  # for the user: a failed capture, with its reason
-        self.talker, self.pool = talker, pool
+        self.talker, self.pool, self.prompts = talker, pool, prompts
         self._parts = contextlib.ExitStack()  # closes the parts in reverse order
         try:
             with pool.allocate():
@@ -48,6 +51,9 @@ class ModelRunner:
                 pool.hold_workspaces()  # before the capture, which contains their addresses
             self.executor = self._executor(config.runner, streams)
             self._parts.callback(self.executor.close)
+            if self.executor.name == "graph" and self.backend.has_kernels:
+                prompts.capture(self.state, streams.capture_stream())
+                self.notes += filter(None, [prompts.note])
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # their tensors would outlive the clean-up
             self.close()
@@ -74,9 +80,13 @@ class ModelRunner:
             self.notes.append(f"CUDA graphs are off for this model, so it is slower: {reason}.")
             return make_executor("eager", self.backend, streams)
 
-    def prefill(self, row: int, sequence: Sequence, prefixes: PrefixCache | None = None) -> None:
-        """Prefill a sequence into a row, ready for its first step."""
-        prefill(self.talker, self.state, row, sequence, prefixes)
+    def prefill(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> None:
+        """Prefill sequences into their rows, ready for the first step."""
+        self.prompts.put(self.state, admitted, prefixes, self.backend.has_kernels)
+
+    def fills(self, admitted: list[tuple[int, Sequence]], prefixes: PrefixCache | None = None) -> Iterator[None]:
+        """Prefill as above, and yield where other rows may step, see `Prefill.fills`."""
+        return self.prompts.fills(self.state, admitted, prefixes, self.backend.has_kernels)
 
     def step(self) -> None:
         """Decode one frame for every row."""
@@ -90,10 +100,11 @@ class ModelRunner:
 
     def describe(self) -> str:
         """Return a description of the backend and executor for users."""
-        return f"{self.backend.describe()}, {'CUDA graph' if self.executor.name == 'graph' else self.executor.name}"
+        how = self.backend.describe() + (self.prompts.describe() if self.backend.has_kernels else "")
+        return f"{how}, {'CUDA graph' if self.executor.name == 'graph' else self.executor.name}"
 
     def close(self) -> None:
         """Drop captures, kernels and buffers. Safe to call twice. No step may be running on the device."""
         self._parts.close()
         with contextlib.suppress(AttributeError):  # already closed, or never made
-            del self.talker, self.state, self.backend, self.executor
+            del self.talker, self.prompts, self.state, self.backend, self.executor

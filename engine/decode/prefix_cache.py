@@ -25,6 +25,9 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __contains__(self, sequence: Sequence) -> bool:
+        return _key(sequence) in self._kept
+
     def nbytes(self) -> int:
         """Return the bytes in use on the device."""
         return sum(kept.nbytes for kept in list(self._kept.values()))

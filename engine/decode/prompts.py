@@ -1,116 +1,203 @@
-"""Prompts into the cache: which positions go together in a chunk, and the chunk to the device. Knows no sampling.
+"""Prefill: prompts into the cache, and the logits of their last positions. Samples nothing.
 
-A chunk holds positions of one or several sequences. How a sequence's positions are cut into chunks, and of which size
-each is, its own lengths alone decide, so that its codes depend on nobody's company.
+With CUDA kernels prompts go in captured fills, see fill.py. With torch's ops each goes alone, at its exact length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator
 
 import torch
 
-from ..sequence import Sequence
+from ..core.sequence import Sequence
+from ..cuda.nvrtc import KernelUnavailable
+from ..device.memory import PrivatePool, workspace_bytes
+from ..talker import Talker
 from ..talker.config import ModelConfig
-from ..talker.family import FAMILIES
-from .kernels.prompt import MAX_ENDS, MAX_POSITIONS, QUERIES, Layout, Size, size_for
+from .executors.graph import Graph, GraphError, capture, capturing, same_bits
+from .fill import Fill, Piece, full_fill, pack
+from .kernels.prompt import MAX_POSITIONS, PromptKernel, Size, sizes_of
+from .kernels.single import unfit
+from .prefix_cache import MIN_PREFIX, PrefixCache
+from .state import DecodeState
+
+GRAPH_BYTES = 2 << 20  # that the driver takes for a captured fill, about
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Positions start..stop of a sequence that decodes in `row`; MAX_POSITIONS at most."""
+class Prefill:
+    """Prefill into rows of any state of a talker.
 
-    sequence: Sequence
-    row: int
-    start: int
-    stop: int
+    kernel: None for torch's ops.
+    reason: why there is no kernel if one was wanted.
+    """
 
-    @property
-    def ends(self) -> bool:
-        """Whether the logits of its last position are wanted."""
-        return self.stop == len(self.sequence)
+    def __init__(self, talker: Talker, kernel: PromptKernel | None = None, reason: str = ""):
+        self._talker, self._kernel, self._reason = talker, kernel, reason
+        self._graphs: dict[Size, Graph] = {}
+        self.note = ""  # why a capture failed
 
-    def spans(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """(position, delayed codes [n, K]) of what is audio in it."""
-        for at, columns in self.sequence.audio:
-            first, last = max(at, self.start), min(at + len(columns), self.stop)
-            if first < last:
-                yield first, columns[first - at : last - at]
+    @staticmethod
+    def planned_sizes(
+        config: ModelConfig, device: torch.device, dtype: torch.dtype, kernels: str, runner: str
+    ) -> list[int]:
+        """Return the bytes of each tensor and capture on `device`. Allocates nothing."""
+        if kernels == "torch" or unfit(config, device, dtype):
+            return []
+        scratch = PromptKernel.make_scratch(config, torch.device("meta"))
+        graphs = [] if runner == "eager" else [workspace_bytes(device), *(GRAPH_BYTES for _ in sizes_of(config))]
+        return [*(tensor.nbytes for tensor in scratch.values()), *graphs]
 
-    def num_codes(self) -> int:
-        """Positions that are audio."""
-        return sum(len(columns) for _, columns in self.spans())
+    def sizes(self) -> list[int]:
+        """Return the bytes of each tensor and capture on the device."""
+        scratch = [] if self._kernel is None else [tensor.nbytes for tensor in self._kernel.tensors()]
+        graphs = [workspace_bytes(self._talker.device), *(GRAPH_BYTES for _ in self._graphs)] if self._graphs else []
+        return scratch + graphs
 
+    def describe(self) -> str:
+        """Return why torch's ops prefill beside CUDA kernels that decode, or an empty string."""
+        return f", torch ops for prompts ({self._reason})" if self._reason else ""
 
-def pieces_of(sequence: Sequence, row: int, start: int, stop: int) -> list[Piece]:
-    """Positions start..stop, cut into pieces."""
-    cuts = [*range(start, stop, MAX_POSITIONS), stop]
-    return [Piece(sequence, row, first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
+    def capture(self, state: DecodeState, stream: torch.cuda.Stream) -> None:
+        """Capture a fill of every size, once, on a state without a live row. `note` tells a failure."""
+        if self._kernel is None or self._graphs or self.note:
+            return
+        try:
+            with capturing(stream), torch.cuda.stream(stream):
+                for size in sizes_of(self._talker.config):
+                    self._capture(self._kernel, size, state, stream)
+        except GraphError as error:
+            self._drop_graphs()
+            reason = str(error).strip().splitlines()[0]
+            self.note = f"CUDA graphs are off for prompts, so speech begins later: {reason}."
 
+    def _capture(self, kernel: PromptKernel, size: Size, state: DecodeState, stream: torch.cuda.Stream):
+        """Capture a size, and prove it: an eager run and a replay must agree bit for bit."""
+        written = state.logits[0], state.cache.keys[-1, 0], state.cache.values[-1, 0]
+        full_fill(self._talker.config, kernel.layout, size, state).send(self._talker, kernel, state)
+        kernel.run(size)
+        eager = [tensor.clone() for tensor in written]
+        self._graphs[size] = capture(lambda: kernel.run(size), stream)
+        for tensor in written:
+            tensor.zero_()
+        self._graphs[size].replay()
+        stream.synchronize()
+        if not all(map(same_bits, eager, written)):
+            raise GraphError(f"replayed prompts of {size.places} places differ from eager ones")
+        state.logits[0].zero_()
 
-def size_of(config: ModelConfig, text: int, code: int) -> Size:
-    """The size of a chunk with so many positions of each kind."""
-    if FAMILIES[config.family].dual_ffn:
-        return Size(size_for(text), size_for(code))
-    return Size(size_for(text + code), 0)
+    def fills(
+        self,
+        state: DecodeState,
+        admitted: list[tuple[int, Sequence]],
+        prefixes: PrefixCache | None = None,
+        by_kernel: bool = True,
+    ) -> Iterator[None]:
+        """Prefill sequences into their rows: cache, first logits, then counters and sampling parameters.
 
+        Yields whenever the next launch would pass MAX_POSITIONS since the last yield. Other rows may step then.
 
-class Chunk:
-    """What pieces tell the device, on the host: see `Chunk` in prompt.cu."""
+        Args:
+            admitted: (row, sequence) pairs.
+            by_kernel: use the CUDA kernel if there is one.
+        """
+        kernel, room = self._kernel if by_kernel else None, MAX_POSITIONS
+        for number, (size, held) in enumerate(self._launches(state, admitted, prefixes, kernel)):
+            count = sum(piece.stop - piece.start for piece in held)
+            if number and room < count:
+                for row, sequence in admitted:
+                    state.park_row(row, len(sequence))
+                yield
+                room = MAX_POSITIONS
+            room -= count
+            if kernel is None:
+                self._put_by_torch(state, *held)
+            else:
+                self._put_by_kernel(kernel, state, size, held)
+        for row, sequence in admitted:
+            state.start_row(row, sequence)
 
-    def __init__(self, config: ModelConfig, layout: Layout, size: Size, pieces: Iterable[Piece]):
-        self.size = size
-        self.words = torch.zeros(layout.words, dtype=torch.int32)
-        self.ids: list[int] = []  # of text, in their places
-        parts = self.words[12:].split(
-            [layout.places] * 2 + [layout.groups] * 2 + [MAX_ENDS] * 2 + [layout.places * layout.books]
-        )
-        self._row, self._position, self._first, self._count, self._end, self._end_row, codes = parts
-        self._codes = codes.view(layout.places, layout.books)
-        self._groups = self._ends = 0
-        self._offsets = torch.arange(layout.books) * config.code_vocab
-        self._row.fill_(-1)
-        pieces = list(pieces)
-        text = sum(piece.stop - piece.start - piece.num_codes() for piece in pieces)
-        self.first_code = size.text if FAMILIES[config.family].dual_ffn else text
-        self._code = self.first_code  # the next free place of each kind
-        for piece in pieces:
-            self._add(piece)
-        self.words[9:12] = torch.tensor([self.first_code, self._groups, self._ends], dtype=torch.int32)
+    def put(
+        self,
+        state: DecodeState,
+        admitted: list[tuple[int, Sequence]],
+        prefixes: PrefixCache | None = None,
+        by_kernel: bool = True,
+    ) -> None:
+        """Do all of `fills` at once."""
+        for _ in self.fills(state, admitted, prefixes, by_kernel):
+            pass
 
-    def _add(self, piece: Piece):
-        at, last = piece.start, -1
-        began = len(self.ids), self._code
-        for first, columns in piece.spans():
-            last = self._add_text(piece, at, first, last)
-            at, places = first + len(columns), slice(self._code, self._code + len(columns))
-            self._hold(piece, places, first)
-            self._codes[places.start - self.first_code : places.stop - self.first_code] = columns + self._offsets
-            self._code, last = places.stop, places.stop - 1
-        last = self._add_text(piece, at, piece.stop, last)
-        for first, end in zip(began, (len(self.ids), self._code), strict=True):
-            for place in range(first, end, QUERIES):
-                self._first[self._groups], self._count[self._groups] = place, min(QUERIES, end - place)
-                self._groups += 1
+    def _launches(
+        self,
+        state: DecodeState,
+        admitted: list[tuple[int, Sequence]],
+        prefixes: PrefixCache | None,
+        kernel: PromptKernel | None,
+    ) -> Iterator[tuple[Size, list[Piece]]]:
+        """Yield the launches: prefixes that are not kept, one by one, then the rest of all prompts.
+
+        A prefix is always computed by itself. The same shapes round the same way, so codes do not depend on what was
+        kept.
+        """
+        rest = []
+        for row, sequence in admitted:
+            start = sequence.prefix if sequence.prefix >= MIN_PREFIX else 0
+            keys, values = state.cache.keys[:, row], state.cache.values[:, row]
+            if start and not (prefixes is not None and prefixes.load(sequence, keys, values)):
+                yield from self._packed([Piece(sequence, row, 0, start)], kernel)
+                if prefixes is not None:
+                    prefixes.keep(sequence, keys, values)
+            rest.append(Piece(sequence, row, start, len(sequence)))
+        yield from self._packed(rest, kernel)
+
+    def _packed(self, pieces: list[Piece], kernel: PromptKernel | None) -> Iterator[tuple[Size, list[Piece]]]:
+        if kernel is None:
+            return ((Size(piece.stop - piece.start, 0), [piece]) for piece in pieces)
+        return pack(self._talker.config, pieces, kernel.is_even)
+
+    def _put_by_kernel(self, kernel: PromptKernel, state: DecodeState, size: Size, held: list[Piece]):
+        talker = self._talker
+        Fill(talker.config, kernel.layout, size, held, state.device.type == "cuda").send(talker, kernel, state)
+        if size in self._graphs:
+            self._graphs[size].replay()
+        else:
+            kernel.run(size)
+
+    def _put_by_torch(self, state: DecodeState, piece: Piece):
+        talker, sequence, row = self._talker, piece.sequence, piece.row
+        keys, values = state.cache.keys[:, row], state.cache.values[:, row]
+        hidden = talker.fill(sequence.ids, sequence.audio, keys, values, piece.start, piece.stop)
         if piece.ends:
-            self._end[self._ends], self._end_row[self._ends] = last, piece.row
-            self._ends += 1
+            state.logits[row].copy_(talker.logits(hidden[-1:]).view_as(state.logits[row]))
 
-    def _add_text(self, piece: Piece, start: int, stop: int, last: int) -> int:
-        if start >= stop:
-            return last
-        places = slice(len(self.ids), len(self.ids) + stop - start)
-        self._hold(piece, places, start)
-        self.ids += piece.sequence.ids[start:stop]
-        return places.stop - 1
+    def _drop_graphs(self):
+        for graph in self._graphs.values():
+            graph.reset()
+        self._graphs.clear()
 
-    def _hold(self, piece: Piece, places: slice, first: int):
-        self._row[places] = piece.row
-        self._position[places] = torch.arange(first, first + places.stop - places.start, dtype=torch.int32)
+    def close(self) -> None:
+        """Drop captures, then the kernel. Safe to call twice. No prompt may be under way on the device."""
+        self._drop_graphs()
+        if self._kernel is not None:
+            self._kernel.close()
+        self._kernel = None
+        with contextlib.suppress(AttributeError):  # closed before
+            del self._talker
 
-    def address(self, keys: torch.Tensor, values: torch.Tensor, logits: torch.Tensor) -> None:
-        """Names where results go: keys, values [layers, B, kv_heads, S, D] and logits [B, K, V]."""
-        told = [keys.data_ptr(), values.data_ptr(), logits.data_ptr(), keys.stride(0)]
-        self.words[:8] = torch.tensor(told).view(torch.int32)
-        self.words[8] = keys.shape[3]
+
+def open_prefill(talker: Talker, kernels: str, pool: PrivatePool) -> Prefill:
+    """Return the prefill of a talker: CUDA kernels if they can serve it, with scratch in `pool`.
+
+    kernels: as in EngineConfig.
+    """
+    if kernels == "torch" or talker.device.type != "cuda":
+        return Prefill(talker)
+    try:
+        with pool.allocate():
+            kernel = PromptKernel(talker)
+    except KernelUnavailable as error:
+        return Prefill(talker, reason=str(error))
+    pool.adopt(kernel.tensors())
+    pool.hold_workspaces()  # before the captures, which have their addresses inside
+    return Prefill(talker, kernel)

@@ -12,6 +12,7 @@ import torch
 from ..core.codes import frames_ready, revert
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
+from .kernels.prompt import MAX_POSITIONS
 from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
 
@@ -23,7 +24,7 @@ Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a se
 class Scheduler:
     """Decodes sequences with continuous batching: when a sequence finishes, its row takes the next waiting one.
 
-    Iterate over it: it yields new final frames after every prompt and every step. `add` queues more sequences during
+    Iterate over it: it yields new final frames after every prefill and every step. `add` queues more sequences during
     iteration. `drop` removes a sequence: it yields no more frames, and its row is free at the next step. A sequence's
     codes depend on its prompt, index and parameters, not on its row or neighbours.
 
@@ -50,6 +51,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
         self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
+        self._filling: tuple[list[tuple[int, Sequence]], Iterator[None]] | None = None  # prompts under way
         self._copies: deque = deque()  # copies in flight to the host
         self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
 
@@ -60,6 +62,7 @@ class Scheduler:
         """Release everything on the device. An exception may keep this object alive after the call."""
         with contextlib.suppress(AttributeError):  # already left
             del self._runner, self._state, self._prefixes
+        self._filling = None
         self._copies.clear()
 
     def add(self, *sequences: Sequence) -> None:
@@ -78,8 +81,8 @@ class Scheduler:
 
     @property
     def is_busy(self) -> bool:
-        """True if any row decodes a sequence."""
-        return any(sequence is not None for sequence in self.running)
+        """True if any row decodes a sequence, or a prompt is under way."""
+        return self._filling is not None or any(sequence is not None for sequence in self.running)
 
     def __iter__(self) -> Iterator[Outputs]:
         self._state.delay.done.fill_(True)
@@ -96,25 +99,58 @@ class Scheduler:
         return self.num_steps - self._copied >= CHECK_EVERY
 
     def _admit(self) -> Iterator[Outputs]:
-        """Prefill some of the waiting sequences into free rows.
+        """Prefill waiting sequences: until the rows are full if none decodes, else as far as the runner's first yield.
 
-        Launching a prompt takes the host longer than a step takes the device. So if at least half of the rows decode,
-        one prompt runs every other step, and the device stays busy. Before that, two prompts run before every step.
+        Rows that decode then wait for MAX_POSITIONS positions at most, about two steps on a GPU. The rest of a longer
+        prompt follows after the next step.
         """
-        is_filling = 2 * self.running.count(None) > len(self.running)
-        for _ in range(2 if is_filling else self.num_steps % 2):
-            if not self.waiting or None not in self.running or (self.low_latency_frames and self.is_busy):
+        decodes = any(sequence is not None for sequence in self.running)
+        while self._filling or (admitted := self._next()):
+            filling = self._filling or (admitted, self._runner.fills(admitted, self._prefixes))
+            yield from self._fill(*filling)
+            if decodes:
                 return
-            row = self.running.index(None)
-            sequence = next_fair(self.waiting, filter(None, self.running))
-            try:
-                self._runner.prefill(row, sequence, self._prefixes)
-            except torch.cuda.OutOfMemoryError as error:
-                traceback.clear_frames(error.__traceback__)  # their tensors would outlive the sequence
-                yield [self._fail(sequence, error.with_traceback(None))]
-            else:
+
+    def _next(self) -> list[tuple[int, Sequence]]:
+        """Pair waiting sequences with free rows: one, or as many as MAX_POSITIONS allows."""
+        free = [row for row, sequence in enumerate(self.running) if sequence is None]
+        if self.low_latency_frames:
+            free = [] if self.is_busy else free[:1]
+        admitted: list[tuple[int, Sequence]] = []
+        room = MAX_POSITIONS
+        for row in free[: len(self.waiting)]:
+            sequence = next_fair(self.waiting, [*filter(None, self.running), *(other for _, other in admitted)])
+            is_kept = self._prefixes is not None and sequence in self._prefixes
+            room -= len(sequence) - sequence.prefix * is_kept
+            if admitted and room < 0:
+                self.waiting.appendleft(sequence)
+                break
+            admitted.append((row, sequence))
+        return admitted
+
+    def _fill(self, admitted: list[tuple[int, Sequence]], fills: Iterator[None]) -> Iterator[Outputs]:
+        """Prefill on to the runner's next yield. Prompts that run out of memory together are tried one by one."""
+        failed = None
+        try:
+            self._filling = None if next(fills, "whole") == "whole" else (admitted, fills)
+        except torch.cuda.OutOfMemoryError as error:
+            traceback.clear_frames(error.__traceback__)  # their tensors would outlive the sequence
+            failed, self._filling = error.with_traceback(None), None
+        if self._filling is not None:
+            yield []
+        elif failed is None:
+            for row, sequence in admitted:
                 self.running[row] = sequence
-                yield []
+                if sequence.finished:  # dropped meanwhile
+                    self.drop(sequence)
+            yield []
+        elif len(admitted) == 1:
+            yield [self._fail(sequence, failed) for _, sequence in admitted if not sequence.finished]
+        else:
+            for one in admitted:
+                self._filling = [one], self._runner.fills([one], self._prefixes)
+                while self._filling is not None:
+                    yield from self._fill(*self._filling)
 
     def _collect(self) -> Outputs:
         """Start a copy of the outputs since the last copy, and read the copies that are due."""

@@ -66,6 +66,10 @@ class DecodeState:
         storages = {storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in self.tensors()}
         return list(storages.values())
 
+    def park_row(self, row: int, length: int) -> None:
+        """Keep steps out of the slots of a prompt that is not complete yet: they write to the slot after it."""
+        self.cache.prompt_length[row], self.delay.num_generated[row], self.delay.done[row] = length, 0, True
+
     def start_row(self, row: int, sequence: Sequence) -> None:
         """Prepare a row for a sequence's first step. The prompt must be in the cache."""
         params, length = sequence.params, len(sequence)

@@ -12,15 +12,6 @@ import torch
 log = logging.getLogger("higgs_tts")
 
 
-def flash_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """FlashAttention with a causal mask aligned to the last position: q [1, heads, n, D], k and v [1, kv_heads, m, D].
-
-    Called by name because torch's default on new GPUs is cuDNN's attention, which compiles a plan for every new length.
-    Missing: AttributeError; prefill.py then uses torch's default.
-    """
-    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[0]
-
-
 def silu_into(x: torch.Tensor, out: torch.Tensor) -> None:
     """out = silu(x); the public function cannot write into a buffer. Missing: AttributeError in every step."""
     torch.ops.aten.silu.out(x, out=out)

@@ -17,9 +17,11 @@ from ..codec.model import build_decoder
 from ..codec.snake import SnakeKernel
 from ..codec.waveform import LENGTHS, Waveform
 from ..core.config import MAX_BATCH, EngineConfig
+from ..core.sequence import Sequence
 from ..cuda.nvrtc import KernelUnavailable
 from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
+from ..decode.prompts import Prefill, open_prefill
 from ..device.memory import PrivatePool, device_bytes, free_bytes, workspace_bytes
 from ..device.torch_names import release_pinned_memory
 from ..talker import build_talker
@@ -34,9 +36,10 @@ SLOT_BLOCK = 64  # granularity of a batch's KV cache, in slots
 def planned_bytes(
     checkpoint: Checkpoint, config: EngineConfig, context: int, device: torch.device, dtype: torch.dtype
 ) -> int:
-    """Return the bytes that opening takes on `device`, without a captured graph. Reads headers only."""
-    runner = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
-    return _lasting_bytes(checkpoint, config, context, device, dtype) + device_bytes(runner, device)
+    """Return the bytes that opening takes on `device`, without the step's graph. Reads headers only."""
+    sizes = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
+    sizes += Prefill.planned_sizes(checkpoint.config, device, dtype, config.kernels, config.runner)
+    return _lasting_bytes(checkpoint, config, context, device, dtype) + device_bytes(sizes, device)
 
 
 def _lasting_bytes(
@@ -60,6 +63,7 @@ class LoadedModel:
         self.context = context
         self._config = config
         self._runner: ModelRunner | None = None
+        self._prompts: Prefill | None = None
         self._snake: SnakeKernel | None = None
         self._codec_backend = ""
         self.pool = PrivatePool(device)
@@ -73,8 +77,7 @@ class LoadedModel:
                 self.decoder = build_decoder(checkpoint.codec.config, checkpoint.codec.read("decoder", device))
             self.pool.adopt([*self.talker.tensors(), *self.decoder.parameters(), *self.decoder.buffers()])
             self._take_snake_kernel()
-            self.runner()
-            self._warm_up(checkpoint)
+            self._warm_up(checkpoint, self.runner())
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # frames keep tensors alive
             tensors = None
@@ -97,13 +100,12 @@ class LoadedModel:
         else:
             self.decoder.use(self._snake)
 
-    def _warm_up(self, checkpoint: Checkpoint):
+    def _warm_up(self, checkpoint: Checkpoint, runner: ModelRunner):
         """Check the talker's logits, and initialise the CUDA libraries (a third of a second per process)."""
         is_gpu, config = self.pool.device.type == "cuda", self.talker.config
-        length = 32 if is_gpu else 8
         with contextlib.suppress(RuntimeError):  # libraries' own out-of-memory errors; speech will report them
-            keys, values = self.talker.embed_codes.new_empty(2, config.layers, config.kv_heads, length, config.head_dim)
-            check_logits(checkpoint, self.talker.prefill(range(length), (), keys, values))
+            runner.prefill([(0, Sequence(list(range(32 if is_gpu else 8))))])
+            check_logits(checkpoint, runner.state.logits[0].flatten())
             if not is_gpu:
                 return
             waveform = Waveform(self.decoder, self.pool)
@@ -119,19 +121,26 @@ class LoadedModel:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes on the device between calls, without captures."""
+        """Bytes on the device between calls, without the step's graph."""
         return self._lasting_bytes + self.spare_bytes
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes on the device that `trim` frees, without captures."""
-        runner = self._runner.sizes() if self._runner is not None else []
-        return self.prefixes.nbytes() + device_bytes(runner, self.pool.device)
+        """Bytes on the device that `trim` frees, without the step's graph."""
+        sizes = [size for part in (self._runner, self._prompts) if part is not None for size in part.sizes()]
+        return self.prefixes.nbytes() + device_bytes(sizes, self.pool.device)
+
+    def prompts(self) -> Prefill:
+        """Return the prefill of all runners, built again after `trim`."""
+        if self._prompts is None:
+            self._prompts = open_prefill(self.talker, self._config.kernels, self.spare)
+        return self._prompts
 
     def runner(self) -> ModelRunner:
         """Return the single-row runner for the whole context, built again after `trim`."""
         if self._runner is None:
-            self._runner = ModelRunner(self.talker, self._config, 1, self.context, self.spare, self.pool)
+            prompts = self.prompts()
+            self._runner = ModelRunner(self.talker, self._config, 1, self.context, self.spare, self.pool, prompts)
         return self._runner
 
     @contextlib.contextmanager
@@ -162,7 +171,8 @@ class LoadedModel:
         while rows > 1:
             pool = PrivatePool(self.pool.device)
             try:
-                return pool, ModelRunner(self.talker, self._config, rows, max_seq_len, pool, self.pool)
+                prompts = self.prompts()
+                return pool, ModelRunner(self.talker, self._config, rows, max_seq_len, pool, self.pool, prompts)
             except torch.cuda.OutOfMemoryError:
                 pool.close()
                 rows //= 2
@@ -210,9 +220,10 @@ class LoadedModel:
         """Free cache, prefixes, buffers and captures, but keep the weights. The next `runner` builds them again."""
         self._synchronize()
         self.prefixes.clear()
-        if self._runner is not None:
-            self._runner.close()
-        self._runner = None
+        for part in (self._runner, self._prompts):
+            if part is not None:
+                part.close()
+        self._runner = self._prompts = None
         self.spare.close()
         self._make_spare(self.pool.device)
         self.pool.trim()

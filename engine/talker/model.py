@@ -12,7 +12,7 @@ from .family import Family
 from .layers import Layer, State, Work, attend_cache, mlp, project_out, project_qkv
 from .ops.linear import linear, project
 from .ops.norm import rms_norm
-from .prefill import AudioSpans, Span, run_layer
+from .prefill import AudioSpans, fill
 from .rope import rope_tables
 from .weight import SCRATCH, Weight
 
@@ -49,18 +49,6 @@ class Talker:
                 found += [expert.attn_norm, expert.mlp_norm, expert.gate_up.data, expert.down.data]
         return found
 
-    def prefill(
-        self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int = 0
-    ) -> torch.Tensor:
-        """Prefill one row's prompt from position `start` on. Returns the last position's logits [K * V] fp32.
-
-        ids: P token ids.
-        spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids.
-        keys, values: [layers, kv_heads, S, D], the row's part of the cache. Slots before `start` are already filled;
-            this call fills the rest.
-        """
-        return self.logits(self.fill(ids, spans, keys, values, start, len(ids))[-1:])[0]
-
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Compute logits: last hidden states [n, H] -> [n, K * V] fp32."""
         normed = F.rms_norm(hidden, hidden.shape[-1:], self.norm, self.config.norm_eps)
@@ -69,11 +57,14 @@ class Talker:
     def fill(
         self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int, stop: int
     ) -> torch.Tensor:
-        """Prefill positions start..stop of a prompt, as in `prefill`. Returns their last hidden states [n, H]."""
-        span = Span(self, ids, spans, start, stop)
-        for layer, layer_keys, layer_values in zip(self.layers, keys, values, strict=True):
-            run_layer(self.config, layer, span, layer_keys, layer_values)
-        return span.x
+        """Prefill positions start..stop of one row's prompt. Returns their last hidden states [n, H].
+
+        ids: P token ids.
+        spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids.
+        keys, values: [layers, kv_heads, S, D], the row's part of the cache. Slots before `start` are already filled;
+            this call fills those up to `stop`.
+        """
+        return fill(self, ids, spans, keys, values, start, stop)
 
     def embed(self, output: torch.Tensor, work: Work) -> None:
         """Embed a step's output [B, K] as the talker's next input, work.x."""

@@ -9,7 +9,7 @@ from higgs_tts.engine.cuda.nvrtc import KernelUnavailable
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels import batch as batch_module
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
-from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.decode.prompts import Prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
 EDGES = (
@@ -54,7 +54,7 @@ def begin(backend, prompt):
     talker, state = backend.talker, backend.state
     for row in range(state.batch):
         one = prompt(talker.config, seed=row, frames=4 + 5 * row % 61)
-        prefill(talker, state, row, dataclasses.replace(one, index=row, params=PARAMS))
+        Prefill(talker).put(state, [(row, dataclasses.replace(one, index=row, params=PARAMS))])
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])

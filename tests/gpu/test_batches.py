@@ -8,10 +8,9 @@ import sys
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, Voice
-from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.model_runner import ModelRunner
-from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.decode.prompts import Prefill
 from higgs_tts.engine.engines import loaded_model
 
 SEQUENCES = 40
@@ -58,11 +57,14 @@ def folders(tmp_path_factory):
 def _uneven(monkeypatch):
     """Give every sequence its own limit, so that rows are refilled at different times."""
 
-    def uneven(talker, state, row, sequence, prefixes=None):
-        sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % SEQUENCES])
-        prefill(talker, state, row, sequence, prefixes)
+    put = Prefill.put
 
-    monkeypatch.setattr(model_runner, "prefill", uneven)
+    def uneven(prompts, state, admitted, *args):
+        for _, sequence in admitted:
+            sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % SEQUENCES])
+        put(prompts, state, admitted, *args)
+
+    monkeypatch.setattr(Prefill, "put", uneven)
 
 
 WAYS = {

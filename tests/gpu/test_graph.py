@@ -11,7 +11,7 @@ from higgs_tts.engine.decode.executors.graph import GraphError, GraphExecutor
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.decode.prompts import Prefill
 from higgs_tts.engine.device.memory import PrivatePool
 
 CUDA = torch.device("cuda", 0)
@@ -39,7 +39,7 @@ class Pair:
     def start(self, prompts, params, limits=None):
         for state in self.states:
             for row, one in enumerate(prompts):
-                prefill(self.talker, state, row, dataclasses.replace(one, index=row, params=params))
+                Prefill(self.talker).put(state, [(row, dataclasses.replace(one, index=row, params=params))])
             if limits:
                 state.delay.max_generated.copy_(torch.tensor(limits))
 
@@ -141,7 +141,7 @@ def test_a_step_allocates_nothing_eager_or_captured(wide, state_of, prompt, monk
     state, captured = (state_of(talker, batch, 512) for _ in range(2))
     backends = [backend_of(talker, one, way == "kernels") for one in (state, captured)]
     for row in range(batch):
-        prefill(talker, state, row, dataclasses.replace(prompt(talker.config, seed=row), index=row))
+        Prefill(talker).put(state, [(row, dataclasses.replace(prompt(talker.config, seed=row), index=row))])
     eager = make_executor("eager", backends[0], None)
     eager.step()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]

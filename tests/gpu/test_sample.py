@@ -13,7 +13,7 @@ from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors.graph import GraphExecutor
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.decode.prompts import Prefill
 from higgs_tts.engine.device.memory import PrivatePool
 
 CONTEXT = 160
@@ -222,7 +222,9 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
     backends = [Backend(talker, state, SingleKernel(talker, state), SampleKernel(talker, state)) for state in states]
     executor = GraphExecutor(backends[1], pool.capture_stream())
     for state in states:
-        prefill(talker, state, 0, dataclasses.replace(prompt(talker.config), params=SamplingParams(max_frames=5000)))
+        Prefill(talker).put(
+            state, [(0, dataclasses.replace(prompt(talker.config), params=SamplingParams(max_frames=5000)))]
+        )
     for step in range(256):
         backends[0].step()
         executor.step()

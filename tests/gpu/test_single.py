@@ -9,7 +9,7 @@ from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.cuda.nvrtc import KernelUnavailable, read_source
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.decode.prompts import Prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
 PUBLICATIONS = {  # of a kind of value, as the source has it
@@ -45,7 +45,7 @@ def both(wide, state_of, family, layers, context, prompt, frames=12, weights="")
 
 def begin(backend, prompt, frames=12):
     talker = backend.talker
-    prefill(talker, backend.state, 0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))
+    Prefill(talker).put(backend.state, [(0, dataclasses.replace(prompt(talker.config, frames=frames), params=PARAMS))])
 
 
 @pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])

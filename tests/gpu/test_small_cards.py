@@ -11,7 +11,7 @@ from higgs_tts.engine.decode.backend import Backend, choose_backend
 from higgs_tts.engine.decode.executors import GraphExecutor
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
-from higgs_tts.engine.decode.step import prefill
+from higgs_tts.engine.decode.prompts import Prefill
 
 PARAMS = SamplingParams(temperature=0, max_frames=4000)
 POSITIONS = (0, 1, 31, 32, 127, 128, 200, 511, 512, 1023, 1024, 1098, 1099)  # about chunks, splits, the last slot
@@ -102,7 +102,7 @@ def test_a_captured_step_decodes_as_an_eager_one(wide, state_of, prompt, card, f
         backend = choose_backend(talker, state, "auto")
         assert backend.describe() == SingleKernel.name
         run = GraphExecutor(backend, torch.cuda.Stream()) if captured else backend
-        prefill(talker, state, 0, dataclasses.replace(prompt(talker.config), params=PARAMS))
+        Prefill(talker).put(state, [(0, dataclasses.replace(prompt(talker.config), params=PARAMS))])
         for _ in range(100):
             run.step()
         said.append((state.delay.outputs.clone(), state.logits.clone(), int(state.work.stalled)))

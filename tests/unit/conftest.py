@@ -12,8 +12,8 @@ from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors import make_executor
+from higgs_tts.engine.decode.prompts import Prefill
 from higgs_tts.engine.decode.state import DecodeState
-from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.talker import build_talker
 from higgs_tts.engine.talker.config import ModelConfig, RopeConfig
 from higgs_tts.engine.tools.tiny import FAMILIES, write_tiny
@@ -121,8 +121,11 @@ class Bench:
         self.backend = Backend(self.talker, self.state)
         self.executor = make_executor(runner, self.backend, None)
 
-    def prefill(self, row, sequence, prefixes=None):
-        prefill(self.talker, self.state, row, sequence, prefixes)
+    def prefill(self, admitted, prefixes=None):
+        Prefill(self.talker).put(self.state, admitted, prefixes)
+
+    def fills(self, admitted, prefixes=None):
+        return Prefill(self.talker).fills(self.state, admitted, prefixes)
 
     def step(self):
         self.executor.step()
@@ -131,7 +134,7 @@ class Bench:
         for b in range(self.state.batch):
             prompt = prompts[b] if prompts else small_prompt(self.config)
             sequence = dataclasses.replace(prompt, index=lines[b] if lines else 0, params=params)
-            prefill(self.talker, self.state, b, sequence)
+            self.prefill([(b, sequence)])
 
     def run(self, steps):
         for _ in range(steps):

@@ -98,15 +98,15 @@ def test_what_cannot_be_said_is_refused_and_others_go_on(engine, voice):
 
 @pytest.mark.parametrize("what", ["no memory for its prompt", "values that are not numbers"])
 def test_an_error_in_one_sequence_ends_that_caller_only(engine, voice, monkeypatch, what):
-    prefill, step = ModelRunner.prefill, ModelRunner.step
+    fills, step = ModelRunner.fills, ModelRunner.step
     bad = []
 
-    def fails(runner, row, sequence, prefixes):
-        if sequence.text == TEXTS[2]:
-            bad.append(row)
+    def fails(runner, admitted, prefixes):
+        if rows := [row for row, sequence in admitted if sequence.text == TEXTS[2]]:
+            bad.extend(rows)
             if what == "no memory for its prompt":
                 raise torch.cuda.OutOfMemoryError("planted")
-        prefill(runner, row, sequence, prefixes)
+        yield from fills(runner, admitted, prefixes)
 
     def spoils(runner):
         step(runner)
@@ -114,7 +114,7 @@ def test_an_error_in_one_sequence_ends_that_caller_only(engine, voice, monkeypat
             runner.state.logits[bad.pop()] = float("nan")
 
     expected = engine.speak(TEXTS[1], voice, PARAMS)
-    monkeypatch.setattr(ModelRunner, "prefill", fails)
+    monkeypatch.setattr(ModelRunner, "fills", fails)
     monkeypatch.setattr(ModelRunner, "step", spoils)
     with calls_of(engine, 2) as call:
         stays, ends = call(TEXTS[1], voice), call(TEXTS[2], voice)

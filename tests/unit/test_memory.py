@@ -187,7 +187,7 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, l
 
 
 @pytest.mark.usefixtures("no_gc")
-@pytest.mark.parametrize("where", ["decode", "prefill"])
+@pytest.mark.parametrize("where", ["decode", "fill"])
 def test_an_error_inside_the_network_that_is_still_referred_to_holds_no_memory(folder, monkeypatch, where):
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()

@@ -8,7 +8,6 @@ import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.decode.prefix_cache import MIN_PREFIX, PrefixCache
-from higgs_tts.engine.decode.step import prefill
 from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.engine.prompt.builder import PromptBuilder
 
@@ -62,10 +61,10 @@ def test_a_prompt_in_two_passes_is_the_whole_prompt(bench, small, family, length
     prompt = small.prompt(room.config, frames=20)
     length %= len(prompt)
     keys, values = row(room.state)
-    expected = room.talker.prefill(prompt.ids, prompt.audio, keys, values)
+    expected = room.talker.fill(prompt.ids, prompt.audio, keys, values, 0, len(prompt))[-1]
     other_keys, other_values = row(other.state)
     other.talker.fill(prompt.ids, prompt.audio, other_keys, other_values, 0, length)
-    found = other.talker.prefill(prompt.ids, prompt.audio, other_keys, other_values, length)
+    found = other.talker.fill(prompt.ids, prompt.audio, other_keys, other_values, length, len(prompt))[-1]
     assert (found - expected).abs().max() < 1e-5
     assert (other_keys - keys).abs().max() < 1e-5 and (other_values - values).abs().max() < 1e-5
     assert keys[:, :, : len(prompt)].abs().sum(-1).min() > 0 and not keys[:, :, len(prompt) :].any()
@@ -81,7 +80,7 @@ def test_a_hit_is_a_miss_bit_for_bit_and_both_say_what_the_whole_prompt_says(ben
         assert prompt.prefix >= MIN_PREFIX
         prompt = whole(prompt) if name == "whole" else prompt
         prompt.params = GREEDY
-        prefill(room.talker, room.state, 0, prompt, prefixes if name in ("miss", "hit") else None)
+        room.prefill([(0, prompt)], prefixes if name in ("miss", "hit") else None)
         said[name] = (room.state.logits.clone(), room.state.cache.keys.clone(), room.run(50))
     for name in ("unkept", "hit"):
         assert all(torch.equal(a, b) for a, b in zip(said[name], said["miss"], strict=True)), name

@@ -7,6 +7,8 @@ import pytest
 import torch
 from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.core.config import SamplingParams
+from higgs_tts.engine.decode import prompts
+from higgs_tts.engine.decode import scheduler as scheduler_module
 from higgs_tts.engine.decode.scheduler import CHECK_EVERY, Scheduler
 
 ENDS = [37, 5, 60, 12, 0, 28, 9]  # frames after which each sequence finds its end
@@ -210,6 +212,73 @@ def test_low_latency_does_not_need_a_long_sequence(scheduled):
         assert torch.equal(codes, other)
 
 
-def test_it_yields_after_every_prompt_and_every_step(scheduled):
-    run = scheduled(2)
-    assert sum(1 for _ in run) == run.num_steps + len(ENDS) and CHECK_EVERY > 1
+def test_it_yields_after_every_fill_and_every_step(scheduled, monkeypatch):
+    run, fills = scheduled(2), []
+    start = run.room.fills
+    monkeypatch.setattr(run.room, "fills", lambda *args: fills.append(args[0]) or start(*args))
+    assert sum(1 for _ in run) == run.num_steps + len(fills) and CHECK_EVERY > 1
+    assert len(fills[0]) == 2 and sum(map(len, fills)) == len(ENDS)
+
+
+def groups_of(run, monkeypatch):
+    """The indexes of each group that the run prefills together, and the steps done before it."""
+    found, start = [], run.room.fills
+
+    def noted(admitted, prefixes):
+        found.append(([sequence.index for _, sequence in admitted], run.num_steps))
+        return start(admitted, prefixes)
+
+    monkeypatch.setattr(run.room, "fills", noted)
+    said(run)
+    return found
+
+
+def test_prompts_go_together_as_far_as_the_positions_of_a_fill_reach(scheduled, monkeypatch):
+    run = scheduled(7)
+    lengths = [len(sequence) for sequence in run.sequences]
+    monkeypatch.setattr(scheduler_module, "MAX_POSITIONS", sum(lengths[:3]))
+    found = groups_of(run, monkeypatch)
+    assert found[0] == ([0, 1, 2], 0)
+    assert [index for group, _ in found for index in group] == list(ALL) and {steps for _, steps in found} == {0}
+    for group, _ in found:
+        assert len(group) == 1 or sum(lengths[index] for index in group) <= sum(lengths[:3])
+
+
+def test_rows_that_decode_wait_for_one_group_between_two_steps(scheduled, monkeypatch):
+    """Two rows become free at once, and each prompt fills the room alone."""
+    monkeypatch.setattr(scheduler_module, "MAX_POSITIONS", 1)
+    run = scheduled(3, indexes=[0, 2, 2, 3, 3])
+    for sequence in run.sequences:
+        sequence.params = dataclasses.replace(SAMPLED, max_frames=60 if sequence.index == 0 else 6)
+    found = groups_of(run, monkeypatch)
+    assert [group for group, _ in found] == [[0], [2], [2], [3], [3]]
+    steps = [steps for _, steps in found]
+    assert steps[:3] == [0, 0, 0] and steps[4] == steps[3] + 1
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_long_prompt_goes_on_after_the_next_step(scheduled, monkeypatch, dropped):
+    """A prefix and what follows it are two launches, and the rows that decode step between them."""
+    expected = said(scheduled(2))
+    monkeypatch.setattr(prompts, "MAX_POSITIONS", 1)
+    run, seen = scheduled(2), []
+    start = run.room.fills
+
+    def noted(admitted, prefixes):
+        for _ in start(admitted, prefixes):
+            seen.append((admitted[0][1], run.num_steps))
+            yield
+        seen.append((admitted[0][1], run.num_steps))
+
+    monkeypatch.setattr(run.room, "fills", noted)
+    long = run.sequences[3]
+    for _ in run:
+        if dropped and seen[-1][0] is long and not long.finished and long not in run.running:
+            run.drop(long)
+    steps = [at for sequence, at in seen if sequence is long]
+    assert steps == [steps[0], steps[0] + 1]
+    for sequence, other in zip(run.sequences, expected, strict=True):
+        if dropped and sequence is long:
+            assert not sequence.codes and not sequence.ended
+        else:
+            assert torch.equal(torch.cat(sequence.codes), other)

@@ -38,7 +38,7 @@ def way_to(function, monkeypatch):
 
 WAYS = {
     "prompt": (PromptBuilder, "build"),
-    "prefill": (Talker, "prefill"),
+    "prefill": (Talker, "fill"),
     "step": (Talker, "decode"),
 }
 

@@ -1,6 +1,7 @@
-"""Graph executor: runs the step as one captured CUDA graph. The capture allocates nothing.
+"""Graph executor: runs the step as one captured CUDA graph. `capturing` and `capture` serve prompts too.
 
-A capture is checked before use: from the same state, eager steps and replays must agree bit for bit.
+A capture allocates nothing. It is checked before use: from the same state, eager steps and replays must agree bit for
+bit.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -16,11 +18,48 @@ from ..state import DecodeState
 
 HEADROOM = 64 << 20  # bytes the driver may need for a graph; running out in instantiation can end the process
 _one_at_a_time = threading.Lock()
+Graph = torch.cuda.CUDAGraph
 WARM_UPS = 2  # eager steps before the capture, because libraries initialize on first use
 
 
 class GraphError(RuntimeError):
-    """The step could not be captured, or its replay differs from the eager step."""
+    """Work could not be captured, or its replay differs from the eager run."""
+
+
+@contextlib.contextmanager
+def capturing(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Allow captures on `stream`, one engine's at a time. Raises GraphError if one fails."""
+    device = stream.device
+    free = torch.cuda.mem_get_info(device)[0]
+    if free < HEADROOM:
+        raise GraphError(f"only {free >> 20} MB of device memory are free")
+    _one_at_a_time.acquire()  # `gc.disable` affects the whole process
+    collects = gc.isenabled()
+    gc.disable()  # collecting another engine would sync the device, which a capture forbids
+    try:
+        stream.wait_stream(torch.cuda.current_stream(device))
+        yield
+    except GraphError:
+        raise
+    except RuntimeError as error:  # OutOfMemoryError is one
+        raise GraphError(str(error)) from error
+    finally:
+        if collects:
+            gc.enable()
+        _one_at_a_time.release()
+        torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def capture(work: Callable[[], None], stream: torch.cuda.Stream) -> Graph:
+    """Return `work`, which has run before, as a graph."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            work()
+    except BaseException:
+        graph.reset()
+        raise
+    return graph
 
 
 class GraphExecutor:
@@ -33,48 +72,31 @@ class GraphExecutor:
 
     def __init__(self, backend: Backend, stream: torch.cuda.Stream):
         state = backend.state
-        free = torch.cuda.mem_get_info(state.device)[0]
-        if free < HEADROOM:
-            raise GraphError(f"only {free >> 20} MB of device memory are free")
         before = _snapshot(state)
-        self._graph = torch.cuda.CUDAGraph()
-        _one_at_a_time.acquire()  # `gc.disable` affects the whole process
-        collects = gc.isenabled()
-        gc.disable()  # collecting another engine would sync the device, which a capture forbids
         try:
-            self._capture(backend, stream)
-            self._prove(backend, stream, before)
-        except RuntimeError as error:  # OutOfMemoryError is one
+            with capturing(stream), torch.cuda.stream(stream):
+                for _ in range(WARM_UPS):
+                    backend.step()
+                self._graph = capture(backend.step, stream)
+                self._prove(backend, stream, before)
+        except GraphError:
             self.close()
-            raise GraphError(str(error)) from error
+            raise
         finally:
-            if collects:
-                gc.enable()
-            _one_at_a_time.release()
-            torch.cuda.current_stream(state.device).wait_stream(stream)
             _restore(before)
-
-    def _capture(self, backend: Backend, stream: torch.cuda.Stream):
-        stream.wait_stream(torch.cuda.current_stream(stream.device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
-                backend.step()
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            backend.step()
 
     def _prove(self, backend: Backend, stream: torch.cuda.Stream, before: list):
         state = backend.state
-        with torch.cuda.stream(stream):
-            _restore(before)
-            _pose(state)
-            posed = _snapshot(state)
-            backend.step()
-            backend.step()
-            eager = _results(state)
-            _restore(posed)
-            self._graph.replay()
-            self._graph.replay()
-            replayed = _results(state)
+        _restore(before)
+        _pose(state)
+        posed = _snapshot(state)
+        backend.step()
+        backend.step()
+        eager = _results(state)
+        _restore(posed)
+        self._graph.replay()
+        self._graph.replay()
+        replayed = _results(state)
         stream.synchronize()
         for name in eager:
             if not same_bits(eager[name], replayed[name]):

@@ -1,11 +1,11 @@
-// The pass over a chunk of prompts' positions between its matrix products: embedding, norms, attention, the MLP's gate;
-// and quantised matrices written out for those products.
+// A fill, positions of prompts together through the talker, between its matrix products: embedding, norms, attention, the
+// MLP's gate; and quantised matrices written out for those products.
 //
-// "Place" is a row of the chunk. Each holds one position of one sequence, or nothing, and is computed on its own, in an
+// "Place" is a row of the fill. Each holds one position of one sequence, or nothing, and is computed on its own, in an
 // order that depends on its position only: its result depends on neither its place nor what the others hold. Those below
 // `first_code` hold text, the others codes. Residual stream and sums are fp32; products read bf16.
 // Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM, CODES, CODEBOOKS; MAX_PLACES, MAX_GROUPS and MAX_ENDS of a
-// chunk; NORM_THREADS, PLACE_THREADS, ATTEND_THREADS, SWIGLU_THREADS, COPY_THREADS of a block; for quantised weights FORMAT.
+// fill; NORM_THREADS, PLACE_THREADS, ATTEND_THREADS, SWIGLU_THREADS, COPY_THREADS of a block; for quantised weights FORMAT.
 
 #include "load.cuh"
 #include "attention_prologue.cuh"
@@ -14,9 +14,9 @@
 #include "weight_format.cuh"
 #endif
 
-// What a chunk holds; the host writes it before each launch. A group is up to 16 places of one sequence that follow each
+// What a fill holds; the host writes it before each launch. A group is up to 16 places of one sequence that follow each
 // other; an end is a place whose logits are wanted.
-struct Chunk {
+struct Fill {
   u16 *keys, *values;      // of a runner: [layers][rows][KV_HEADS][max_seq_len][DIM]
   float* logits;           // of a runner: [rows][CODES]
   long long layer_stride;  // of keys and values
@@ -27,7 +27,7 @@ struct Chunk {
   int end_place[MAX_ENDS], end_row[MAX_ENDS];
   int codes[MAX_PLACES][CODEBOOKS];  // rows of the embedding, from place first_code on
 };
-static_assert(sizeof(Chunk) == SIZEOF_Chunk, "prompt.py fills another structure");
+static_assert(sizeof(Fill) == SIZEOF_Fill, "prompt.py fills another structure");
 static_assert(NORM_THREADS * 8 == HIDDEN && ATTEND_THREADS == GROUP * 32, "a place has a block, a query's head a warp");
 
 // h = RMSNorm(v) * weight of one place, eight values a thread.
@@ -62,13 +62,13 @@ __device__ __forceinline__ void store8(float* to, const float (&v)[8]) {
   *(float4*)(to + 4) = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-struct EmbedArgs { const Chunk* chunk; const u16 *text, *embed, *text_norm, *code_norm; float* x; u16* h; };
+struct EmbedArgs { const Fill* fill; const u16 *text, *embed, *text_norm, *code_norm; float* x; u16* h; };
 static_assert(sizeof(EmbedArgs) == SIZEOF_EmbedArgs, "prompt.py fills another structure");
 
 // x = the place's embedding, h = its norm. text: [places][HIDDEN], the embeddings of what is text.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) embed_places(const EmbedArgs s) {
   const int place = blockIdx.x, at = threadIdx.x * 8;
-  const Chunk& c = *s.chunk;
+  const Fill& c = *s.fill;
   float v[8] = {};
   const bool is_text = place < c.first_code;
   if (c.row[place] >= 0) {
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) embed_places(const Em
   norm_place(v, is_text ? s.text_norm : s.code_norm, s.h + (long long)place * HIDDEN);
 }
 
-struct AddNormArgs { const Chunk* chunk; const u16 *delta, *text_norm, *code_norm; float* x; u16* h; };
+struct AddNormArgs { const Fill* fill; const u16 *delta, *text_norm, *code_norm; float* x; u16* h; };
 static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "prompt.py fills another structure");
 
 // x += delta; h = its norm.
@@ -97,38 +97,38 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNor
   load8(v, s.x + at);
   add8(v, s.delta + at);
   store8(s.x + at, v);
-  norm_place(v, place < s.chunk->first_code ? s.text_norm : s.code_norm, s.h + (long long)place * HIDDEN);
+  norm_place(v, place < s.fill->first_code ? s.text_norm : s.code_norm, s.h + (long long)place * HIDDEN);
 }
 
-// h[i] = the norm of x + delta at the chunk's i-th end; zeros after the last.
+// h[i] = the norm of x + delta at the fill's i-th end; zeros after the last.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) norm_ends(const AddNormArgs s) {
   const int i = blockIdx.x;
   float v[8] = {};
-  if (i < s.chunk->ends) {
-    const long long at = (long long)s.chunk->end_place[i] * HIDDEN + threadIdx.x * 8;
+  if (i < s.fill->ends) {
+    const long long at = (long long)s.fill->end_place[i] * HIDDEN + threadIdx.x * 8;
     load8(v, s.x + at);
     add8(v, s.delta + at);
   }
   norm_place(v, s.text_norm, s.h + (long long)i * HIDDEN);
 }
 
-struct LogitsArgs { const Chunk* chunk; const u16* head; };
+struct LogitsArgs { const Fill* fill; const u16* head; };
 static_assert(sizeof(LogitsArgs) == SIZEOF_LogitsArgs, "prompt.py fills another structure");
 
-// The logits of the chunk's i-th end, [ends][CODES], to where its row has them.
+// The logits of the fill's i-th end, [ends][CODES], to where its row has them.
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) place_logits(const LogitsArgs s) {
   const int i = blockIdx.x;
-  if (i >= s.chunk->ends) return;
-  float* to = s.chunk->logits + (long long)s.chunk->end_row[i] * CODES;
+  if (i >= s.fill->ends) return;
+  float* to = s.fill->logits + (long long)s.fill->end_row[i] * CODES;
   for (int k = threadIdx.x; k < CODES; k += COPY_THREADS) to[k] = bf16(s.head[(long long)i * CODES + k]);
 }
 
-struct PlaceArgs { const Chunk* chunk; const u16 *qk_norm, *cos, *sin; u16 *qkv, *attended; int layer; };
+struct PlaceArgs { const Fill* fill; const u16 *qk_norm, *cos, *sin; u16 *qkv, *attended; int layer; };
 static_assert(sizeof(PlaceArgs) == SIZEOF_PlaceArgs, "prompt.py fills another structure");
 
 // Queries are normed and rotated where they are; keys too, and go to the cache with the values.
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS) place_qkv(const PlaceArgs s) {
-  const Chunk& c = *s.chunk;
+  const Fill& c = *s.fill;
   const int place = blockIdx.x, row = c.row[place], at = c.position[place];
   if (row < 0) {  // attention leaves it out
     for (int i = threadIdx.x; i < Q_SIZE / 8; i += PLACE_THREADS)
@@ -150,12 +150,12 @@ extern "C" __global__ void __launch_bounds__(PLACE_THREADS) place_qkv(const Plac
   }
 }
 
-struct AttendArgs { const Chunk* chunk; const u16* qkv; u16* attended; int layer; };
+struct AttendArgs { const Fill* fill; const u16* qkv; u16* attended; int layer; };
 static_assert(sizeof(AttendArgs) == SIZEOF_AttendArgs, "prompt.py fills another structure");
 
 extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const AttendArgs s) {
   __shared__ __align__(128) Tiles tiles;
-  const Chunk& c = *s.chunk;
+  const Fill& c = *s.fill;
   const int group = blockIdx.x / KV_HEADS, kv = blockIdx.x % KV_HEADS;
   if (group >= c.groups) return;
   const int lane = threadIdx.x & 31, first = c.group_first[group], count = c.group_count[group];

@@ -1,6 +1,6 @@
-"""A chunk of prompts' positions through the talker: matrix products by torch, CUDA kernels between them (prompt.cu).
+"""Kernels that run a fill of prompts' positions through the talker, between torch's matrix products.
 
-Its torch twin is Talker.fill. A chunk has a fixed number of places, whatever it holds, so that a product of one shape is
+Its torch twin is Talker.fill. A fill has a fixed number of places, whatever it holds, so that a product of one shape is
 always the same one of cuBLAS's, and a place's result depends on neither its number nor what the others hold.
 """
 
@@ -20,20 +20,18 @@ from ...talker.config import ModelConfig
 from ...talker.ops.linear import linear
 from ...talker.weight import FORMATS, Weight
 from .batch import norm_threads
-from .single import BF16, FP32, INT32, INT64, unfit
+from .single import BF16, FP32, INT32, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("prompt.cu")
-SIZES = (64, 128, 192, 256, 384, 512)  # places of a kind
-MAX_POSITIONS = SIZES[-1]  # of a chunk
-MAX_ENDS = 16  # positions of a chunk whose logits are wanted
+SIZES = (128, 256, 384, 512)  # places of a kind
+MAX_POSITIONS = SIZES[-1]  # of a fill
+MAX_ENDS = 16  # positions of a fill whose logits are wanted
 QUERIES = 16  # places of a group, at most
 _PLACE_THREADS, _SWIGLU_THREADS, _COPY_THREADS = 256, 256, 256
 
-_KEYS = 8  # int32 words that three addresses and a stride take
-
 
 class Layout(NamedTuple):
-    """The offsets in int32 words of `Chunk`, and its length."""
+    """Capacity of `Fill`, and its length in int32 words."""
 
     places: int
     groups: int
@@ -45,7 +43,7 @@ class Layout(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Places of a chunk: the first for text, the others for codes. Where both have the same weights all are text's."""
+    """Places of a fill: first text, then codes. In a family with the same weights for both, all count as text."""
 
     text: int
     code: int
@@ -55,32 +53,34 @@ class Size(NamedTuple):
         return self.text + self.code
 
 
-EmbedArgs = structure("EmbedArgs", chunk=INT32, text=BF16, embed=BF16, text_norm=BF16, code_norm=BF16, x=FP32, h=BF16)
-AddNormArgs = structure("AddNormArgs", chunk=INT32, delta=BF16, text_norm=BF16, code_norm=BF16, x=FP32, h=BF16)
-LogitsArgs = structure("LogitsArgs", chunk=INT32, head=BF16)
+EmbedArgs = structure("EmbedArgs", fill=INT32, text=BF16, embed=BF16, text_norm=BF16, code_norm=BF16, x=FP32, h=BF16)
+AddNormArgs = structure("AddNormArgs", fill=INT32, delta=BF16, text_norm=BF16, code_norm=BF16, x=FP32, h=BF16)
+LogitsArgs = structure("LogitsArgs", fill=INT32, head=BF16)
 PlaceArgs = structure(
-    "PlaceArgs", chunk=INT32, qk_norm=BF16, cos=BF16, sin=BF16, qkv=BF16, attended=BF16, layer=ctypes.c_int
+    "PlaceArgs", fill=INT32, qk_norm=BF16, cos=BF16, sin=BF16, qkv=BF16, attended=BF16, layer=ctypes.c_int
 )
-AttendArgs = structure("AttendArgs", chunk=INT32, qkv=BF16, attended=BF16, layer=ctypes.c_int)
+AttendArgs = structure("AttendArgs", fill=INT32, qkv=BF16, attended=BF16, layer=ctypes.c_int)
 SwigluArgs = structure("SwigluArgs", gate_up=BF16, act=BF16, places=ctypes.c_int)
 WidenArgs = structure("WidenArgs", weights=ANY, out=BF16, width=ctypes.c_int, rows=ctypes.c_int)
 
 
-def max_places(config: ModelConfig) -> int:
-    """Places of the largest chunk: those of both kinds are rounded up where each has weights of its own."""
+def sizes_of(config: ModelConfig) -> list[Size]:
+    """Return every size of a fill. A kind with weights of its own is rounded up by itself."""
     if not FAMILIES[config.family].dual_ffn:
-        return MAX_POSITIONS
-    return max(size_for(text) + size_for(MAX_POSITIONS - text) for text in range(MAX_POSITIONS + 1))
+        return [Size(places, 0) for places in SIZES]
+    least = (0, 1, *(size + 1 for size in SIZES[:-1]))  # counts from which on a kind takes the next size
+    pairs = [(text, code) for text in least for code in least if 0 < text + code <= MAX_POSITIONS]
+    return [Size(size_for(text), size_for(code)) for text, code in pairs]
 
 
 def size_for(count: int) -> int:
-    """Places of a kind of which a chunk has `count`."""
+    """Return the places for `count` positions of a kind."""
     return next(size for size in (0, *SIZES) if count <= size)
 
 
 def layout(config: ModelConfig) -> Layout:
-    """Of `Chunk`. Each of up to MAX_ENDS sequences may leave a group of each kind unfilled."""
-    places = max_places(config)
+    """Return the layout of `Fill`. Each of up to MAX_ENDS sequences may leave a group of each kind unfilled."""
+    places = max(size.places for size in sizes_of(config))
     return Layout(places, places // QUERIES + 2 * MAX_ENDS, config.codebooks)
 
 
@@ -105,7 +105,7 @@ def defines(config: ModelConfig, weights: str) -> tuple[str, ...]:
         "ATTEND_THREADS": config.heads // config.kv_heads * 32,
         "SWIGLU_THREADS": _SWIGLU_THREADS,
         "COPY_THREADS": _COPY_THREADS,
-        "SIZEOF_Chunk": where.words * 4,
+        "SIZEOF_Fill": where.words * 4,
     }
     arguments = (EmbedArgs, AddNormArgs, LogitsArgs, PlaceArgs, AttendArgs, SwigluArgs)
     if not FORMATS[weights].quantize:
@@ -114,10 +114,13 @@ def defines(config: ModelConfig, weights: str) -> tuple[str, ...]:
 
 
 class PromptKernel(CudaKernel):
-    """scratch chunk and text -> the cache and the logits that the chunk names. Raises KernelUnavailable.
+    """scratch fill and text -> the cache and the logits that the fill names. Raises KernelUnavailable.
 
-    Allocates its scratch when constructed; `run` allocates nothing and may be captured.
+    Allocates its scratch when constructed; `run` allocates nothing and may be captured. is_even: whether cuBLAS gives
+    every row of a product the same bits, wherever it stands; else a fill may hold one sequence only.
     """
+
+    name = "CUDA kernels for prompts"
 
     def __init__(self, talker: Talker):
         config, device = talker.config, talker.device
@@ -133,10 +136,13 @@ class PromptKernel(CudaKernel):
         names += ["widen"] if FORMATS[self._weights].quantize else []
         self._kernels = {name: self._module.function(name) for name in names}
         self._make_arguments()
+        with self._first_launch():
+            self.run(sizes_of(config)[0])  # an empty fill
+            self.is_even = all(map(self._is_even, sizes_of(config)))
 
     @staticmethod
     def make_scratch(config: ModelConfig, device: torch.device) -> dict[str, torch.Tensor]:
-        """What the host writes, and what the kernels and the products between them hand to each other."""
+        """Return the buffers that the host writes, and that kernels and products pass to each other."""
         where = layout(config)
         widths = {
             "text": config.hidden,
@@ -150,15 +156,15 @@ class PromptKernel(CudaKernel):
         new = {name: torch.zeros(where.places, width, device=device, dtype=BF16) for name, width in widths.items()}
         new["head"] = torch.zeros(MAX_ENDS, config.codebooks * config.code_vocab, device=device, dtype=BF16)
         new["x"] = torch.zeros(where.places, config.hidden, device=device)
-        new["chunk"] = torch.zeros(where.words, device=device, dtype=INT32)
+        new["fill"] = torch.full((where.words,), -1, device=device, dtype=INT32)  # nothing in any place
         return new
 
     def _make_arguments(self):
-        """The arguments of every launch, in order."""
+        """Make the arguments of every launch, in order."""
         s, talker = self.scratch, self._talker
         first = talker.layers[0]
         self._embed = EmbedArgs.of(
-            chunk=s["chunk"],
+            fill=s["fill"],
             text=s["text"],
             embed=talker.embed_codes,
             text_norm=first.text.attn_norm,
@@ -168,7 +174,7 @@ class PromptKernel(CudaKernel):
         )
         self._places, self._attends, self._norms = [], [], []
         for index, layer in enumerate(talker.layers):
-            common = {"chunk": s["chunk"], "qkv": s["qkv"], "attended": s["attended"], "layer": index}
+            common = {"fill": s["fill"], "qkv": s["qkv"], "attended": s["attended"], "layer": index}
             tables = {"qk_norm": layer.qk_norm, "cos": talker.cos, "sin": talker.sin}
             self._places.append(PlaceArgs.of(**common, **tables))
             self._attends.append(AttendArgs.of(**common))
@@ -176,14 +182,14 @@ class PromptKernel(CudaKernel):
             following = talker.layers[index + 1 : index + 2]
             self._norms += [self._norm(one.text.attn_norm, one.code.attn_norm) for one in following]
         self._ends = self._norm(talker.norm, talker.norm)
-        self._logits = LogitsArgs.of(chunk=s["chunk"], head=s["head"])
+        self._logits = LogitsArgs.of(fill=s["fill"], head=s["head"])
 
     def _norm(self, text: torch.Tensor, code: torch.Tensor) -> Arguments:
-        s = {name: self.scratch[name] for name in ("chunk", "delta", "x", "h")}
+        s = {name: self.scratch[name] for name in ("fill", "delta", "x", "h")}
         return AddNormArgs.of(**s, text_norm=text, code_norm=code)
 
     def run(self, size: Size) -> None:
-        """The pass over the chunk in the scratch, which has that size."""
+        """Run the fill in the scratch, which has that size."""
         s = {name: tensor[: size.places] for name, tensor in self.scratch.items()}
         config, norms = self._talker.config, iter(self._norms)
         groups = (size.places // QUERIES + 2 * MAX_ENDS) * config.kv_heads
@@ -208,8 +214,23 @@ class PromptKernel(CudaKernel):
         linear(self.scratch["h"][:MAX_ENDS], self._talker.head_codes, self.scratch["head"])
         self._launch("place_logits", MAX_ENDS, _COPY_THREADS, self._logits)
 
+    def _is_even(self, size: Size) -> bool:
+        """Return True if equal rows come out equal in every product of a fill of that size."""
+        layer, products = self._talker.layers[0], []
+        for expert, count in ((layer.text, size.text), (layer.code, size.code)):
+            products += [("h", expert.gate_up, "gate_up", count), ("act", expert.down, "delta", count)]
+        products += [("h", layer.qkv, "qkv", size.places), ("attended", layer.out, "delta", size.places)]
+        products += [("h", self._talker.head_codes, "head", MAX_ENDS)]
+        for x, weight, out, count in products:
+            rows, results = self.scratch[x][:count], self.scratch[out][:count]
+            rows.copy_(torch.arange(rows.shape[1], device=rows.device).sin())
+            self._product(rows, weight, results)
+            if not bool((results == results[:1]).all()):
+                return False
+        return True
+
     def _product(self, x: torch.Tensor, weight: Weight, out: torch.Tensor):
-        """out = x @ W.T; a quantised matrix is written out before."""
+        """Compute out = x @ W.T. A quantised matrix is written out in bf16 before."""
         if not FORMATS[weight.format].quantize:
             linear(x, weight, out)
             return
@@ -225,11 +246,11 @@ class PromptKernel(CudaKernel):
         launch(self._kernels[name], grid, block, argument)
 
     def tensors(self) -> list[torch.Tensor]:
-        """What it has on the device of its own."""
+        """Buffers of its own on the device."""
         return list(self.scratch.values())
 
     def close(self) -> None:
-        """Unloads the code and drops the talker."""
+        """Unload the code and drop the talker."""
         super().close()
         with contextlib.suppress(AttributeError):  # closed before
             del self._talker

@@ -1,0 +1,156 @@
+"""Fills on the host: pieces of prompts, how they are packed, and the words that tell the device. Launches nothing.
+
+A fill is a launch of a fixed size, which may hold several sequences. A sequence's own lengths alone decide how it is
+cut and which size each piece needs, so its codes do not depend on the sequences beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..core.sequence import Sequence
+from ..talker import Talker
+from ..talker.config import ModelConfig
+from ..talker.family import FAMILIES
+from .kernels.prompt import MAX_ENDS, MAX_POSITIONS, QUERIES, Layout, PromptKernel, Size, size_for
+from .state import DecodeState
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Positions start..stop of a sequence that decodes in `row`."""
+
+    sequence: Sequence
+    row: int
+    start: int
+    stop: int
+
+    @property
+    def ends(self) -> bool:
+        """True if the logits of its last position are needed."""
+        return self.stop == len(self.sequence)
+
+    def spans(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (position, delayed codes [n, K]) of its audio."""
+        for at, columns in self.sequence.audio:
+            first, last = max(at, self.start), min(at + len(columns), self.stop)
+            if first < last:
+                yield first, columns[first - at : last - at]
+
+    def num_codes(self) -> int:
+        """Number of positions that are audio."""
+        return sum(len(columns) for _, columns in self.spans())
+
+    def counts(self, config: ModelConfig) -> tuple[int, int]:
+        """Number of places it takes of each kind, see Size."""
+        positions, codes = self.stop - self.start, self.num_codes()
+        return (positions - codes, codes) if FAMILIES[config.family].dual_ffn else (positions, 0)
+
+    def cut(self) -> list[Piece]:
+        """Cut it into pieces that fit into a fill."""
+        cuts = [*range(self.start, self.stop, MAX_POSITIONS), self.stop]
+        return [replace(self, start=start, stop=stop) for start, stop in itertools.pairwise(cuts)]
+
+
+def pack(config: ModelConfig, pieces: Iterable[Piece], together: bool = True) -> Iterator[tuple[Size, list[Piece]]]:
+    """Yield fills that hold the pieces: long ones are cut, and each sequence's come in order.
+
+    Pieces of the same size share a fill while they fit into it, unless `together` is false.
+    """
+    for wave in itertools.zip_longest(*(piece.cut() for piece in pieces)):
+        filling: dict[Size, list[Piece]] = {}
+        for piece in filter(None, wave):
+            size = Size(*map(size_for, piece.counts(config)))
+            held = filling.setdefault(size, [])
+            if held and not (together and _fits(config, size, [*held, piece])):
+                yield size, held
+                held = filling[size] = []
+            held.append(piece)
+        yield from filling.items()
+
+
+def _fits(config: ModelConfig, size: Size, pieces: list[Piece]) -> bool:
+    text, code = (sum(counts) for counts in zip(*(piece.counts(config) for piece in pieces), strict=True))
+    return text <= size.text and code <= size.code and len(pieces) <= MAX_ENDS
+
+
+class Fill:
+    """The words of a fill on the host, `Fill` in prompt.cu."""
+
+    def __init__(self, config: ModelConfig, layout: Layout, size: Size, pieces: list[Piece], pinned: bool = False):
+        self.size = size
+        self.words = torch.zeros(layout.words, dtype=torch.int32, pin_memory=pinned)
+        self.ids: list[int] = []  # of text, in their places
+        parts = self.words[12:].split(
+            [layout.places] * 2 + [layout.groups] * 2 + [MAX_ENDS] * 2 + [layout.places * layout.books]
+        )
+        self._row, self._position, self._first, self._count, self._end, self._end_row, codes = parts
+        self._codes = codes.view(layout.places, layout.books)
+        self._groups = self._ends = 0
+        self._offsets = torch.arange(layout.books) * config.code_vocab
+        self._row.fill_(-1)
+        text = sum(piece.stop - piece.start - piece.num_codes() for piece in pieces)
+        self.first_code = size.text if FAMILIES[config.family].dual_ffn else text
+        self._code = self.first_code  # the next free place for codes
+        for piece in pieces:
+            self._add(piece)
+        self.words[9:12] = torch.tensor([self.first_code, self._groups, self._ends], dtype=torch.int32)
+
+    def _add(self, piece: Piece):
+        at, last = piece.start, -1
+        began = len(self.ids), self._code
+        for first, columns in piece.spans():
+            last = self._add_text(piece, at, first, last)
+            at, places = first + len(columns), slice(self._code, self._code + len(columns))
+            self._hold(piece, places, first)
+            self._codes[places.start - self.first_code : places.stop - self.first_code] = columns + self._offsets
+            self._code, last = places.stop, places.stop - 1
+        last = self._add_text(piece, at, piece.stop, last)
+        for first, end in zip(began, (len(self.ids), self._code), strict=True):
+            places = torch.arange(first, end, QUERIES, dtype=torch.int32)
+            groups = slice(self._groups, self._groups + len(places))
+            self._first[groups], self._count[groups] = places, (end - places).clamp_(max=QUERIES)
+            self._groups = groups.stop
+        if piece.ends:
+            self._end[self._ends], self._end_row[self._ends] = last, piece.row
+            self._ends += 1
+
+    def _add_text(self, piece: Piece, start: int, stop: int, last: int) -> int:
+        if start >= stop:
+            return last
+        places = slice(len(self.ids), len(self.ids) + stop - start)
+        self._hold(piece, places, start)
+        self.ids += piece.sequence.ids[start:stop]
+        return places.stop - 1
+
+    def _hold(self, piece: Piece, places: slice, first: int):
+        self._row[places] = piece.row
+        self._position[places] = torch.arange(first, first + places.stop - places.start, dtype=torch.int32)
+
+    def send(self, talker: Talker, kernel: PromptKernel, state: DecodeState) -> None:
+        """Copy the words, with the state's addresses, and the text's embeddings into the kernel's scratch."""
+        keys, values = state.cache.keys, state.cache.values
+        told = [keys.data_ptr(), values.data_ptr(), state.logits.data_ptr(), keys.stride(0)]
+        self.words[:8] = torch.tensor(told).view(torch.int32)
+        self.words[8] = state.max_seq_len
+        kernel.scratch["fill"].copy_(self.words, non_blocking=True)
+        if self.ids:
+            text = torch.empty(
+                len(self.ids), state.config.hidden, dtype=talker.embed_text.dtype, pin_memory=self.words.is_pinned()
+            )
+            torch.index_select(talker.embed_text, 0, torch.tensor(self.ids), out=text)
+            kernel.scratch["text"][: len(text)].copy_(text, non_blocking=True)
+
+
+def full_fill(config: ModelConfig, layout: Layout, size: Size, state: DecodeState) -> Fill:
+    """Return a fill of one sequence in row 0, as full as the size and the row's slots allow."""
+    text = min(size.text, state.max_seq_len)
+    code = min(size.code, state.max_seq_len - text)
+    ids = [place % config.text_vocab for place in range(text + code)]
+    columns = torch.arange(code * config.codebooks).view(code, config.codebooks) % config.code_vocab
+    piece = Piece(Sequence(ids, ((text, columns),) if code else ()), 0, 0, text + code)
+    return Fill(config, layout, size, [piece], pinned=True)
