@@ -88,7 +88,8 @@ def narrow():
 
 @pytest.fixture
 def emulate(tmp_path):
-    """A kernel's source, or its path -> run(argument, grid, seed), which asserts that its threads terminate."""
+    """A kernel's source, or its path -> run(argument, grid, seed, at_once), which asserts that its threads
+    terminate. at_once: blocks that run together where none waits for another; 0 is all."""
 
     def build(source, kernel: str, argument: str, threads: int, options, in_place_of=None):
         code, library = tmp_path / f"{kernel}.cpp", tmp_path / f"{kernel}.so"
@@ -101,8 +102,8 @@ def emulate(tmp_path):
         assert done.returncode == 0, done.stderr[:2000]
         compiled = ctypes.CDLL(str(library))
 
-        def run(structure, grid: int, seed: int = 0):
-            assert compiled.run(ctypes.byref(structure), grid, seed) == 0, "the threads deadlock"
+        def run(structure, grid: int, seed: int = 0, at_once: int = 0):
+            assert compiled.run(ctypes.byref(structure), grid, seed, at_once) == 0, "the threads deadlock"
 
         return run
 

@@ -83,11 +83,12 @@ struct Fiber {
   bool started, done;
 };
 static Fiber* fiber;
-static Block* blocks;
+static Block* blocks;  // that run now, from first_block on
+static unsigned first_block;
 static Index grid_size;
 static jmp_buf scheduler;
 
-inline Block& block() { return blocks[fiber->block.x]; }
+inline Block& block() { return blocks[fiber->block.x - first_block]; }
 inline void yield() {
   if (_setjmp(fiber->position) == 0) _longjmp(scheduler, 1);
 }

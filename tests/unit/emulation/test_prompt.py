@@ -1,39 +1,53 @@
-"""The kernels of a chunk of prompts against the torch twin. Tensor cores are replaced as on Turing."""
+"""The kernels of prompts against the torch twin. Tensor cores are replaced as on Turing."""
 
-import dataclasses
 import types
 
 import pytest
 import torch
-from higgs_tts.engine.codes import BOC
+from higgs_tts.engine.core.codes import BOC
+from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda import kernel
-from higgs_tts.engine.decode import prompts
+from higgs_tts.engine.decode.fill import Fill, Piece, pack
 from higgs_tts.engine.decode.kernels import prompt as prompt_module
 from higgs_tts.engine.decode.state import DecodeState
-from higgs_tts.engine.sequence import Sequence
 
 CONTEXT = 160
-MATRICES = """
-    const int lane = threadIdx.x % 32, first = {first}, second = {second};
-    unsigned to[4];
-    for (int i = 0; i < 4; ++i) {{
-      const u16* one = (const u16*)__shfl_sync(~0u, (u64)row, i * 8 + first);
-      const u16* other = (const u16*)__shfl_sync(~0u, (u64)row, i * 8 + second);
-      to[i] = one[{one}] | (unsigned)other[{other}] << 16;
-    }}
-    return make_uint4(to[0], to[1], to[2], to[3]);"""
-IN_PLACE_OF = {  # functions with inline PTX
+
+
+def with_all(mine: str, work: str) -> str:
+    """C++ that does `work` with the addresses of `mine` in `all` the lanes of the warp."""
+    take = f"[&](u64* all, int lane) {{ {work} return all[0]; }}"
+    return f"emulation::exchange((u64){mine}, {take}); __syncwarp();"
+
+
+def matrices(one: str, other: str) -> str:
+    """Four matrices, of which each lane has two values: (row, column) of both."""
+    values = " | (unsigned)".join(
+        f"((const u16*)all[i * 8 + {row}])[{column}]{shift}"
+        for (row, column), shift in ((one.split(", "), ""), (other.split(", "), " << 16"))
+    )
+    work = f"for (int i = 0; i < 4; ++i) to[i] = {values};"
+    return f"unsigned to[4]; {with_all('row', work)} return make_uint4(to[0], to[1], to[2], to[3]);"
+
+
+MULTIPLY = "const u32 mine[6] = {a0, a1, a2, a3, b0, b1}; " + with_all(
+    "mine",
+    """for (int k = 0; k < 4; ++k)
+      for (int i = 0; i < 8; ++i) {
+        const u32 a = ((const u32*)all[(lane & ~3) + k])[i % 4];
+        const u32 b = ((const u32*)all[(lane & 3) * 8 + i / 4 * 4 + k])[4 + i % 4 / 2];
+        c[i % 2 * 2 + i / 4] += low(a) * low(b) + high(a) * high(b);
+      }""",
+)
+IN_PLACE_OF = {  # functions with inline PTX, and one that would exchange 64 values
     "uint4 load_nc16(const void* p)": "return *(const uint4*)p;",
     "float load_nc4(const void* p)": "return *(const float*)p;",
     "float4 load_cg4(const float* p)": "return *(const float4*)p;",
     "float load_cg(const float* p)": "return *p;",
     "uint4 load_cg16(const void* p)": "return *(const uint4*)p;",
-    "uint4 load_matrices(const u16* row)": MATRICES.format(
-        first="lane / 4", second="lane / 4", one="lane % 4 * 2", other="lane % 4 * 2 + 1"
-    ),
-    "uint4 load_transposed(const u16* row)": MATRICES.format(
-        first="lane % 4 * 2", second="lane % 4 * 2 + 1", one="lane / 4", other="lane / 4"
-    ),
+    "uint4 load_matrices(const u16* row)": matrices("lane / 4, lane % 4 * 2", "lane / 4, lane % 4 * 2 + 1"),
+    "uint4 load_transposed(const u16* row)": matrices("lane % 4 * 2, lane / 4", "lane % 4 * 2 + 1, lane / 4"),
+    "void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1)": MULTIPLY,
 }
 IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
     "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
@@ -47,6 +61,7 @@ def prompt_kernel(emulate, monkeypatch):
     """PromptKernel whose kernels are emulated."""
 
     def make(talker):
+        monkeypatch.setattr(prompt_module, "SIZES", (64,))
         config, weights = talker.config, talker.layers[0].qkv.format
         limits = kernel.Limits("75", 2, 99 << 10)
         kinds = {
@@ -67,7 +82,7 @@ def prompt_kernel(emulate, monkeypatch):
 
         def launch(name, grid, block, argument):
             assert block == kinds[name][1]
-            runs[name](argument, grid)
+            runs[name](argument, grid, at_once=4)
 
         module = types.SimpleNamespace(function=lambda name, shared=0: name, close=lambda: None)
         for owner, name, value in (
@@ -76,6 +91,7 @@ def prompt_kernel(emulate, monkeypatch):
             (kernel, "compile_cubin", lambda *args: b""),
             (kernel, "Module", lambda code: module),
             (prompt_module, "launch", launch),
+            (torch.cuda, "current_stream", lambda: types.SimpleNamespace(synchronize=lambda: None)),
         ):
             monkeypatch.setattr(owner, name, value)
         return prompt_module.PromptKernel(talker)
@@ -98,26 +114,20 @@ def prompt_of(config, seed, text, frames, tail):
     return Sequence(ids, audio)
 
 
-def fill(kernels, state, pieces):
-    """Runs the pieces as one chunk."""
-    config = state.config
-    code = sum(piece.num_codes() for piece in pieces)
-    text = sum(piece.stop - piece.start for piece in pieces) - code
-    chunk = prompts.Chunk(config, kernels.layout, prompts.size_of(config, text, code), pieces)
-    chunk.address(state.cache.keys, state.cache.values, state.logits)
-    kernels.scratch["chunk"].copy_(chunk.words)
-    kernels.scratch["text"][: len(chunk.ids)] = kernels._talker.embed_text[torch.tensor(chunk.ids, dtype=torch.int64)]
-    kernels.run(chunk.size)
-    return chunk
+def fill(talker, kernels, state, pieces):
+    """Runs the pieces as one fill."""
+    ((size, held),) = pack(state.config, pieces)
+    Fill(state.config, kernels.layout, size, held).send(talker, kernels, state)
+    kernels.run(size)
 
 
 @pytest.mark.parametrize(
     ("shape", "weights"),
-    [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4"), ("v2", "int8")],
+    [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4")],
 )
 @torch.inference_mode()
 def test_the_kernels_do_what_the_twin_does(prompt_kernel, narrow, shape, weights):
-    """Two sequences share chunks; one of them comes in two pieces."""
+    """Two sequences share fills; one of them comes in two pieces."""
     talker = narrow(shape, CONTEXT, weights)
     config = talker.config
     twin, ours = (DecodeState(config, 3, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
@@ -128,10 +138,11 @@ def test_the_kernels_do_what_the_twin_does(prompt_kernel, narrow, shape, weights
         getattr(ours.cache, name).copy_(getattr(twin.cache, name))
     for row, sequence in ((2, one), (0, two)):
         keys, values = twin.cache.keys[:, row], twin.cache.values[:, row]
-        twin.logits[row] = talker.prefill(sequence.ids, sequence.audio, keys, values).view(config.codebooks, -1)
+        hidden = talker.fill(sequence.ids, sequence.audio, keys, values, 0, len(sequence))
+        twin.logits[row] = talker.logits(hidden[-1:]).view(config.codebooks, -1)
     ours.logits.fill_(float("nan"))
-    fill(kernels, ours, [prompts.Piece(one, 2, 0, 19)])
-    fill(kernels, ours, [prompts.Piece(two, 0, 0, len(two)), prompts.Piece(one, 2, 19, len(one))])
+    fill(talker, kernels, ours, [Piece(one, 2, 0, 19)])
+    fill(talker, kernels, ours, [Piece(two, 0, 0, len(two)), Piece(one, 2, 19, len(one))])
     for row in (2, 0):
         assert relative(ours.logits[row], twin.logits[row]) < 3e-2, row
     assert ours.logits[1].isnan().all()
