@@ -9,7 +9,7 @@ from higgs_tts.engine.core.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.cuda.kernel import ANY, Limits, structure
 from higgs_tts.engine.cuda.kernel import options as kernel_options
-from higgs_tts.engine.decode.kernels import batch, sample
+from higgs_tts.engine.decode.kernels import batch, prompt, sample
 from higgs_tts.engine.decode.kernels.single import (
     MAX_STAGES,
     SOURCE,
@@ -98,6 +98,20 @@ def test_the_batch_kernels_compile_for_quantised_weights(config, capability, row
     limits = Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10)
     shape = batch.product_shape(config, weights, rows, limits)
     assert_compiles(batch.SOURCE, capability, batch.defines(config, shape))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
+@pytest.mark.parametrize("capability", BLOCKS)
+def test_the_kernels_of_prompts_compile(config, capability):
+    assert_compiles(prompt.SOURCE, capability, prompt.defines(config, "bf16"))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("config", "capability"), [(V3, "75"), (V2, "86"), (V3, "90")], ids=["75", "86", "90"])
+@pytest.mark.parametrize("weights", QUANTISED)
+def test_the_kernels_of_prompts_compile_for_quantised_weights(config, capability, weights):
+    assert_compiles(prompt.SOURCE, capability, prompt.defines(config, weights))
 
 
 @pytest.mark.parametrize("weights", QUANTISED)

@@ -1,0 +1,125 @@
+"""Prompts cut and packed into fills, and what the device is told of them."""
+
+import pytest
+import torch
+from higgs_tts.engine.core.sequence import Sequence
+from higgs_tts.engine.decode.fill import Fill, Piece, pack
+from higgs_tts.engine.decode.kernels import prompt
+from higgs_tts.engine.decode.kernels.prompt import MAX_ENDS, MAX_POSITIONS, QUERIES, SIZES, Size
+
+
+def sequence_of(config, text, codes=0, tail=0):
+    columns = torch.arange(codes * config.codebooks).view(codes, config.codebooks) % 1024
+    return Sequence(list(range(text + codes + tail)), ((text, columns),) if codes else ())
+
+
+def whole(sequence, row=0):
+    return Piece(sequence, row, 0, len(sequence))
+
+
+def packed(config, *sequences, **options):
+    """(size, [(row, start, stop), ...]) of each fill."""
+    pieces = [whole(sequence, row) for row, sequence in enumerate(sequences)]
+    return [(size, [(one.row, one.start, one.stop) for one in held]) for size, held in pack(config, pieces, **options)]
+
+
+@pytest.fixture
+def v3(small):
+    return small.config("v3")
+
+
+@pytest.fixture
+def v2(small):
+    return small.config("v2")
+
+
+@pytest.mark.parametrize("length", [1, 128, 129, 340, 511, 512])
+def test_a_prompt_has_the_smallest_size_that_holds_it(v3, length):
+    size = next(size for size in SIZES if size >= length)
+    assert packed(v3, sequence_of(v3, length)) == [(Size(size, 0), [(0, 0, length)])]
+
+
+def test_where_codes_have_weights_of_their_own_each_kind_has_a_size(v2):
+    assert packed(v2, sequence_of(v2, 20, 250, 70)) == [(Size(128, 256), [(0, 0, 340)])]
+    assert packed(v2, sequence_of(v2, 0, 129)) == [(Size(0, 256), [(0, 0, 129)])]
+
+
+def test_prompts_of_one_size_share_a_fill_as_long_as_they_fit(v3):
+    short = [sequence_of(v3, length) for length in (50, 60, 18, 1)]
+    assert packed(v3, *short) == [
+        (Size(128, 0), [(0, 0, 50), (1, 0, 60), (2, 0, 18)]),
+        (Size(128, 0), [(3, 0, 1)]),
+    ]
+    assert [held for _, held in packed(v3, *short, together=False)] == [
+        [(row, 0, len(one))] for row, one in enumerate(short)
+    ]
+
+
+def test_no_fill_has_more_ends_than_there_is_room_for(v3):
+    fills = packed(v3, *(sequence_of(v3, 2) for _ in range(MAX_ENDS + 3)))
+    assert [len(held) for _, held in fills] == [MAX_ENDS, 3]
+
+
+def test_a_long_prompt_is_cut_and_its_pieces_come_in_order(v3):
+    long, short = sequence_of(v3, 2 * MAX_POSITIONS + 100), sequence_of(v3, 20)
+    assert packed(v3, short, long) == [
+        (Size(128, 0), [(0, 0, 20)]),
+        (Size(512, 0), [(1, 0, 512)]),
+        (Size(512, 0), [(1, 512, 1024)]),
+        (Size(128, 0), [(1, 1024, 1124)]),
+    ]
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_a_prompt_s_cuts_and_sizes_do_not_depend_on_the_others(small, family):
+    config = small.config(family)
+    prompts = [
+        sequence_of(config, text, codes, tail)
+        for text, codes, tail in ((5, 0, 0), (200, 300, 90), (60, 130, 60), (0, 40, 700), (1, 1, 1), (90, 129, 40))
+    ]
+    alone = {row: [(size, held[0][1:]) for size, held in packed(config, one)] for row, one in enumerate(prompts)}
+    found = {row: [] for row in alone}
+    for size, held in packed(config, *prompts):
+        for row, *span in held:
+            found[row].append((size, tuple(span)))
+    assert found == alone
+    sizes = {size for spans in alone.values() for size, _ in spans}
+    assert sizes <= set(prompt.sizes_of(config)) and len(sizes) > 2
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_every_size_that_pieces_need_is_captured(small, family):
+    config = small.config(family)
+    needed = {
+        Size(*map(prompt.size_for, piece.counts(config)))
+        for codes in range(0, MAX_POSITIONS + 1, 8)
+        for text in range(not codes, MAX_POSITIONS - codes + 1, 7)
+        for piece in [whole(sequence_of(config, text, codes))]
+    }
+    assert needed <= set(prompt.sizes_of(config)) and len(needed) >= len(prompt.sizes_of(config)) - 2
+
+
+@pytest.mark.parametrize("family", ["v3", "v2"])
+def test_a_fill_tells_every_position_once_and_the_ends(small, family):
+    config = small.config(family)
+    layout, dual = prompt.layout(config), family == "v2"
+    one, two = sequence_of(config, 30, 40, 12), sequence_of(config, 3, 0, 0)
+    pieces = [Piece(one, 4, 20, len(one)), whole(two, 1)]
+    fill = Fill(config, layout, Size(128, 128) if dual else Size(128, 0), pieces)
+    words = fill.words[12:].split(
+        [layout.places] * 2 + [layout.groups] * 2 + [MAX_ENDS] * 2 + [layout.places * layout.books]
+    )
+    row, position, first, count, end, end_row, codes = words
+    first_code, groups, ends = fill.words[9:12].tolist()
+    held = {(int(row[at]), int(position[at])): at for at in range(layout.places) if row[at] >= 0}
+    assert set(held) == {(4, at) for at in range(20, 82)} | {(1, at) for at in range(3)}
+    assert first_code == (128 if dual else 25) and fill.ids == [*range(20, 30), *range(70, 82), *range(3)]
+    for at in range(30, 70):
+        place = held[4, at] - first_code
+        expected = one.audio[0][1][at - 30] + torch.arange(layout.books) * config.code_vocab
+        assert codes.view(layout.places, layout.books)[place].tolist() == expected.tolist()
+    assert ends == 2 and end_row[:2].tolist() == [4, 1] and end[:2].tolist() == [held[4, 81], held[1, 2]]
+    grouped = [at for i in range(groups) for at in range(int(first[i]), int(first[i] + count[i]))]
+    assert sorted(grouped) == sorted(held.values()) and int(count[:groups].max()) <= QUERIES
+    for i in range(groups):
+        assert len(set(row[first[i] : first[i] + count[i]].tolist())) == 1
