@@ -6,7 +6,7 @@ With CUDA kernels prompts go in captured fills, see fill.py. With torch's ops ea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -74,15 +74,17 @@ class Prefill:
     def _capture(self, kernel: PromptKernel, size: Size, state: DecodeState, stream: torch.cuda.Stream):
         """Capture a size, and prove it: an eager run and a replay must agree bit for bit."""
         written = state.logits[0], state.cache.keys[-1, 0], state.cache.values[-1, 0]
+
+        def results(run: Callable[[], None]) -> list[torch.Tensor]:
+            for tensor in written:  # the size before may have left more
+                tensor.zero_()
+            run()
+            return [tensor.clone() for tensor in written]
+
         full_fill(self._talker.config, kernel.layout, size, state).send(self._talker, kernel, state)
-        kernel.run(size)
-        eager = [tensor.clone() for tensor in written]
-        self._graphs[size] = capture(lambda: kernel.run(size), stream)
-        for tensor in written:
-            tensor.zero_()
-        self._graphs[size].replay()
-        stream.synchronize()
-        if not all(map(same_bits, eager, written)):
+        eager = results(lambda: kernel.run(size))
+        graph = self._graphs[size] = capture(lambda: kernel.run(size), stream)
+        if not all(map(same_bits, eager, results(graph.replay))):
             raise GraphError(f"replayed prompts of {size.places} places differ from eager ones")
         state.logits[0].zero_()
 
@@ -158,7 +160,7 @@ class Prefill:
 
     def _put_by_kernel(self, kernel: PromptKernel, state: DecodeState, size: Size, held: list[Piece]):
         talker = self._talker
-        Fill(talker.config, kernel.layout, size, held, state.device.type == "cuda").send(talker, kernel, state)
+        Fill(talker.config, kernel.layout, size, held).send(talker, kernel, state)
         if size in self._graphs:
             self._graphs[size].replay()
         else:

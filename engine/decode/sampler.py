@@ -13,7 +13,7 @@ import torch
 from ..core.codes import BOC, CODE_VOCAB, EOC
 from ..core.config import RAS_WINDOW, SamplingParams
 from ..device.buffers import Buffers, buffer
-from ..device.memory import to_device
+from ..device.memory import send
 from .delay_machine import DelayMachine
 from .philox import ROUNDS, gumbel, multipliers, philox, round_keys
 
@@ -69,7 +69,7 @@ class Sampler(Buffers):
         self.top_k_index[row] = min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1
         self.suppress_specials[row] = params.ban_specials
         self.sequence_index[row] = index
-        self.round_keys[row] = to_device(round_keys(params.seed), self.device)
+        send(round_keys(params.seed), self.round_keys[row])
         self.finite[row] = True
 
     def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:
@@ -154,11 +154,9 @@ class RepetitionAwareSampler(Sampler):
         looked_back = min(params.ras_window, window)
         active = looked_back > 0 and not params.greedy
         self.repeat_limit[row] = params.ras_repeats if active else window + 1
-        self.window_mask[row, :, 0] = torch.arange(window, device=self.device) >= window - looked_back
-        self.history[row] = BOC
-        tail = columns[-window:]
-        if len(tail):
-            self.history[row, window - len(tail) :] = to_device(tail, self.device)
+        send(torch.arange(window) >= window - looked_back, self.window_mask[row, :, 0])
+        opening = columns.new_full((window, self.sizes["K"]), BOC)
+        send(torch.cat([opening, columns])[-window:], self.history[row])
 
     def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:
         super().sample(logits, delay)

@@ -147,6 +147,11 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def send(tensor: torch.Tensor, to: torch.Tensor) -> None:
+    """Copy a host tensor into `to`. The host does not wait for work queued on the device."""
+    to.copy_(tensor.pin_memory() if to.device.type == "cuda" else tensor, non_blocking=True)
+
+
 def _mem_pool(device: torch.device):
     """Return a new MemPool, or None if pools are not available.
 

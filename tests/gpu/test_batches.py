@@ -57,14 +57,14 @@ def folders(tmp_path_factory):
 def _uneven(monkeypatch):
     """Give every sequence its own limit, so that rows are refilled at different times."""
 
-    put = Prefill.put
+    fills = Prefill.fills
 
     def uneven(prompts, state, admitted, *args):
         for _, sequence in admitted:
             sequence.params = dataclasses.replace(sequence.params, max_frames=FRAMES[sequence.index % SEQUENCES])
-        put(prompts, state, admitted, *args)
+        return fills(prompts, state, admitted, *args)
 
-    monkeypatch.setattr(Prefill, "put", uneven)
+    monkeypatch.setattr(Prefill, "fills", uneven)
 
 
 WAYS = {

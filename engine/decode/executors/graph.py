@@ -72,9 +72,10 @@ class GraphExecutor:
 
     def __init__(self, backend: Backend, stream: torch.cuda.Stream):
         state = backend.state
-        before = _snapshot(state)
+        before: list = []
         try:
             with capturing(stream), torch.cuda.stream(stream):
+                before = _snapshot(state)
                 for _ in range(WARM_UPS):
                     backend.step()
                 self._graph = capture(backend.step, stream)
