@@ -3,8 +3,8 @@
     python benchmarks/prompts.py [--before FOLDER] [--pairs 1] [--layers N] [--out benchmarks/results/host.json]
 
 Random weights in the published shapes. A row of "prompt" is a family and a format: milliseconds of the device (without
-pauses) and of the host, launches and copies by the driver's names, and the GB that captured graphs hold. "before" has
-the same of the older checkout. The last line of output is JSON.
+pauses), of the host, and from `speak` with such a voice to the first sound; launches and copies by the driver's names;
+the GB that captured graphs hold. "before" has the same of the older checkout. The last line of output is JSON.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 
 from common import ROOT, card, put, write_shapes
+from speaking import SENTENCE
 
 HERE = pathlib.Path(__file__).resolve()
 CASES = (("v3", "bf16"), ("v3", "int8"), ("v3", "int4"), ("v2", "bf16"))
@@ -112,7 +113,26 @@ def work(model: str, weights: str, device: str) -> dict:
         for _ in range(3):
             fill()
         found = {"positions": len(sequence), "host_ms": host_ms(fill, wait)} | found
-        return found | (on_device(fill) if is_gpu else {})
+        found |= on_device(fill) if is_gpu else {}
+    with pack.Engine(pack.EngineConfig(model, device=device, dtype=weights, context=2048)) as opened:
+        return found | {"first_sound_ms": first_sound_ms(pack, opened)}
+
+
+def first_sound_ms(pack, opened) -> float:
+    """Median milliseconds to the first sound with a clip of ten seconds as the voice."""
+    import torch
+
+    codes = torch.randint(0, 1024, (CODES, 8), generator=torch.Generator().manual_seed(0))
+    voice = pack.Voice(codes, "What the clip says, in about these words.")
+    params, waited = pack.SamplingParams(seed=1, max_frames=60, retries=0), []
+    for _ in range(REPEATS):
+        heard: list[float] = []
+        began = time.perf_counter()
+        opened.speak(
+            SENTENCE, voice, params, listener=pack.Listener(on_audio=lambda wav, h=heard: h.append(time.perf_counter()))
+        )
+        waited.append(1000 * (heard[0] - began))
+    return round(statistics.median(waited[2:]), 2)
 
 
 def captured(loaded, runner) -> dict:

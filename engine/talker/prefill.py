@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -75,7 +76,8 @@ def _embedded(
     talker: Tables, ids: Sequence[int], audio: AudioSpans, start: int, stop: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return embeddings [n, H], and a mask [n] bool on the host of positions that are codes."""
-    x = to_device(talker.embed_text[torch.as_tensor(ids[start:stop])], talker.device).to(talker.dtype)
+    text = look_up(talker.embed_text, ids[start:stop], talker.device)
+    x = text.to(talker.device, non_blocking=True).to(talker.dtype)
     is_code = torch.zeros(stop - start, dtype=torch.bool)
     for at, rows in audio:
         first, last = max(at, start), min(at + len(rows), stop)
@@ -84,6 +86,16 @@ def _embedded(
             x[first - start : last - start] = talker.embed_codes[books].sum(1)
             is_code[first - start : last - start] = True
     return x, is_code
+
+
+def look_up(table: torch.Tensor, ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Return rows of a host table, pinned if they go to a GPU.
+
+    NumPy copies in one thread. torch would use all, and wait for those that other work keeps from running.
+    """
+    rows = torch.empty(len(ids), table.shape[1], dtype=table.dtype, pin_memory=device.type == "cuda")
+    np.take(table.view(torch.uint8).numpy(), ids, 0, rows.view(torch.uint8).numpy())
+    return rows
 
 
 def _mask(x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
