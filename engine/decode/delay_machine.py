@@ -61,9 +61,8 @@ class DelayMachine(Buffers):
 
     def start(self, row: int, max_generated: int) -> None:
         """Prepare a row for its first step."""
-        self.num_generated[row], self.max_generated[row], self.countdown[row] = 0, max_generated, -1
-        self.done[row], self.ended[row] = max_generated <= 0, False
-        self.output[row] = BOC
+        self.set_row(row, num_generated=0, max_generated=max_generated, countdown=-1, output=BOC)
+        self.set_row(row, done=max_generated <= 0, ended=False)
 
     def suppress(self, specials: torch.Tensor, suppressed: torch.Tensor, ends_early: bool) -> None:
         """Set suppressed [B, K] bool: codebooks on which EOC is banned, in rows that ban specials (`specials` [B]).

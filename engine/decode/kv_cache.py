@@ -37,7 +37,7 @@ class KVCache(Buffers):
 
     def start(self, row: int, prompt_length: int) -> None:
         """Set a row's position after its prompt, which fills its first slots."""
-        self.prompt_length[row] = self.position[row] = prompt_length
+        self.set_row(row, prompt_length=prompt_length, position=prompt_length)
         if self.zero_empty and not self.tells_filled:
             self.values[:, row, :, prompt_length:].zero_()
 

@@ -63,14 +63,17 @@ class Sampler(Buffers):
 
     def start(self, row: int, params: SamplingParams, index: int) -> None:
         """Set a row's sampling parameters. `index` distinguishes sequences with the same seed."""
-        self.inverse_temperature[row] = 1.0 if params.greedy else 1.0 / params.temperature
-        self.noise_scale[row] = 0.0 if params.greedy else 1.0
-        self.top_p[row] = KEEP_ALL if params.top_p >= 1 else params.top_p
-        self.top_k_index[row] = min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1
-        self.suppress_specials[row] = params.ban_specials
-        self.sequence_index[row] = index
+        self.set_row(
+            row,
+            inverse_temperature=1.0 if params.greedy else 1.0 / params.temperature,
+            noise_scale=0.0 if params.greedy else 1.0,
+            top_p=KEEP_ALL if params.top_p >= 1 else params.top_p,
+            top_k_index=min(params.top_k or CODE_VOCAB, CODE_VOCAB) - 1,
+            suppress_specials=params.ban_specials,
+            sequence_index=index,
+            finite=True,
+        )
         send(round_keys(params.seed), self.round_keys[row])
-        self.finite[row] = True
 
     def sample(self, logits: torch.Tensor, delay: DelayMachine) -> None:
         """Sample logits [B, K, V] fp32 -> delay.output [B, K]. `suppressed` must be set for this step."""
@@ -153,7 +156,7 @@ class RepetitionAwareSampler(Sampler):
         window = self.sizes["W"]
         looked_back = min(params.ras_window, window)
         active = looked_back > 0 and not params.greedy
-        self.repeat_limit[row] = params.ras_repeats if active else window + 1
+        self.set_row(row, repeat_limit=params.ras_repeats if active else window + 1)
         send(torch.arange(window) >= window - looked_back, self.window_mask[row, :, 0])
         opening = columns.new_full((window, self.sizes["K"]), BOC)
         send(torch.cat([opening, columns])[-window:], self.history[row])

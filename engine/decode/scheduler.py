@@ -77,7 +77,7 @@ class Scheduler:
         if sequence in self.running:
             row = self.running.index(sequence)
             self.running[row] = None
-            self._state.delay.done[row] = True
+            self._state.delay.set_row(row, done=True)
 
     @property
     def is_busy(self) -> bool:

@@ -68,7 +68,8 @@ class DecodeState:
 
     def park_row(self, row: int, length: int) -> None:
         """Keep steps out of the slots of a prompt that is not complete yet: they write to the slot after it."""
-        self.cache.prompt_length[row], self.delay.num_generated[row], self.delay.done[row] = length, 0, True
+        self.cache.set_row(row, prompt_length=length)
+        self.delay.set_row(row, num_generated=0, done=True)
 
     def start_row(self, row: int, sequence: Sequence) -> None:
         """Prepare a row for a sequence's first step. The prompt must be in the cache."""

@@ -38,6 +38,11 @@ class Buffers:
     def initialize(self) -> None:
         """Initialize buffers that need more than one fill value."""
 
+    def set_row(self, row: int, **values: float) -> None:
+        """Fill a row of buffers by name. Unlike an assignment, this does not wait for the device."""
+        for name, value in values.items():
+            getattr(self, name)[row].fill_(value)
+
     def _make(self, shape: tuple[str | int, ...], dtype: torch.dtype | None, fill: float) -> torch.Tensor:
         sizes = [size if isinstance(size, int) else self.sizes[size] for size in shape]
         return torch.full(sizes, fill, dtype=dtype or self.dtype, device=self.device)
