@@ -170,7 +170,7 @@ def _advanced_inputs() -> list[io.Input]:
             EngineConfig,
             "memory",
             advanced=True,
-            tooltip="GPU memory to use at most, in GB. Set a limit to leave room for other models. Long texts then "
+            tooltip="Most GPU memory to use, in GB. Set a limit to leave room for other models. Long texts then "
             "take longer. 0 uses all free memory.",
         ),
     ]

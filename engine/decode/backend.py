@@ -98,7 +98,7 @@ class Backend:
         """Return a description of the backend for users."""
         ops = self._decode_kernel.name if self._decode_kernel else "torch ops"
         if self._decode_kernel and not self._sample_kernel:
-            ops += ", torch ops to sample"
+            ops += ", torch ops for sampling"
         return f"{ops} ({self._reason})" if self._reason else ops
 
     def close(self) -> None:

@@ -29,18 +29,18 @@ def make_parser() -> argparse.ArgumentParser:
     _narrate_parser(commands)
     _voice_parser(commands)
     command = commands.add_parser("doctor", help="show what is in a checkpoint folder, and any problems")
-    command.add_argument("folder")
+    command.add_argument("folder", help="checkpoint folder")
     command.add_argument("--json", action="store_true", help="print JSON")
     _bench_parser(commands)
     _serve_parser(commands)
     command = commands.add_parser("quantize", help="save a checkpoint in 8 or 4 bits")
-    command.add_argument("folder")
+    command.add_argument("folder", help="checkpoint folder")
     command.add_argument("out", help="a new folder")
-    command.add_argument("--dtype", choices=QUANTIZED, required=True)
+    command.add_argument("--dtype", choices=QUANTIZED, required=True, help="format of the weights")
     command = commands.add_parser("tiny", help="write a tiny checkpoint with random weights, for tests")
-    command.add_argument("folder")
-    command.add_argument("--family", choices=FAMILIES, required=True)
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("folder", help="a new folder")
+    command.add_argument("--family", choices=FAMILIES, required=True, help="layout: Higgs Audio v2 or Higgs TTS 3")
+    command.add_argument("--seed", type=int, default=0, help="seed of the random weights; default 0")
     return parser
 
 
@@ -51,7 +51,12 @@ def _say_parser(commands):
         "--script", metavar="FILE.txt", help="speak a dialogue instead, with lines such as Alice: Hello"
     )
     command.add_argument("--uneven", action="store_true", help="keep the natural loudness of turns and cues")
-    command.add_argument("--out", required=True, metavar="FILE.wav|.flac|.mp3|.ogg")
+    command.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE.wav|.flac|.mp3|.ogg",
+        help="sound file to write; its ending sets the format",
+    )
     _voice_arguments(command)
     _sampling_arguments(command)
     _sampling_argument(command, "paragraph_gap", "seconds of silence between paragraphs")
@@ -81,9 +86,11 @@ def _cue_arguments(command):
 
 def _narrate_parser(commands):
     command = commands.add_parser("narrate", help="speak a book into a folder, or continue one")
-    command.add_argument("book", type=Path, metavar="BOOK.txt|.md|.epub")
+    command.add_argument("book", type=Path, metavar="BOOK.txt|.md|.epub", help="the book to speak")
     command.add_argument("--script", action="store_true", help="the book is a script, with lines such as Alice: Hello")
-    command.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    command.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="folder for the chapters; run again to continue there"
+    )
     command.add_argument(
         "--format",
         choices=BOOK_FORMATS,
@@ -142,9 +149,9 @@ def _number_argument(command, settings, name, *words):
 
 def _voice_parser(commands):
     command = commands.add_parser("voice", help="make a voice file from a clip")
-    command.add_argument("reference", metavar="REF.wav")
+    command.add_argument("reference", metavar="REF.wav", help="5 to 30 seconds of clear speech by one person")
     command.add_argument("--transcript", help="the words spoken in the clip")
-    command.add_argument("--out", required=True, metavar="VOICE.safetensors")
+    command.add_argument("--out", required=True, metavar="VOICE.safetensors", help="voice file to write")
     _model_arguments(command)
 
 
@@ -162,7 +169,7 @@ def _serve_parser(commands):
     command.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; any other than the default needs a key"
     )
-    command.add_argument("--port", type=int, default=8000)
+    command.add_argument("--port", type=int, default=8000, help="port to listen on; default 8000")
     command.add_argument("--voices", type=Path, metavar="DIR", help="folder of saved voices and clips")
     command.add_argument(
         "--api-key", default="", metavar="KEY", help="key that callers must send; or set HIGGS_TTS_API_KEY"
@@ -192,4 +199,9 @@ def _model_arguments(command, model="checkpoint folder (default: the embedded mo
     command.add_argument("--codec", metavar="DIR", help="codec folder, if the checkpoint has none")
     several = 'auto, cpu, cuda:0, several as in cuda:0,cuda:2, or "all GPUs"'
     command.add_argument("--device", default=EngineConfig.device, help=several)
-    command.add_argument("--dtype", choices=DTYPES, default=EngineConfig.dtype)
+    command.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=EngineConfig.dtype,
+        help="precision of the weights; int8 and int4 take less memory",
+    )

@@ -39,3 +39,15 @@ def test_the_terminal_takes_defaults_and_ranges_from_the_fields(capsys):
     with pytest.raises(SystemExit):
         make_parser().parse_args(["say", "--help"])
     assert "0.01 to 1.0, default 0.8" in " ".join(capsys.readouterr().out.split())
+
+
+def test_every_command_and_option_says_what_it_is():
+    (commands,) = [action for action in make_parser()._actions if action.dest == "command"]
+    assert {choice.dest for choice in commands._choices_actions if choice.help} == set(commands.choices)
+    silent = [
+        (name, action.option_strings or action.dest)
+        for name, command in commands.choices.items()
+        for action in command._actions
+        if not action.help
+    ]
+    assert not silent
