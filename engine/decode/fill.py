@@ -133,7 +133,7 @@ class Fill:
         self._row[places] = piece.row
         self._position[places] = torch.arange(first, first + places.stop - places.start, dtype=torch.int32)
 
-    def send(self, talker: Talker, kernel: PromptKernel, state: DecodeState) -> None:
+    def upload(self, talker: Talker, kernel: PromptKernel, state: DecodeState) -> None:
         """Copy the words, with the state's addresses, and the text's embeddings into the kernel's scratch."""
         keys, values = state.cache.keys, state.cache.values
         told = [keys.data_ptr(), values.data_ptr(), state.logits.data_ptr(), keys.stride(0)]

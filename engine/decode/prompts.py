@@ -81,7 +81,7 @@ class Prefill:
             run()
             return [tensor.clone() for tensor in written]
 
-        full_fill(self._talker.config, kernel.layout, size, state).send(self._talker, kernel, state)
+        full_fill(self._talker.config, kernel.layout, size, state).upload(self._talker, kernel, state)
         eager = results(lambda: kernel.run(size))
         graph = self._graphs[size] = capture(lambda: kernel.run(size), stream)
         if not all(map(same_bits, eager, results(graph.replay))):
@@ -160,7 +160,7 @@ class Prefill:
 
     def _put_by_kernel(self, kernel: PromptKernel, state: DecodeState, size: Size, held: list[Piece]):
         talker = self._talker
-        Fill(talker.config, kernel.layout, size, held).send(talker, kernel, state)
+        Fill(talker.config, kernel.layout, size, held).upload(talker, kernel, state)
         if size in self._graphs:
             self._graphs[size].replay()
         else:

@@ -152,7 +152,7 @@ def test_a_position_s_bits_do_not_depend_on_its_place_or_on_the_others(wide, sta
                 [Piece(one, row, 0, len(one))] if len(one) else [] for row, one in zip((0, 2), others, strict=True)
             )
             pieces = [*first, Piece(mine, 1, 0, len(mine)), *last]
-            Fill(config, kernel.layout, size, pieces).send(talker, kernel, state)
+            Fill(config, kernel.layout, size, pieces).upload(talker, kernel, state)
             kernel.run(size)
             torch.cuda.synchronize()
             return results(state, 1, len(mine))
@@ -176,7 +176,7 @@ def test_a_prompt_in_two_pieces_has_the_bits_of_the_whole(wide, state_of, family
         spoil(state)
         for start, stop in itertools.pairwise(cuts):
             piece = Piece(sequence, 1, start, stop)
-            Fill(config, kernel.layout, size, [piece]).send(talker, kernel, state)
+            Fill(config, kernel.layout, size, [piece]).upload(talker, kernel, state)
             kernel.run(size)
             torch.cuda.synchronize()
         found.append(results(state, 1, len(sequence)))

@@ -117,7 +117,7 @@ def prompt_of(config, seed, text, frames, tail):
 def fill(talker, kernels, state, pieces):
     """Runs the pieces as one fill."""
     ((size, held),) = pack(state.config, pieces)
-    Fill(state.config, kernels.layout, size, held).send(talker, kernels, state)
+    Fill(state.config, kernels.layout, size, held).upload(talker, kernels, state)
     kernels.run(size)
 
 
