@@ -176,7 +176,7 @@ class Causes:
             ("the last sound, waited for", "codec.stream", "SideStreamWindows", ("finish",)),
             ("sound, taken in", "codec.waveform", "Waveform", ("poll", "submit", "finish")),
             ("sound, joined", "audio.assembly", "Assembly", ("append", "stream", "finish")),
-            ("takes, judged", "takes", "Takes", ("add",)),
+            ("attempts, judged", "speech.attempts", "Attempts", ("add",)),
         ]
         self._pack = pack
 

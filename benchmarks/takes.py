@@ -26,8 +26,8 @@ from hearing import RECOGNISERS, Speakers, word_errors
 from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn, Voice, read_clip
 from engine.core.sequence import Sequence
 from engine.prompt.lengths import bounds_of
+from engine.speech.attempts import judge
 from engine.speech.result import FLAWS
-from engine.speech.takes import judge
 from training import corpus
 
 RESULT = ROOT / "benchmarks" / "results" / "takes.json"
@@ -86,11 +86,11 @@ def alarms(engine: Engine, texts: list[str], result: dict, given):
         speech = say(engine, texts, retries=retries)
         seconds[retries].append(speech.elapsed)
     without, judged = (statistics.median(seconds[retries]) for retries in (0, 2))
-    flaws = Counter(flaw for chunk in speech.retaken for flaw in chunk.flaws[0])
+    flaws = Counter(flaw for chunk in speech.retried for flaw in chunk.flaws[0])
     result |= {
-        "false_alarms": len(speech.retaken),
+        "false_alarms": len(speech.retried),
         "false_alarms_by": dict(flaws),
-        "false_alarms_of": [[chunk.text, chunk.flaws] for chunk in speech.retaken[:30]],
+        "false_alarms_of": [[chunk.text, chunk.flaws] for chunk in speech.retried[:30]],
         "seconds": {str(retries): [round(one, 3) for one in found] for retries, found in seconds.items()},
         "extra_seconds_pct": round(100 * (judged / without - 1), 2),
         "lengths_over_estimate": ratios(speech),
@@ -137,8 +137,8 @@ def heat(engine: Engine, texts: list[str], result: dict, given):
     speech = say(engine, texts[: len(texts) // 4], retries=2, **HOT)
     failures = result.setdefault("failures", {flaw: {} for flaw in FLAWS})
     for flaw in FLAWS:
-        before = sum(flaw in chunk.flaws[0] for chunk in speech.retaken)
-        after = sum(flaw in chunk.flaws[chunk.kept - 1] for chunk in speech.retaken)
+        before = sum(flaw in chunk.flaws[0] for chunk in speech.retried)
+        after = sum(flaw in chunk.flaws[chunk.kept - 1] for chunk in speech.retried)
         failures[flaw] |= {"before": before, "after": after}
 
 

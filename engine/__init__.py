@@ -67,7 +67,7 @@ from .prompt.names import speaker_key
 from .prompt.plan import planned_seconds
 from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Turn
-from .speech.result import Retaken, SpeechResult, SpokenTurn, duration
+from .speech.result import Retried, SpeechResult, SpokenTurn, duration
 from .speech.speech_input import Listener
 from .speech.subtitles import to_srt, turn_to_srt
 from .voice.clip import (
@@ -117,7 +117,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "Turn",
     "SpeechResult",
     "SpokenTurn",
-    "Retaken",
+    "Retried",
     "SAMPLE_RATE",
     "FRAME_RATE",
     "duration",

@@ -277,5 +277,5 @@ def retries_input() -> io.Input:
         "retries",
         advanced=True,
         tooltip="Maximum retries, each with a new seed, for a chunk that runs on, breaks off, falls silent or repeats "
-        "itself. The best take is kept. Raise it if bad takes remain; 0 disables retries.",
+        "itself. The best attempt is kept. Raise it if bad ones remain; 0 disables retries.",
     )

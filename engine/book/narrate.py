@@ -19,7 +19,7 @@ from ..files.file_list import FileList, sole_writer, write_errors, write_file
 from ..files.whole_file import replacing
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
-from ..speech.result import Retaken, SpeechResult, SpokenTurn
+from ..speech.result import Retried, SpeechResult, SpokenTurn
 from ..speech.speech_input import Listener
 from ..speech.subtitles import Cue, cues_of, srt_of
 from ..voice.voice import Voice, voice_of_speech
@@ -98,7 +98,7 @@ class _Narration:
         sound = model, settings_of(params), scene, even, kind
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
-        self._retaken: list[Retaken] = []
+        self._retried: list[Retried] = []
         self._how = ""
         self._frames = self._peak = 0  # decoded in this run; peak bytes of a GPU
         self._current: tuple[PlannedChapter, ChapterFile] | None = None  # the one being written
@@ -129,7 +129,7 @@ class _Narration:
             time.perf_counter() - self._began,
             self._store.reused,
             self._frames,
-            tuple(self._retaken),
+            tuple(self._retried),
             tuple(self._warnings),
             self._how or "none, as all speech was reused",
             self._peak,
@@ -201,7 +201,7 @@ class _Narration:
 
         speech = self._say(turns, self._params, on_frame)
         self._before += size
-        self._retaken += speech.retaken
+        self._retried += speech.retried
         self._peak = max(self._peak, speech.peak_bytes)
         self._warnings |= dict.fromkeys(speech.warnings)
         self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how

@@ -10,7 +10,7 @@ from typing import Protocol
 from ..core.config import SamplingParams
 from ..prompt.script import Turn
 from ..speech.kept_codes import SequenceStore
-from ..speech.result import Retaken, SpeechResult, duration
+from ..speech.result import Retried, SpeechResult, duration
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
 
@@ -67,7 +67,7 @@ class BookReport:
     elapsed: float
     reused: int  # sequences spoken in an earlier run
     frames: int  # decoded in this run
-    retaken: tuple[Retaken, ...]
+    retried: tuple[Retried, ...]
     warnings: tuple[str, ...]
     how: str
     peak_bytes: int = 0  # peak GPU memory, including the model; 0 on a CPU
@@ -78,6 +78,6 @@ class BookReport:
         return sum(file.seconds for file in self.files)
 
     @property
-    def spoken_again(self) -> tuple[Retaken, ...]:
+    def spoken_again(self) -> tuple[Retried, ...]:
         """Return the chunks with more than one take in this run."""
-        return tuple(chunk for chunk in self.retaken if len(chunk.flaws) > 1)
+        return tuple(chunk for chunk in self.retried if len(chunk.flaws) > 1)

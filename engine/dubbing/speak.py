@@ -181,8 +181,8 @@ class _CueRun:
             parts = [part for span in spans for part in (gap, speech.wav[span.start : span.stop].cpu())]
             found.append(torch.cat(parts[1:] or [gap[:0]]))
         earlier = sum(part.chunks for part in self._parts)
-        retaken = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retaken)
-        self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retaken=retaken))
+        retried = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retried)
+        self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retried=retried))
         return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..core.config import FRAME_RATE
 from ..core.sequence import Sequence
-from .result import END_OF_SPEECH, FLAWS, Retaken, duration, quoted
+from .result import END_OF_SPEECH, FLAWS, Retried, duration, quoted
 
 _MORE = {
     "limit": "Raise max_frames, or set chunk_seconds above 0 so that the text is split.",
@@ -43,13 +43,13 @@ def warnings(sequences: list[Sequence], limit: int, context: int) -> list[str]:
     return told
 
 
-def flawed(retaken: Iterable[Retaken]) -> list[str]:
-    """Return one sentence per chunk whose best take is still bad. `warnings` reports those that hit the limit."""
+def flawed(retried: Iterable[Retried]) -> list[str]:
+    """Return one sentence per chunk whose best attempt is still bad. `warnings` reports those that hit the limit."""
     told = []
-    for chunk in retaken:
+    for chunk in retried:
         flaws = chunk.flaws[chunk.kept - 1]
         if flaws and "limit" not in flaws:
-            count = f" in {len(chunk.flaws)} takes" if len(chunk.flaws) > 1 else ""
+            count = f" in {len(chunk.flaws)} attempts" if len(chunk.flaws) > 1 else ""
             told.append(
                 f"The chunk that starts {quoted(chunk.text)} came out badly{count}: "
                 f"{' and '.join(FLAWS[flaw] for flaw in flaws)}. Try another seed or a lower temperature."

@@ -18,10 +18,10 @@ from ..prompt.plan import Chunk, plan
 from ..prompt.sequences import Prompts, SequenceBuilder
 from ..prompt.speakers import Speakers
 from . import ending
+from .attempts import Attempts
 from .decoder import Heard, SessionReport, Stage
-from .result import Retaken, SpeechResult, SpokenTurn, in_words, join_turns
+from .result import Retried, SpeechResult, SpokenTurn, in_words, join_turns
 from .speech_input import DialogueOptions, Listener, SpeechInput
-from .takes import Takes
 
 
 @dataclass(eq=False)
@@ -29,38 +29,38 @@ class _ChunkSpeech:
     """State of a chunk while it is spoken."""
 
     chunk: Chunk
-    takes: Takes | None = None  # set once its sequence is built
-    frames: int = 0  # frames of the current take, as counted in the progress
+    attempts: Attempts | None = None  # set once its sequence is built
+    frames: int = 0  # frames of the current attempt, as counted in the progress
     remaining: int = 0  # frames still expected, as counted in the progress
     _wavs: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def spoken(self) -> Sequence | None:
-        """The kept take."""
-        return self.takes.kept if self.takes else None
+        """The kept attempt."""
+        return self.attempts.kept if self.attempts else None
 
     def hear(self, wav: torch.Tensor) -> None:
         if len(wav):
             self._wavs.append(wav)
 
     def forget(self) -> None:
-        """Drop the audio of the current take."""
+        """Drop the audio of the current attempt."""
         self._wavs = []
 
     def wav(self) -> torch.Tensor:
-        """Return the audio of the current take so far, [n] float32."""
+        """Return the audio of the current attempt so far, [n] float32."""
         if len(self._wavs) > 1:
             self._wavs = [torch.cat(self._wavs)]
         return self._wavs[0] if self._wavs else torch.empty(0)
 
-    def begin(self, take: Sequence) -> None:
-        """Start a take. A reused one expects no more frames."""
-        self.frames, self.remaining = take.num_frames, take.expected
+    def begin(self, sequence: Sequence) -> None:
+        """Start an attempt. A reused one expects no more frames."""
+        self.frames, self.remaining = sequence.num_frames, sequence.expected
         self.forget()
 
 
 class SpeechRequest:
-    """A call of `speak`: yields sequences to decode, takes their output, and returns retries of bad takes.
+    """A call of `speak`: yields sequences to decode, takes their output, and returns retries of bad attempts.
 
     The driver decodes the `stages` in order, passes output to `hear`, and also decodes the sequences that it returns.
     size: context positions and number of codebooks. dialogue: None for a single text. In a dialogue, the noise of a
@@ -132,7 +132,7 @@ class SpeechRequest:
         frames = [frames for sequence in sequences for frames in sequence.codes]
         codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
         limits = sequences, self._params.max_frames, self._size[0]
-        wav, said, retaken = self._assembly.finish(), self._said(), self._retaken()
+        wav, said, retried = self._assembly.finish(), self._said(), self._retried()
         turns = join_turns(
             [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], said
         )
@@ -147,11 +147,11 @@ class SpeechRequest:
             time.perf_counter() - self._began,
             len(self._chunks),
             ending.stopped(*limits),
-            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retaken), *told])),
+            tuple(dict.fromkeys([*ending.warnings(*limits), *ending.flawed(retried), *told])),
             self._how or "none, as all speech was reused",
             turns,
             self._reused,
-            retaken,
+            retried,
             said,
             self._speakers.voices,
             self._peak,
@@ -186,7 +186,7 @@ class SpeechRequest:
             listened = place == 0 and self._listener.on_audio is not None
             sequence.listened = listened and not is_reused
             once = is_reused or (listened and self._listener.on_restart is None) or self._params.greedy
-            part.takes = Takes(sequence, 0 if once else self._params.retries, judged=self._params.retries > 0)
+            part.attempts = Attempts(sequence, 0 if once else self._params.retries, judged=self._params.retries > 0)
             part.begin(sequence)
             self._reused += is_reused
             self._speaking[sequence] = part
@@ -218,23 +218,23 @@ class SpeechRequest:
         part.hear(heard.wav)
         again = self._judge(part, sequence) if heard.is_last else []
         self._stream()
-        while self._current < len(self._parts) and (takes := self._parts[self._current].takes) and takes.kept:
-            self._assembly.append(takes.take_wav())
+        while self._current < len(self._parts) and (attempts := self._parts[self._current].attempts) and attempts.kept:
+            self._assembly.append(attempts.take_wav())
             self._current += 1
         return again
 
     def _judge(self, part: _ChunkSpeech, sequence: Sequence) -> list[Sequence]:
-        """Judge a finished take. Returns the next take, or nothing if one is kept."""
-        assert part.takes
+        """Judge a finished attempt. Returns the next one, or nothing if one is kept."""
+        assert part.attempts
         del self._speaking[sequence]
-        again = part.takes.add(sequence, part.wav())
+        again = part.attempts.add(sequence, part.wav())
         if again is None:
             part.forget()
-            # Do not cache a bad take that could not be retried because it was heard already.
-            if self._kept is not None and part.spoken and not (part.takes.is_only and any(part.takes.flaws)):
-                self._kept.keep(part.takes.asked, part.spoken)
+            # Do not cache a bad attempt that could not be retried because it was heard already.
+            if self._kept is not None and part.spoken and not (part.attempts.is_only and any(part.attempts.flaws)):
+                self._kept.keep(part.attempts.asked, part.spoken)
             return []
-        self._restart(part, in_words(part.takes.flaws[-1]))
+        self._restart(part, in_words(part.attempts.flaws[-1]))
         part.begin(again)
         self._remaining += again.remaining
         self._speaking[again] = part
@@ -255,7 +255,11 @@ class SpeechRequest:
         if self._listener.on_audio is None or self._current == len(self._parts):
             return
         part = self._parts[self._current]
-        if part.takes and part.spoken is None and (part.takes.is_only or (self._current == 0 and not part.takes.flaws)):
+        if (
+            part.attempts
+            and part.spoken is None
+            and (part.attempts.is_only or (self._current == 0 and not part.attempts.flaws))
+        ):
             wav = part.wav()
             if self._streamed != (self._current, len(wav)):
                 self._streamed = self._current, len(wav)
@@ -274,9 +278,9 @@ class SpeechRequest:
             at = frames[1]
         return tuple(found)
 
-    def _retaken(self) -> tuple[Retaken, ...]:
+    def _retried(self) -> tuple[Retried, ...]:
         return tuple(
-            Retaken(number, part.chunk.text, tuple(part.takes.flaws), part.takes.number)
+            Retried(number, part.chunk.text, tuple(part.attempts.flaws), part.attempts.number)
             for number, part in enumerate(self._parts, 1)
-            if part.takes and any(part.takes.flaws)
+            if part.attempts and any(part.attempts.flaws)
         )

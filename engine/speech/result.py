@@ -11,7 +11,7 @@ from ..core.config import SAMPLE_RATE
 from ..voice.voice import Voice
 
 END_OF_SPEECH = "end of speech"
-FLAWS = {  # of a take
+FLAWS = {  # of an attempt
     "limit": "it did not end",
     "long": "it was too long for its text",
     "short": "it was too short for its text",
@@ -39,7 +39,7 @@ def duration(seconds: float, digits: int = 1) -> str:
 
 
 def in_words(flaws: Iterable[str]) -> str:
-    """Return the flaws of a take as a clause."""
+    """Return the flaws of an attempt as a clause."""
     return " and ".join(FLAWS[flaw] for flaw in flaws)
 
 
@@ -77,17 +77,17 @@ def join_turns(
 
 
 @dataclass(frozen=True)
-class Retaken:
-    """A chunk with at least one bad take."""
+class Retried:
+    """A chunk with at least one bad attempt."""
 
     chunk: int  # from 1
     text: str
-    flaws: tuple[tuple[str, ...], ...]  # per take: keys of FLAWS
-    kept: int  # number of the kept take, from 1
+    flaws: tuple[tuple[str, ...], ...]  # per attempt: keys of FLAWS
+    kept: int  # number of the kept attempt, from 1
 
     def __str__(self) -> str:
-        why, takes = in_words(self.flaws[0]), len(self.flaws)
-        return f"chunk {self.chunk}, {quoted(self.text)}: {why}; kept take {self.kept} of {takes}"
+        why, attempts = in_words(self.flaws[0]), len(self.flaws)
+        return f"chunk {self.chunk}, {quoted(self.text)}: {why}; kept attempt {self.kept} of {attempts}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class SpeechResult:
     how: str = ""  # kernels and executor, for users
     turns: tuple[SpokenTurn, ...] = ()  # one per input turn
     reused: int = 0  # chunks of a dialogue that came from the cache
-    retaken: tuple[Retaken, ...] = ()  # chunks with a bad take
+    retried: tuple[Retried, ...] = ()  # chunks with a bad attempt
     said: tuple[SpokenTurn, ...] = ()  # one per chunk
     voices: Mapping[str, Voice] = field(default_factory=dict)  # by speaker, including generated ones
     peak_bytes: int = 0  # GPU memory, including the model; 0 on a CPU
@@ -114,9 +114,9 @@ class SpeechResult:
         return self.stopped == END_OF_SPEECH
 
     @property
-    def spoken_again(self) -> tuple[Retaken, ...]:
-        """Chunks with more than one take."""
-        return tuple(chunk for chunk in self.retaken if len(chunk.flaws) > 1)
+    def spoken_again(self) -> tuple[Retried, ...]:
+        """Chunks with more than one attempt."""
+        return tuple(chunk for chunk in self.retried if len(chunk.flaws) > 1)
 
     @property
     def frames(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...engine import VERSION, Retaken
+from ...engine import VERSION, Retried
 
 _MOST_RETRIES = 8  # lines about retries
 
@@ -12,7 +12,7 @@ _MOST_RETRIES = 8  # lines about retries
 def info(
     outcome: Iterable[str],
     warnings: Iterable[str],
-    retries: Iterable[Retaken],
+    retries: Iterable[Retried],
     lines: Iterable[str],
     model: str,
     details: str,

@@ -34,7 +34,7 @@ from higgs_tts.engine.book import chapters as planning
 from higgs_tts.engine.book import sound_file
 from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
 from higgs_tts.engine.prompt.script import read_pauses
-from higgs_tts.engine.speech import takes
+from higgs_tts.engine.speech import attempts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARAMS = SamplingParams(seed=2, max_frames=60, retries=0, paragraph_gap=0.6)
@@ -256,14 +256,14 @@ def test_cancelled_in_the_middle_it_keeps_what_is_done(engine, whole, tmp_path, 
 
 
 def test_takes_that_were_spoken_again_are_the_same_after_resuming(engine, tmp_path, monkeypatch):
-    """All takes of one paragraph but the third are bad. The third is kept, whatever was on disk already."""
+    """All attempts at one paragraph but the third are bad. The third is kept, whatever was on disk already."""
     judged = []
 
     def judge(sequence, wav):
         judged.append(sequence.text)
         return ("long",) if sequence.text == "The end." and judged.count("The end.") < 3 else ()
 
-    monkeypatch.setattr(takes, "judge", judge)
+    monkeypatch.setattr(attempts, "judge", judge)
     params, book = replace(PARAMS, retries=2), read_book_text(TEXT, "Book")
     report = narrate(engine, book, tmp_path / "a", params=params)
     assert [chunk.kept for chunk in report.spoken_again] == [3]

@@ -130,7 +130,7 @@ def test_what_came_out_badly_is_spoken_again(cards):
     engines, params = cards(), SamplingParams(seed=5, max_frames=90, chunk_seconds=3, retries=1)
     expected = engines[0].speak(TEXT, a_voice(), params)
     speech = Engines(engines).speak(TEXT, a_voice(), params)
-    assert expected.spoken_again and speech.retaken == expected.retaken and same(speech, expected)
+    assert expected.spoken_again and speech.retried == expected.retried and same(speech, expected)
 
 
 def test_whoever_listens_hears_all_of_it_once_and_in_order(cards, alone):

@@ -107,7 +107,7 @@ function showTakes(node) {
     if (!view) return
     const mine = players.filter((entry) => nodeOf(entry) === node)
     const takes = mine.map((entry) => takeOf(entry, node, view)).reverse()
-    openTakeList(view.element, "Takes of this node", takes)
+    openTakeList(view.element, "Latest runs of this node", takes)
 }
 
 /**
@@ -127,7 +127,7 @@ function takeOf(entry, node, view) {
         isShown: () => view.player === player,
         isOwn: () => seed !== null && hasSeed(node, seed),
         wasKept: () => entry.wasKept,
-        problem: seed === null ? "This take cannot be repeated from its seed alone." : problemOfSeed(node),
+        problem: seed === null ? "This run cannot be repeated from its seed alone." : problemOfSeed(node),
         play() {
             view.show(player)
             if (player.isActive) player.pause()

@@ -49,7 +49,7 @@ export class PlayerView {
         Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: "Volume" })
         this.time.title = "Time played and time left"
         this.takes.textContent = "☰"
-        this.takes.title = "The latest takes of this node: play them and keep one"
+        this.takes.title = "The latest runs of this node: play them and keep one"
         this.takes.setAttribute("aria-haspopup", "dialog")
         ends.append(this.stop, this.takes, this.volume)
         this.element.append(this.play, this.wave, this.time, this.says, ends)

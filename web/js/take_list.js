@@ -61,7 +61,7 @@ function makeRow(take) {
     const said = make("span", "higgs-said")
     const keep = make("button", "higgs-keep")
     said.textContent = said.title = take.said
-    keep.title = take.problem || "Sets this take's seed and keeps it fixed"
+    keep.title = take.problem || "Sets this seed and keeps it fixed"
     hear.addEventListener("click", take.play)
     keep.addEventListener("click", async () => {
         try {

@@ -59,15 +59,15 @@ async def keep(request):
 
 @PromptServer.instance.routes.get("/higgs_probe/bad")
 async def bad(request):
-    """Make the next take count as bad."""
-    (takes,) = [module for name, module in sys.modules.items() if name.endswith("engine.speech.takes")]
-    real = takes.judge
+    """Make the next attempt count as bad."""
+    (attempts,) = [module for name, module in sys.modules.items() if name.endswith("engine.speech.attempts")]
+    real = attempts.judge
 
     def judge(sequence, wav):
-        takes.judge = real
+        attempts.judge = real
         return ("silence",)
 
-    takes.judge = judge
+    attempts.judge = judge
     return web.json_response({})
 
 

@@ -1,4 +1,4 @@
-"""The guard: bad takes, their repetition, and the listener's view."""
+"""The guard: bad attempts, their repetition, and the listener's view."""
 
 import math
 from dataclasses import replace
@@ -11,8 +11,8 @@ from higgs_tts.engine.audio.levels import is_clipped, is_near_silent, longest_si
 from higgs_tts.engine.core.codes import EOC
 from higgs_tts.engine.core.sequence import Bounds, Sequence
 from higgs_tts.engine.prompt.lengths import bounds_of
-from higgs_tts.engine.speech import takes
-from higgs_tts.engine.speech.takes import Takes, another, judge, repeats
+from higgs_tts.engine.speech import attempts
+from higgs_tts.engine.speech.attempts import Attempts, another, judge, repeats
 
 TEXT = "The first sentence is short. The second one says a little more than that. And the third one ends it."
 PARAMS = SamplingParams(seed=5, max_frames=250, chunk_seconds=3)
@@ -101,7 +101,7 @@ def test_a_script_whose_pace_is_not_known_has_no_bounds_but_for_silence():
 
 def test_the_best_take_is_kept_and_no_more_are_made_than_asked_for():
     asked = said()
-    tried = Takes(asked, retries=2)
+    tried = Attempts(asked, retries=2)
     first = tried.add(asked, silence(4))
     assert first.params.seed == another(asked, 1).params.seed != asked.params.seed and not first.finished
     good_enough = torch.cat([noise(2), silence(2.1)])
@@ -110,9 +110,9 @@ def test_the_best_take_is_kept_and_no_more_are_made_than_asked_for():
     assert tried.add(said(), silence(4)) is None
     assert tried.flaws == [("silence", "level"), ("silence",), ("silence", "level")]
     assert tried.number == 2 and torch.equal(tried.take_wav(), good_enough)
-    done = Takes(asked, retries=2)
+    done = Attempts(asked, retries=2)
     assert done.add(asked, WAV) is None and done.kept is asked and done.flaws == [()]
-    unjudged = Takes(asked, retries=0, judged=False)
+    unjudged = Attempts(asked, retries=0, judged=False)
     assert unjudged.add(asked, silence(4)) is None and not any(unjudged.flaws)
 
 
@@ -124,14 +124,14 @@ def engine():
 
 @pytest.fixture
 def bad(monkeypatch):
-    """bad(*seeds): takes with these seeds count as silent."""
+    """bad(*seeds): attempts with these seeds count as silent."""
     seeds = set()
-    real = takes.judge
+    real = attempts.judge
 
     def judging(sequence, wav):
         return ("silence",) if sequence.params.seed in seeds else real(sequence, wav)
 
-    monkeypatch.setattr(takes, "judge", judging)
+    monkeypatch.setattr(attempts, "judge", judging)
     return lambda *more: seeds.update(more)
 
 
@@ -141,7 +141,7 @@ def next_seed(seed, number=1):
 
 def test_nothing_changes_where_nothing_is_wrong(engine):
     guarded, plain = engine.speak(TEXT, params=PARAMS), engine.speak(TEXT, params=replace(PARAMS, retries=0))
-    assert guarded.retaken == () and torch.equal(guarded.codes, plain.codes) and torch.equal(guarded.wav, plain.wav)
+    assert guarded.retried == () and torch.equal(guarded.codes, plain.codes) and torch.equal(guarded.wav, plain.wav)
 
 
 def test_a_bad_first_chunk_is_that_of_the_next_seed(engine, bad):
@@ -149,20 +149,20 @@ def test_a_bad_first_chunk_is_that_of_the_next_seed(engine, bad):
     bad(PARAMS.seed)
     speech = engine.speak("The first sentence is short.", params=PARAMS)
     assert torch.equal(speech.codes, other.codes) and torch.equal(speech.wav, other.wav)
-    (chunk,) = speech.retaken
+    (chunk,) = speech.retried
     assert (chunk.chunk, chunk.flaws, chunk.kept) == (1, (("silence",), ()), 2)
-    assert str(chunk) == 'chunk 1, "The first sentence is short.": it fell silent; kept take 2 of 2'
+    assert str(chunk) == 'chunk 1, "The first sentence is short.": it fell silent; kept attempt 2 of 2'
     assert speech.complete and not speech.warnings
 
 
 def test_what_stays_bad_is_said_and_greedy_speech_is_not_tried_again(engine, bad):
     bad(PARAMS.seed, next_seed(PARAMS.seed), next_seed(PARAMS.seed, 2))
     speech = engine.speak("The first sentence is short.", params=PARAMS)
-    assert speech.retaken[0].kept == 1 and len(speech.retaken[0].flaws) == 3
-    assert "came out badly in 3 takes" in speech.warnings[0] and "fell silent" in speech.warnings[0]
+    assert speech.retried[0].kept == 1 and len(speech.retried[0].flaws) == 3
+    assert "came out badly in 3 attempts" in speech.warnings[0] and "fell silent" in speech.warnings[0]
     greedy = engine.speak("The first sentence is short.", params=replace(PARAMS, temperature=0.0))
-    assert len(greedy.retaken[0].flaws) == 1 and "came out badly: " in greedy.warnings[0]
-    assert engine.speak("The first sentence is short.", params=replace(PARAMS, retries=0)).retaken == ()
+    assert len(greedy.retried[0].flaws) == 1 and "came out badly: " in greedy.warnings[0]
+    assert engine.speak("The first sentence is short.", params=replace(PARAMS, retries=0)).retried == ()
 
 
 def listened(engine, **params):
@@ -186,13 +186,13 @@ def test_whoever_listens_begins_a_bad_first_chunk_anew_and_hears_what_the_result
     bad(PARAMS.seed)
     silent = engine.speak(TEXT, params=PARAMS)
     speech, heard, restarts = listened(engine)
-    assert len(silent.retaken) == silent.chunks == 3, "all chunks have that seed"
+    assert len(silent.retried) == silent.chunks == 3, "all chunks have that seed"
     assert len(restarts) == 1 and restarts[0] > 960
     assert torch.equal(speech.codes, silent.codes) and torch.equal(heard, speech.wav)
     assert torch.allclose(speech.wav, silent.wav, atol=1e-5)
-    assert speech.retaken == silent.retaken
+    assert speech.retried == silent.retried
     sure, heard, restarts = listened(engine, seed=PARAMS.seed + 1)
-    assert not restarts and not sure.retaken and torch.equal(heard, sure.wav)
+    assert not restarts and not sure.retried and torch.equal(heard, sure.wav)
 
 
 def test_a_listener_costs_work_only_where_there_is_new_sound(engine, monkeypatch):
@@ -211,7 +211,7 @@ def test_what_was_heard_stays_where_a_listener_cannot_begin_anew(engine, bad):
     bad(PARAMS.seed)
     heard = []
     speech = engine.speak(TEXT, params=PARAMS, listener=Listener(on_audio=lambda wav: heard.append(wav.clone())))
-    first, *others = speech.retaken
+    first, *others = speech.retried
     assert len(first.flaws) == 1 and all(chunk.kept == 2 for chunk in others) and len(others) == 2
     assert torch.equal(torch.cat(heard), speech.wav)
 
@@ -241,12 +241,12 @@ def test_a_take_does_not_depend_on_how_many_go_together(engine, bad, batch):
         again = opened.speak_turns(scene, voices, PARAMS)
     whole = engine.speak_turns(scene, voices, PARAMS, reuse=False)
     assert torch.equal(speech.codes, whole.codes) and torch.equal(speech.wav, whole.wav)
-    assert [chunk.chunk for chunk in speech.retaken] == [1, 3]
-    assert again.reused == 3 and torch.equal(again.wav, speech.wav), "what is kept is the take that was heard"
+    assert [chunk.chunk for chunk in speech.retried] == [1, 3]
+    assert again.reused == 3 and torch.equal(again.wav, speech.wav), "what is kept is the attempt that was heard"
 
 
 def test_speech_that_does_not_end_is_spoken_again(written):
-    """Through the whole path: the first take never ends, the second does."""
+    """Through the whole path: the first attempt never ends, the second does."""
     with Engine(EngineConfig(model=str(written["v3"]), device="cpu", context=512)) as opened:
         talker = opened.loaded.talker
         decode, keys = talker.decode, []
@@ -260,7 +260,7 @@ def test_speech_that_does_not_end_is_spoken_again(written):
         talker.decode = ending
         speech = opened.speak("A few words.", params=SamplingParams(seed=3, max_frames=90))
         del talker.decode
-    assert "limit" in speech.retaken[0].flaws[0] and "limit" not in speech.retaken[0].flaws[1]
+    assert "limit" in speech.retried[0].flaws[0] and "limit" not in speech.retried[0].flaws[1]
     assert speech.complete and speech.frames < 60
 
 

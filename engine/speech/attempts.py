@@ -1,4 +1,4 @@
-"""Quality guard: scores each take and picks the seed for a retry."""
+"""Quality guard: scores each attempt and picks the seed for a retry."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from ..core.sequence import Sequence
 
 _BADNESS = {"limit": 4, "repeat": 3, "level": 3, "short": 3, "long": 2, "silence": 2}
 _REPEAT_FRAMES, _REPEAT_SHARE, _MOST_LAG = 75, 0.9, 100  # 3 s of codes equal to those up to 4 s before
-_STEP = 0x9E3779B97F4A7C15  # between the seeds of takes; odd and large, so that no nearby seed is hit
+_STEP = 0x9E3779B97F4A7C15  # between the seeds of attempts; odd and large, so that no nearby seed is hit
 
 
-class Takes:
-    """Takes of one chunk. Each is judged when complete, and the best one is kept.
+class Attempts:
+    """Attempts at one chunk. Each is judged when complete, and the best one is kept.
 
-    asked: sequence of the first take. retries: maximum number of further takes. judged: False accepts any take.
+    asked: sequence of the first attempt. retries: maximum number of further ones. judged: False accepts any.
     """
 
     def __init__(self, asked: Sequence, retries: int, judged: bool = True):
         self.asked = asked
         self._retries, self._judged = retries, judged
-        self.flaws: list[tuple[str, ...]] = []  # per take: keys of result.FLAWS
+        self.flaws: list[tuple[str, ...]] = []  # per attempt: keys of result.FLAWS
         self.kept: Sequence | None = None
-        self.number = 1  # number of the best take so far
+        self.number = 1  # number of the best attempt so far
         self._best, self._wav = asked, torch.empty(0)
 
     @property
     def is_only(self) -> bool:
-        """True if the first take is kept in any case."""
+        """True if the first attempt is kept in any case."""
         return self._retries == 0
 
     def add(self, sequence: Sequence, wav: torch.Tensor) -> Sequence | None:
-        """Add a finished take with its audio [n] float32 on the host. Returns the next take, or None if one is kept."""
+        """Add a finished attempt with its audio [n] float32 on the host. Returns the next, or None if one is kept."""
         self.flaws.append(judge(sequence, wav) if self._judged else ())
         if len(self.flaws) == 1 or badness(self.flaws[-1]) < badness(self.flaws[self.number - 1]):
             self.number, self._best, self._wav = len(self.flaws), sequence, wav
@@ -47,7 +47,7 @@ class Takes:
         return None
 
     def take_wav(self) -> torch.Tensor:
-        """Return the kept take's audio [n] and release it."""
+        """Return the kept attempt's audio [n] and release it."""
         wav, self._wav = self._wav, torch.empty(0)
         return wav
 
@@ -75,7 +75,7 @@ def badness(flaws: Iterable[str]) -> int:
 
 
 def another(sequence: Sequence, number: int) -> Sequence:
-    """Return the same chunk with the seed of its retry `number`, which depends only on the first take's seed."""
+    """Return the same chunk with the seed of its retry `number`, which depends only on the first attempt's seed."""
     params = replace(sequence.params, seed=(sequence.params.seed + number * _STEP) % (1 << 64))
     return replace(sequence, params=params, listened=False)
 
