@@ -107,6 +107,16 @@ def split_sentences(text: str) -> list[str]:
     return [sentence for sentence in said if any(map(str.isalnum, sentence))]
 
 
+def leading_tags(text: str, start: int = 0) -> dict[str, str]:
+    """Return the delivery tags at a position, by slot."""
+    found = {}
+    while match := _LEADING_TAG.match(text, start):
+        if slot := delivery_slot(match[1]):
+            found[slot] = match[1]
+        start = match.end()
+    return found
+
+
 def _mask(text: str) -> str:
     def stand_in(match: re.Match) -> str:
         return (_PAUSE if canonical_tag(match[0]) in PAUSE_SECONDS else _TAG) * len(match[0])
@@ -155,6 +165,11 @@ class Cutter:
         cuts = [cut for cut in self._cuts(_SENTENCE, 0, len(text)) if self._spoken[cut] not in words]
         self.sentences = sorted({0, *cuts, *self._silences, len(text)})  # starts, and the end of the text
 
+    def clauses(self) -> list[int]:
+        """Return the starts of all clauses, and the end of the text."""
+        inner = (cut for start, end in pairwise(self.sentences) for cut in self._cuts(_CLAUSE, start, end))
+        return sorted({*self.sentences, *inner})
+
     def silence(self, cut: int) -> float:
         """Return the seconds of silence before a chunk, or at the text's end."""
         return self._silences.get(cut, 0.0)
@@ -193,7 +208,7 @@ class Cutter:
         for sentence, following in pairwise(self.sentences):
             if self._opens_paragraph(sentence):
                 active = {}
-            own = self._leading(sentence)
+            own = leading_tags(self._text, sentence)
             if waiting and waiting[-1] == sentence:
                 waiting.pop()
                 found.append("".join(tag for slot, tag in active.items() if slot not in own))
@@ -201,15 +216,6 @@ class Cutter:
             while waiting and waiting[-1] < following:  # chunks that begin inside this sentence
                 waiting.pop()
                 found.append("".join(active.values()))
-        return found
-
-    def _leading(self, start: int) -> dict[str, str]:
-        found = {}
-        position = start
-        while match := _LEADING_TAG.match(self._text, position):
-            if slot := delivery_slot(match[1]):
-                found[slot] = match[1]
-            position = match.end()
         return found
 
     def _opens_paragraph(self, position: int) -> bool:

@@ -61,6 +61,11 @@ def read_pauses(text: str, paragraph_gap: float = 0.0) -> Script:
     return Script(text, tuple(sorted(pauses, key=lambda pause: pause.at)), few(warnings))
 
 
+def mask_pauses(text: str) -> str:
+    """Replace each pause marker with white space of the same length, on a new line."""
+    return _MARKER.sub(lambda marker: "\n".ljust(len(marker[0])), text)
+
+
 def is_pause(line: str) -> bool:
     """True if a line begins with a pause marker."""
     return _MARKER.match(line) is not None

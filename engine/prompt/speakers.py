@@ -16,19 +16,24 @@ from ..voice.voice import Voice, voice_of_speech
 from .plan import Chunk
 
 _SELF_REFERENCE_FRAMES = int(MAX_CLIP_SECONDS * FRAME_RATE)
-_LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # minimum for a generated voice, if turns or pauses cut it short
+LEAST_REFERENCE_FRAMES = 3 * FRAME_RATE  # minimum for a generated voice, if turns or pauses cut it short
 _SEEDS = 1 << 64
+
+
+def most_reference_frames(context: int) -> int:
+    """Return the maximum frames of a generated voice, which takes at most a third of the model's positions."""
+    return min(_SELF_REFERENCE_FRAMES, context // 3)
 
 
 class Speakers:
     """Voices of a request: given ones, and those generated from speech.
 
-    context: positions of the model. A generated voice takes at most a third of them.
+    context: positions of the model.
     """
 
     def __init__(self, given: Mapping[str, Voice], context: int):
         self.given, self.voices = given, dict(given)
-        self._most = min(_SELF_REFERENCE_FRAMES, context // 3)  # maximum frames of a generated voice
+        self._most = most_reference_frames(context)
 
     def params_of(self, chunk: Chunk) -> SamplingParams:
         """Return a chunk's parameters. A named speaker without a voice gets its own seed, and so its own voice."""
@@ -51,7 +56,7 @@ class Speakers:
             said = [sequence for place in own if (sequence := spoken[place]) is not None]
             if len(said) == len(own) or len(own) == 1:
                 continue
-            short = sum(sequence.num_frames for sequence in said) < _LEAST_REFERENCE_FRAMES
+            short = sum(sequence.num_frames for sequence in said) < LEAST_REFERENCE_FRAMES
             if not said or (short and chunks[own[len(said)]].silence is not None):
                 places.append(own[len(said)])
         return places

@@ -1,0 +1,96 @@
+"""Text that arrives in pieces: the same units however it was cut."""
+
+import random
+
+import pytest
+from higgs_tts.engine.prompt.chunking import split_sentences
+from higgs_tts.engine.prompt.incoming import IncomingText
+
+
+def units(*pieces, granularity="sentence"):
+    incoming = IncomingText(granularity)
+    return [incoming.add(piece) for piece in pieces], incoming.flush()
+
+
+def all_units(pieces, granularity):
+    added, rest = units(*pieces, granularity=granularity)
+    return [*(unit for some in added for unit in some), *rest]
+
+
+def test_a_sentence_is_complete_once_the_next_begins():
+    added, rest = units("One ap", "ple.", " ", "Two", " apples! ")
+    assert added == [[], [], [], ["One apple."], []] and rest == ["Two apples!"]
+
+
+def test_a_line_that_ends_is_complete():
+    assert units("One apple\n", "Two.\n\n")[0] == [["One apple"], ["Two."]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Dr. Who", "It costs 3.50 euros", '"Really?" she asked', "See e.g. this", "Chapter 3. Mai", "J. Smith", "No. 5"],
+)
+def test_a_stop_inside_a_sentence_ends_nothing(text):
+    assert units(*text) == ([[]] * len(text), [text])
+
+
+def test_other_scripts_need_no_space():
+    assert units("你好。", "今天", "好吗？", "好")[0] == [[], ["你好。"], [], ["今天好吗？"]]
+
+
+def test_clauses_and_none():
+    text = "Well, yes; but no. So"
+    assert units(text, granularity="clause") == ([["Well,", "yes;", "but no."]], ["So"])
+    assert units("One. ", "Two.\n", "Three.", granularity="none") == ([[], [], []], ["One. Two.\nThree."])
+
+
+def test_tags_and_pauses_stay_whole_and_are_carried():
+    text = "<|emotion:awe|>One. Two [pause 2] Three. <|emotion:anger|>Four.\n\nFive. [pause 1] Six."
+    wanted = ["<|emotion:awe|>One.", "<|emotion:awe|>Two [pause 2]", "<|emotion:awe|>Three.", "<|emotion:anger|>Four."]
+    assert all_units([text], "sentence") == all_units(text, "sentence") == [*wanted, "Five. [pause 1]", "Six."]
+
+
+def test_what_has_no_words_is_no_unit():
+    assert all_units([" ... ", "\n\n", "[pause 2]", "<|emotion:awe|>"], "sentence") == []
+    assert all_units([" ...", "?"], "none") == []
+
+
+def test_a_flush_ends_a_paragraph():
+    incoming = IncomingText("sentence")
+    assert incoming.add("<|emotion:awe|>One.") == [] and incoming.flush() == ["<|emotion:awe|>One."]
+    assert incoming.flush() == [] and incoming.add("Two. Three") == ["Two."]
+
+
+@pytest.mark.parametrize("unit", ["word ", "x", "字", "<", "[", ". ", "e.g. ", ", "])
+def test_text_without_an_end_does_not_wait_for_ever(unit):
+    text = unit * (3000 // len(unit))
+    incoming = IncomingText("sentence")
+    said = incoming.add(text)
+    assert len(incoming) < 600
+    kept = "".join([*said, *incoming.flush()])
+    if any(map(str.isalnum, unit)):
+        assert said and kept.replace(" ", "") == text.replace(" ", "")
+        assert len(said) > 3
+
+
+TEXTS = [
+    'He said "Stop!" and left. Dr. Who came (late). "Why?" No. 5 is alive... Is it? Yes! 3.14 is pi; e.g. here, there.',
+    "<|emotion:awe|>Look! <|prosody:pause|> There. [pause 1.5] Now.\nA line\n\n<|prosody:speed_fast|>Go, go… on. 你好。再见！好",
+    "A < b and c > d. It is [sic] so. [pause] Yes. " * 6 + "and on " * 120 + "the end. Really.",
+]
+
+
+@pytest.mark.parametrize("granularity", ["sentence", "clause", "none"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_units_do_not_depend_on_the_pieces(text, granularity):
+    whole = all_units([text], granularity)
+    assert all_units(text, granularity) == whole
+    dice = random.Random(5)
+    for _ in range(20):
+        edges = sorted({0, len(text), *(dice.randrange(len(text)) for _ in range(dice.randrange(1, 30)))})
+        assert all_units([text[a:b] for a, b in zip(edges, edges[1:], strict=False)], granularity) == whole
+
+
+def test_sentences_are_those_of_a_whole_text():
+    text = TEXTS[0]
+    assert all_units(text, "sentence") == split_sentences(text)
