@@ -11,6 +11,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from aiohttp import web
@@ -23,11 +24,13 @@ from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice
 from .bodies import MOST_BYTES, check_head, parse_form, parse_json
 from .calls import STOCK_VOICES, BadCall, Call, Clip, bounded, read_call
-from .errors import LOG
+from .errors import LOG, described
 from .errors import error as error_answer
 from .sound import FORMATS, encoded
-from .speaker import Refused, SpeakerThread, SpeechJob
+from .speaker import SpeakerThread, SpeechJob
 from .streams import EventStream, RawStream, finish_reason
+from .text_session import read_session
+from .text_stream import TextStreams
 from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
@@ -66,6 +69,9 @@ class SpeechServer:
         self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by digest
         self._limits, self._key = limits or CallLimits(), key
         self._calls = 0  # not yet answered
+        most = self._limits.characters
+        read = partial(read_session, most_characters=most, knows_tag=knows_tag)
+        self._texts = TextStreams(self._say, self._voice, read, most, speaker.most_reference_frames)
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
 
     def app(self) -> web.Application:
@@ -77,12 +83,14 @@ class SpeechServer:
                 web.get("/health", self._health),
                 web.get("/v1/models", self._models),
                 web.post("/v1/audio/speech", self._speech),
+                web.get("/v1/audio/speech/stream", self._text_stream),
                 web.get("/v1/audio/speech/{id}", self._end_of),
                 web.get("/v1/audio/voices", self._list_voices),
                 web.post("/v1/audio/voices", self._add_voice),
                 web.delete("/v1/audio/voices/{name}", self._delete_voice),
             ]
         )
+        app.on_shutdown.append(self._texts.close)
         return app
 
     @web.middleware
@@ -96,16 +104,8 @@ class SpeechServer:
             return await handler(request)
         except web.HTTPException as error:  # aiohttp's own: no such route, a body that is too large
             return error_answer(error.reason, error.status)
-        except BadCall as error:
-            return error_answer(str(error), error.status, error.param, error.code)
-        except Refused as error:
-            return error_answer(str(error), 400, "input", None)
-        except HiggsError as error:
-            return error_answer(str(error), 500)
-        except torch.OutOfMemoryError:
-            return error_answer(
-                "the device is out of memory. Try again, or with a shorter text.", 503, None, "overloaded"
-            )
+        except (HiggsError, torch.OutOfMemoryError) as error:
+            return error_answer(*described(error))
 
     def _has_key(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -159,6 +159,10 @@ class SpeechServer:
             if call.stream:
                 return await self._stream(request, call, voice, headers)
             return await self._whole(call, voice, headers)
+
+    async def _text_stream(self, request: web.Request) -> web.StreamResponse:
+        with self._one_call():
+            return await self._texts.handle(request)
 
     async def _whole(self, call: Call, voice: Voice | None, headers: dict[str, str]) -> web.Response:
         async with contextlib.aclosing(self._say(call, voice, listens=False)) as speech:

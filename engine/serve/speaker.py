@@ -15,6 +15,7 @@ from ..core.config import MAX_BATCH, SamplingParams
 from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
 from ..prompt.script import Turn
+from ..prompt.speakers import most_reference_frames
 from ..speech.decoder import ReferenceClip, Session, Stage
 from ..speech.drive import Drive, Ended
 from ..speech.request import SpeechRequest
@@ -73,6 +74,11 @@ class SpeakerThread:
         self._session: Session | None = None
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
         self._thread.start()
+
+    @property
+    def most_reference_frames(self) -> int:
+        """Maximum frames of a voice that is made from speech."""
+        return most_reference_frames(self._engine.context)
 
     @property
     def speaking(self) -> int:

@@ -1,0 +1,57 @@
+"""Parse session.config of /v1/audio/speech/stream. Imports no HTTP library and no engine.
+
+The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0. Fields that have no effect here are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..prompt.incoming import GRANULARITIES
+from .calls import BadCall, Call, read_call
+
+_HTTP_ONLY = ("input", "index", "stream", "stream_format")  # of a call; a session has its own
+_ENVELOPE = ("type", "session")
+
+
+@dataclass(frozen=True)
+class TextSession:
+    """Settings of a stream of text."""
+
+    fields: Mapping[str, Any]  # of every call, checked
+    granularity: str
+    streams: bool  # sends sound while it is made
+    call: Callable[[Mapping[str, Any]], Call]
+
+    def call_for(self, text: str, index: int = 0) -> Call:
+        """Return the call that speaks one unit. Raises BadCall."""
+        return self.call({**self.fields, "input": text, "index": index})
+
+
+def read_session(message: Mapping, most_characters: int, knows_tag: Callable[[str], bool]) -> TextSession:
+    """Parse a session.config, whose fields are in `session` or beside `type`. Raises BadCall that names the field."""
+    outer = {name: value for name, value in message.items() if name not in _ENVELOPE}
+    given = message.get("session")
+    if given is None:
+        given = outer
+    elif not isinstance(given, Mapping):
+        raise BadCall("session must be an object.", "session")
+    elif outer:
+        raise BadCall("session.config has fields inside and beside session. Put all of them inside.", next(iter(outer)))
+    fields = {name: value for name, value in given.items() if value is not None}
+    for name in _HTTP_ONLY:
+        if name in fields:
+            raise BadCall(f"session.config has no field {name}. Remove it.", name)
+    streams, granularity = fields.pop("stream_audio", False), fields.pop("split_granularity", "sentence")
+    if not isinstance(streams, bool):
+        raise BadCall("stream_audio must be true or false.", "stream_audio")
+    if granularity not in GRANULARITIES:
+        raise BadCall(f"split_granularity must be one of: {', '.join(GRANULARITIES)}.", "split_granularity")
+    fields.setdefault("response_format", "pcm")
+    session = TextSession(fields, granularity, streams, lambda body: read_call(body, most_characters, knows_tag))
+    for name in session.call_for("A word.").ignored:
+        if fields[name]:  # false, 0 and empty ask for nothing
+            raise BadCall(f"this server does not support {name[:80]}. Remove it.", name[:80])
+    return session

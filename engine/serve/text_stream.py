@@ -1,0 +1,306 @@
+"""WebSocket /v1/audio/speech/stream: text comes in pieces, and each sentence is spoken once it is complete.
+
+The messages are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0. input.cancel is ours. Texts are not logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import torch
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from ..core.config import SAMPLE_RATE
+from ..core.errors import HiggsError
+from ..prompt.incoming import IncomingText
+from ..prompt.speakers import LEAST_REFERENCE_FRAMES
+from ..speech.result import SpeechResult
+from ..voice.voice import Voice, voice_of_speech
+from .bodies import MOST_BYTES, parse_json
+from .calls import BadCall, Call
+from .errors import LOG, described, envelope
+from .sound import encoded, encoder_of
+from .streams import finish_reason
+from .text_session import TextSession
+
+_CONFIG_SECONDS = 10.0  # until the first message
+_IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
+
+
+class TextStreams:
+    """All open streams of text.
+
+    say(call, voice, listens), find_voice(call): as in SpeechServer. most_reference: frames of a generated voice.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[Call, Voice | None, bool], AsyncGenerator[torch.Tensor | SpeechResult, None]],
+        find_voice: Callable[[Call], Awaitable[Voice | None]],
+        read: Callable[[Mapping], TextSession],
+        most_characters: int,
+        most_reference: int,
+    ):
+        self.say, self.find_voice, self.read = say, find_voice, read
+        self.most_characters, self.most_reference = most_characters, most_reference
+        self._open: set[web.WebSocketResponse] = set()
+
+    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve one connection until it ends."""
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:  # browsers let any page connect
+            raise BadCall("pages of other sites may not connect.", "Origin", 403)
+        socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False)
+        await socket.prepare(request)
+        self._open.add(socket)
+        try:
+            await TextStream(socket, self).run()
+        finally:
+            self._open.discard(socket)
+        return socket
+
+    async def close(self, app: web.Application) -> None:
+        """Close all connections, because the server stops."""
+        await asyncio.gather(*(socket.close(code=WSCloseCode.GOING_AWAY) for socket in list(self._open)))
+
+
+class _Voices:
+    """Voice of a session. Without a given one, its first 3 seconds of speech are the voice of the rest."""
+
+    def __init__(self, given: Voice | None, most: int):
+        self.voice, self._is_given, self._most = given, given is not None, most
+        self._spoken: list[SpeechResult] = []
+
+    def hear(self, speech: SpeechResult) -> None:
+        if self._is_given or not speech.frames or sum(one.frames for one in self._spoken) >= LEAST_REFERENCE_FRAMES:
+            return
+        self._spoken.append(speech)
+        codes = torch.cat([one.codes for one in self._spoken])
+        whole = all(one.complete for one in self._spoken) and len(codes) <= self._most
+        text = " ".join(chunk.text for one in self._spoken for chunk in one.said)
+        self.voice = voice_of_speech(codes[: self._most], text if whole else None, "first sentence")
+
+
+@dataclass
+class _Unit:
+    """A sentence or clause to speak, and how much of it was sent."""
+
+    session: TextSession
+    voices: _Voices
+    text: str
+    index: int  # in the connection
+    where: dict[str, object]  # fields of its messages
+    total_bytes: int = 0
+
+
+class TextStream:
+    """One connection: reads messages, while a task speaks what they ask for, in order."""
+
+    def __init__(self, socket: web.WebSocketResponse, streams: TextStreams):
+        self._socket, self._streams = socket, streams
+        self._id = f"speech_ws_{uuid.uuid4().hex}"
+        self._session: TextSession | None = None
+        self._text = IncomingText("none")
+        self._queue: asyncio.Queue[_Unit | dict | None] = asyncio.Queue()  # None closes the connection
+        self._now: _Unit | None = None  # the unit that is spoken
+        self._waiting = 0  # characters in the queue
+        self._is_open = self._is_closing = False  # there was text since input.done; session.close has come
+        self._utterance = self._sentences = self._segment = self._committed = self._units = 0
+
+    async def run(self) -> None:
+        """Serve the connection. Whatever ends it also drops what is spoken."""
+        self._speaking = asyncio.create_task(self._speak_all())
+        try:
+            with contextlib.suppress(ConnectionResetError):
+                await self._listen()
+        finally:
+            await self._stop()
+            await self._socket.close()
+
+    async def _listen(self):
+        while True:
+            try:
+                if (message := await self._receive()) is None:
+                    return
+                await self._take(message)
+            except (HiggsError, torch.OutOfMemoryError) as error:
+                await self._tell_error(error)
+                if self._session is None:
+                    return
+
+    async def _receive(self) -> Mapping | None:
+        """Return the next message, or None at the end of the connection."""
+        while True:
+            try:
+                got = await self._socket.receive(_CONFIG_SECONDS if self._session is None else _IDLE_SECONDS)
+                break
+            except asyncio.TimeoutError:
+                if self._now is None and self._queue.empty():
+                    waited = "session.config" if self._session is None else "a message"
+                    await self._tell_error(BadCall(f"{waited} did not come in time.", None, 408, "timeout"))
+                    return None
+        if got.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+            return None
+        message = parse_json(got.data.encode() if isinstance(got.data, str) else got.data)
+        if not isinstance(message, Mapping):
+            raise BadCall("a message must be a JSON object.")
+        return message
+
+    async def _take(self, message: Mapping):
+        kind = message.get("type")
+        if self._session is None and kind != "session.config":
+            raise BadCall("the first message must be session.config.", "type")
+        if self._is_closing and kind != "input.cancel":
+            raise BadCall("session.close was sent before.", "type")
+        if kind == "session.config":
+            await self._configure(message)
+        elif kind == "input.text":
+            self._add(message.get("text"))
+        elif kind == "input.commit":
+            self._commit()
+        elif kind == "input.done":
+            self._put(self._text.flush())
+            self._later("session.done", **self._totals())
+            self._next_utterance()
+        elif kind == "input.cancel":
+            await self._cancel()
+        elif kind == "session.close":
+            self._is_closing = True
+            self._queue.put_nowait(None)
+        else:
+            raise BadCall(f"type is {str(kind)[:40]!r}, which this server does not know.", "type")
+
+    async def _configure(self, message: Mapping):
+        if self._is_open:
+            raise BadCall("send input.done or input.cancel before another session.config.", "type")
+        session = self._streams.read(message)
+        call = session.call_for("A word.")
+        self._voices = _Voices(await self._streams.find_voice(call), self._streams.most_reference)
+        self._session, self._text = session, IncomingText(session.granularity)
+        told = {"stream_audio": session.streams, "split_granularity": session.granularity}
+        await self._tell("session.configured", session_id=self._id, response_format=call.format, **told)
+
+    def _add(self, text: object):
+        if not isinstance(text, str):
+            raise BadCall("text must be a string.", "text")
+        most = self._streams.most_characters
+        if self._waiting + len(self._text) + len(text) > most:
+            raise BadCall(
+                f"more than {most} characters would wait to be spoken. Send this text again later.",
+                "text",
+                413,
+                "input_too_long",
+            )
+        self._is_open = self._is_open or bool(text)
+        self._put(self._text.add(text))
+
+    def _commit(self):
+        self._put(self._text.flush())
+        counts = {"segment_index": self._segment, "segment_sentences": self._sentences - self._committed}
+        self._later("input.committed", **counts, **self._totals())
+        self._segment, self._committed = self._segment + 1, self._sentences
+
+    def _put(self, units: list[str]):
+        assert self._session
+        for text in units:
+            where = {"utterance_index": self._utterance, "sentence_index": self._sentences}
+            where |= {"id": f"{self._id}-{self._units}"}
+            self._queue.put_nowait(_Unit(self._session, self._voices, text, self._units, where))
+            self._waiting += len(text)
+            self._sentences, self._units = self._sentences + 1, self._units + 1
+
+    def _later(self, kind: str, **content: object):
+        self._queue.put_nowait({"type": kind, **content})
+
+    def _totals(self) -> dict[str, object]:
+        return {"session_id": self._id, "utterance_index": self._utterance, "total_sentences": self._sentences}
+
+    def _next_utterance(self):
+        self._utterance, self._sentences, self._committed, self._is_open = self._utterance + 1, 0, 0, False
+
+    async def _cancel(self):
+        """Drop what is spoken and what waits. Its row is free at the next step."""
+        assert self._session
+        await self._stop()
+        cut, self._now, self._queue, self._waiting = self._now, None, asyncio.Queue(), 0
+        self._text = IncomingText(self._session.granularity)
+        if cut is not None:
+            await self._tell("audio.done", **cut.where, total_bytes=cut.total_bytes, error=False, cancelled=True)
+        await self._tell("input.cancelled", session_id=self._id, utterance_index=self._utterance)
+        self._next_utterance()
+        if self._is_closing:
+            self._queue.put_nowait(None)
+        self._speaking = asyncio.create_task(self._speak_all())
+
+    async def _stop(self):
+        self._speaking.cancel()
+        await asyncio.gather(self._speaking, return_exceptions=True)
+
+    async def _speak_all(self):
+        try:
+            while (item := await self._queue.get()) is not None:
+                if isinstance(item, _Unit):
+                    self._waiting -= len(item.text)
+                    self._now = item
+                    await self._speak(item)
+                else:
+                    await self._socket.send_json(item)
+            await self._socket.close()
+        except ConnectionResetError:  # the caller disconnected
+            pass
+        except Exception:
+            LOG.exception("A stream of text failed.")
+            await self._socket.close(code=WSCloseCode.INTERNAL_ERROR)
+
+    async def _speak(self, unit: _Unit):
+        told = {"error": False, "finish_reason": "error"}
+        try:
+            call = unit.session.call_for(unit.text, unit.index)
+            start = {"sentence_text": unit.text, "format": call.format, "sample_rate": SAMPLE_RATE}
+            await self._tell("audio.start", **unit.where, **start)
+            speech = await self._send_sound(unit, call)
+            unit.voices.hear(speech)
+            told["finish_reason"] = finish_reason(speech)
+        except (HiggsError, torch.OutOfMemoryError) as error:
+            told["error"] = True
+            partial = {"partial_audio": True, "action": "discard"} if unit.total_bytes else {}
+            await self._tell_error(error, **unit.where, **partial)
+        self._now = None
+        await self._tell("audio.done", **unit.where, total_bytes=unit.total_bytes, **told)
+
+    async def _send_sound(self, unit: _Unit, call: Call) -> SpeechResult:
+        async def send(encode: Callable[..., bytes], *given: object):
+            data = await asyncio.to_thread(encode, *given) if is_slow else encode(*given)
+            if data:
+                unit.total_bytes += len(data)
+                await self._socket.send_bytes(data)
+
+        encoder = encoder_of(call.format)
+        is_slow = encoder.is_slow or not unit.session.streams
+        async with contextlib.aclosing(self._streams.say(call, unit.voices.voice, unit.session.streams)) as speech:
+            async for said in speech:
+                if not isinstance(said, SpeechResult):
+                    for part in said.split(SAMPLE_RATE):
+                        await send(encoder.encode, part)
+                elif unit.session.streams:
+                    await send(encoder.end)
+                    return said
+                else:
+                    await send(encoded, said.wav, call.format)
+                    return said
+        raise HiggsError("The speech ended early.")
+
+    async def _tell(self, kind: str, **content: object):
+        await self._socket.send_json({"type": kind, **content})
+
+    async def _tell_error(self, error: BaseException, **where: object):
+        """Send OpenAI's envelope in `error`, and its fields beside it, as the other servers have them."""
+        message, status, param, code = described(error)
+        told = envelope(message, status, "text" if param == "input" else param, code)
+        beside = {"message": message, "error_type": told["type"], "param": told["param"], "code": code}
+        await self._tell("error", **where, **beside, error=told)
