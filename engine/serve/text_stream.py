@@ -18,15 +18,15 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..prompt.incoming import IncomingText
-from ..prompt.speakers import LEAST_REFERENCE_FRAMES
 from ..speech.result import SpeechResult
-from ..voice.voice import Voice, voice_of_speech
+from ..voice.voice import Voice
 from .bodies import MOST_BYTES, parse_json
 from .calls import BadCall, Call
 from .errors import LOG, described, envelope
 from .sound import encoded, encoder_of
 from .streams import finish_reason
 from .text_session import TextSession
+from .voices import SessionVoice
 
 _CONFIG_SECONDS = 10.0  # until the first message
 _IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
@@ -69,29 +69,12 @@ class TextStreams:
         await asyncio.gather(*(socket.close(code=WSCloseCode.GOING_AWAY) for socket in list(self._open)))
 
 
-class _Voices:
-    """Voice of a session. Without a given one, its first 3 seconds of speech are the voice of the rest."""
-
-    def __init__(self, given: Voice | None, most: int):
-        self.voice, self._is_given, self._most = given, given is not None, most
-        self._spoken: list[SpeechResult] = []
-
-    def hear(self, speech: SpeechResult) -> None:
-        if self._is_given or not speech.frames or sum(one.frames for one in self._spoken) >= LEAST_REFERENCE_FRAMES:
-            return
-        self._spoken.append(speech)
-        codes = torch.cat([one.codes for one in self._spoken])
-        whole = all(one.complete for one in self._spoken) and len(codes) <= self._most
-        text = " ".join(chunk.text for one in self._spoken for chunk in one.said)
-        self.voice = voice_of_speech(codes[: self._most], text if whole else None, "first sentence")
-
-
 @dataclass
 class _Unit:
     """A sentence or clause to speak, and how much of it was sent."""
 
     session: TextSession
-    voices: _Voices
+    voice: SessionVoice
     text: str
     index: int  # in the connection
     where: dict[str, object]  # fields of its messages
@@ -180,7 +163,7 @@ class TextStream:
             raise BadCall("send input.done or input.cancel before another session.config.", "type")
         session = self._streams.read(message)
         call = session.call_for("A word.")
-        self._voices = _Voices(await self._streams.find_voice(call), self._streams.most_reference)
+        self._voice = SessionVoice(await self._streams.find_voice(call), self._streams.most_reference)
         self._session, self._text = session, IncomingText(session.granularity)
         told = {"stream_audio": session.streams, "split_granularity": session.granularity}
         await self._tell("session.configured", session_id=self._id, response_format=call.format, **told)
@@ -210,7 +193,7 @@ class TextStream:
         for text in units:
             where = {"utterance_index": self._utterance, "sentence_index": self._sentences}
             where |= {"id": f"{self._id}-{self._units}"}
-            self._queue.put_nowait(_Unit(self._session, self._voices, text, self._units, where))
+            self._queue.put_nowait(_Unit(self._session, self._voice, text, self._units, where))
             self._waiting += len(text)
             self._sentences, self._units = self._sentences + 1, self._units + 1
 
@@ -264,7 +247,7 @@ class TextStream:
             start = {"sentence_text": unit.text, "format": call.format, "sample_rate": SAMPLE_RATE}
             await self._tell("audio.start", **unit.where, **start)
             speech = await self._send_sound(unit, call)
-            unit.voices.hear(speech)
+            unit.voice.hear(speech)
             told["finish_reason"] = finish_reason(speech)
         except (HiggsError, torch.OutOfMemoryError) as error:
             told["error"] = True
@@ -282,7 +265,7 @@ class TextStream:
 
         encoder = encoder_of(call.format)
         is_slow = encoder.is_slow or not unit.session.streams
-        async with contextlib.aclosing(self._streams.say(call, unit.voices.voice, unit.session.streams)) as speech:
+        async with contextlib.aclosing(self._streams.say(call, unit.voice.current, unit.session.streams)) as speech:
             async for said in speech:
                 if not isinstance(said, SpeechResult):
                     for part in said.split(SAMPLE_RATE):

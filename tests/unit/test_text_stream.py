@@ -1,0 +1,451 @@
+"""Text that streams in over a WebSocket: sentences in one voice, interrupts, errors, callers that go."""
+
+import asyncio
+import base64
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine.voice.voice import voice_of_speech
+
+aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+
+from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
+from higgs_tts.engine.serve import text_stream  # noqa: E402
+from higgs_tts.engine.serve.app import CallLimits  # noqa: E402
+from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
+from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS  # noqa: E402
+from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
+
+PATH = "/v1/audio/speech/stream"
+SENTENCES = ["One apple lies on the table.", "Another one lies below it.", "Who ate the third?"]
+TEXT = " ".join(SENTENCES)
+CONFIG = {"type": "session.config", "seed": 3, "max_new_tokens": 60, "retries": 0}
+DONE, CANCEL = {"type": "input.done"}, {"type": "input.cancel"}
+
+
+def text(said):
+    return {"type": "input.text", "text": said}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def served(engine):
+    with running(engine, limits=CallLimits(characters=500, calls=4)) as served:
+        yield served
+
+
+class Caller:
+    """A connection. told: its JSON messages; sounds: bytes of each sentence, by index in the connection."""
+
+    def __init__(self, socket):
+        self.socket, self.told, self.sounds = socket, [], []
+
+    async def send(self, *messages):
+        for message in messages:
+            await self.socket.send_str(message if isinstance(message, str) else json.dumps(message))
+
+    async def until(self, kind):
+        """Read until a message of this type, and return it."""
+        while True:
+            got = await self.socket.receive(120)
+            if got.type is aiohttp.WSMsgType.BINARY:
+                self.sounds[-1] += got.data
+                continue
+            assert got.type is aiohttp.WSMsgType.TEXT, got
+            self.told.append(message := got.json())
+            if message["type"] == "audio.start":
+                self.sounds.append(b"")
+            if message["type"] == kind:
+                return message
+
+    async def closed(self):
+        """True if the server closes the connection, with nothing else before."""
+        return (await self.socket.receive(60)).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+    def all(self, kind):
+        return [message for message in self.told if message["type"] == kind]
+
+
+def calling(served, talk, **given):
+    """Run talk(caller) on one connection, and return the caller."""
+
+    async def run():
+        url = f"http://127.0.0.1:{served[0]}{PATH}"
+        async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0, **given) as socket:
+            await talk(caller := Caller(socket))
+            return caller
+
+    return asyncio.run(run())
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Each sentence by an engine alone: after the first in its voice, and in amber's voice."""
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+        clip = BUILT_IN_CLIPS / "amber.flac"
+        amber = engine.load_voice(clip) if hasattr(engine, "load_voice") else None
+        speaker, params = SpeakerThread(engine), SamplingParams(seed=3, max_frames=60, retries=0)
+
+        def say(index, voice):
+            ended, ends = threading.Event(), []
+            voices = {} if voice is None else {"": voice}
+            speaker.speak(
+                SpeechJob(
+                    SENTENCES[index], lambda end: (ends.append(end), ended.set()), voices, params, None, None, index
+                )
+            )
+            assert ended.wait(120)
+            return ends[0]
+
+        try:
+            first = say(0, None)
+            own = voice_of_speech(first.codes, SENTENCES[0] if first.complete else None, "")
+            second = say(1, own)
+            if first.frames < 75:  # 3 s
+                both, whole = np.concatenate([first.codes, second.codes]), first.complete and second.complete
+                import torch
+
+                own = voice_of_speech(torch.from_numpy(both), " ".join(SENTENCES[:2]) if whole else None, "")
+            assert amber is None or amber
+            return [pcm(one.wav) for one in (first, second, say(2, own))]
+        finally:
+            speaker.close()
+
+
+def pcm(wav):
+    return (wav.clamp(-1, 1) * 32767).round().numpy().astype(int)
+
+
+def assert_sounds(caller, wanted):
+    assert len(caller.sounds) == len(wanted)
+    for data, samples in zip(caller.sounds, wanted, strict=True):
+        heard = np.frombuffer(data, "<i2").astype(int)
+        assert len(heard) == len(samples) and np.abs(heard - samples).max() <= 1
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_sentences_in_one_voice_however_the_text_comes(served, alone, size, streams):
+    async def talk(caller):
+        await caller.send({**CONFIG, "stream_audio": streams})
+        await caller.send(*(text(TEXT[at : at + size]) for at in range(0, len(TEXT), size)), DONE)
+        await caller.until("session.done")
+
+    caller = calling(served, talk)
+    assert [one["sentence_text"] for one in caller.all("audio.start")] == SENTENCES
+    assert_sounds(caller, alone)
+    kinds = [message["type"] for message in caller.told]
+    assert kinds == ["session.configured", *["audio.start", "audio.done"] * 3, "session.done"]
+    for number, (start, done) in enumerate(zip(caller.all("audio.start"), caller.all("audio.done"), strict=True)):
+        assert (start["utterance_index"], start["sentence_index"], start["format"]) == (0, number, "pcm")
+        assert start["sample_rate"] == 24_000 and start["id"] == done["id"]
+        assert not done["error"] and done["total_bytes"] == len(caller.sounds[number])
+    assert caller.told[-1]["total_sentences"] == 3 and caller.told[-1]["utterance_index"] == 0
+
+
+def test_a_sentence_is_heard_before_the_text_ends(served, alone):
+    async def talk(caller):
+        await caller.send(CONFIG, text(SENTENCES[0] + " An"))
+        assert (await caller.until("audio.done"))["sentence_index"] == 0
+
+    assert_sounds(calling(served, talk), alone[:1])
+
+
+def test_commit_and_done_flush_and_the_connection_stays(served):
+    async def talk(caller):
+        await caller.send(CONFIG, text("One apple"), {"type": "input.commit"}, text("Two. Thr"), text("ee."), DONE)
+        await caller.until("session.done")
+        await caller.send(CONFIG, text("Four"), DONE, {"type": "session.close"})
+        await caller.until("session.done")
+        assert await caller.closed()
+
+    caller = calling(served, talk)
+    assert [one["sentence_text"] for one in caller.all("audio.start")] == ["One apple", "Two.", "Three.", "Four"]
+    (committed,) = caller.all("input.committed")
+    assert (committed["segment_index"], committed["segment_sentences"], committed["total_sentences"]) == (0, 1, 1)
+    totals = [(one["utterance_index"], one["total_sentences"]) for one in caller.all("session.done")]
+    assert totals == [(0, 3), (1, 1)] and len({one["id"] for one in caller.all("audio.start")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("granularity", "wanted"),
+    [
+        ("none", ["Well, yes. So it is."]),
+        ("sentence", ["Well, yes.", "So it is."]),
+        ("clause", ["Well,", "yes.", "So it is."]),
+    ],
+)
+def test_split_granularity(served, granularity, wanted):
+    async def talk(caller):
+        config = {**CONFIG, "max_new_tokens": 10, "split_granularity": granularity}
+        fields = {name: value for name, value in config.items() if name != "type"}
+        await caller.send({"type": "session.config", "session": fields}, text("Well, yes. So it is."), DONE)
+        await caller.until("session.done")
+
+    caller = calling(served, talk)
+    assert caller.told[0]["split_granularity"] == granularity
+    assert [one["sentence_text"] for one in caller.all("audio.start")] == wanted
+
+
+def test_a_given_voice_and_a_file_a_sentence(served):
+    soundfile, io = pytest.importorskip("soundfile"), pytest.importorskip("io")
+    clip = base64.b64encode((BUILT_IN_CLIPS / "amber.flac").read_bytes()).decode()
+    words = (BUILT_IN_CLIPS / "amber.txt").read_text(encoding="utf-8").strip()
+
+    def say(**voice):
+        async def talk(caller):
+            await caller.send({**CONFIG, **voice, "response_format": "wav"}, text(TEXT), DONE)
+            await caller.until("session.done")
+
+        return calling(served, talk).sounds
+
+    named, cloned = say(voice="amber"), say(ref_audio=clip, ref_text=words)
+    assert named == cloned and len(named) == 3
+    body = {**CONFIG, "voice": "amber", "input": SENTENCES[1], "index": 1, "response_format": "wav", "stream": False}
+    samples, alone = (soundfile.read(io.BytesIO(data))[0] for data in (named[1], ask(served[0], body=body)[2]))
+    assert len(samples) == len(alone) and np.abs(samples - alone).max() < 1e-4
+
+
+class Gate:
+    """Lets the model make so many steps, then holds it until `go_on`."""
+
+    def __init__(self, monkeypatch, free):
+        self.held, self.go_on, self.steps, step = threading.Event(), threading.Event(), 0, ModelRunner.step
+
+        def gated(runner):
+            if self.steps >= free and not self.go_on.is_set():
+                self.held.set()
+                if not self.go_on.wait(120):
+                    raise HiggsError("Nobody opened the gate.")
+            self.steps += 1
+            return step(runner)
+
+        monkeypatch.setattr(ModelRunner, "step", gated)
+
+
+def test_an_interrupt_takes_effect_within_a_step_and_frees_the_row(served, monkeypatch, alone):
+    gate = Gate(monkeypatch, free=40)
+
+    async def talk(caller):
+        await caller.send({**CONFIG, "stream_audio": True}, text(TEXT + " And so"))
+        await caller.until("audio.start")
+        assert await asyncio.to_thread(gate.held.wait, 120)
+        await caller.send(CANCEL)
+        cancelled = await caller.until("input.cancelled")  # while the step still runs
+        cut = caller.all("audio.done")[-1]
+        assert cut["cancelled"] and cut["total_bytes"] == len(caller.sounds[-1]) > 0
+        before, steps = len(caller.told), gate.steps
+        gate.go_on.set()
+        await asyncio.to_thread(wait_for, lambda: not served[1].speaking)
+        assert gate.steps <= steps + 1
+        assert cancelled["utterance_index"] == 0
+        await caller.send(text("Yes."), DONE)
+        done = await caller.until("session.done")
+        assert done["utterance_index"] == 1 and done["total_sentences"] == 1
+        assert [one["sentence_text"] for one in caller.told[before:] if one["type"] == "audio.start"] == ["Yes."]
+
+    caller = calling(served, talk)
+    cut = np.frombuffer(caller.sounds[0], "<i2").astype(int)
+    assert len(cut) < len(alone[0]) and np.abs(cut - alone[0][: len(cut)]).max() <= 1, "what was said stays"
+
+
+def test_after_an_interrupt_the_voice_stays(served, alone):
+    async def talk(caller):
+        await caller.send(CONFIG, text(SENTENCES[0] + " Now"))
+        await caller.until("audio.done")
+        await caller.send(CANCEL, text(SENTENCES[1]), DONE)
+        await caller.until("session.done")
+
+    assert_sounds(calling(served, talk), alone[:2])
+
+
+def test_an_interrupt_with_nothing_to_stop_and_before_a_close(served):
+    async def talk(caller):
+        await caller.send(CONFIG, CANCEL, text(TEXT), {"type": "session.close"}, CANCEL)
+        await caller.until("input.cancelled")
+        await caller.until("input.cancelled")
+        assert await caller.closed()
+
+    calling(served, talk)
+
+
+@pytest.mark.parametrize("phase", ["configured", "waiting", "speaking"])
+def test_a_caller_that_goes_leaves_nothing_running(served, phase):
+    async def talk(caller):
+        await caller.send({**CONFIG, "max_new_tokens": 2000, "stream_audio": True})
+        await caller.until("session.configured")
+        if phase != "configured":
+            await caller.send(text("It goes on " * (3 if phase == "waiting" else 30) + ". " + "It"))
+        if phase == "speaking":
+            await caller.until("audio.start")
+            caller.sounds[-1] += (await caller.socket.receive(120)).data
+        caller.socket._response.connection.transport.abort()
+
+    calling(served, talk)
+    wait_for(lambda: not served[1].speaking)
+    for _ in range(5):  # more than its limit of calls
+        calling(served, lambda caller: caller.send(CONFIG))
+    wait_for(lambda: ask(served[0], body={**CONFIG, "input": "Yes."})[0] == 200)
+
+
+REFUSED = {
+    "task_type": "Base", "language": "en", "instructions": "Gently.", "x_vector_only_mode": True,
+    "stream_codec_output": True, "suppress_bootstrap_silence": True, "token_count": 5, "duration_tokens": 5,
+    "initial_codec_chunk_frames": 5, "repetition_penalty": 1.1, "stage_params": {"talker": {}},
+    "non_streaming_mode": True, "speaker_embedding": [0.5], "word_timestamps": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "param"),
+    [
+        *(({name: value}, name) for name, value in REFUSED.items()),
+        ({"voice": "nobody"}, "voice"),
+        ({"speed": 9}, "speed"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_k": 0.5}, "top_k"),
+        ({"response_format": "mid"}, "response_format"),
+        ({"split_granularity": "word"}, "split_granularity"),
+        ({"split_granularity": []}, "split_granularity"),
+        ({"stream_audio": "yes"}, "stream_audio"),
+        ({"ref_audio": "/etc/passwd"}, "ref_audio"),
+        ({"references": [1]}, "references"),
+        ({"stream": True}, "stream"),
+        ({"input": "Hello."}, "input"),
+        ({"session": 5}, "session"),
+        ({"session": {"seed": 1}, "voice": "amber"}, "seed"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_a_bad_configuration_is_refused_by_name(served, config, param):
+    async def talk(caller):
+        own = {"type": "session.config"} if "session" in config else CONFIG
+        await caller.send({**own, **config})
+        told = await caller.until("error")
+        assert told["error"]["param"] == told["param"] == param and told["message"] == told["error"]["message"]
+        assert told["error"]["type"] == "invalid_request_error" and await caller.closed()
+        assert len(caller.told) == 1
+
+    if param == "seed":
+        param = "voice"  # beside session
+    calling(served, talk)
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "says"),
+    [
+        ("{", None, "not JSON"),
+        ("[]", None, "JSON object"),
+        ("[" * 600, None, "500 values"),
+        ({"type": "input.speak"}, "type", "does not know"),
+        ({}, "type", "does not know"),
+        ({"type": ["input.text"]}, "type", "does not know"),
+        ({"type": "input.text"}, "text", "must be a string"),
+        (text("x" * 501), "text", "more than 500 characters"),
+        (text("One [pause 9] two [pause 9] three [pause 9] four [pause 9].\n"), "text", "pauses"),
+        ({**CONFIG, "voice": "nobody"}, "voice", "no voice"),
+        ({**CONFIG, "language": "en"}, "language", "does not support"),
+    ],
+)
+def test_a_bad_message_is_refused_and_the_connection_stays(served, message, param, says):
+    async def talk(caller):
+        await caller.send({**CONFIG, "max_new_tokens": 5, "split_granularity": "none"}, message, DONE)
+        told = await caller.until("error")
+        assert told["param"] == told["error"]["param"] == param and says in told["message"]
+        await caller.send(text("Yes."), DONE)
+        while (await caller.until("session.done"))["total_sentences"] == 0:
+            pass
+
+    calling(served, talk)
+
+
+def test_what_comes_at_the_wrong_time(served):
+    async def first(caller):
+        await caller.send(text("Yes."))
+        assert (await caller.until("error"))["param"] == "type" and await caller.closed()
+
+    async def amid(caller):
+        await caller.send(CONFIG, text("One"), CONFIG, {"type": "session.close"}, text("Two"))
+        said = [(await caller.until("error"))["message"] for _ in range(2)]
+        assert "before another session.config" in said[0] and "session.close was sent before" in said[1]
+
+    calling(served, first)
+    calling(served, amid)
+
+
+def test_a_sentence_that_fails_is_told_and_the_next_is_spoken(served, monkeypatch):
+    step = ModelRunner.step
+
+    def fail(self):
+        monkeypatch.setattr(ModelRunner, "step", step)
+        raise HiggsError("The model produced values that are not numbers.")
+
+    monkeypatch.setattr(ModelRunner, "step", fail)
+
+    async def talk(caller):
+        await caller.send({**CONFIG, "max_new_tokens": 5}, text("One. Two."), DONE)
+        await caller.until("session.done")
+
+    caller = calling(served, talk)
+    (told,) = caller.all("error")
+    assert "not numbers" in told["message"] and told["error"]["type"] == "server_error" and told["sentence_index"] == 0
+    assert [done["error"] for done in caller.all("audio.done")] == [True, False] and caller.sounds[1]
+
+
+def test_silence_ends_a_connection_but_speech_does_not(served, monkeypatch):
+    async def talk(caller):
+        await caller.send(CONFIG)
+        told = await caller.until("error")
+        assert told["code"] == "timeout" and await caller.closed()
+
+    monkeypatch.setattr(text_stream, "_IDLE_SECONDS", 0.05)
+    calling(served, talk)
+
+
+def test_pages_of_other_sites_and_callers_without_a_key(engine, served):
+    for origin, status in (("http://evil.example", 403), ("null", 403), (f"http://127.0.0.1:{served[0]}", None)):
+        if status is None:
+            calling(served, lambda caller: caller.send(CONFIG), headers={"Origin": origin})
+            continue
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            calling(served, lambda caller: caller.send(CONFIG), headers={"Origin": origin})
+        assert refused.value.status == status
+    assert error_of(ask(served[0], "GET", PATH))["type"] == "invalid_request_error"
+
+
+def test_a_server_that_stops_closes_its_connections():
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine, running(engine, key="k") as served:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            calling(served, lambda caller: caller.send(CONFIG))
+        assert refused.value.status == 401
+        ready, codes = threading.Event(), []
+
+        async def talk(caller):
+            await caller.send(CONFIG, text(TEXT))
+            await caller.until("audio.start")
+            ready.set()
+            while (got := await caller.socket.receive(60)).type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                pass
+            codes.append(got.data)
+
+        waits = threading.Thread(target=calling, args=(served, talk), kwargs={"headers": {"Authorization": "Bearer k"}})
+        waits.start()
+        assert ready.wait(60)
+    waits.join(60)
+    assert codes == [aiohttp.WSCloseCode.GOING_AWAY]
