@@ -284,6 +284,6 @@ class TextStream:
     async def _tell_error(self, error: BaseException, **where: object):
         """Send OpenAI's envelope in `error`, and its fields beside it, as the other servers have them."""
         message, status, param, code = described(error)
-        told = envelope(message, status, "text" if param == "input" else param, code)
+        told = envelope(message, status, "text" if param == "input" and where else param, code)
         beside = {"message": message, "error_type": told["type"], "param": told["param"], "code": code}
         await self._tell("error", **where, **beside, error=told)
