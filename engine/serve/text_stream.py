@@ -77,7 +77,7 @@ class _Unit:
     voice: SessionVoice
     text: str
     index: int  # in the connection
-    where: dict[str, object]  # fields of its messages
+    where: Mapping[str, object]  # fields of its messages
     total_bytes: int = 0
 
 

@@ -165,7 +165,10 @@ def _bench_parser(commands):
 
 
 def _serve_parser(commands):
-    command = commands.add_parser("serve", help="serve speech through OpenAI's API, /v1/audio/speech")
+    command = commands.add_parser(
+        "serve",
+        help="serve speech through OpenAI's API, /v1/audio/speech, and text that streams in, /v1/audio/speech/stream",
+    )
     command.add_argument(
         "--host", default="127.0.0.1", help="address to listen on; any other than the default needs a key"
     )

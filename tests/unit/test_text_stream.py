@@ -1,12 +1,16 @@
 """Text that streams in over a WebSocket: sentences in one voice, interrupts, errors, callers that go."""
 
+import ast
 import asyncio
 import base64
 import io
 import json
+import os
+import pathlib
 import queue
 import threading
 import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -20,9 +24,11 @@ from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve import text_stream  # noqa: E402
 from higgs_tts.engine.serve.app import CallLimits  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
+from higgs_tts.engine.serve.text_session import read_session  # noqa: E402
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
 
+PUBLISHED = json.loads((pathlib.Path(__file__).parent / "data" / "speech_sessions.json").read_text(encoding="utf-8"))
 PATH = "/v1/audio/speech/stream"
 SENTENCES = ["One apple lies on the table.", "Another one lies below it.", "Who ate the third?"]
 TEXT = " ".join(SENTENCES)
@@ -307,6 +313,54 @@ REFUSED = {
     "initial_codec_chunk_frames": 5, "repetition_penalty": 1.1, "stage_params": {"talker": {}},
     "non_streaming_mode": True, "speaker_embedding": [0.5], "word_timestamps": True,
 }  # fmt: skip
+
+
+HONOURED = {
+    "model": "any", "voice": "amber", "response_format": "wav", "speed": 1.0, "stream_audio": True,
+    "split_granularity": "clause", "ref_audio": base64.b64encode(b"sound").decode(), "ref_text": "Words.",
+    "references": [{"data": base64.b64encode(b"sound").decode(), "text": "Words."}], "max_new_tokens": 5,
+    "temperature": 0.5, "top_p": 0.5, "top_k": 5, "seed": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_published_field_is_honoured_or_refused(name):
+    assert set(PUBLISHED[name]["fields"]) <= HONOURED.keys() | REFUSED.keys()
+
+
+def test_honoured_fields_have_an_effect():
+    def read(**fields):
+        return read_session({"type": "session.config", **fields}, 100, lambda tag: True)
+
+    plain = read()
+    for field, value in HONOURED.items():
+        extra = {"ref_audio": HONOURED["ref_audio"]} if field == "ref_text" else {}
+        value = 2.0 if field == "speed" else value
+        session = read(**extra, **{field: value})
+        if field == "model":  # any name is this server's model
+            continue
+        told = [(one.granularity, one.streams, one.call_for("A word.")) for one in (read(**extra), session)]
+        assert told[0] != told[1], field
+    assert (plain.granularity, plain.streams, plain.call_for("A.").format) == ("sentence", False, "pcm")
+
+
+def test_what_asks_for_nothing_is_no_fault():
+    fields = dict.fromkeys(REFUSED) | {"word_timestamps": False, "initial_codec_chunk_frames": 0, "instructions": ""}
+    assert read_session({"type": "session.config", **fields}, 100, bool).granularity == "sentence"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_fixture_has_the_fields_of_the_published_model(name):
+    source = PUBLISHED[name]
+    wheel = pathlib.Path(os.environ.get("SPEECH_WHEELS", ".")) / source["wheel"]
+    if "SPEECH_WHEELS" not in os.environ or not wheel.is_file():
+        pytest.skip(f"{source['wheel']} is not in SPEECH_WHEELS")
+    (model,) = (
+        node
+        for node in ast.parse(zipfile.ZipFile(wheel).read(source["file"])).body
+        if isinstance(node, ast.ClassDef) and node.name == source["model"]
+    )
+    assert [node.target.id for node in model.body if isinstance(node, ast.AnnAssign)] == source["fields"]
 
 
 @pytest.mark.parametrize(
