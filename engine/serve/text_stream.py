@@ -28,8 +28,8 @@ from .streams import finish_reason
 from .text_session import TextSession
 from .voices import SessionVoice
 
-_CONFIG_SECONDS = 10.0  # until the first message
-_IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
+CONFIG_SECONDS = 10.0  # until the first message
+IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
 
 
 class TextStreams:
@@ -97,7 +97,7 @@ class TextStream:
 
     async def run(self) -> None:
         """Serve the connection. Whatever ends it also drops what is spoken."""
-        self._speaking = asyncio.create_task(self._speak_all())
+        self._start()
         try:
             with contextlib.suppress(ConnectionResetError):
                 await self._listen()
@@ -120,7 +120,7 @@ class TextStream:
         """Return the next message, or None at the end of the connection."""
         while True:
             try:
-                got = await self._socket.receive(_CONFIG_SECONDS if self._session is None else _IDLE_SECONDS)
+                got = await self._socket.receive(CONFIG_SECONDS if self._session is None else IDLE_SECONDS)
                 break
             except asyncio.TimeoutError:
                 if self._now is None and self._queue.empty():
@@ -218,14 +218,18 @@ class TextStream:
         self._next_utterance()
         if self._is_closing:
             self._queue.put_nowait(None)
+        self._start()
+
+    def _start(self):
         self._speaking = asyncio.create_task(self._speak_all())
+        self._speaking.add_done_callback(self._after_speaking)
 
     async def _stop(self):
         self._speaking.cancel()
         await asyncio.gather(self._speaking, return_exceptions=True)
 
     async def _speak_all(self):
-        try:
+        with contextlib.suppress(ConnectionResetError):  # the caller disconnected
             while (item := await self._queue.get()) is not None:
                 if isinstance(item, _Unit):
                     self._waiting -= len(item.text)
@@ -234,11 +238,11 @@ class TextStream:
                 else:
                     await self._socket.send_json(item)
             await self._socket.close()
-        except ConnectionResetError:  # the caller disconnected
-            pass
-        except Exception:
-            LOG.exception("A stream of text failed.")
-            await self._socket.close(code=WSCloseCode.INTERNAL_ERROR)
+
+    def _after_speaking(self, speaking: asyncio.Task):
+        if not speaking.cancelled() and (error := speaking.exception()) is not None:
+            LOG.error("A stream of text failed.", exc_info=error)
+            self._closing = asyncio.create_task(self._socket.close(code=WSCloseCode.INTERNAL_ERROR))
 
     async def _speak(self, unit: _Unit):
         told = {"error": False, "finish_reason": "error"}

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import queue
+import socket
 import threading
 import time
 import zipfile
@@ -89,8 +90,8 @@ def calling(served, talk, **given):
 
     async def run():
         url = f"http://127.0.0.1:{served[0]}{PATH}"
-        async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0, **given) as socket:
-            await talk(caller := Caller(socket))
+        async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0, **given) as opened:
+            await talk(caller := Caller(opened))
             return caller
 
     return asyncio.run(run())
@@ -298,7 +299,7 @@ def test_a_caller_that_goes_leaves_nothing_running(served, phase):
         if phase == "speaking":
             await caller.until("audio.start")
             caller.sounds[-1] += (await caller.socket.receive(120)).data
-        caller.socket._response.connection.transport.abort()
+        caller.socket.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     calling(served, talk)
     wait_for(lambda: not served[1].speaking)
@@ -457,13 +458,29 @@ def test_a_sentence_that_fails_is_told_and_the_next_is_spoken(served, monkeypatc
     assert [done["error"] for done in caller.all("audio.done")] == [True, False] and caller.sounds[1]
 
 
+def test_an_error_of_the_server_closes_the_connection(served, monkeypatch, caplog):
+    async def talk(caller):
+        await caller.send({**CONFIG, "max_new_tokens": 5}, text("One."), DONE)
+        while (got := await caller.socket.receive(60)).type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+            pass
+        assert got.data == aiohttp.WSCloseCode.INTERNAL_ERROR
+
+    def fail(speech):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(text_stream, "finish_reason", fail)
+    calling(served, talk)
+    assert "A stream of text failed" in caplog.text
+
+
 def test_silence_ends_a_connection_but_speech_does_not(served, monkeypatch):
     async def talk(caller):
-        await caller.send(CONFIG)
+        await caller.send(CONFIG, text(TEXT), DONE)
         told = await caller.until("error")
         assert told["code"] == "timeout" and await caller.closed()
+        assert [one["type"] for one in caller.told[-2:]] == ["session.done", "error"]
 
-    monkeypatch.setattr(text_stream, "_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(text_stream, "IDLE_SECONDS", 0.05)
     calling(served, talk)
 
 
