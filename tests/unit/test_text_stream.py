@@ -143,8 +143,7 @@ def assert_sounds(caller, wanted):
         assert len(heard) == len(samples) and np.abs(heard - samples).max() <= 1
 
 
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(("size", "streams"), [(1, True), (7, False), (1000, True)])
 def test_sentences_in_one_voice_however_the_text_comes(served, alone, size, streams):
     async def talk(caller):
         await caller.send({**CONFIG, "stream_audio": streams})
