@@ -13,7 +13,7 @@ from ..core.optional import import_optional
 from ..files.gguf_header import SUFFIX, GgufTensor, is_gguf, read_gguf
 from ..talker.quantize import pack_q8_0
 from .places import Place, refuse_shared
-from .quantised_file import QuantisedFile
+from .quantised_file import Packed, QuantisedFile
 from .tensor_file import TensorFile, weight_files
 
 _PLAIN = {0: torch.float32, 1: torch.float16, 24: torch.int8, 25: torch.int16, 26: torch.int32, 30: torch.bfloat16}
@@ -44,26 +44,10 @@ _BLOCKS = {
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """A tensor in ggml's blocks, row after row."""
+class Blocks(Packed):
+    """A tensor in ggml's blocks, row after row. `file` holds it as bytes."""
 
-    file: TensorFile  # holds the tensor as bytes
-    name: str
-    shape: tuple[int, ...]
-    type: BlockType
-    beside: tuple[str, ...] = ()
-
-    @property
-    def layout(self) -> str:
-        return self.type.name
-
-    @property
-    def weights(self) -> str:
-        return self.type.weights
-
-    @property
-    def bits(self) -> float:
-        return 8 * self.type.size / self.type.block
+    size: int = 0  # bytes per block
 
     def dense(self, device: torch.device | str) -> torch.Tensor:
         stored = self.file.get(self.name, device)
@@ -75,11 +59,11 @@ class Blocks:
                 import_optional("gguf.quants", "dequantize"),
             )
             return torch.from_numpy(dequantize(stored.cpu().numpy(), types[self.layout])).view(self.shape).to(device)
-        return multiply_out(stored.view(-1, self.type.size)).view(self.shape)
+        return multiply_out(stored.view(-1, self.size)).view(self.shape)
 
     def put(self, out: torch.Tensor) -> bool:
         if self.layout == "Q8_0":
-            pack_q8_0(self.file.get(self.name, out.device).unflatten(1, (-1, self.type.size)), out)
+            pack_q8_0(self.file.get(self.name, out.device).unflatten(1, (-1, self.size)), out)
         return self.layout == "Q8_0"
 
 
@@ -158,5 +142,9 @@ def open_gguf(path: Path) -> TensorFile:
         places[name] = place
     refuse_shared(path, places, size)
     raw = TensorFile(places)
-    packed = {name: Blocks(raw, name, tensor.shape, _BLOCKS[tensor.type]) for name, tensor in blocks.items()}
+    packed = {}
+    for name, tensor in blocks.items():
+        kind = _BLOCKS[tensor.type]
+        bits = 8 * kind.size / kind.block
+        packed[name] = Blocks(raw, name, tensor.shape, kind.name, kind.weights, bits, size=kind.size)
     return QuantisedFile(raw, packed, {}) if packed else raw

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -30,59 +29,32 @@ _MOST_MARKER = 1 << 16  # bytes; ours has 30
 _HARMLESS = {"format", "full_precision_matrix_mult"}  # a layer's settings that do not affect its weights
 
 
-class Packed(Protocol):
+@dataclass(frozen=True)
+class Packed:
     """A quantised tensor."""
 
-    @property
-    def layout(self) -> str:
-        """Name of the layout in the file."""
-        ...
-
-    @property
-    def weights(self) -> str:
-        """Closest format of talker/weight.py with at least as many bits."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """Other tensors of the file that belong only to this tensor."""
-        ...
-
-    @property
-    def bits(self) -> float:
-        """Bits per weight, including scales."""
-        ...
+    file: TensorFile  # holds the tensor as stored
+    name: str
+    shape: tuple[int, ...]  # dequantised
+    layout: str  # in the file
+    weights: str  # closest format of talker/weight.py with at least as many bits
+    bits: float  # per weight, including scales
+    beside: tuple[str, ...] = ()  # other tensors of the file that belong only to this tensor
 
     def dense(self, device: torch.device | str) -> torch.Tensor:
         """Return the dequantised tensor in fp32."""
-        ...
+        raise NotImplementedError
 
     def put(self, out: torch.Tensor) -> bool:
         """Store the tensor in `out` in the format `weights`. Returns False if that would round it again."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Packed):
     """Codes in int8 or fp8 with one scale per tensor or per row: w = code * scale."""
 
-    layout: str
-    file: TensorFile
-    name: str
-    scale: str
-    beside: tuple[str, ...]
-    weights: str = "int8"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.file.shapes[self.name]
-
-    @property
-    def bits(self) -> float:
-        return 8 + 32 * math.prod(self.file.shapes[self.scale]) / math.prod(self.shape)
+    scale: str = ""
 
     def dense(self, device: torch.device | str) -> torch.Tensor:
         codes = self.file.get(self.name, device).float()
@@ -99,24 +71,8 @@ class Scaled:
         return self.file.get(self.scale, device).float().reshape(-1).expand(rows)
 
 
-@dataclass(frozen=True)
-class OurInt4:
+class OurInt4(Packed):
     """int4 in the blocks of talker/quantize.py."""
-
-    file: TensorFile
-    name: str
-    beside: tuple[str, ...]
-    layout: str = LAYOUTS["int4"]
-    weights: str = "int4"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        rows, size = self.file.shapes[self.name]
-        return rows, size // INT4_BLOCK * BLOCK
-
-    @property
-    def bits(self) -> float:
-        return 8 * INT4_BLOCK / BLOCK
 
     def dense(self, device: torch.device | str) -> torch.Tensor:
         stored = self.file.get(self.name, device)
@@ -226,7 +182,10 @@ def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
     shape, dtype = raw.shapes.get(name, ()), raw.dtypes.get(name)
     if format == LAYOUTS["int4"]:
         is_whole = len(shape) == 2 and dtype == torch.uint8 and shape[1] % INT4_BLOCK == 0
-        return OurInt4(raw, name, beside) if is_whole else f"its shape is not {format}'s"
+        if not is_whole:
+            return f"its shape is not {format}'s"
+        whole = (shape[0], shape[1] // INT4_BLOCK * BLOCK)
+        return OurInt4(raw, name, whole, format, "int4", 8 * INT4_BLOCK / BLOCK, beside)
     wanted = {**_FP8, LAYOUTS["int8"]: torch.int8}.get(format)
     if wanted is None:
         return f"{shown_name(format)} is not supported"
@@ -237,4 +196,5 @@ def _packed(raw: TensorFile, name: str, settings: object) -> Packed | str:
         return f"its scale {module}.{_SCALES[0]} is missing"
     if raw.shapes[scale] not in ((), (1,), (shape[0],), (shape[0], 1)):
         return f"its scale has the shape {list(raw.shapes[scale])}"
-    return Scaled(format, raw, name, scale, beside)
+    bits = 8 + 32 * math.prod(raw.shapes[scale]) / math.prod(shape)
+    return Scaled(raw, name, shape, format, "int8", bits, beside, scale)

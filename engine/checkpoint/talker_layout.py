@@ -15,11 +15,9 @@ V3_CODEC = "tied.embedding.modality_embeddings.0.model."  # prefix of the codec 
 
 # Letters in shapes: H hidden, Q heads x head_dim, K kv_heads x head_dim, D head_dim, I intermediate,
 # T text vocabulary, C codebooks x code vocabulary. A source is "name:shape"; several are joined on dimension 0.
-_ATTENTION = {
+_BLOCK = {
     "qkv": ("self_attn.q_proj.weight:QH", "self_attn.k_proj.weight:KH", "self_attn.v_proj.weight:KH"),
     "o": ("self_attn.o_proj.weight:HQ",),
-}
-_TEXT_BLOCK = {
     "attn_norm": ("input_layernorm.weight:H",),
     "mlp_norm": ("post_attention_layernorm.weight:H",),
     "gate_up": ("mlp.gate_proj.weight:IH", "mlp.up_proj.weight:IH"),
@@ -27,14 +25,12 @@ _TEXT_BLOCK = {
 }
 _LAYER = {
     "v3": {
-        **_ATTENTION,
-        **_TEXT_BLOCK,
+        **_BLOCK,
         "q_norm": ("self_attn.q_norm.weight:D",),
         "k_norm": ("self_attn.k_norm.weight:D",),
     },
     "v2": {
-        **_ATTENTION,
-        **_TEXT_BLOCK,
+        **_BLOCK,
         "audio_attn_norm": ("audio_input_layernorm.weight:H",),
         "audio_mlp_norm": ("audio_post_attention_layernorm.weight:H",),
         "audio_gate_up": ("audio_mlp.gate_proj.weight:IH", "audio_mlp.up_proj.weight:IH"),

@@ -27,14 +27,9 @@ class TensorFile:
     refused: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, places: dict[str, Place], metadata: Mapping[str, str] = MappingProxyType({})):
-        self._places, self.metadata = places, metadata
+        self.places, self.metadata = places, metadata
         self.shapes: dict[str, tuple[int, ...]] = {name: place.shape for name, place in places.items()}
         self.dtypes: dict[str, torch.dtype] = {name: place.dtype for name, place in places.items()}
-
-    @property
-    def places(self) -> dict[str, Place]:
-        """Location of each tensor, for another view of the same files."""
-        return self._places
 
     def is_quantised(self, name: str) -> bool:
         return False
@@ -45,24 +40,24 @@ class TensorFile:
 
     def file_of(self, name: str) -> str:
         """Return the path of the file with tensor `name`, for messages."""
-        return str(self._places[name].path)
+        return str(self.places[name].path)
 
     def get(self, name: str, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return the tensor on `device`, in the file's dtype. On the CPU the file backs it: do not write to it."""
-        return self._places[name].map().to(device)
+        return self.places[name].map().to(device)
 
     def span(self, name: str) -> tuple[Path, int] | None:
         """Return (file, offset of the first byte) of a contiguous tensor, or None if only `get` can read it."""
-        place = self._places[name]
+        place = self.places[name]
         return (place.path, place.offset) if place.tensor is None else None
 
     def under(self, prefix: str) -> TensorFile:
         """Return the tensors whose names start with `prefix`, without the prefix."""
-        return TensorFile({n[len(prefix) :]: p for n, p in self._places.items() if n.startswith(prefix)})
+        return TensorFile({n[len(prefix) :]: p for n, p in self.places.items() if n.startswith(prefix)})
 
     def renamed(self, names: Mapping[str, str]) -> TensorFile:
         """Return the same tensors, renamed by `names`. Other names stay."""
-        return TensorFile({names.get(name, name): place for name, place in self._places.items()}, self.metadata)
+        return TensorFile({names.get(name, name): place for name, place in self.places.items()}, self.metadata)
 
 
 @dataclass(frozen=True)
@@ -76,21 +71,26 @@ class Entry:
 
 def write_tensors(path: Path, entries: Mapping[str, Entry]) -> None:
     """Write a safetensors file with one tensor in memory at a time. It is renamed into place when complete."""
-    names, header, end = {dtype: name for name, dtype in DTYPES.items()}, {}, 0
-    for name, entry in entries.items():
-        size = math.prod(entry.shape) * entry.dtype.itemsize
-        header[name] = {"dtype": names[entry.dtype], "shape": list(entry.shape), "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     unfinished = path.with_name(path.name + ".part")
     with unfinished.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header_of({name: (entry.dtype, entry.shape) for name, entry in entries.items()})[0])
         for name, entry in entries.items():
             tensor = entry.make()
             assert tensor.dtype == entry.dtype and tuple(tensor.shape) == entry.shape, name
             file.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)  # tofile hides a full disk
     unfinished.replace(path)
+
+
+def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> tuple[bytes, int]:
+    """Return a safetensors file's bytes before its tensors, and the tensors' size, from their dtypes and shapes."""
+    names, header, end = {dtype: name for name, dtype in DTYPES.items()}, {}, 0
+    for name, (dtype, shape) in tensors.items():
+        size = math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, end
 
 
 def open_tensors(paths: Sequence[Path | str]) -> TensorFile:

@@ -9,7 +9,7 @@ import torch
 
 from ..checkpoint.hf_config import read_settings
 from ..checkpoint.talker_layout import V3_CODEC, TensorPlan, make_plan
-from ..checkpoint.tensor_file import INDEX, open_tensors
+from ..checkpoint.tensor_file import INDEX, header_of, open_tensors
 from ..codec.config import CodecConfig
 from ..core.codes import BOC
 from ..talker import Talker
@@ -86,16 +86,10 @@ def write_hollow(folder: Path, family: str, layers: int | None = None) -> None:
     shapes = {name: tuple(tensor.shape) for name, tensor in codec.items()}
     for sources in plan.parts.values():
         shapes |= {stored_name(family, source.name): source.shape for source in sources}
-    header, end = {}, 0
-    for name, shape in shapes.items():
-        size = 2 * torch.Size(shape).numel()
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    header, size = header_of({name: (torch.bfloat16, shape) for name, shape in shapes.items()})
     with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
+        file.write(header)
+        file.truncate(len(header) + size)
 
 
 def stored_name(family: str, name: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams, find_checkpoints
 from higgs_tts.engine.__main__ import main
-from higgs_tts.engine.checkpoint.gguf_file import Blocks, BlockType, open_gguf, q4_k, q8_0
+from higgs_tts.engine.checkpoint.gguf_file import Blocks, open_gguf, q4_k, q8_0
 from higgs_tts.engine.checkpoint.load import inspect, load_talker
 from higgs_tts.engine.checkpoint.places import Place
 from higgs_tts.engine.checkpoint.talker_layout import V3_CODEC
@@ -187,7 +187,7 @@ def test_what_lies_beyond_two_dimensions_keeps_its_shape(made):
 def test_rare_block_types_ask_for_the_gguf_package(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(bytes(88))
     raw = TensorFile({"w": Place(tmp_path / "a", (2, 44), torch.uint8)})
-    blocks = Blocks(raw, "w", (2, 64), BlockType("Q5_0", 32, 22, "int8"))
+    blocks = Blocks(raw, "w", (2, 64), "Q5_0", "int8", 5.5, size=22)
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(HiggsError, match=r"gguf cannot be used: .*Q8_0 file of the model, or install gguf"):
         blocks.dense("cpu")
@@ -211,7 +211,7 @@ class TestAgainstTheGgufPackage:
         (tmp_path / "a").write_bytes(gguf.quants.quantize(noise.numpy(), kind).tobytes())
         block, size = gguf.GGML_QUANT_SIZES[kind]
         raw = TensorFile({"w": Place(tmp_path / "a", (3, 64 // block * size), torch.uint8)})
-        read = Blocks(raw, "w", (3, 64), BlockType(name, block, size, "int8")).dense("cpu")
+        read = Blocks(raw, "w", (3, 64), name, "int8", 8 * size / block, size=size).dense("cpu")
         assert read.shape == noise.shape and float((read - noise).norm() / noise.norm()) < 0.15
 
     @pytest.mark.parametrize("name", ["Q8_0", "Q4_K"])
