@@ -86,17 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def say(args: argparse.Namespace) -> int:
     """Speak a text, a script or subtitles into a sound file."""
     params = _sampling(args)
-    if args.transcript and not args.voice:
-        raise HiggsError("--transcript needs a clip. Add the clip with --voice, or omit --transcript.")
+    _check_voice(args)
     if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
         raise HiggsError("Give a text, a file with --script, or a file with --srt-in, but only one of them.")
     if args.srt_in:
         return _say_cues(args, params)
-    if args.script and args.voice:
-        raise HiggsError(
-            "--voice cannot be used with --script. Name voices at the top of the script, as in: Alice = "
-            "alice.safetensors"
-        )
     said, outputs = pronunciations_in(args.pronunciations), Outputs(args)
     with engine_of(_engine_config(args)) as engine:
         if args.script:
@@ -150,12 +144,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 
 def narrate(args: argparse.Namespace) -> int:
     """Speak a book into a folder of sound files."""
-    if args.script and args.voice:
-        raise HiggsError(
-            "--voice cannot be used with --script. Name voices at the top of the script, as in: Alice = alice.wav"
-        )
-    if args.transcript and not args.voice:
-        raise HiggsError("--transcript needs a clip. Add the clip with --voice, or omit --transcript.")
+    _check_voice(args)
     engine = _narrator(args)
     book = said_as(read_book(args.book, args.script, (), engine.knows_tag), pronunciations_in(args.pronunciations))
     with engine:
@@ -243,6 +232,16 @@ def quantize(args: argparse.Namespace) -> int:
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(f"{out}: {size / 1e6:,.0f} MB")
     return 0
+
+
+def _check_voice(args: argparse.Namespace):
+    """Raise HiggsError if the options of `say` and `narrate` for voices do not go together."""
+    if args.script and args.voice:
+        raise HiggsError(
+            "--voice cannot be used with --script. Name voices at the top of the script, as in: Alice = alice.wav"
+        )
+    if args.transcript and not args.voice:
+        raise HiggsError("--transcript needs a clip. Add the clip with --voice, or omit --transcript.")
 
 
 def _engine_config(args: argparse.Namespace) -> EngineConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import replace
 
 from comfy_api.latest import io
 
@@ -97,8 +96,7 @@ class HiggsTTSDialogue(io.ComfyNode):
             if not dialogue.turns:
                 raise HiggsError("the script is empty. Enter lines such as 'Anna: Hello'.")
             given = voices_of(dialogue.speakers, sockets, model, dialogue.head)
-            said = said_as(pronunciations)
-            turns = [replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns]
+            turns = said_as(pronunciations).respelled(dialogue.turns)
             what = turns, given, params, scene.strip() or None
             speak = functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness)
             speech = with_player(speak, params.seed, script)

@@ -278,13 +278,9 @@ def _parts(speech: SpeechResult, tail: float) -> tuple[list[float], list[torch.T
     stops = [0, *(turn.stop for turn in speech.turns)]
     gaps = [(turn.start - stop) / SAMPLE_RATE for turn, stop in zip(speech.turns, stops, strict=False)]
     gaps[0] += tail
-    cues = cues_of(speech)
-    within = [[_shifted(cue, turn) for cue in cues if _is_within(cue, turn)] for turn in speech.turns]
+    cues = [(cue, round(cue.start * SAMPLE_RATE)) for cue in cues_of(speech)]
+    within = [[_shifted(cue, turn) for cue, at in cues if turn.start <= at < turn.stop] for turn in speech.turns]
     return gaps, [speech.wav[turn.start : turn.stop] for turn in speech.turns], within
-
-
-def _is_within(cue: Cue, turn: SpokenTurn) -> bool:
-    return turn.start <= round(cue.start * SAMPLE_RATE) < turn.stop
 
 
 def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:

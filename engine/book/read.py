@@ -64,11 +64,7 @@ def read_book_text(
 
 def said_as(book: Book, said: Pronunciations) -> Book:
     """Return the book respelled by a list of pronunciations."""
-
-    def spelled(turn: Turn) -> Turn:
-        return replace(turn, text=said.apply(turn.text, turn.speaker))
-
-    return replace(book, chapters=tuple(replace(one, turns=tuple(map(spelled, one.turns))) for one in book.chapters))
+    return replace(book, chapters=tuple(replace(one, turns=said.respelled(one.turns)) for one in book.chapters))
 
 
 def _bounded(text: str, source: str) -> str:

@@ -81,31 +81,29 @@ def _number(
     return field(default=default, metadata={"range": (low, high), "offered": Range(least, most, step)})
 
 
-def _check_ranges(settings):
-    for entry in fields(settings):
-        if "range" in entry.metadata:
-            _within(entry.name, getattr(settings, entry.name), *entry.metadata["range"])
-
-
 def _one_of(name: str, value: str, allowed: tuple[str, ...]):
     if value not in allowed:
         raise HiggsError(f"{name} is '{value}'. Choose one of: {', '.join(allowed)}.")
 
 
-def _within(name: str, value: float, low: float, high: float):
-    if not low <= value <= high:
-        raise HiggsError(f"{name} is {value}. It must be between {low} and {high}.")
+@dataclass(frozen=True)
+class _Ranged:
+    """Base class of settings. Raises HiggsError if a number is out of its range."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            if "range" in entry.metadata:
+                value, (low, high) = getattr(self, entry.name), entry.metadata["range"]
+                if not low <= value <= high:
+                    raise HiggsError(f"{entry.name} is {value}. It must be between {low} and {high}.")
 
 
 @dataclass(frozen=True)
-class Adapter:
+class Adapter(_Ranged):
     """LoRA merged into the weights at load time."""
 
     path: str  # a .safetensors file or a folder saved by PEFT
     strength: float = _number(1.0, -10.0, 10.0, step=0.05, offered=(-2.0, 2.0))
-
-    def __post_init__(self) -> None:
-        _check_ranges(self)
 
     @classmethod
     def parse(cls, text: str) -> Adapter:
@@ -119,7 +117,7 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(_Ranged):
     """Settings fixed when the engine opens."""
 
     model: str  # folder of the checkpoint
@@ -142,7 +140,7 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("kernels", self.kernels, KERNELS)
         _one_of("runner", self.runner, RUNNERS)
-        _check_ranges(self)
+        super().__post_init__()
 
     @property
     def weights(self) -> str:
@@ -154,7 +152,7 @@ DEFAULT_GRAPHS = next(choice for choice, executor in GRAPHS.items() if executor 
 
 
 @dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(_Ranged):
     """Settings that may differ per call."""
 
     seed: int = _number(0, 0, 2**64 - 1)
@@ -177,12 +175,9 @@ class SamplingParams:
         """True if sampling is greedy: temperature 0, or so small that 1 / temperature overflows."""
         return self.temperature < 1e-6
 
-    def __post_init__(self) -> None:
-        _check_ranges(self)
-
 
 @dataclass(frozen=True)
-class ServerConfig:
+class ServerConfig(_Ranged):
     """Settings for speech by remote servers."""
 
     addresses: str  # one per line, optionally followed by the name of its key's environment variable
@@ -192,12 +187,9 @@ class ServerConfig:
     calls: int = _number(16, 1, 256, offered=(1, 64))  # concurrent calls per server
     timeout: float = _number(600.0, 0.1, 86400.0, step=10.0, offered=(10.0, 3600.0))  # seconds without data
 
-    def __post_init__(self) -> None:
-        _check_ranges(self)
-
 
 @dataclass(frozen=True)
-class CueParams:
+class CueParams(_Ranged):
     """Settings for timing speech to subtitle cues. The first three are tried in order if speech overruns its cue."""
 
     faster: bool = True  # speak again with a speed tag, if the checkpoint has speed tags
@@ -206,16 +198,10 @@ class CueParams:
     run_on: float = _number(0.5, 0.0, 10.0, step=0.1)  # seconds of overrun allowed if nothing follows the cue
     lower_bed: float = _number(15.0, 0.0, 60.0, step=1.0)  # dB of ducking of the background under speech
 
-    def __post_init__(self) -> None:
-        _check_ranges(self)
-
 
 @dataclass(frozen=True)
-class ClipParams:
+class ClipParams(_Ranged):
     """Part of a recording to use as the reference clip."""
 
     start: float = _number(0.0, 0.0, 36000.0, step=0.1)  # seconds
     length: float = _number(0.0, 0.0, 30.0, step=0.1)  # seconds; 0: to the end
-
-    def __post_init__(self) -> None:
-        _check_ranges(self)

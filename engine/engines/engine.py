@@ -58,7 +58,7 @@ class Engine(SpeechAPI):
         self._builder = PromptBuilder(self.checkpoint.tokenizer, self.checkpoint.config, self.card.tags)
         self._lock = threading.RLock()
         self._closing = self._speaking = self._drop_after = False
-        self._loaded: LoadedModel | None = None
+        self.loaded: LoadedModel | None = None  # None if closed; public for tests and benchmarks only
         self.kept = KeptCodes()
 
     @property
@@ -86,12 +86,7 @@ class Engine(SpeechAPI):
 
     @property
     def opened(self) -> bool:
-        return self._loaded is not None
-
-    @property
-    def loaded(self) -> LoadedModel | None:
-        """The loaded model, None if closed. For tests and benchmarks only."""
-        return self._loaded
+        return self.loaded is not None
 
     @functools.cached_property
     def planned_bytes(self) -> int:
@@ -110,7 +105,7 @@ class Engine(SpeechAPI):
             if self.opened:
                 return
             self._closing = self._drop_after = False
-            self._loaded = LoadedModel(self.checkpoint, self.config, self.context, self.device, self.dtype)
+            self.loaded = LoadedModel(self.checkpoint, self.config, self.context, self.device, self.dtype)
 
     @torch.inference_mode()
     def trim(self) -> int:
@@ -121,11 +116,11 @@ class Engine(SpeechAPI):
         if not self._lock.acquire(blocking=False):
             return 0
         try:
-            if self._loaded is None or self._speaking or not (size := self._loaded.spare_bytes):
+            if self.loaded is None or self._speaking or not (size := self.loaded.spare_bytes):
                 return 0
             with self._on_device():
                 before = free_bytes(self.device)
-                self._loaded.trim()
+                self.loaded.trim()
                 return max(0, free_bytes(self.device) - before) if self.device.type == "cuda" else size
         finally:
             self._lock.release()
@@ -133,7 +128,7 @@ class Engine(SpeechAPI):
     @property
     def held_bytes(self) -> int:
         """Bytes on the device between calls: `planned_bytes` plus cached prefixes; less after `trim`, 0 if closed."""
-        loaded = self._loaded  # another thread may close it meanwhile
+        loaded = self.loaded  # another thread may close it meanwhile
         return loaded.held_bytes if loaded is not None else 0
 
     def close(self) -> None:
@@ -148,7 +143,7 @@ class Engine(SpeechAPI):
                 self._drop()
 
     def _drop(self):
-        loaded, self._loaded = self._loaded, None
+        loaded, self.loaded = self.loaded, None
         if loaded is not None:
             loaded.close()
 
@@ -196,11 +191,11 @@ class Engine(SpeechAPI):
         """Give one thread the decoder. Others that speak or close the engine wait. See `SpeechAPI.decoding`."""
         size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
         with self._lock, self._on_device(), few_threads(self.device, size):
-            if self._loaded is None:
+            if self.loaded is None:
                 raise HiggsError("The engine is not open. Open it before speaking.")
             self._speaking = True
             try:
-                yield DeviceDecoder(self._loaded, self.encode_voice, self.require_open)
+                yield DeviceDecoder(self.loaded, self.encode_voice, self.require_open)
             finally:
                 self._speaking = False
                 if self._drop_after:

@@ -73,9 +73,9 @@ def read_card(folder: Path) -> ModelCard:
     if tags is not None:
         unknown = [tag for tag in tags if canonical_tag(tag) is None]
         if unknown:
+            verb = "is" if len(unknown) == 1 else "are"
             notes.append(
-                f"{path}: tags lists {_listed(unknown)}, which {_is_are(unknown)} not known as control tags. "
-                "Remove what is wrong."
+                f"{path}: tags lists {_listed(unknown)}, which {verb} not known as control tags. Remove what is wrong."
             )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
     return ModelCard(languages or None, tags, held.get("one_voice") is True, tuple(notes))
@@ -89,10 +89,6 @@ def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, 
         notes.append(f'{path}: {name} is not a list of names such as ["..."], so it is ignored. Correct it.')
         return None
     return tuple(value)
-
-
-def _is_are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:

@@ -57,11 +57,7 @@ class CueSheet:
 
     def said_as(self, pronunciations: Pronunciations) -> CueSheet:
         """Return a copy with custom pronunciations applied."""
-
-        def said(turn: Turn) -> Turn:
-            return replace(turn, text=pronunciations.apply(turn.text, turn.speaker))
-
-        return replace(self, cues=tuple(replace(cue, turns=tuple(map(said, cue.turns))) for cue in self.cues))
+        return replace(self, cues=tuple(replace(one, turns=pronunciations.respelled(one.turns)) for one in self.cues))
 
 
 def read_cues(
@@ -126,21 +122,12 @@ class _CueReader:
             block.said = [said for line in block.lines for said in self._plain(line)]
         self._parsed = [parse(line for line in block.said if not _describes(line)) for block in self._file.blocks]
         self.head, _ = read_head(line for line in self._file.preamble if "=" in line)
-        found = self._reader().found_names
+        found = DialogueReader(self._parsed, self.head, are_cues=True).found_names
         self.found = tuple(dict.fromkeys([*found, *self._tagged]))
         # Subtitles for the deaf write speaker names in capitals.
         said = (line for block in self._file.blocks for line in block.said)
         before_colon = {line.partition(":")[0].partition("(")[0].strip() for line in said if ":" in line}
         self._named = [*self._tagged, *(name for name in found if name.isupper() and name in before_colon)]
-
-    def _reader(
-        self,
-        known: Iterable[str] = (),
-        named: Iterable[str] = (),
-        anyone: bool = False,
-        knows_tag: Callable[[str], bool] = every_tag,
-    ) -> DialogueReader:
-        return DialogueReader(self._parsed, [*known, *self.head], named, anyone, are_cues=True, knows_tag=knows_tag)
 
     def _plain(self, line: str) -> Iterator[str]:
         """Yield a line without markup, split before each voice tag."""
@@ -155,7 +142,8 @@ class _CueReader:
             yield _LEAD.sub("", _MUSIC.sub(" ", one)).strip()
 
     def read(self, known: Iterable[str], anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:
-        reader = self._reader(known, self._named, anyone, knows_tag)
+        known = [*known, *self.head]
+        reader = DialogueReader(self._parsed, known, self._named, anyone, are_cues=True, knows_tag=knows_tag)
         cues, left_out, speaker = [], Counter(), ""
         for block in sorted(self._file.blocks, key=lambda block: block.start):
             lines = [_without_descriptions(line, reader.keys, left_out) for line in block.said]

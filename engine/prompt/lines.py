@@ -175,9 +175,10 @@ def _from_csv(text: str, delimiter: str) -> list[dict[str, object]]:
             raise HiggsError(f"the header has no column named text. {_KNOWN} Rename the column to be spoken.")
         for cells in filter(None, reader):  # skips empty lines
             if len(cells) > len(columns):
+                called = {",": "comma", ";": "semicolon"}.get(delimiter, "tab")
                 raise HiggsError(
                     f"row {len(rows) + 1} has {len(cells)} cells, but the header has {len(columns)} columns. Put text "
-                    f'that contains a {_called(delimiter)} in double quotes ("), and write "" for a quote inside it.'
+                    f'that contains a {called} in double quotes ("), and write "" for a quote inside it.'
                 )
             rows.append(dict(zip(columns, cells, strict=False)))
     except csv.Error as error:
@@ -186,10 +187,6 @@ def _from_csv(text: str, delimiter: str) -> list[dict[str, object]]:
             'write "" for a quote.'
         ) from error
     return rows
-
-
-def _called(delimiter: str) -> str:
-    return {",": "comma", ";": "semicolon"}.get(delimiter, "tab")
 
 
 def _from_json(text: str) -> list[dict[str, object]]:

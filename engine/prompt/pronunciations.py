@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from ..core.config import MAX_PRONOUNCED, MAX_PRONUNCIATIONS
 from ..core.errors import HiggsError, shown
 from .chunking import is_syllabic
 from .names import speaker_key
+from .script import Turn
 from .tags import TAG_LIKE
 
 _COMMENT = re.compile(r"(?:^|\s)#")  # C# is a word
@@ -32,6 +33,10 @@ class Pronunciations:
         """
         words = _words_of(self.entries, speaker_key(speaker))
         return words.replaced(text) if words else text
+
+    def respelled(self, turns: Iterable[Turn]) -> tuple[Turn, ...]:
+        """Return the turns with each text as by `apply` for its speaker."""
+        return tuple(replace(turn, text=self.apply(turn.text, turn.speaker)) for turn in turns)
 
 
 class _Words:

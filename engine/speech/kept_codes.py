@@ -46,7 +46,6 @@ class KeptCodes:
         self.nbytes = 0
 
     def fill(self, sequence: Sequence) -> bool:
-        """Finish a sequence from the cache. True if its codes are there."""
         key = key_of(sequence)
         if key not in self._kept:
             return False
@@ -56,7 +55,6 @@ class KeptCodes:
         return True
 
     def keep(self, asked: Sequence, spoken: Sequence) -> None:
-        """Store the codes of `spoken`, which is `asked` or a later take of it, under the key of `asked`."""
         key, codes = key_of(asked), torch.cat(spoken.codes).to(torch.int16)
         if key in self._kept:
             self.nbytes -= self._kept.pop(key)[0].nbytes

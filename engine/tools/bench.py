@@ -183,7 +183,8 @@ def time_step(runner: ModelRunner, context: int, steps: int | None = None) -> fl
     place(state, context, 0)
     runner.step()
     if steps is None:
-        steps = _STEPS if state.device.type == "cuda" else _affordable(runner, state.device)
+        most = _STEPS if state.device.type == "cuda" else int(PATIENCE / _seconds(runner.step, 1, state.device))
+        steps = max(3, min(_STEPS, most))
     rounds = []
     for _ in range(_ROUNDS + 1):
         place(state, context, steps)
@@ -200,10 +201,6 @@ def place(state: DecodeState, context: int, steps: int) -> None:
         state.start_row(b, Sequence([0] * filled, params=SamplingParams(max_frames=8192), index=b))
     for buffer in (state.logits, state.cache.keys, state.cache.values):
         buffer.normal_()
-
-
-def _affordable(runner: ModelRunner, device: torch.device) -> int:
-    return max(3, min(_STEPS, int(PATIENCE / _seconds(runner.step, 1, device))))
 
 
 def _seconds(run: Callable[[], object], times: int, device: torch.device) -> float:

@@ -22,8 +22,7 @@ def dialogue_in(path: Path, said: Pronunciations, knows_tag: Callable[[str], boo
     """
     text, doubts = _read(path)
     dialogue = read_dialogue(text, knows_tag=knows_tag)
-    turns = tuple(replace(turn, text=said.apply(turn.text, turn.speaker)) for turn in dialogue.turns)
-    return replace(dialogue, turns=turns, warnings=(*dialogue.warnings, *doubts))
+    return replace(dialogue, turns=said.respelled(dialogue.turns), warnings=(*dialogue.warnings, *doubts))
 
 
 def cues_in(path: Path, anyone: bool, knows_tag: Callable[[str], bool]) -> CueSheet:

@@ -209,10 +209,7 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
     _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
-@functools.lru_cache(maxsize=4)
-def _codec(seed: int) -> dict[str, torch.Tensor]:
-    """Return the seed's codec. Cached, since calibration decodes with it."""
-    return tiny_codec(seed)
+_codec = functools.lru_cache(maxsize=4)(tiny_codec)  # since calibration decodes with it
 
 
 def _bundled_codec(seed: int) -> dict[str, torch.Tensor]:
