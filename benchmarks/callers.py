@@ -21,6 +21,7 @@ friends they had waited since morning with warm bread cold tea old stories about
 town""".split()
 WORDS_A_TEXT = 20
 SAMPLE_BYTES, SAMPLE_RATE = 2, 24_000
+KINDS = ("whole", "stream", "sse", "batch", "bad", "leave at once", "leave in the middle", "leave a batch")
 PATIENCE = 120.0  # seconds without a byte that count as a hang
 BAD = (
     b"",
@@ -50,13 +51,16 @@ class Answer:
     status: int = 0
     samples: int = 0
     heard: bool = False
+    body: bytes = b""  # of a batch
 
 
 class Left(Exception):
     """The caller left before the answer was complete."""
 
 
-async def call(port: int, body: bytes, hear=lambda answer, count: None, leave_after: int | None = None) -> Answer:
+async def call(
+    port: int, body: bytes, hear=lambda answer, count: None, leave_after: int | None = None, batch: bool = False
+) -> Answer:
     """Call /v1/audio/speech over a new connection. hear(answer, bytes of sound) is called as they come.
 
     leave_after: bytes of the answer after which the caller leaves, by raising Left; 0: right after the request.
@@ -64,7 +68,8 @@ async def call(port: int, body: bytes, hear=lambda answer, count: None, leave_af
     answer = Answer(time.perf_counter())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        head = "POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        path = "/v1/audio/speech" + "/batch" * batch
+        head = f"POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         if leave_after == 0:
@@ -73,6 +78,7 @@ async def call(port: int, body: bytes, hear=lambda answer, count: None, leave_af
         status, chunked, heard = int(head.split()[1]), "transfer-encoding: chunked" in head, 0
         async for part in _chunks(reader) if chunked else _rest(reader):
             heard += len(part)
+            answer.body += part if batch else b""
             hear(answer, len(part))
             if leave_after is not None and heard >= leave_after:
                 raise Left
@@ -163,12 +169,14 @@ def _share(found: list[float], share: float) -> float | None:
 
 
 async def soak(port: int, requests: int, clients: int) -> dict:
-    """Make calls of every kind in random order, many at once: whole answers, streams, bad bodies, callers who leave."""
+    """Make calls of every kind in random order, many at once: whole, streamed, batches, bad, callers who leave."""
     kinds, told = random.Random(requests), Counter()
     left = iter(range(requests))
 
     async def one(number: int):
-        kind = kinds.choice(("whole", "stream", "sse", "bad", "leave at once", "leave in the middle"))
+        kind = kinds.choice(
+            ("whole", "stream", "sse", "batch", "bad", "leave at once", "leave in the middle", "leave a batch")
+        )
         words = random.Random(number)
         body = {"input": text_of(words, words.randint(1, 12)), "response_format": words.choice(("pcm", "wav", "mp3"))}
         body |= {"seed": number, "max_new_tokens": words.randint(5, 60), "retries": 0}
@@ -178,10 +186,13 @@ async def soak(port: int, requests: int, clients: int) -> dict:
             body |= {"response_format": "pcm", "stream": True}
         elif kind == "sse":
             body |= {"response_format": "pcm", "stream_format": "sse"}
+        batch = kind in ("batch", "leave a batch")
+        if batch:  # two texts and one that nobody can speak
+            body["items"] = [{"input": body.pop("input")}, {"input": "Good day."}, {"input": ""}]
         data = words.choice(BAD) if kind == "bad" else json.dumps(body).encode()
-        leave = {"leave at once": 0, "leave in the middle": words.choice((1, 20_000))}.get(kind)
+        leave = {"leave at once": 0, "leave a batch": 0, "leave in the middle": words.choice((1, 20_000))}.get(kind)
         try:
-            answer = await asyncio.wait_for(call(port, data, leave_after=leave), PATIENCE)
+            answer = await asyncio.wait_for(call(port, data, leave_after=leave, batch=batch), PATIENCE)
         except Left:
             told["cancels"] += 1
             return
@@ -190,14 +201,25 @@ async def soak(port: int, requests: int, clients: int) -> dict:
             return
         wanted = (400, 404) if kind == "bad" else (200,)
         told["bad" if kind == "bad" else "spoken"] += 1
-        told["wrong"] += answer.status not in wanted
+        told["batches"] += batch
+        told["wrong"] += answer.status not in wanted or (batch and not is_right(answer.body))
 
     async def caller():
         for number in left:
             await one(number)
 
     await asyncio.gather(*(caller() for _ in range(clients)))
-    return {"requests": requests, **{key: told[key] for key in ("spoken", "cancels", "bad", "wrong", "hung")}}
+    return {
+        "requests": requests,
+        **{key: told[key] for key in ("spoken", "cancels", "bad", "batches", "wrong", "hung")},
+    }
+
+
+def is_right(body: bytes) -> bool:
+    """True if a batch's answer has the sound of its two texts, and the third's error."""
+    results = json.loads(body)["results"]
+    sounds = [len(result.get("audio_data", "")) > 100 for result in results]
+    return sounds == [True, True, False] and results[2]["error"]["param"] == "input"
 
 
 def main() -> None:

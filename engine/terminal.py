@@ -195,9 +195,9 @@ def serve(args: argparse.Namespace) -> int:
     from .serve.app import CallLimits
     from .serve.serve import serve as run
 
-    limits = CallLimits(args.max_characters, args.max_calls)
+    limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)
     with engine_of(replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
-        run(engine, args.host, args.port, args.voices, args.api_key, limits, print)
+        run(engine, args.host, args.port, args.voices, args.api_key, limits, print, args.access_log)
     return 0
 
 

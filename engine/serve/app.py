@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
+import json
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from aiohttp import web
 
-from ..audio.resample import check_rate
+from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
-from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice
+from .access import CALL, DISCONNECTED, Handler, accounting
+from .batch import MOST_VALUES, outcome, read_batch, spoken, unspoken
 from .bodies import MOST_BYTES, check_head, parse_form, parse_json
-from .calls import STOCK_VOICES, BadCall, Call, Clip, bounded, read_call
-from .errors import LOG, described
-from .errors import error as error_answer
+from .calls import BadCall, Call, bounded, read_call
+from .clips import CallVoices
+from .errors import FAILURES, LOG, failure
+from .metrics import ServerMetrics
 from .sound import FORMATS, encoded
 from .speaker import SpeakerThread, SpeechJob
 from .streams import EventStream, RawStream, finish_reason
@@ -34,7 +36,6 @@ from .text_stream import TextStreams
 from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
-_CLIPS_KEPT = 64
 OWNER = "higgs-tts"  # the model's owner as listed; our own clients recognise the server by it
 _NO_HEADER = re.compile(r"[^ -~]")  # characters that a header cannot hold
 _Said = torch.Tensor | SpeechResult
@@ -46,6 +47,8 @@ class CallLimits:
 
     characters: int = 20_000  # per text
     calls: int = 256  # at once, including waiting ones
+    items: int = 32  # texts per batch, each counted as a call
+    seconds: float = 0.0  # per call, from its arrival to its last sound; 0: no limit
 
 
 class SpeechServer:
@@ -64,25 +67,43 @@ class SpeechServer:
         key: str = "",
         card: ModelCard | None = None,
     ):
-        self._speaker, self._voices, self._model, self._knows_tag = speaker, voices, model, knows_tag
+        self._speaker, self._voices, self.model, self._knows_tag = speaker, voices, model, knows_tag
         self._card = card or ModelCard()
-        self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by digest
+        self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
+        self._stopping = False
         self._limits, self._key = limits or CallLimits(), key
         self._calls = 0  # not yet answered
         most = self._limits.characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)
-        self._texts = TextStreams(self._say, self._voice, read, most, speaker.most_reference_frames)
+        self._texts = TextStreams(
+            self._say, self._call_voices.of, read, most, speaker.most_reference_frames, self._metrics.failed
+        )
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
+
+    @property
+    def calls(self) -> int:
+        """Number of calls that are not answered yet."""
+        return self._calls
+
+    def stop(self) -> None:
+        """Refuse new calls from now on. Open ones are answered."""
+        self._stopping = True
 
     def app(self) -> web.Application:
         """Return the application. Run it with handler_cancellation, so that a caller's disconnect frees the row."""
         handling = {"auto_decompress": False, "logger": LOG}
-        app = web.Application(middlewares=[self._answer_errors], client_max_size=MOST_BYTES, handler_args=handling)
+        app = web.Application(
+            middlewares=[accounting(self._metrics), self._answer_errors],
+            client_max_size=MOST_BYTES,
+            handler_args=handling,
+        )
         app.add_routes(
             [
                 web.get("/health", self._health),
+                web.get("/metrics", self._tell_metrics),
                 web.get("/v1/models", self._models),
                 web.post("/v1/audio/speech", self._speech),
+                web.post("/v1/audio/speech/batch", self._batch),
                 web.get("/v1/audio/speech/stream", self._text_stream),
                 web.get("/v1/audio/speech/{id}", self._end_of),
                 web.get("/v1/audio/voices", self._list_voices),
@@ -94,18 +115,15 @@ class SpeechServer:
         return app
 
     @web.middleware
-    async def _answer_errors(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             if self._key and request.path != "/health" and not self._has_key(request):
                 raise BadCall("the key is missing or wrong. Send Authorization: Bearer KEY.", None, 401, "invalid_key")
             check_head(request)
             return await handler(request)
-        except web.HTTPException as error:  # aiohttp's own: no such route, a body that is too large
-            return error_answer(error.reason, error.status)
-        except (HiggsError, torch.OutOfMemoryError) as error:
-            return error_answer(*described(error))
+        except FAILURES as error:
+            CALL.get().kind = failure(error).kind
+            return failure(error).answer()
 
     def _has_key(self, request: web.Request) -> bool:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -113,11 +131,16 @@ class SpeechServer:
         return hmac.compare_digest(given, key)
 
     async def _health(self, request: web.Request) -> web.Response:
-        broken = self._speaker.broken is not None
-        return web.json_response({"status": "unhealthy" if broken else "healthy"}, status=503 if broken else 200)
+        status = "unhealthy" if self._speaker.broken is not None else "stopping" if self._stopping else "healthy"
+        return web.json_response({"status": status}, status=200 if status == "healthy" else 503)
+
+    async def _tell_metrics(self, request: web.Request) -> web.Response:
+        running, waiting = self._speaker.rows
+        text = self._metrics.text(calls_open=self._calls, rows_running=running, rows_waiting=waiting)
+        return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _models(self, request: web.Request) -> web.Response:
-        model = {"id": self._model, "object": "model", "created": 0, "owned_by": OWNER}
+        model = {"id": self.model, "object": "model", "created": 0, "owned_by": OWNER}
         card = self._card
         model["higgs_tts"] = {"languages": card.languages, "tags": card.tags, "one_voice": card.one_voice}
         return web.json_response({"object": "list", "data": [model]})
@@ -135,7 +158,7 @@ class SpeechServer:
             raise BadCall("name and ref_text must be UTF-8.") from None
         bounded("ref_text", text, self._limits.characters)
         with self._one_call():
-            voice = await self._made(form["audio_sample"], text, "audio_sample")
+            voice = await self._call_voices.made(form["audio_sample"], text, "audio_sample")
             name = await asyncio.to_thread(self._voices.add, name, voice)
         return web.json_response({"name": name, "seconds": voice.seconds})
 
@@ -150,34 +173,61 @@ class SpeechServer:
         return web.json_response({"id": request.match_info["id"], "finish_reason": end})
 
     async def _speech(self, request: web.Request) -> web.StreamResponse:
-        call = read_call(parse_json(await request.read()), self._limits.characters, self._knows_tag)
+        call = self._read(parse_json(await request.read()))
         with self._one_call():
-            voice = await self._voice(call)
-            headers = {"X-Request-Id": uuid.uuid4().hex, "X-Model": self._model}
-            if call.ignored:
-                headers["X-Ignored-Fields"] = _NO_HEADER.sub("?", ", ".join(call.ignored))[:400]
+            voice = await self._call_voices.of(call)
+            headers = self._headers(call.ignored)
             if call.stream:
                 return await self._stream(request, call, voice, headers)
-            return await self._whole(call, voice, headers)
+            said = await self._whole(call, voice, CALL.get().began)
+            body = await asyncio.to_thread(encoded, said.wav, call.format)
+            headers |= {"X-Finish-Reason": finish_reason(said), "Content-Type": FORMATS[call.format]}
+            return web.Response(body=body, headers=headers)
 
     async def _text_stream(self, request: web.Request) -> web.StreamResponse:
         with self._one_call():
             return await self._texts.handle(request)
 
-    async def _whole(self, call: Call, voice: Voice | None, headers: dict[str, str]) -> web.Response:
-        async with contextlib.aclosing(self._say(call, voice, listens=False)) as speech:
+    async def _batch(self, request: web.Request) -> web.Response:
+        most = min(self._limits.items, self._limits.calls)
+        calls = read_batch(parse_json(await request.read(), MOST_VALUES), most, self._read)
+        headers = self._headers({name for call in calls if isinstance(call, Call) for name in call.ignored})
+        with self._one_call(len(calls)):
+            results = await asyncio.gather(*(self._item(call, CALL.get().began) for call in calls))
+            body = await asyncio.to_thread(json.dumps, outcome(headers["X-Request-Id"], results))
+        return web.Response(text=body, content_type="application/json", headers=headers)
+
+    async def _item(self, call: Call | BadCall, began: float) -> dict:
+        try:
+            if isinstance(call, BadCall):
+                raise call
+            said = await self._whole(call, await self._call_voices.of(call), began)
+            return spoken(call.format, said, await asyncio.to_thread(encoded, said.wav, call.format))
+        except FAILURES as error:
+            self._metrics.failed(failure(error).kind)
+            return unspoken(failure(error))
+
+    def _read(self, body: object) -> Call:
+        return read_call(body, self._limits.characters, self._knows_tag)
+
+    def _headers(self, ignored: Iterable[str]) -> dict[str, str]:
+        headers = {"X-Request-Id": uuid.uuid4().hex, "X-Model": self.model}
+        if names := sorted(ignored):
+            headers["X-Ignored-Fields"] = _NO_HEADER.sub("?", ", ".join(names))[:400]
+        return headers
+
+    async def _whole(self, call: Call, voice: Voice | None, began: float) -> SpeechResult:
+        async with contextlib.aclosing(self._say(call, voice, False, began)) as speech:
             (said,) = [one async for one in speech]
         assert isinstance(said, SpeechResult)
-        body = await asyncio.to_thread(encoded, said.wav, call.format)
-        headers |= {"X-Finish-Reason": finish_reason(said), "Content-Type": FORMATS[call.format]}
-        return web.Response(body=body, headers=headers)
+        return said
 
     async def _stream(
         self, request: web.Request, call: Call, voice: Voice | None, headers: dict[str, str]
     ) -> web.StreamResponse:
         stream = (EventStream if call.stream == "sse" else RawStream)(request, headers, call.format)
         try:
-            async with contextlib.aclosing(self._say(call, voice, listens=True)) as speech:
+            async with contextlib.aclosing(self._say(call, voice, True, CALL.get().began)) as speech:
                 async for said in speech:
                     if isinstance(said, SpeechResult):
                         self._keep_end(headers, finish_reason(said))
@@ -186,9 +236,11 @@ class SpeechServer:
                         await stream.hear(said)
         except ConnectionResetError:  # the caller disconnected, and this task was not cancelled yet
             self._keep_end(headers, "error")
-        except (HiggsError, torch.OutOfMemoryError) as error:
+            CALL.get().kind = DISCONNECTED
+        except FAILURES as error:
             if not stream.has_begun:
                 raise
+            CALL.get().kind = failure(error).kind
             self._keep_end(headers, "error")
             await stream.fail(str(error))
         return stream.answer
@@ -198,9 +250,17 @@ class SpeechServer:
         while len(self._ends) > _ENDS_KEPT:
             self._ends.popitem(last=False)
 
-    async def _say(self, call: Call, voice: Voice | None, listens: bool) -> AsyncGenerator[_Said, None]:
-        """Yield sound as it comes, if `listens`, and then the result. Closing the generator drops the job."""
-        loop, told = asyncio.get_running_loop(), asyncio.Queue()
+    async def _say(
+        self, call: Call, voice: Voice | None, listens: bool, began: float | None = None
+    ) -> AsyncGenerator[_Said, None]:
+        """Yield sound as it comes, if `listens`, and then the result. Closing the generator drops the job.
+
+        began: the loop's time from which first sound and the limit of seconds count, if not from now.
+        """
+        loop, told, limit = asyncio.get_running_loop(), asyncio.Queue(), self._limits.seconds
+        began = loop.time() if began is None else began
+        late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
+        timer = loop.call_at(began + limit, told.put_nowait, late) if limit else None
 
         def tell(what: _Said | BaseException):
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits
@@ -210,82 +270,33 @@ class SpeechServer:
         job = SpeechJob(call.text, tell, voices, call.params, call.scene, tell if listens else None, call.index)
         self._speaker.speak(job)
         try:
+            heard = 0
             while True:
                 said = await told.get()
                 if isinstance(said, BaseException):
-                    raise said if isinstance(said, (HiggsError, torch.OutOfMemoryError)) else HiggsError(str(said))
-                yield said
+                    raise said if isinstance(said, FAILURES) else HiggsError(str(said))
                 if isinstance(said, SpeechResult):
+                    self._metrics.spoke(said.seconds if not listens else 0.0)
+                    yield said
                     return
+                if not heard:
+                    self._metrics.first_sound(loop.time() - began)
+                heard += len(said)
+                self._metrics.spoke(len(said) / SAMPLE_RATE)
+                yield said
         finally:
+            if timer is not None:
+                timer.cancel()
             self._speaker.drop(job)
 
-    async def _voice(self, call: Call) -> Voice | None:
-        """Return the call's voice. Raises BadCall for an unknown name or an unusable clip."""
-        if call.clip:
-            return await self._cloned(call.clip)
-        if call.voice.casefold() in STOCK_VOICES:
-            return None
-        path = self._voices.find(call.voice)
-        voice = await asyncio.to_thread(self._voices.kept, path)
-        if voice is None:
-            sound, rate = await asyncio.to_thread(read_clip, path)
-            voice = await self._encode((torch.from_numpy(sound), rate), transcript_of(path)[0])
-            self._voices.keep(path, voice)
-        return voice
-
-    async def _cloned(self, clip: Clip) -> Voice:
-        """Return the voice of a clip, encoding it once. A long text often comes as many calls with the same clip."""
-        digest = hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
-        made = self._clips.pop(digest, None)
-        if made is None:
-            made = asyncio.ensure_future(self._made(clip.data, clip.transcript, "ref_audio"))
-        self._clips[digest] = made
-        while len(self._clips) > _CLIPS_KEPT:
-            self._clips.popitem(last=False)
-        try:
-            return await asyncio.shield(made)  # a disconnect does not cancel it for other callers
-        except (HiggsError, torch.OutOfMemoryError):  # retrying may work
-            self._clips.pop(digest, None)
-            raise
-
-    async def _made(self, data: bytes, transcript: str, param: str) -> Voice:
-        return await self._encode(await asyncio.to_thread(_clip, data, param), transcript)
-
-    async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
-        loop = asyncio.get_running_loop()
-        made: asyncio.Future[Voice] = loop.create_future()
-
-        def end(what: Voice | BaseException):
-            def settle():
-                if made.done():  # no caller waits any more
-                    return
-                made.set_exception(what) if isinstance(what, BaseException) else made.set_result(what)
-
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle)
-
-        self._speaker.encode(*clip, transcript, end)
-        return await made
-
     @contextlib.contextmanager
-    def _one_call(self):
-        if self._calls >= self._limits.calls:
+    def _one_call(self, count: int = 1):
+        if self._stopping:
+            raise BadCall("the server is stopping. Try again soon.", None, 503, "stopping")
+        if self._calls + count > self._limits.calls:
             raise BadCall("the server has reached its limit of calls. Try again soon.", None, 503, "overloaded")
-        self._calls += 1
+        self._calls += count
         try:
             yield
         finally:
-            self._calls -= 1
-
-
-def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
-    try:
-        clip = decode_clip(data)
-        check_clip(*clip)
-        check_rate(clip[1], "The clip")
-    except HiggsError as error:
-        raise BadCall(str(error), param) from error
-    except RuntimeError as error:  # soundfile's own
-        raise BadCall(f"the clip cannot be read as audio ({error}). Send WAV or FLAC.", param) from error
-    return clip
+            self._calls -= count

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +18,12 @@ from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
 from ..prompt.card import ModelCard
 from ..prompt.tags import TAGS
+from . import access
 from .app import CallLimits, SpeechServer
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
+
+_PATIENCE = 86_400.0  # seconds for open calls after the first signal; a second one ends them
 
 
 def serve(
@@ -28,8 +34,11 @@ def serve(
     key: str,
     limits: CallLimits,
     tell: Callable[[str], None],
+    access_log: bool = False,
 ) -> None:
     """Serve an open engine until the process is stopped. tell(line): prints a message to the user.
+
+    access_log: write a line per call to stderr.
 
     Raises HiggsError for a public address without a key, and for an address that cannot be bound.
     """
@@ -45,15 +54,51 @@ def serve(
     try:
         card = told_card(engine)
         server = SpeechServer(speaker, VoiceFolder(voices), engine.model, engine.knows_tag, limits, key, card)
-        tell(f"{engine.model} at http://{host}:{port}/v1; stop with Ctrl+C")
         try:
-            web.run_app(
-                server.app(), host=host, port=port, print=lambda line: None, access_log=None, handler_cancellation=True
-            )
+            with access.access_log() if access_log else contextlib.nullcontext():
+                asyncio.run(_run(server, host, port, tell))
         except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
             raise HiggsError(f"the server cannot use {host}:{port} ({error}). Choose another --port.") from error
     finally:
         speaker.close()
+
+
+async def _run(server: SpeechServer, host: str, port: int, tell: Callable[[str], None]):
+    """Serve until a signal, then answer open calls. A second signal drops them."""
+    runner = web.AppRunner(server.app(), handler_cancellation=True, shutdown_timeout=_PATIENCE)
+    with _stop_signals() as asked:
+        await runner.setup()
+        tell(f"{server.model} at http://{host}:{port}/v1; stop with Ctrl+C")
+        try:
+            await web.TCPSite(runner, host, port).start()
+            await asked.get()
+            server.stop()
+            if server.calls:
+                tell(f"finishing what is being spoken ({server.calls} calls); Ctrl+C again stops at once")
+        finally:
+            closed, again = asyncio.ensure_future(runner.cleanup()), asyncio.ensure_future(asked.get())
+            await asyncio.wait({closed, again}, return_when=asyncio.FIRST_COMPLETED)
+            again.cancel()
+            if runner.server is not None:
+                for connection in runner.server.connections:  # those that the second signal drops
+                    connection.force_close()
+            await closed
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[asyncio.Queue]:
+    """Yield a queue with an item for each SIGINT and SIGTERM. Works on Windows too, unlike a loop's own handlers."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Queue()
+
+    def ask(*_: object):
+        loop.call_soon_threadsafe(asked.put_nowait, None)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def told_card(engine: SpeechAPI) -> ModelCard:

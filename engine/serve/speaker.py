@@ -72,6 +72,7 @@ class SpeakerThread:
         self._spoken: dict[SpeechRequest, SpeechJob] = {}
         self._requests: dict[SpeechJob, SpeechRequest] = {}
         self._session: Session | None = None
+        self._drive: Drive | None = None
         self._thread = threading.Thread(target=self._run, name="higgs-speaker", daemon=True)
         self._thread.start()
 
@@ -84,6 +85,11 @@ class SpeakerThread:
     def speaking(self) -> int:
         """Number of jobs that are being spoken or wait for a row."""
         return len(self._requests)
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Number of chunks being spoken, and of those that wait. Thread-safe."""
+        return (0, 0) if (drive := self._drive) is None else drive.rows
 
     def speak(self, job: SpeechJob) -> None:
         """Add a job."""
@@ -137,7 +143,8 @@ class SpeakerThread:
             with torch.inference_mode(), self._engine.decoding() as decoder:
                 stage = Stage(self._rows * self._engine.devices, self._engine.context)
                 with decoder.session(stage) as self._session:
-                    batch = _Batch(self._session, Drive(self._session))
+                    self._drive = Drive(self._session)
+                    batch = _Batch(self._session, self._drive)
                     taken = True
                     item.do(batch)
                     return self._serve(batch)
@@ -146,7 +153,7 @@ class SpeakerThread:
                 item.fail(error)
             self._fail(error)
         finally:
-            self._session = None
+            self._session = self._drive = None
         return True
 
     def _serve(self, batch: _Batch) -> bool:

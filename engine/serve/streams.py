@@ -12,7 +12,7 @@ from aiohttp import web
 
 from ..core.config import SAMPLE_RATE
 from ..speech.result import SpeechResult
-from .errors import envelope
+from .errors import Failure
 from .sound import FORMATS, encoder_of
 
 _PCM = {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}  # raw PCM carries none of this
@@ -22,6 +22,11 @@ _PART = SAMPLE_RATE  # samples written at a time
 def finish_reason(speech: SpeechResult) -> str:
     """Return OpenAI's name for how the speech ended."""
     return "stop" if speech.complete else "length"
+
+
+def usage_of(speech: SpeechResult) -> dict:
+    """Return the frames and seconds of speech."""
+    return {"output_tokens": speech.frames, "seconds": round(speech.seconds, 3)}
 
 
 class RawStream:
@@ -74,11 +79,10 @@ class EventStream(RawStream):
     async def end(self, speech: SpeechResult) -> None:
         if rest := await self._run(self._encoder.end):
             await self._send(rest)
-        usage = {"output_tokens": speech.frames, "seconds": round(speech.seconds, 3)}
-        await self._tell("speech.audio.done", finish_reason=finish_reason(speech), usage=usage)
+        await self._tell("speech.audio.done", finish_reason=finish_reason(speech), usage=usage_of(speech))
 
     async def fail(self, message: str) -> None:
-        await self._tell("error", error=envelope(message, 500))
+        await self._tell("error", error=Failure(message, 500).envelope())
 
     def _media(self, sound: str) -> str:
         return "text/event-stream"

@@ -22,7 +22,7 @@ from ..speech.result import SpeechResult
 from ..voice.voice import Voice
 from .bodies import MOST_BYTES, parse_json
 from .calls import BadCall, Call
-from .errors import LOG, described, envelope
+from .errors import LOG, failure
 from .sound import encoded, encoder_of
 from .streams import finish_reason
 from .text_session import TextSession
@@ -36,6 +36,7 @@ class TextStreams:
     """All open streams of text.
 
     say(call, voice, listens), find_voice(call): as in SpeechServer. most_reference: frames of a generated voice.
+    count(kind): counts an error.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class TextStreams:
         read: Callable[[Mapping], TextSession],
         most_characters: int,
         most_reference: int,
+        count: Callable[[str], None],
     ):
         self.say, self.find_voice, self.read = say, find_voice, read
-        self.most_characters, self.most_reference = most_characters, most_reference
-        self._open: set[web.WebSocketResponse] = set()
+        self.most_characters, self.most_reference, self.count = most_characters, most_reference, count
+        self._open: set[TextStream] = set()
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one connection until it ends."""
@@ -57,16 +59,17 @@ class TextStreams:
             raise BadCall("pages of other sites may not connect.", "Origin", 403)
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False)
         await socket.prepare(request)
-        self._open.add(socket)
+        self._open.add(stream := TextStream(socket, self))
         try:
-            await TextStream(socket, self).run()
+            await stream.run()
         finally:
-            self._open.discard(socket)
+            self._open.discard(stream)
         return socket
 
     async def close(self, app: web.Application) -> None:
-        """Close all connections, because the server stops."""
-        await asyncio.gather(*(socket.close(code=WSCloseCode.GOING_AWAY) for socket in list(self._open)))
+        """Close all connections once their complete sentences are spoken, because the server stops."""
+        for stream in self._open:
+            stream.finish()
 
 
 @dataclass
@@ -86,6 +89,7 @@ class TextStream:
 
     def __init__(self, socket: web.WebSocketResponse, streams: TextStreams):
         self._socket, self._streams = socket, streams
+        self._code = WSCloseCode.OK
         self._id = f"speech_ws_{uuid.uuid4().hex}"
         self._session: TextSession | None = None
         self._text = IncomingText("none")
@@ -94,6 +98,11 @@ class TextStream:
         self._waiting = 0  # characters in the queue
         self._is_open = self._is_closing = False  # there was text since input.done; session.close has come
         self._utterance = self._sentences = self._segment = self._committed = self._units = 0
+
+    def finish(self) -> None:
+        """Take no more text, and close the connection once all complete sentences are spoken."""
+        self._is_closing, self._code = True, WSCloseCode.GOING_AWAY
+        self._queue.put_nowait(None)
 
     async def run(self) -> None:
         """Serve the connection. Whatever ends it also drops what is spoken."""
@@ -139,7 +148,7 @@ class TextStream:
         if self._session is None and kind != "session.config":
             raise BadCall("the first message must be session.config.", "type")
         if self._is_closing and kind != "input.cancel":
-            raise BadCall("session.close was sent before.", "type")
+            raise BadCall("session.close was sent before, or the server stops.", "type")
         if kind == "session.config":
             await self._configure(message)
         elif kind == "input.text":
@@ -237,7 +246,7 @@ class TextStream:
                     await self._speak(item)
                 else:
                     await self._socket.send_json(item)
-            await self._socket.close()
+            await self._socket.close(code=self._code)
 
     def _after_speaking(self, speaking: asyncio.Task):
         if not speaking.cancelled() and (error := speaking.exception()) is not None:
@@ -287,7 +296,10 @@ class TextStream:
 
     async def _tell_error(self, error: BaseException, **where: object):
         """Send OpenAI's envelope in `error`, and its fields beside it, as the other servers have them."""
-        message, status, param, code = described(error)
-        told = envelope(message, status, "text" if param == "input" and where else param, code)
-        beside = {"message": message, "error_type": told["type"], "param": told["param"], "code": code}
+        problem = failure(error)
+        if problem.param == "input" and where:
+            problem = problem._replace(param="text")
+        self._streams.count(problem.kind)
+        told = problem.envelope()
+        beside = {"message": problem.message, "error_type": told["type"], "param": told["param"], "code": told["code"]}
         await self._tell("error", **where, **beside, error=told)

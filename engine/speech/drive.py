@@ -40,6 +40,13 @@ class Drive:
         """Return the number of running requests."""
         return len(self._stages)
 
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Number of sequences with frames, and of those that wait for theirs. Thread-safe."""
+        owned = list(self._owners)
+        running = sum(sequence.num_generated > 0 for sequence in owned)
+        return running, len(owned) - running
+
     def add(self, request: SpeechRequest, stages: Stages) -> None:
         """Start a request. Raises HiggsError if it has no words or a prompt does not fit."""
         first = next(stages)

@@ -183,6 +183,15 @@ def _serve_parser(commands):
     command.add_argument(
         "--max-calls", type=int, default=256, metavar="N", help="maximum open calls, including waiting calls"
     )
+    command.add_argument(
+        "--max-items", type=int, default=32, metavar="N", help="maximum texts in a batch; each counts as a call"
+    )
+    command.add_argument(
+        "--max-seconds", type=float, default=0.0, metavar="S", help="longest time for a call, waiting included; 0: none"
+    )
+    command.add_argument(
+        "--access-log", action="store_true", help="write a line per call to stderr: caller, path, status, seconds"
+    )
     _number_argument(command, EngineConfig, "batch", "maximum chunks generated together; 0: as many as fit")
     _number_argument(command, EngineConfig, "context", "room for one text, its voice and its speech, in tokens")
     _way_arguments(command)

@@ -40,6 +40,7 @@ def test_load_and_soak_go_into_one_file(serve, monkeypatch, capsys, tmp_path):
     soak = again["soak"]
     assert again["rows"] == result["rows"]
     assert soak["spoken"] + soak["cancels"] + soak["bad"] == 30 and soak["cancels"] and soak["bad"]
+    assert 0 < soak["batches"] < soak["spoken"]
     assert [soak[name] for name in ("wrong", "hung", "leaked_rows", "leaked_threads", "leaked_files")] == [0] * 5
 
 

@@ -11,7 +11,7 @@ from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
-from higgs_tts.engine.serve import app, bodies
+from higgs_tts.engine.serve import bodies, clips
 from higgs_tts.engine.serve.bodies import parse_form, parse_json
 from higgs_tts.engine.serve.calls import BadCall
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
@@ -165,14 +165,14 @@ def test_a_clip_that_is_too_long_is_refused_by_its_field(port):
 
 def test_others_are_served_while_a_body_is_handled(port, monkeypatch):
     """A clip whose decoding does not end, and a body that does not."""
-    begun, end, decode = threading.Event(), threading.Event(), app.decode_clip
+    begun, end, decode = threading.Event(), threading.Event(), clips.decode_clip
 
     def slow(data):
         begun.set()
         assert end.wait(600)
         return decode(data)
 
-    monkeypatch.setattr(app, "decode_clip", slow)
+    monkeypatch.setattr(clips, "decode_clip", slow)
     clip = base64.b64encode((BUILT_IN_CLIPS / "amber.flac").read_bytes()).decode()
     answers = []
     body = {**SHORT, "ref_audio": clip, "ref_text": "What it says."}

@@ -494,7 +494,7 @@ def test_pages_of_other_sites_and_callers_without_a_key(engine, served):
     assert error_of(ask(served[0], "GET", PATH))["type"] == "invalid_request_error"
 
 
-def test_a_server_that_stops_closes_its_connections():
+def test_a_server_that_stops_finishes_sentences_and_closes_connections():
     with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine, running(engine, key="k") as served:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             calling(served, lambda caller: caller.send(CONFIG))
@@ -505,9 +505,11 @@ def test_a_server_that_stops_closes_its_connections():
             await caller.send(CONFIG, text(TEXT))
             await caller.until("audio.start")
             ready.set()
+            await caller.until("audio.done")
             while (got := await caller.socket.receive(60)).type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
                 pass
             codes.append(got.data)
+            assert not caller.all("error") and not caller.all("audio.done")[0]["error"]
 
         waits = threading.Thread(target=calling, args=(served, talk), kwargs={"headers": {"Authorization": "Bearer k"}})
         waits.start()

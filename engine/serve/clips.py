@@ -1,0 +1,89 @@
+"""Voices of calls: by name from the folder, or made from a clip that comes with the call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections import OrderedDict
+
+import torch
+
+from ..audio.resample import check_rate
+from ..core.errors import HiggsError
+from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
+from ..voice.voice import Voice
+from .calls import STOCK_VOICES, BadCall, Call, Clip
+from .speaker import SpeakerThread
+from .voices import VoiceFolder
+
+_CLIPS_KEPT = 64
+
+
+class CallVoices:
+    """Finds or makes the voices of calls. Not thread-safe: belongs to the event loop."""
+
+    def __init__(self, speaker: SpeakerThread, folder: VoiceFolder):
+        self._speaker, self._folder = speaker, folder
+        self._clips: OrderedDict[bytes, asyncio.Future[Voice]] = OrderedDict()  # of callers' clips, by digest
+
+    async def of(self, call: Call) -> Voice | None:
+        """Return the call's voice. Raises BadCall for an unknown name or an unusable clip."""
+        if call.clip:
+            return await self._cloned(call.clip)
+        if call.voice.casefold() in STOCK_VOICES:
+            return None
+        path = self._folder.find(call.voice)
+        voice = await asyncio.to_thread(self._folder.kept, path)
+        if voice is None:
+            sound, rate = await asyncio.to_thread(read_clip, path)
+            voice = await self._encode((torch.from_numpy(sound), rate), transcript_of(path)[0])
+            self._folder.keep(path, voice)
+        return voice
+
+    async def _cloned(self, clip: Clip) -> Voice:
+        """Return the voice of a clip, encoding it once. A long text often comes as many calls with the same clip."""
+        digest = hashlib.sha256(repr(clip.transcript).encode() + clip.data).digest()
+        made = self._clips.pop(digest, None)
+        if made is None:
+            made = asyncio.ensure_future(self.made(clip.data, clip.transcript, "ref_audio"))
+        self._clips[digest] = made
+        while len(self._clips) > _CLIPS_KEPT:
+            self._clips.popitem(last=False)
+        try:
+            return await asyncio.shield(made)  # a disconnect does not cancel it for other callers
+        except (HiggsError, torch.OutOfMemoryError):  # retrying may work
+            self._clips.pop(digest, None)
+            raise
+
+    async def made(self, data: bytes, transcript: str, param: str) -> Voice:
+        """Return the voice of a sound file. Raises BadCall that names the field if the file is unusable."""
+        return await self._encode(await asyncio.to_thread(_clip, data, param), transcript)
+
+    async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Voice] = loop.create_future()
+
+        def end(what: Voice | BaseException):
+            def settle():
+                if made.done():  # no caller waits any more
+                    return
+                made.set_exception(what) if isinstance(what, BaseException) else made.set_result(what)
+
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle)
+
+        self._speaker.encode(*clip, transcript, end)
+        return await made
+
+
+def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:
+    try:
+        clip = decode_clip(data)
+        check_clip(*clip)
+        check_rate(clip[1], "The clip")
+    except HiggsError as error:
+        raise BadCall(str(error), param) from error
+    except RuntimeError as error:  # soundfile's own
+        raise BadCall(f"the clip cannot be read as audio ({error}). Send WAV or FLAC.", param) from error
+    return clip

@@ -1,0 +1,250 @@
+"""Operation of a server: metrics, access log, limit of seconds, and a graceful stop."""
+
+import itertools
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
+
+pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+
+from higgs_tts.engine.decode.model_runner import ModelRunner
+from higgs_tts.engine.serve.app import CallLimits
+from higgs_tts.engine.serve.metrics import ServerMetrics
+from higgs_tts.tests.speech_servers import ask, error_of, running
+
+SHORT = {"input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0, "response_format": "pcm"}
+LONG = {**SHORT, "input": "This sentence goes on. " * 12, "max_new_tokens": 2000}
+SAMPLE = re.compile(r"^(higgs_tts_\w+?)(?:\{([^}]*)\})? (\S+)$")
+
+
+@pytest.fixture
+def engine():
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """gate(steps): the model stops after so many steps until the returned event is set."""
+
+    def begin(steps):
+        event, count, step = threading.Event(), itertools.count(), ModelRunner.step
+
+        def gated(self):
+            assert next(count) < steps or event.wait(600)
+            return step(self)
+
+        monkeypatch.setattr(ModelRunner, "step", gated)
+        return event
+
+    return begin
+
+
+def metrics(port):
+    status, headers, body = ask(port, "GET", "/metrics")
+    assert status == 200 and headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return read(body.decode())
+
+
+def read(text):
+    """Return samples by (name, labels), after checking the format: HELP and TYPE before a family's samples."""
+    found, family, kind = {}, "", ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            family = line.split()[2]
+        elif line.startswith("# TYPE "):
+            assert line.split()[2] == family
+            kind = line.split()[3]
+        else:
+            name, labels, value = SAMPLE.match(line).groups()
+            assert re.fullmatch(family + ("(_bucket|_sum|_count)" if kind == "histogram" else ""), name)
+            found[name, labels or ""] = float(value)
+    assert text.endswith("\n")
+    return found
+
+
+class TestMetrics:
+    def test_calls_errors_and_speech_are_counted(self, engine):
+        with running(engine, limits=CallLimits(characters=500)) as (port, _):
+            heard = ask(port, body=SHORT)[2]
+            whole = ask(port, body={**SHORT, "stream": False})[2]
+            assert [ask(port, body=body)[0] for body in (b"{", {"input": "x" * 501}, {**SHORT, "voice": "no"})] == [
+                400,
+                400,
+                404,
+            ]
+            ask(port, "GET", "/v1/no/such/path")
+            batch = {"items": [SHORT, {"input": ""}]}
+            assert ask(port, path="/v1/audio/speech/batch", body=batch)[0] == 200
+            told = metrics(port)
+        assert told["higgs_tts_calls_total", 'path="/v1/audio/speech",status="200"'] == 2
+        assert told["higgs_tts_calls_total", 'path="/v1/audio/speech",status="400"'] == 2
+        assert told["higgs_tts_calls_total", 'path="/v1/audio/speech/batch",status="200"'] == 1
+        assert told["higgs_tts_calls_total", 'path="other",status="404"'] == 1
+        errors = {labels: value for (name, labels), value in told.items() if name == "higgs_tts_errors_total"}
+        assert errors == {'kind="invalid_request_error"': 3, 'kind="input_too_long"': 1, 'kind="voice_not_found"': 1}
+        assert len(heard) == len(whole)
+        assert told["higgs_tts_speech_seconds_total", ""] == pytest.approx(3 * len(heard) / 48_000, abs=0.01)
+        assert told["higgs_tts_first_sound_seconds_count", ""] == 1
+        assert told["higgs_tts_first_sound_seconds_bucket", 'le="+Inf"'] == 1
+        assert [told[f"higgs_tts_{name}", ""] for name in ("calls_open", "rows_running", "rows_waiting")] == [0] * 3
+
+    def test_rows_and_open_calls(self, engine, gate):
+        go_on = gate(30)  # frames are read some steps after they are made
+        with running(engine) as (port, speaker):
+            calls = [
+                threading.Thread(target=ask, args=(port,), kwargs={"body": LONG | {"max_new_tokens": 60}})
+                for _ in range(3)
+            ]
+            for call in calls:
+                call.start()
+            while speaker.speaking < 1 or not metrics(port)["higgs_tts_rows_running", ""]:
+                pass
+            while metrics(port)["higgs_tts_calls_open", ""] < 3:
+                pass
+            go_on.set()
+            for call in calls:
+                call.join()
+            told = metrics(port)
+        assert told["higgs_tts_calls_open", ""] == told["higgs_tts_rows_running", ""] == 0
+
+    def test_a_disconnect_is_an_error_of_its_kind(self, engine):
+        with running(engine) as (port, speaker):
+            data = json.dumps(LONG).encode()
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n"
+                connection.sendall(head.encode() + data)
+                assert b"200 OK" in connection.recv(1 << 12)
+            while speaker.speaking:
+                pass
+            told = metrics(port)
+        assert told["higgs_tts_errors_total", 'kind="disconnected"'] == 1
+        assert told["higgs_tts_calls_total", 'path="/v1/audio/speech",status="499"'] == 1
+
+    def test_buckets_count_up(self):
+        counted = ServerMetrics()
+        for seconds in (0.01, 0.05, 0.06, 99):
+            counted.first_sound(seconds)
+        told = read(counted.text(calls_open=0, rows_running=0, rows_waiting=0))
+        buckets = [value for (name, _), value in told.items() if name.endswith("_bucket")]
+        assert buckets == [2, *[3] * 11, 4] and told["higgs_tts_first_sound_seconds_sum", ""] == pytest.approx(99.12)
+
+    def test_a_key_guards_them(self, engine):
+        with running(engine, key="secret") as (port, _):
+            assert ask(port, "GET", "/metrics")[0] == 401
+            assert ask(port, "GET", "/metrics", headers=["Authorization: Bearer secret"])[0] == 200
+
+
+def test_the_access_log_has_a_line_per_call_without_texts_or_names(engine, caplog):
+    with caplog.at_level(logging.INFO, "higgs_tts.serve.access"), running(engine) as (port, _):
+        ask(port, body=SHORT)
+        ask(port, body={**SHORT, "voice": "nobody"})
+        ask(port, "DELETE", "/v1/audio/voices/se%0Acret")
+        ask(port, "GET", "/health")
+        ask(port, "GET", "/metrics")
+    lines = [record.getMessage() for record in caplog.records]
+    shapes = [re.sub(r"\d+\.\d\d s", "T", line).rstrip() for line in lines]
+    assert shapes == [
+        "127.0.0.1 POST /v1/audio/speech 200 T",
+        "127.0.0.1 POST /v1/audio/speech 404 T voice_not_found",
+        "127.0.0.1 DELETE /v1/audio/voices/{name} 404 T voice_not_found",
+    ]
+
+
+class TestSeconds:
+    def test_a_call_that_takes_too_long_is_told_so(self, engine, gate):
+        go_on = gate(0)
+        with running(engine, limits=CallLimits(seconds=0.2)) as (port, speaker):
+            for body in (SHORT, {**SHORT, "stream": False}):
+                answer = ask(port, body=body)
+                assert answer[0] == 504 and error_of(answer)["code"] == "time_limit"
+                assert "limit of 0.2 s" in error_of(answer)["message"]
+            batch = json.loads(ask(port, path="/v1/audio/speech/batch", body={"items": [SHORT]})[2])
+            assert batch["results"][0]["error"]["code"] == "time_limit"
+            assert metrics(port)["higgs_tts_errors_total", 'kind="time_limit"'] == 3
+            go_on.set()
+            while speaker.speaking:
+                pass
+
+    def test_a_stream_ends_with_an_error(self, engine, gate):
+        go_on = gate(30)
+        with running(engine, limits=CallLimits(seconds=3)) as (port, _):
+            status, _, body = ask(port, body={**LONG, "stream_format": "sse"})
+            go_on.set()
+        assert status == 200 and body.count(b"speech.audio.delta") > 2
+        assert b"event: error" in body and b"limit of 3 s" in body and b"speech.audio.done" not in body
+
+    def test_a_call_within_it_is_answered(self, engine):
+        with running(engine, limits=CallLimits(seconds=600)) as (port, _):
+            assert ask(port, body=SHORT)[0] == 200
+
+
+class TestStopping:
+    @pytest.fixture
+    def served(self, pytestconfig):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "engine", "serve", "--device", "cpu", "--port", str(port), "--access-log"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with subprocess.Popen(command, cwd=pytestconfig.rootpath, env=environment, **pipes) as process:
+            assert "stop with Ctrl+C" in process.stdout.readline()
+            while socket.socket().connect_ex(("127.0.0.1", port)):
+                pass
+            try:
+                yield process, port
+            finally:
+                process.kill()
+
+    @pytest.fixture
+    def stream(self, served, request):
+        """A connection that has begun to hear a text, repeated as often as the parameter says."""
+        text = LONG["input"] * getattr(request, "param", 1)
+        data = json.dumps({**LONG, "input": text, "stream_format": "sse"}).encode()
+        with socket.create_connection(("127.0.0.1", served[1]), timeout=120) as connection:
+            head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n"
+            connection.sendall(head.encode() + data)
+            assert b"200 OK" in connection.recv(1 << 10)
+            yield connection
+
+    @staticmethod
+    def rest(connection):
+        heard = b""
+        while part := connection.recv(1 << 16):
+            heard += part
+        return heard
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_what_is_being_spoken_is_finished(self, served, stream, number):
+        process, port = served
+        process.send_signal(number)
+        assert "finishing what is being spoken (1 calls)" in process.stdout.readline()
+        heard = self.rest(stream)
+        assert b"speech.audio.done" in heard and heard.endswith(b"0\r\n\r\n")
+        assert process.wait(60) == 0 and socket.socket().connect_ex(("127.0.0.1", port))
+        assert re.search(r"127\.0\.0\.1 POST /v1/audio/speech 200 \d+\.\d\d s", process.stderr.read())
+
+    @pytest.mark.parametrize("stream", [50], indirect=True)
+    def test_a_second_signal_stops_at_once(self, served, stream):
+        process, _ = served
+        process.send_signal(signal.SIGINT)
+        assert "Ctrl+C again stops at once" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert b"speech.audio.done" not in self.rest(stream)
+        assert process.wait(60) == 0 and "Traceback" not in process.stderr.read()
+
+    def test_an_idle_server_ends_without_a_word(self, served):
+        process, _ = served
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0 and process.stdout.read() == ""
+        assert "Traceback" not in process.stderr.read()
