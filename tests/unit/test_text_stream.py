@@ -424,7 +424,9 @@ def test_a_bad_message_is_refused_and_the_connection_stays(served, message, para
     calling(served, talk)
 
 
-def test_what_comes_at_the_wrong_time(served):
+def test_what_comes_at_the_wrong_time(served, monkeypatch):
+    gate = Gate(monkeypatch, free=0)  # the connection closes once "One" is spoken
+
     async def first(caller):
         await caller.send(text("Yes."))
         assert (await caller.until("error"))["param"] == "type" and await caller.closed()
@@ -433,6 +435,7 @@ def test_what_comes_at_the_wrong_time(served):
         await caller.send(CONFIG, text("One"), CONFIG, {"type": "session.close"}, text("Two"))
         said = [(await caller.until("error"))["message"] for _ in range(2)]
         assert "before another session.config" in said[0] and "session.close was sent before" in said[1]
+        gate.go_on.set()
 
     calling(served, first)
     calling(served, amid)
