@@ -72,18 +72,13 @@ class SpeechServer:
         self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
         self._stopping = False
         self._limits, self._key = limits or CallLimits(), key
-        self._calls = 0  # not yet answered
+        self.calls = 0  # not answered yet
         most = self._limits.characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)
         self._texts = TextStreams(
             self._say, self._call_voices.of, read, most, speaker.most_reference_frames, self._metrics.failed
         )
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
-
-    @property
-    def calls(self) -> int:
-        """Number of calls that are not answered yet."""
-        return self._calls
 
     def stop(self) -> None:
         """Refuse new calls from now on. Open ones are answered."""
@@ -136,7 +131,7 @@ class SpeechServer:
 
     async def _tell_metrics(self, request: web.Request) -> web.Response:
         running, waiting = self._speaker.rows
-        text = self._metrics.text(calls_open=self._calls, rows_running=running, rows_waiting=waiting)
+        text = self._metrics.text(calls_open=self.calls, rows_running=running, rows_waiting=waiting)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -293,10 +288,10 @@ class SpeechServer:
     def _one_call(self, count: int = 1):
         if self._stopping:
             raise BadCall("the server is stopping. Try again soon.", None, 503, "stopping")
-        if self._calls + count > self._limits.calls:
+        if self.calls + count > self._limits.calls:
             raise BadCall("the server has reached its limit of calls. Try again soon.", None, 503, "overloaded")
-        self._calls += count
+        self.calls += count
         try:
             yield
         finally:
-            self._calls -= count
+            self.calls -= count

@@ -88,8 +88,7 @@ class TextStream:
     """One connection: reads messages, while a task speaks what they ask for, in order."""
 
     def __init__(self, socket: web.WebSocketResponse, streams: TextStreams):
-        self._socket, self._streams = socket, streams
-        self._code = WSCloseCode.OK
+        self._socket, self._streams, self._code = socket, streams, WSCloseCode.OK
         self._id = f"speech_ws_{uuid.uuid4().hex}"
         self._session: TextSession | None = None
         self._text = IncomingText("none")
@@ -280,15 +279,11 @@ class TextStream:
         is_slow = encoder.is_slow or not unit.session.streams
         async with contextlib.aclosing(self._streams.say(call, unit.voice.current, unit.session.streams)) as speech:
             async for said in speech:
-                if not isinstance(said, SpeechResult):
-                    for part in said.split(SAMPLE_RATE):
-                        await send(encoder.encode, part)
-                elif unit.session.streams:
-                    await send(encoder.end)
+                if isinstance(said, SpeechResult):
+                    await (send(encoder.end) if unit.session.streams else send(encoded, said.wav, call.format))
                     return said
-                else:
-                    await send(encoded, said.wav, call.format)
-                    return said
+                for part in said.split(SAMPLE_RATE):
+                    await send(encoder.encode, part)
         raise HiggsError("The speech ended early.")
 
     async def _tell(self, kind: str, **content: object):
