@@ -98,6 +98,8 @@ class CudaKernel:
     Raises KernelUnavailable if it cannot be compiled or loaded, or if the driver refuses a first launch.
     """
 
+    scratch: dict[str, torch.Tensor] = {}
+
     def __init__(self, path: pathlib.Path, capability: str, defines: tuple[str, ...]) -> None:
         self._module = Module(compile_cubin(read_source(path), capability, defines))
 
@@ -112,6 +114,10 @@ class CudaKernel:
             if isinstance(error, LaunchFailed):
                 raise KernelUnavailable(str(error)) from error
             raise
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the scratch buffers."""
+        return list(self.scratch.values())
 
     def close(self) -> None:
         """Unload the code, which must not be running. Safe to call twice."""

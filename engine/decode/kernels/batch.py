@@ -15,12 +15,12 @@ import torch
 
 from ...cuda.kernel import Arguments, CudaKernel, Limits, options, structure
 from ...cuda.nvrtc import KernelUnavailable, launch
-from ...talker import FAMILIES, Talker
+from ...talker import Talker
 from ...talker.config import ModelConfig
 from ...talker.layers import Layer
 from ..state import DecodeState
 from .batch_product import ProductArgs, QuantisedProducts, Shape, TorchProducts, shape_for
-from .single import BF16, FP32, INT32, INT64, unfit
+from .single import BF16, FP32, INT32, INT64, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
 MAX_ROWS = 64
@@ -54,13 +54,7 @@ AttendArgs = structure(
 def defines(config: ModelConfig, shape: Shape | None = None) -> tuple[str, ...]:
     """Return the compiler options. shape: of our products with quantised weights, if they are used."""
     values = {
-        "HIDDEN": config.hidden,
-        "HEADS": config.heads,
-        "KV_HEADS": config.kv_heads,
-        "HEAD_DIM": config.head_dim,
-        "INTER": config.intermediate,
-        "EPS": f"{config.norm_eps}f",
-        "HAS_QK_NORM": int(FAMILIES[config.family].qk_norm),
+        **shape_of(config),
         "PADDED_ROWS": MAX_ROWS,
         "SPLIT_K": SPLIT_K,
         "MIN_SPLIT": MIN_SPLIT,
@@ -125,9 +119,8 @@ class BatchKernel(CudaKernel):
             state.work.x.zero_()
             self._add_norm(self._norms[0])
             if shape:
-                self._products.qkv(0)
-                self._products.gate_up(0)
-                self._products.down(0)
+                for name in ("qkv", "gate_up", "down"):
+                    self._products.run(name, 0)
             self._attend(self._attends[0])
             self._swiglu()
 
@@ -188,13 +181,13 @@ class BatchKernel(CudaKernel):
         products = self._products
         self._add_norm(self._norms[0], overlapping=False)  # after kernels that are not ours
         for index in range(len(self._attends)):
-            products.qkv(index)
+            products.run("qkv", index)
             self._attend(self._attends[index])
-            products.out(index)
+            products.run("out", index)
             self._add_norm(self._norms[2 * index + 1])
-            products.gate_up(index)
+            products.run("gate_up", index)
             self._swiglu()
-            products.down(index)
+            products.run("down", index)
             self._add_norm(self._norms[2 * index + 2])
         products.head()
         self._state.logits.view(self._rows, -1).copy_(self.scratch["head"][: self._rows])
@@ -213,10 +206,6 @@ class BatchKernel(CudaKernel):
 
     def reset(self) -> None:
         """Do nothing: blocks do not wait for each other."""
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Return the scratch buffers."""
-        return list(self.scratch.values())
 
     def close(self) -> None:
         """Unload the code and drop the state."""

@@ -33,27 +33,25 @@ ProductArgs = structure(
 )
 
 
+# Product of a layer -> its input and output in the scratch. delta takes the parts of a sum.
+_OPERANDS = {"qkv": ("h", "qkv"), "out": ("attended", "delta"), "gate_up": ("h", "gate_up"), "down": ("act", "delta")}
+
+
 class TorchProducts:
     """Products by torch over padded rows. A quantised matrix is dequantised for each product."""
 
     def __init__(self, talker: Talker, scratch: dict[str, torch.Tensor]) -> None:
-        self._layers, self._head, self._scratch = talker.layers, talker.head_codes, scratch
+        self._head, self._scratch = talker.head_codes, scratch
+        self._weights = [
+            {"qkv": layer.qkv, "out": layer.out, "gate_up": layer.code.gate_up, "down": layer.code.down}
+            for layer in talker.layers
+        ]
 
-    def qkv(self, index: int) -> None:
-        """Multiply scratch h -> qkv, in layer `index`."""
-        linear(self._scratch["h"], self._layers[index].qkv, self._scratch["qkv"])
-
-    def out(self, index: int) -> None:
-        """Multiply scratch attended -> delta, in parts."""
-        split_linear(self._scratch["attended"], self._layers[index].out, self._scratch["delta"])
-
-    def gate_up(self, index: int) -> None:
-        """Multiply scratch h -> gate_up."""
-        linear(self._scratch["h"], self._layers[index].code.gate_up, self._scratch["gate_up"])
-
-    def down(self, index: int) -> None:
-        """Multiply scratch act -> delta, in parts."""
-        split_linear(self._scratch["act"], self._layers[index].code.down, self._scratch["delta"])
+    def run(self, name: str, index: int) -> None:
+        """Multiply by the matrix `name` of layer `index`."""
+        x, out = _OPERANDS[name]
+        multiply = split_linear if out == "delta" else linear
+        multiply(self._scratch[x], self._weights[index][name], self._scratch[out])
 
     def head(self) -> None:
         """Multiply scratch h -> head."""
@@ -132,13 +130,8 @@ class QuantisedProducts(TorchProducts):
         self._shape, self._overlapping = shape, overlapping
         self._functions = {tiles: module.function(f"product_{tiles}", shape.shared) for tiles in shape.depths}
         self._calls = [
-            {
-                "qkv": self._call(layer.qkv, "h", "qkv"),
-                "out": self._call(layer.out, "attended", "delta"),
-                "gate_up": self._call(layer.code.gate_up, "h", "gate_up"),
-                "down": self._call(layer.code.down, "act", "delta"),
-            }
-            for layer in talker.layers
+            {name: self._call(weight, *_OPERANDS[name]) for name, weight in weights.items()}
+            for weights in self._weights
         ]
 
     def _call(self, weight: Weight, x: str, out: str) -> tuple[ctypes.c_void_p, int, Arguments]:
@@ -157,18 +150,6 @@ class QuantisedProducts(TorchProducts):
         units = -(-features // (16 * tiles)) * parts
         return self._functions[tiles], min(self._shape.multiprocessors, units), argument
 
-    def _launch(self, index: int, name: str) -> None:
+    def run(self, name: str, index: int) -> None:
         function, blocks, argument = self._calls[index][name]
         launch(function, blocks, THREADS, argument, shared=self._shape.shared, overlapping=self._overlapping)
-
-    def qkv(self, index: int) -> None:
-        self._launch(index, "qkv")
-
-    def out(self, index: int) -> None:
-        self._launch(index, "out")
-
-    def gate_up(self, index: int) -> None:
-        self._launch(index, "gate_up")
-
-    def down(self, index: int) -> None:
-        self._launch(index, "down")

@@ -20,7 +20,7 @@ from ...talker.config import ModelConfig
 from ...talker.ops.linear import linear
 from ...talker.weight import FORMATS, Weight
 from .batch import norm_threads
-from .single import BF16, FP32, INT32, unfit
+from .single import BF16, FP32, INT32, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("prompt.cu")
 SIZES = (128, 256, 384, 512)  # places of a kind
@@ -88,13 +88,7 @@ def defines(config: ModelConfig, weights: str) -> tuple[str, ...]:
     """Compiler options."""
     where = layout(config)
     values = {
-        "HIDDEN": config.hidden,
-        "HEADS": config.heads,
-        "KV_HEADS": config.kv_heads,
-        "HEAD_DIM": config.head_dim,
-        "INTER": config.intermediate,
-        "EPS": f"{config.norm_eps}f",
-        "HAS_QK_NORM": int(FAMILIES[config.family].qk_norm),
+        **shape_of(config),
         "CODES": config.codebooks * config.code_vocab,
         "CODEBOOKS": config.codebooks,
         "MAX_PLACES": where.places,
@@ -244,10 +238,6 @@ class PromptKernel(CudaKernel):
 
     def _launch(self, name: str, grid: int, block: int, argument: Arguments) -> None:
         launch(self._kernels[name], grid, block, argument)
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Buffers of its own on the device."""
-        return list(self.scratch.values())
 
     def close(self) -> None:
         """Unload the code and drop the talker."""

@@ -116,16 +116,23 @@ def defines(config: ModelConfig, blocks: int, shared: int, weights: str = "bf16"
         "TIMEOUT_MS": TIMEOUT_MS,
         "STATIC_SHARED": static_shared(weights),
         "MAX_SPLITS": MAX_SPLITS,
+        "CODES": config.codebooks * config.code_vocab,
+        **shape_of(config),
+    }
+    return options(values, LayerWeights, SingleArgs)
+
+
+def shape_of(config: ModelConfig) -> dict[str, object]:
+    """Return a talker's shape as compiler options."""
+    return {
         "HIDDEN": config.hidden,
         "HEADS": config.heads,
         "KV_HEADS": config.kv_heads,
         "HEAD_DIM": config.head_dim,
         "INTER": config.intermediate,
-        "CODES": config.codebooks * config.code_vocab,
         "EPS": f"{config.norm_eps}f",
         "HAS_QK_NORM": int(FAMILIES[config.family].qk_norm),
     }
-    return options(values, LayerWeights, SingleArgs)
 
 
 def unfit(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -186,10 +193,6 @@ class SingleKernel(CudaKernel):
 
     def run(self) -> None:
         launch(self._function, self._blocks, THREADS, self._argument, cooperative=True, shared=self._shared)
-
-    def tensors(self) -> list[torch.Tensor]:
-        """Return the scratch buffers, without the address table."""
-        return list(self.scratch.values())
 
     def reset(self) -> None:
         """Restore the initial state after a stalled launch: no epoch has been published yet."""
