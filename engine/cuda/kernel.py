@@ -98,7 +98,7 @@ class CudaKernel:
     Raises KernelUnavailable if it cannot be compiled or loaded, or if the driver refuses a first launch.
     """
 
-    scratch: dict[str, torch.Tensor] = {}
+    scratch: dict[str, torch.Tensor]  # of the kernels that have one
 
     def __init__(self, path: pathlib.Path, capability: str, defines: tuple[str, ...]) -> None:
         self._module = Module(compile_cubin(read_source(path), capability, defines))

@@ -14,6 +14,7 @@
 #include "mma_tile.cuh"
 #include "attention_prologue.cuh"
 #include "batch_attention.cuh"
+#include "row_ops.cuh"
 #ifdef FORMAT
 #include "weight_format.cuh"
 #include "batch_product.cuh"
@@ -21,67 +22,33 @@
 
 struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // x_in: null except in the first layer
 static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "batch.py fills another structure");
-static_assert(NORM_THREADS * 8 == HIDDEN && PADDED_ROWS <= 64, "a row has a block; rows have two places a lane");
+static_assert(PADDED_ROWS <= 64, "rows have two places per lane");
 
 // x = x_in, or x += delta, the sum of SPLIT_K products; h = RMSNorm(x) * weight. One block per row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNormArgs s) {
-  __shared__ float squares[HIDDEN / 256];
-  const int t = threadIdx.x;
-  const long long at = (long long)blockIdx.x * HIDDEN + t * 8;
-  const uint4 weights = *(const uint4*)(s.weight + t * 8);
+  const long long at = (long long)blockIdx.x * HIDDEN + threadIdx.x * 8;
+  const uint4 weights = *(const uint4*)(s.weight + threadIdx.x * 8);
   launch_dependent_grids();
   wait_on_dependent_grids();
-  float v[8], w[8];
+  float v[8];
   if (s.x_in) {
     unpack8(*(const uint4*)(s.x_in + at), v);
   } else {
-    const float4 a = *(const float4*)(s.x + at), b = *(const float4*)(s.x + at + 4);
     uint4 delta[SPLIT_K];
+    load8(v, s.x + at);
 #pragma unroll
     for (int i = 0; i < SPLIT_K; ++i) delta[i] = *(const uint4*)(s.delta + (long long)i * PADDED_ROWS * HIDDEN + at);
-    v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
 #pragma unroll
-    for (int i = 0; i < SPLIT_K; ++i) {
-      unpack8(delta[i], w);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) v[k] += w[k];
-    }
+    for (int i = 0; i < SPLIT_K; ++i) add8(v, delta[i]);
   }
-  *(float4*)(s.x + at) = make_float4(v[0], v[1], v[2], v[3]);
-  *(float4*)(s.x + at + 4) = make_float4(v[4], v[5], v[6], v[7]);
-  float square = 0.f;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) square = fmaf(v[i], v[i], square);
-  square = warp_sum(square);
-  if ((t & 31) == 0) squares[t >> 5] = square;
-  __syncthreads();
-  float total = 0.f;
-#pragma unroll
-  for (int i = 0; i < HIDDEN / 256; ++i) total += squares[i];
-  const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
-  unpack8(weights, w);
-  *(uint4*)(s.h + at) = make_uint4(pack(v[0] * f * w[0], v[1] * f * w[1]), pack(v[2] * f * w[2], v[3] * f * w[3]),
-                                   pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
+  store8(s.x + at, v);
+  norm_row(v, weights, s.h + at);
 }
 
-struct SwigluArgs { const u16* gate_up; u16* act; int rows; };
-static_assert(sizeof(SwigluArgs) == SIZEOF_SwigluArgs, "batch.py fills another structure");
-
-// act = silu(gate) * up. 8 values per thread.
 extern "C" __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu(const SwigluArgs s) {
   launch_dependent_grids();
   wait_on_dependent_grids();
-  constexpr int WIDE = INTER / 8;
-  const int i = blockIdx.x * SWIGLU_THREADS + threadIdx.x, row = i / WIDE, at = i % WIDE * 8;
-  if (row >= s.rows) return;
-  const u16* from = s.gate_up + (long long)row * (2 * INTER) + at;
-  float gate[8], up[8];
-  unpack8(*(const uint4*)from, gate);
-  unpack8(*(const uint4*)(from + INTER), up);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.f + __expf(-gate[k]));
-  *(uint4*)(s.act + (long long)row * INTER + at) =
-      make_uint4(pack(up[0], up[1]), pack(up[2], up[3]), pack(up[4], up[5]), pack(up[6], up[7]));
+  gate_rows(s);
 }
 
 struct AttendArgs {

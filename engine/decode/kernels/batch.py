@@ -28,7 +28,7 @@ SPLIT_K = 4  # parts of a product with few outputs
 MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
 BLOCKS_PER_SM = 3  # of `attend`
 _ATTEND_THREADS = 128
-_SWIGLU_THREADS = 256
+SWIGLU_THREADS = 256
 
 AddNormArgs = structure("AddNormArgs", x_in=BF16, delta=BF16, weight=BF16, x=FP32, h=BF16)
 SwigluArgs = structure("SwigluArgs", gate_up=BF16, act=BF16, rows=ctypes.c_int)
@@ -61,7 +61,7 @@ def defines(config: ModelConfig, shape: Shape | None = None) -> tuple[str, ...]:
         "MAX_SPLITS": MAX_SPLITS,
         "BLOCKS_PER_SM": BLOCKS_PER_SM,
         "NORM_THREADS": norm_threads(config),
-        "SWIGLU_THREADS": _SWIGLU_THREADS,
+        "SWIGLU_THREADS": SWIGLU_THREADS,
         "ATTEND_THREADS": _ATTEND_THREADS,
     }
     if shape is None:
@@ -105,7 +105,7 @@ class BatchKernel(CudaKernel):
         self.scratch = self.make_scratch(config, state.batch, state.max_seq_len, device)
         self._talker, self._state, self._rows = talker, state, state.batch
         self._norm_threads = norm_threads(config)
-        self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * _SWIGLU_THREADS))
+        self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * SWIGLU_THREADS))
         self._attend_blocks = limits.multiprocessors * BLOCKS_PER_SM
         self._make_arguments()
         shape = product_shape(config, talker.layers[0].qkv.format, state.batch, limits)
@@ -199,7 +199,7 @@ class BatchKernel(CudaKernel):
         self._launch("attend", self._attend_blocks, _ATTEND_THREADS, argument)
 
     def _swiglu(self):
-        self._launch("swiglu", self._swiglu_blocks, _SWIGLU_THREADS, self._swiglu_args)
+        self._launch("swiglu", self._swiglu_blocks, SWIGLU_THREADS, self._swiglu_args)
 
     def _launch(self, name: str, grid: int, block: int, argument: Arguments, overlapping: bool = True) -> None:
         launch(self._kernels[name], grid, block, argument, overlapping=overlapping and self._overlapping)

@@ -1,89 +1,60 @@
-// A fill, positions of prompts together through the talker, between its matrix products: embedding, norms, attention, the
-// MLP's gate; and quantised matrices written out for those products.
+// Prefill pass for a fill, many prompt positions at once, between the matrix products: embedding, norms, attention, the
+// MLP's gate. Also dequantises matrices for those products.
 //
-// "Place" is a row of the fill. Each holds one position of one sequence, or nothing, and is computed on its own, in an
-// order that depends on its position only: its result depends on neither its place nor what the others hold. Those below
-// `first_code` hold text, the others codes. Residual stream and sums are fp32; products read bf16.
-// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM, CODES, CODEBOOKS; MAX_PLACES, MAX_GROUPS and MAX_ENDS of a
-// fill; NORM_THREADS, PLACE_THREADS, ATTEND_THREADS, SWIGLU_THREADS, COPY_THREADS of a block; for quantised weights FORMAT.
+// "Place" is a row of the fill. It holds one position of one sequence, or nothing. Each is computed independently, in an
+// order that depends only on its position, so its result depends neither on its place nor on the other places. Places
+// below `first_code` hold text, the others codes. Residual stream and sums are fp32; products read bf16.
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM, CODES, CODEBOOKS; MAX_PLACES, MAX_GROUPS and MAX_ENDS
+// per fill; NORM_THREADS, PLACE_THREADS, ATTEND_THREADS, SWIGLU_THREADS, COPY_THREADS per block. With quantised weights
+// also FORMAT.
 
 #include "load.cuh"
 #include "attention_prologue.cuh"
 #include "prompt_attention.cuh"
+#include "row_ops.cuh"
 #ifdef FORMAT
 #include "weight_format.cuh"
 #endif
 
-// What a fill holds; the host writes it before each launch. A group is up to 16 places of one sequence that follow each
-// other; an end is a place whose logits are wanted.
+// Contents of a fill, written by the host before each launch. A group is up to 16 consecutive places of one sequence. An
+// end is a place whose logits are needed.
 struct Fill {
   u16 *keys, *values;      // of a runner: [layers][rows][KV_HEADS][max_seq_len][DIM]
   float* logits;           // of a runner: [rows][CODES]
   long long layer_stride;  // of keys and values
   int max_seq_len, first_code, groups, ends;
-  int row[MAX_PLACES];  // -1: nothing there
+  int row[MAX_PLACES];  // -1: empty
   int position[MAX_PLACES];
   int group_first[MAX_GROUPS], group_count[MAX_GROUPS];
   int end_place[MAX_ENDS], end_row[MAX_ENDS];
   int codes[MAX_PLACES][CODEBOOKS];  // rows of the embedding, from place first_code on
 };
 static_assert(sizeof(Fill) == SIZEOF_Fill, "prompt.py fills another structure");
-static_assert(NORM_THREADS * 8 == HIDDEN && ATTEND_THREADS == GROUP * 32, "a place has a block, a query's head a warp");
-
-// h = RMSNorm(v) * weight of one place, eight values a thread.
-__device__ __forceinline__ void norm_place(const float (&v)[8], const u16* weight, u16* h) {
-  __shared__ float squares[HIDDEN / 256];
-  const int t = threadIdx.x;
-  float square = 0.f, total = 0.f, w[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) square = fmaf(v[i], v[i], square);
-  square = warp_sum(square);
-  if ((t & 31) == 0) squares[t >> 5] = square;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < HIDDEN / 256; ++i) total += squares[i];
-  const float f = rsqrtf(total * (1.f / HIDDEN) + EPS);
-  unpack8(*(const uint4*)(weight + t * 8), w);
-  *(uint4*)(h + t * 8) = make_uint4(pack(v[0] * f * w[0], v[1] * f * w[1]), pack(v[2] * f * w[2], v[3] * f * w[3]),
-                                    pack(v[4] * f * w[4], v[5] * f * w[5]), pack(v[6] * f * w[6], v[7] * f * w[7]));
-}
-__device__ __forceinline__ void add8(float (&v)[8], const u16* from) {
-  float w[8];
-  unpack8(*(const uint4*)from, w);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] += w[i];
-}
-__device__ __forceinline__ void load8(float (&v)[8], const float* from) {
-  const float4 a = *(const float4*)from, b = *(const float4*)(from + 4);
-  v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w; v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
-}
-__device__ __forceinline__ void store8(float* to, const float (&v)[8]) {
-  *(float4*)to = make_float4(v[0], v[1], v[2], v[3]);
-  *(float4*)(to + 4) = make_float4(v[4], v[5], v[6], v[7]);
-}
+static_assert(ATTEND_THREADS == GROUP * 32, "a query's head has a warp");
 
 struct EmbedArgs { const Fill* fill; const u16 *text, *embed, *text_norm, *code_norm; float* x; u16* h; };
 static_assert(sizeof(EmbedArgs) == SIZEOF_EmbedArgs, "prompt.py fills another structure");
 
-// x = the place's embedding, h = its norm. text: [places][HIDDEN], the embeddings of what is text.
+// x = the place's embedding, h = its norm. text: [places][HIDDEN], embeddings of the text places.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) embed_places(const EmbedArgs s) {
-  const int place = blockIdx.x, at = threadIdx.x * 8;
+  const int place = blockIdx.x, t = threadIdx.x * 8;
+  const long long at = (long long)place * HIDDEN + t;
   const Fill& c = *s.fill;
   float v[8] = {};
   const bool is_text = place < c.first_code;
   if (c.row[place] >= 0) {
     if (is_text) {
-      add8(v, s.text + (long long)place * HIDDEN + at);
+      add8(v, *(const uint4*)(s.text + at));
     } else {
       const int* codes = c.codes[place - c.first_code];
 #pragma unroll
-      for (int k = 0; k < CODEBOOKS; ++k) add8(v, s.embed + (long long)codes[k] * HIDDEN + at);
+      for (int k = 0; k < CODEBOOKS; ++k) add8(v, *(const uint4*)(s.embed + (long long)codes[k] * HIDDEN + t));
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = low(pack(v[i], 0.f));  // as a step's embedding
+      for (int i = 0; i < 8; ++i) v[i] = low(pack(v[i], 0.f));  // rounded like a step's embedding
     }
   }
-  store8(s.x + (long long)place * HIDDEN + at, v);
-  norm_place(v, is_text ? s.text_norm : s.code_norm, s.h + (long long)place * HIDDEN);
+  store8(s.x + at, v);
+  norm_row(v, *(const uint4*)((is_text ? s.text_norm : s.code_norm) + t), s.h + at);
 }
 
 struct AddNormArgs { const Fill* fill; const u16 *delta, *text_norm, *code_norm; float* x; u16* h; };
@@ -95,27 +66,27 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNor
   const long long at = (long long)place * HIDDEN + threadIdx.x * 8;
   float v[8];
   load8(v, s.x + at);
-  add8(v, s.delta + at);
+  add8(v, *(const uint4*)(s.delta + at));
   store8(s.x + at, v);
-  norm_place(v, place < s.fill->first_code ? s.text_norm : s.code_norm, s.h + (long long)place * HIDDEN);
+  norm_row(v, *(const uint4*)((place < s.fill->first_code ? s.text_norm : s.code_norm) + threadIdx.x * 8), s.h + at);
 }
 
 // h[i] = the norm of x + delta at the fill's i-th end; zeros after the last.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) norm_ends(const AddNormArgs s) {
-  const int i = blockIdx.x;
+  const int i = blockIdx.x, t = threadIdx.x * 8;
   float v[8] = {};
   if (i < s.fill->ends) {
-    const long long at = (long long)s.fill->end_place[i] * HIDDEN + threadIdx.x * 8;
+    const long long at = (long long)s.fill->end_place[i] * HIDDEN + t;
     load8(v, s.x + at);
-    add8(v, s.delta + at);
+    add8(v, *(const uint4*)(s.delta + at));
   }
-  norm_place(v, s.text_norm, s.h + (long long)i * HIDDEN);
+  norm_row(v, *(const uint4*)(s.text_norm + t), s.h + (long long)i * HIDDEN + t);
 }
 
 struct LogitsArgs { const Fill* fill; const u16* head; };
 static_assert(sizeof(LogitsArgs) == SIZEOF_LogitsArgs, "prompt.py fills another structure");
 
-// The logits of the fill's i-th end, [ends][CODES], to where its row has them.
+// Copies the logits of the fill's i-th end, [ends][CODES], to its row.
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) place_logits(const LogitsArgs s) {
   const int i = blockIdx.x;
   if (i >= s.fill->ends) return;
@@ -126,11 +97,11 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) place_logits(const Lo
 struct PlaceArgs { const Fill* fill; const u16 *qk_norm, *cos, *sin; u16 *qkv, *attended; int layer; };
 static_assert(sizeof(PlaceArgs) == SIZEOF_PlaceArgs, "prompt.py fills another structure");
 
-// Queries are normed and rotated where they are; keys too, and go to the cache with the values.
+// Norms and rotates queries in place. Norms and rotates keys, and writes keys and values to the cache.
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS) place_qkv(const PlaceArgs s) {
   const Fill& c = *s.fill;
   const int place = blockIdx.x, row = c.row[place], at = c.position[place];
-  if (row < 0) {  // attention leaves it out
+  if (row < 0) {  // attention skips it
     for (int i = threadIdx.x; i < Q_SIZE / 8; i += PLACE_THREADS)
       *(uint4*)(s.attended + (long long)place * Q_SIZE + i * 8) = make_uint4(0, 0, 0, 0);
     return;
@@ -191,29 +162,13 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const Attend
     write_query(queries, i, s.attended + (long long)places[i] * Q_SIZE + head, (lane >> 2) + 8 * i < count);
 }
 
-struct SwigluArgs { const u16* gate_up; u16* act; int places; };
-static_assert(sizeof(SwigluArgs) == SIZEOF_SwigluArgs, "prompt.py fills another structure");
-
-// act = silu(gate) * up. 8 values a thread.
-extern "C" __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu(const SwigluArgs s) {
-  constexpr int WIDE = INTER / 8;
-  const int i = blockIdx.x * SWIGLU_THREADS + threadIdx.x, place = i / WIDE, at = i % WIDE * 8;
-  if (place >= s.places) return;
-  const u16* from = s.gate_up + (long long)place * (2 * INTER) + at;
-  float gate[8], up[8];
-  unpack8(*(const uint4*)from, gate);
-  unpack8(*(const uint4*)(from + INTER), up);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) up[k] *= gate[k] / (1.f + __expf(-gate[k]));
-  *(uint4*)(s.act + (long long)place * INTER + at) =
-      make_uint4(pack(up[0], up[1]), pack(up[2], up[3]), pack(up[4], up[5]), pack(up[6], up[7]));
-}
+extern "C" __global__ void __launch_bounds__(SWIGLU_THREADS) swiglu(const SwigluArgs s) { gate_rows(s); }
 
 #ifdef FORMAT
 struct WidenArgs { const u8* weights; u16* out; int width, rows; };
 static_assert(sizeof(WidenArgs) == SIZEOF_WidenArgs, "prompt.py fills another structure");
 
-// A quantised matrix [rows][width] as bf16. A warp takes a block of weights.
+// Dequantises a matrix [rows][width] to bf16. One block of weights per warp.
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) widen(const WidenArgs s) {
   const int in_row = s.width / Format::BLOCK, lane = threadIdx.x & 31;
   const int i = blockIdx.x * (COPY_THREADS / 32) + (threadIdx.x >> 5), row = i / in_row, block = i % in_row;

@@ -1,7 +1,7 @@
-"""Kernels that run a fill of prompts' positions through the talker, between torch's matrix products.
+"""CUDA kernels that prefill, between torch's matrix products. The torch twin is Talker.fill.
 
-Its torch twin is Talker.fill. A fill has a fixed number of places, whatever it holds, so that a product of one shape is
-always the same one of cuBLAS's, and a place's result depends on neither its number nor what the others hold.
+A fill has a fixed number of places, full or not. So each matrix always meets the same cuBLAS kernel, and a place's
+result depends neither on its number nor on the other places.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...talker import FAMILIES, Talker
 from ...talker.config import ModelConfig
 from ...talker.ops.linear import linear
 from ...talker.weight import FORMATS, Weight
-from .batch import norm_threads
+from .batch import SWIGLU_THREADS, SwigluArgs, norm_threads
 from .single import BF16, FP32, INT32, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("prompt.cu")
@@ -27,7 +27,7 @@ SIZES = (128, 256, 384, 512)  # places of a kind
 MAX_POSITIONS = SIZES[-1]  # of a fill
 MAX_ENDS = 16  # positions of a fill whose logits are wanted
 QUERIES = 16  # places of a group, at most
-_PLACE_THREADS, _SWIGLU_THREADS, _COPY_THREADS = 256, 256, 256
+_PLACE_THREADS, _COPY_THREADS = 256, 256
 
 
 class Layout(NamedTuple):
@@ -60,7 +60,6 @@ PlaceArgs = structure(
     "PlaceArgs", fill=INT32, qk_norm=BF16, cos=BF16, sin=BF16, qkv=BF16, attended=BF16, layer=ctypes.c_int
 )
 AttendArgs = structure("AttendArgs", fill=INT32, qkv=BF16, attended=BF16, layer=ctypes.c_int)
-SwigluArgs = structure("SwigluArgs", gate_up=BF16, act=BF16, places=ctypes.c_int)
 WidenArgs = structure("WidenArgs", weights=ANY, out=BF16, width=ctypes.c_int, rows=ctypes.c_int)
 
 
@@ -85,7 +84,7 @@ def layout(config: ModelConfig) -> Layout:
 
 
 def defines(config: ModelConfig, weights: str) -> tuple[str, ...]:
-    """Compiler options."""
+    """Return the compiler options."""
     where = layout(config)
     values = {
         **shape_of(config),
@@ -97,7 +96,7 @@ def defines(config: ModelConfig, weights: str) -> tuple[str, ...]:
         "NORM_THREADS": norm_threads(config),
         "PLACE_THREADS": _PLACE_THREADS,
         "ATTEND_THREADS": config.heads // config.kv_heads * 32,
-        "SWIGLU_THREADS": _SWIGLU_THREADS,
+        "SWIGLU_THREADS": SWIGLU_THREADS,
         "COPY_THREADS": _COPY_THREADS,
         "SIZEOF_Fill": where.words * 4,
     }
@@ -110,8 +109,9 @@ def defines(config: ModelConfig, weights: str) -> tuple[str, ...]:
 class PromptKernel(CudaKernel):
     """scratch fill and text -> the cache and the logits that the fill names. Raises KernelUnavailable.
 
-    Allocates its scratch when constructed; `run` allocates nothing and may be captured. is_even: whether cuBLAS gives
-    every row of a product the same bits, wherever it stands; else a fill may hold one sequence only.
+    Allocates its scratch when constructed. `run` allocates nothing and can be captured.
+
+    is_even: True if cuBLAS computes equal rows of a product to equal bits. Otherwise a fill must hold one sequence.
     """
 
     name = "CUDA kernels for prompts"
@@ -132,7 +132,7 @@ class PromptKernel(CudaKernel):
         self._make_arguments()
         with self._first_launch():
             self.run(sizes_of(config)[0])  # an empty fill
-            self.is_even = all(map(self._is_even, sizes_of(config)))
+            self.is_even = self._is_even()
 
     @staticmethod
     def make_scratch(config: ModelConfig, device: torch.device) -> dict[str, torch.Tensor]:
@@ -198,9 +198,9 @@ class PromptKernel(CudaKernel):
                 if count:
                     h, gate_up, act, delta = (s[name][first : first + count] for name in _MLP)
                     self._product(h, expert.gate_up, gate_up)
-                    argument = SwigluArgs.of(gate_up=gate_up, act=act, places=count)
-                    blocks = -(-count * config.intermediate // (8 * _SWIGLU_THREADS))
-                    self._launch("swiglu", blocks, _SWIGLU_THREADS, argument)
+                    argument = SwigluArgs.of(gate_up=gate_up, act=act, rows=count)
+                    blocks = -(-count * config.intermediate // (8 * SWIGLU_THREADS))
+                    self._launch("swiglu", blocks, SWIGLU_THREADS, argument)
                     self._product(act, expert.down, delta)
             if index + 1 < len(self._talker.layers):
                 self._launch("add_norm", size.places, norm_threads(config), next(norms))
@@ -208,23 +208,28 @@ class PromptKernel(CudaKernel):
         linear(self.scratch["h"][:MAX_ENDS], self._talker.head_codes, self.scratch["head"])
         self._launch("place_logits", MAX_ENDS, _COPY_THREADS, self._logits)
 
-    def _is_even(self, size: Size) -> bool:
-        """Return True if equal rows come out equal in every product of a fill of that size."""
-        layer, products = self._talker.layers[0], []
-        for expert, count in ((layer.text, size.text), (layer.code, size.code)):
-            products += [("h", expert.gate_up, "gate_up", count), ("act", expert.down, "delta", count)]
-        products += [("h", layer.qkv, "qkv", size.places), ("attended", layer.out, "delta", size.places)]
-        products += [("h", self._talker.head_codes, "head", MAX_ENDS)]
-        for x, weight, out, count in products:
-            rows, results = self.scratch[x][:count], self.scratch[out][:count]
-            rows.copy_(torch.arange(rows.shape[1], device=rows.device).sin())
-            self._product(rows, weight, results)
-            if not bool((results == results[:1]).all()):
-                return False
+    def _is_even(self) -> bool:
+        """Return True if equal rows come out equal in every product of a fill of any size."""
+        layer, sizes = self._talker.layers[0], sizes_of(self._talker.config)
+        whole, kinds = {size.places for size in sizes}, {count for size in sizes for count in size if count}
+        products = [
+            ("h", layer.qkv, "qkv", whole),
+            ("attended", layer.out, "delta", whole),
+            ("h", layer.text.gate_up, "gate_up", kinds),  # codes have matrices of the same shape
+            ("act", layer.text.down, "delta", kinds),
+            ("h", self._talker.head_codes, "head", {MAX_ENDS}),
+        ]
+        for x, weight, out, counts in products:
+            for count in counts:
+                rows, results = self.scratch[x][:count], self.scratch[out][:count]
+                rows.copy_(torch.arange(rows.shape[1], device=rows.device).sin())
+                self._product(rows, weight, results)
+                if not bool((results == results[:1]).all()):
+                    return False
         return True
 
     def _product(self, x: torch.Tensor, weight: Weight, out: torch.Tensor):
-        """Compute out = x @ W.T. A quantised matrix is written out in bf16 before."""
+        """Compute out = x @ W.T. A quantised matrix is dequantised to bf16 first."""
         if not FORMATS[weight.format].quantize:
             linear(x, weight, out)
             return

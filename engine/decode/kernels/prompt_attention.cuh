@@ -1,8 +1,8 @@
-// Attention of prompts' positions to the KV cache on tensor cores: flash attention. Part of prompt.cu.
+// Flash attention of prompt positions to the KV cache, on tensor cores. Part of prompt.cu.
 //
-// A block takes a group: up to QUERIES positions of one sequence, in any order, and one KV head. A warp has the queries of
-// one head, in registers, and takes the cache's slots SLOTS at a time, from the first to the last that one of the group's
-// positions sees. What a position does not see changes none of its sums, so they depend on its own slots alone.
+// A block processes a group, up to QUERIES positions of one sequence in any order, and one KV head. A warp holds the
+// queries of one head in registers and reads the cache SLOTS slots at a time, up to the last slot that any position of
+// the group sees. Masked slots do not change a position's sums, so the sums depend only on its own slots.
 
 #include "mma.cuh"
 #include "copy_async.cuh"
@@ -10,12 +10,12 @@
 constexpr int QUERIES = 16, SLOTS = 32, UNIT = 8;  // UNIT: values in 16 bytes
 constexpr float NOT_SEEN = -1e30f;
 
-// The tiles of SLOTS keys and their values, two of each. Units of a row are swizzled, so that the eight rows of a matrix
-// lie in different banks.
+// Two tiles each of SLOTS keys and of their values. A row's units are swizzled, so that the eight rows of a matrix use
+// different banks.
 struct Tiles { u16 keys[2][SLOTS * DIM], values[2][SLOTS * DIM]; };
 __device__ __forceinline__ int place_of_unit(int slot, int unit) { return slot * DIM + (unit ^ (slot & 7)) * UNIT; }
 
-// Four matrices of 8 x 8 as operands; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices as operands. Lane i passes the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ uint4 load_matrices(const u16* row) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -29,7 +29,7 @@ __device__ __forceinline__ uint4 load_transposed(const u16* row) {
   return v;
 }
 
-// Starts the copies of slots from `base` on, of which those from `end` on are zero.
+// Starts copying the slots from `base` on. Slots from `end` on become zero.
 __device__ __forceinline__ void copy_tile(u16* tile, const u16* cache, int base, int end) {
   for (int i = threadIdx.x; i < SLOTS * DIM / UNIT; i += ATTEND_THREADS) {
     const int slot = i / (DIM / UNIT), unit = i % (DIM / UNIT);
@@ -116,7 +116,7 @@ __device__ __forceinline__ void attend_tile(Queries& s, const u16* keys, const u
   }
 }
 
-// A query's result, which four lanes hold, written where `is_there`; `i` is 0 or 1 of Queries. Called by all lanes.
+// Writes query i of Queries, 0 or 1, which four lanes hold, if `is_there`. Called by all lanes.
 __device__ __forceinline__ void write_query(const Queries& s, int i, u16* attended, bool is_there) {
   float l = s.l[i];
 #pragma unroll

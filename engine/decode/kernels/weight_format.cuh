@@ -117,7 +117,7 @@ __device__ __forceinline__ float fp16(u16 v) {
   return to;
 }
 
-// A lane's 16 weights of a block, times what they share: codes[i] is a byte of the i-th.
+// Widens a lane's 16 weights of a block: each byte of `codes` times `scale`.
 __device__ __forceinline__ void widen_bytes(float (&v)[16], uint4 codes, float scale) {
   const u32 words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
