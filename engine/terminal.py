@@ -35,7 +35,7 @@ from . import (
     to_srt,
 )
 from . import narrate as narrate_book
-from .core.config import DEFAULT_GRAPHS, GRAPHS, Adapter
+from .core.config import DEFAULT_GRAPHS, GRAPHS, Adapter, CallLimits
 from .core.optional import import_optional
 from .engines.device_pool import engine_of
 from .engines.speech_api import SpeechAPI
@@ -192,7 +192,6 @@ def voice(args: argparse.Namespace) -> int:
 def serve(args: argparse.Namespace) -> int:
     """Serve speech over HTTP until the process is stopped."""
     import_optional("aiohttp.web", "Application")  # a one-line error if it is missing
-    from .serve.app import CallLimits
     from .serve.serve import serve as run
 
     limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)

@@ -189,6 +189,16 @@ class ServerConfig(_Ranged):
 
 
 @dataclass(frozen=True)
+class CallLimits(_Ranged):
+    """What our own server accepts."""
+
+    max_characters: int = _number(20_000, 1, 10_000_000)  # per text
+    max_calls: int = _number(256, 1, 65_536)  # at once, including waiting ones
+    max_items: int = _number(32, 1, 1000)  # texts per batch, each counted as a call
+    max_seconds: float = _number(0.0, 0.0, 86_400.0)  # per call, from its arrival to its last sound; 0: no limit
+
+
+@dataclass(frozen=True)
 class CueParams(_Ranged):
     """Settings for timing speech to subtitle cues. The first three are tried in order if speech overruns its cue."""
 

@@ -10,13 +10,12 @@ import re
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from aiohttp import web
 
-from ..core.config import SAMPLE_RATE
+from ..core.config import SAMPLE_RATE, CallLimits
 from ..core.errors import HiggsError
 from ..prompt.card import ModelCard
 from ..speech.result import SpeechResult
@@ -41,16 +40,6 @@ _NO_HEADER = re.compile(r"[^ -~]")  # characters that a header cannot hold
 _Said = torch.Tensor | SpeechResult
 
 
-@dataclass(frozen=True)
-class CallLimits:
-    """Limits on what a server accepts."""
-
-    characters: int = 20_000  # per text
-    calls: int = 256  # at once, including waiting ones
-    items: int = 32  # texts per batch, each counted as a call
-    seconds: float = 0.0  # per call, from its arrival to its last sound; 0: no limit
-
-
 class SpeechServer:
     """Serves one speaker over HTTP.
 
@@ -73,7 +62,7 @@ class SpeechServer:
         self._stopping = False
         self._limits, self._key = limits or CallLimits(), key
         self.calls = 0  # not answered yet
-        most = self._limits.characters
+        most = self._limits.max_characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)
         self._texts = TextStreams(
             self._say, self._call_voices.of, read, most, speaker.most_reference_frames, self._metrics.failed
@@ -151,7 +140,7 @@ class SpeechServer:
             name, text = form["name"].decode(), form.get("ref_text", b"").decode()
         except UnicodeDecodeError:
             raise BadCall("name and ref_text must be UTF-8.") from None
-        bounded("ref_text", text, self._limits.characters)
+        bounded("ref_text", text, self._limits.max_characters)
         with self._one_call():
             voice = await self._call_voices.made(form["audio_sample"], text, "audio_sample")
             name = await asyncio.to_thread(self._voices.add, name, voice)
@@ -184,7 +173,7 @@ class SpeechServer:
             return await self._texts.handle(request)
 
     async def _batch(self, request: web.Request) -> web.Response:
-        most = min(self._limits.items, self._limits.calls)
+        most = min(self._limits.max_items, self._limits.max_calls)
         calls = read_batch(parse_json(await request.read(), MOST_VALUES), most, self._read)
         headers = self._headers({name for call in calls if isinstance(call, Call) for name in call.ignored})
         with self._one_call(len(calls)):
@@ -203,7 +192,7 @@ class SpeechServer:
             return unspoken(failure(error))
 
     def _read(self, body: object) -> Call:
-        return read_call(body, self._limits.characters, self._knows_tag)
+        return read_call(body, self._limits.max_characters, self._knows_tag)
 
     def _headers(self, ignored: Iterable[str]) -> dict[str, str]:
         headers = {"X-Request-Id": uuid.uuid4().hex, "X-Model": self.model}
@@ -252,7 +241,7 @@ class SpeechServer:
 
         began: the loop's time from which first sound and the limit of seconds count, if not from now.
         """
-        loop, told, limit = asyncio.get_running_loop(), asyncio.Queue(), self._limits.seconds
+        loop, told, limit = asyncio.get_running_loop(), asyncio.Queue(), self._limits.max_seconds
         began = loop.time() if began is None else began
         late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
         timer = loop.call_at(began + limit, told.put_nowait, late) if limit else None
@@ -288,7 +277,7 @@ class SpeechServer:
     def _one_call(self, count: int = 1):
         if self._stopping:
             raise BadCall("the server is stopping. Try again soon.", None, 503, "stopping")
-        if self.calls + count > self._limits.calls:
+        if self.calls + count > self._limits.max_calls:
             raise BadCall("the server has reached its limit of calls. Try again soon.", None, 503, "overloaded")
         self.calls += count
         try:

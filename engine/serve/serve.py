@@ -13,13 +13,13 @@ from pathlib import Path
 
 from aiohttp import web
 
-from ..core.config import KEY_VARIABLE
+from ..core.config import KEY_VARIABLE, CallLimits
 from ..core.errors import HiggsError
 from ..engines.speech_api import SpeechAPI
 from ..prompt.card import ModelCard
 from ..prompt.tags import TAGS
 from . import access
-from .app import CallLimits, SpeechServer
+from .app import SpeechServer
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
 

@@ -13,6 +13,7 @@ from ..core.config import (
     GRAPHS,
     KERNELS,
     QUANTIZED,
+    CallLimits,
     CueParams,
     EngineConfig,
     SamplingParams,
@@ -177,18 +178,10 @@ def _serve_parser(commands):
     command.add_argument(
         "--api-key", default="", metavar="KEY", help="key that callers must send; or set HIGGS_TTS_API_KEY"
     )
-    command.add_argument(
-        "--max-characters", type=int, default=20_000, metavar="N", help="longest text to accept, in characters"
-    )
-    command.add_argument(
-        "--max-calls", type=int, default=256, metavar="N", help="maximum open calls, including waiting calls"
-    )
-    command.add_argument(
-        "--max-items", type=int, default=32, metavar="N", help="maximum texts in a batch; each counts as a call"
-    )
-    command.add_argument(
-        "--max-seconds", type=float, default=0.0, metavar="S", help="longest time for a call, waiting included; 0: none"
-    )
+    _number_argument(command, CallLimits, "max_characters", "longest text to accept, in characters")
+    _number_argument(command, CallLimits, "max_calls", "maximum open calls, including waiting calls")
+    _number_argument(command, CallLimits, "max_items", "maximum texts in a batch; each counts as a call")
+    _number_argument(command, CallLimits, "max_seconds", "longest time for a call, waiting included; 0: no limit")
     command.add_argument(
         "--access-log", action="store_true", help="write a line per call to stderr: caller, path, status, seconds"
     )

@@ -1,6 +1,7 @@
 """Talkers of the published widths with random weights, straight on the GPU. Everything here skips without CUDA."""
 
 import pathlib
+import sys
 
 import pytest
 import torch
@@ -38,6 +39,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in pathlib.Path(item.path).parts:
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Return checkpoints of three layers of each family, of the published widths."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+    from real_shapes import write
+
+    return {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
 
 
 def wide_talker(family: str, dtype, layers: int, context: int, weights: str = ""):

@@ -1,9 +1,6 @@
 """Long text on the GPU: equal codes for any number of rows, and a batch's memory freed after every end."""
 
 import dataclasses
-import gc
-import pathlib
-import sys
 
 import pytest
 import torch
@@ -12,6 +9,7 @@ from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.decode.prompts import Prefill
 from higgs_tts.engine.engines import loaded_model
+from higgs_tts.tests.device_memory import free_bytes
 
 SEQUENCES = 40
 TEXT = " ".join(f"This is sentence number {number} of forty." for number in range(1, SEQUENCES + 1))
@@ -28,14 +26,6 @@ def a_voice():
     return Voice(codes, "A reference.", "somebody")
 
 
-def free_bytes():
-    """Return the device's free bytes, after emptying torch's cache."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0]
-
-
 def memory():
     """Return (free, allocated) bytes."""
     return free_bytes(), torch.cuda.memory_stats()["allocated_bytes.all.current"]
@@ -43,14 +33,6 @@ def memory():
 
 def rows_of(speech):
     return int(speech.how.rsplit(", ", 1)[1].split(" chunks")[0])
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    from real_shapes import write
-
-    return {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
 
 
 @pytest.fixture(autouse=True)

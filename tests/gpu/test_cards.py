@@ -1,8 +1,6 @@
 """Several GPUs that speak together: the codes of one, independence of failures, and all memory freed."""
 
 import gc
-import pathlib
-import sys
 import threading
 
 import pytest
@@ -32,11 +30,8 @@ def free_bytes():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    from real_shapes import write
-
-    return str(write(tmp_path_factory.mktemp("v3"), "v3", 3))
+def folder(folders):
+    return str(folders["v3"])
 
 
 @pytest.fixture

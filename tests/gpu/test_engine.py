@@ -1,6 +1,5 @@
 """The engine on the GPU: graphs against eager in codes and waveform, memory freed after every fault."""
 
-import gc
 import threading
 
 import pytest
@@ -13,6 +12,7 @@ from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.kernels import single
 from higgs_tts.engine.tools.published import write_hollow
+from higgs_tts.tests.device_memory import free_bytes
 
 TEXT = "One two three four five six seven."
 PARAMS = SamplingParams(max_frames=60, seed=3)
@@ -20,24 +20,6 @@ PARAMS = SamplingParams(max_frames=60, seed=3)
 
 def config(folder, **changes):
     return EngineConfig(**{"model": str(folder), "device": "cuda:0", "context": 1024, **changes})
-
-
-def free_bytes():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    import pathlib
-    import sys
-
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    from real_shapes import write
-
-    return {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Sound during speech: the codec on its own stream, cached prefixes, and the memory both take and free."""
 
-import gc
-
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, Voice
@@ -10,18 +8,12 @@ from higgs_tts.engine.codec.snake import SnakeKernel, snake
 from higgs_tts.engine.codec.stream import SideStreamWindows
 from higgs_tts.engine.codec.waveform import LENGTHS, Waveform
 from higgs_tts.engine.device.memory import PrivatePool
+from higgs_tts.tests.device_memory import free_bytes
 
 CUDA = torch.device("cuda", 0)
 TEXT = "One two three four five six seven."
 PARAMS = SamplingParams(max_frames=90, seed=3)
 SIZES = (11, 2, 4, 8, 25, 25, 25, 25)
-
-
-def free_bytes():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0]
 
 
 @pytest.fixture(scope="module")

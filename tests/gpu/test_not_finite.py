@@ -1,14 +1,11 @@
 """Infinities and NaN in a weight on the GPU: they reach the logits, and speech stops with a clear error."""
 
-import gc
-import pathlib
-import sys
-
 import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, Listener, SamplingParams, Voice
 from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
+from higgs_tts.tests.device_memory import free_bytes
 
 INF, NAN = float("inf"), float("nan")
 SENTENCE = "values that are not numbers .*, so speech was stopped"
@@ -61,19 +58,8 @@ def test_no_kernel_loses_them(wide, state_of, family, rows):
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    from real_shapes import write
-
-    made = {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
-    return {**made, "embedded": EMBEDDED}
-
-
-def free_bytes():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0]
+def folders(folders):
+    return {**folders, "embedded": EMBEDDED}
 
 
 def stops(engine, text, voice, value, frames):

@@ -1,9 +1,6 @@
 """Prompts by the CUDA kernels, eager and captured, on layers of the published widths."""
 
-import gc
 import itertools
-import pathlib
-import sys
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ from higgs_tts.engine.decode.fill import Fill, Piece
 from higgs_tts.engine.decode.kernels.prompt import PromptKernel, sizes_of
 from higgs_tts.engine.decode.prompts import Prefill, open_prefill
 from higgs_tts.engine.device.memory import PrivatePool
+from higgs_tts.tests.device_memory import free_bytes
 from torch.profiler import ProfilerActivity, profile
 
 CUDA = torch.device("cuda", 0)
@@ -213,21 +211,6 @@ def test_kernels_and_twin_agree_on_quantised_weights(wide, state_of, prefill_of,
     prefill_of(talker, ours).put(ours, admitted)
     Prefill(talker).put(twin, admitted)
     assert relative(ours.logits[0], twin.logits[0]) < 3e-2
-
-
-def free_bytes():
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return torch.cuda.mem_get_info()[0]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-    from real_shapes import write
-
-    return {family: write(tmp_path_factory.mktemp(family), family, 3) for family in ("v3", "v2")}
 
 
 def engine_of(folder, dtype="bf16", **changes):

@@ -4,15 +4,16 @@ import dataclasses
 
 import pytest
 from higgs_tts.engine import ClipParams, EngineConfig, HiggsError, SamplingParams, range_of
+from higgs_tts.engine.core.config import CallLimits
 from higgs_tts.engine.tools.arguments import make_parser
 
 NUMBERS = [
     (settings, field)
-    for settings in (SamplingParams, EngineConfig, ClipParams)
+    for settings in (SamplingParams, EngineConfig, ClipParams, CallLimits)
     for field in dataclasses.fields(settings)
     if field.type in ("int", "float")
 ]
-GIVEN = {SamplingParams: {}, EngineConfig: {"model": "x"}, ClipParams: {}}
+GIVEN = {SamplingParams: {}, EngineConfig: {"model": "x"}, ClipParams: {}, CallLimits: {}}
 every_number = pytest.mark.parametrize("settings, field", NUMBERS, ids=lambda value: getattr(value, "name", ""))
 
 

@@ -14,7 +14,6 @@ import os
 import pathlib
 import sys
 import types
-import zipfile
 
 import pytest
 import soundfile
@@ -24,6 +23,7 @@ from higgs_tts.engine.audio.pcm import to_frames, to_wav
 from higgs_tts.engine.engines.remote.address import read_addresses
 from higgs_tts.engine.engines.remote.prompts import RemotePrompts, named_voice
 from higgs_tts.engine.engines.remote.server import Kind, Server, foreign_seed
+from higgs_tts.tests.published import published_wheel
 
 KEY = "HIGGS_TTS_API_KEY"
 PUBLISHED = json.loads((pathlib.Path(__file__).parent / "data" / "speech_requests.json").read_text(encoding="utf-8"))
@@ -49,15 +49,13 @@ every_voice = pytest.mark.parametrize("voice", VOICES)
 def published_model(name, monkeypatch, folder):
     """Load the request model from its wheel, without the other imports of its package."""
     source = PUBLISHED[name]
-    wheel = pathlib.Path(os.environ.get("SPEECH_WHEELS", ".")) / source["wheel"]
-    if "SPEECH_WHEELS" not in os.environ or not wheel.is_file():
-        pytest.skip(f"{source['wheel']} is not in SPEECH_WHEELS")
+    wheel = published_wheel(source["wheel"])
     pydantic = pytest.importorskip("pydantic")
     for package in ("sglang_omni", "sglang_omni.client", "sglang_omni.client.types"):
         monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
     sys.modules["sglang_omni.client.types"].UsageInfo = type("UsageInfo", (pydantic.BaseModel,), {})
     path = folder / f"published_{name.partition('-')[0]}.py"
-    path.write_bytes(zipfile.ZipFile(wheel).read(source["file"]))
+    path.write_bytes(wheel.read(source["file"]))
     assert path.read_text("utf-8").splitlines()[source["line"] - 1].startswith(f"class {source['model']}(")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)

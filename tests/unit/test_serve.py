@@ -18,8 +18,8 @@ from higgs_tts.engine.engines import engine as engine_module
 
 web = pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
+from higgs_tts.engine.core.config import CallLimits  # noqa: E402
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
-from higgs_tts.engine.serve.app import CallLimits  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(engine, folder):
-    with running(engine, folder, limits=CallLimits(characters=5000, calls=4)) as (port, speaker):
+    with running(engine, folder, limits=CallLimits(max_characters=5000, max_calls=4)) as (port, speaker):
         yield port, speaker
 
 
@@ -272,7 +272,7 @@ def test_nothing_of_a_call_is_held_once_it_is_answered(another):
 
 
 def test_more_calls_than_it_takes(another):
-    with running(another, limits=CallLimits(calls=1)) as (port, speaker):
+    with running(another, limits=CallLimits(max_calls=1)) as (port, speaker):
         waits = threading.Thread(target=ask, args=(port,), kwargs={"body": {**SHORT, "max_new_tokens": 200}})
         waits.start()
         wait_for(lambda: speaker.speaking)

@@ -3,20 +3,19 @@
 import ast
 import base64
 import json
-import os
 import pathlib
 import socket
-import zipfile
 
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
-from higgs_tts.engine.serve.app import CallLimits
+from higgs_tts.engine.core.config import CallLimits
 from higgs_tts.engine.serve.batch import read_batch
 from higgs_tts.engine.serve.calls import BadCall, read_call
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS
+from higgs_tts.tests.published import published_wheel
 from higgs_tts.tests.speech_servers import ask, error_of, running
 
 BATCH = "/v1/audio/speech/batch"
@@ -66,7 +65,7 @@ def read(body, most=32):
 def port():
     with (
         Engine(EngineConfig(str(EMBEDDED), device="cpu", context=512)) as engine,
-        running(engine, limits=CallLimits(characters=500, calls=8, items=6)) as (port, _),
+        running(engine, limits=CallLimits(max_characters=500, max_calls=8, max_items=6)) as (port, _),
     ):
         yield port
 
@@ -94,11 +93,8 @@ def test_every_field_of_theirs_is_honoured_told_or_refused_by_name(package, mode
 @pytest.mark.parametrize("package", PUBLISHED)
 def test_the_fixture_has_the_fields_of_the_published_models(package):
     told = PUBLISHED[package]
-    wheel = pathlib.Path(os.environ.get("SPEECH_WHEELS", ".")) / told["wheel"]
-    if "SPEECH_WHEELS" not in os.environ or not wheel.is_file():
-        pytest.skip(f"{told['wheel']} is not in SPEECH_WHEELS")
-    classes = {node.name: node for node in ast.walk(ast.parse(zipfile.ZipFile(wheel).read(told["file"])))
-               if isinstance(node, ast.ClassDef)}  # fmt: skip
+    source = ast.parse(published_wheel(told["wheel"]).read(told["file"]))
+    classes = {node.name: node for node in ast.walk(source) if isinstance(node, ast.ClassDef)}
     for model, fields in told["models"].items():
         assert [line.target.id for line in classes[model].body if isinstance(line, ast.AnnAssign)] == fields
 

@@ -16,8 +16,8 @@ from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
 
 pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 
+from higgs_tts.engine.core.config import CallLimits
 from higgs_tts.engine.decode.model_runner import ModelRunner
-from higgs_tts.engine.serve.app import CallLimits
 from higgs_tts.engine.serve.metrics import ServerMetrics
 from higgs_tts.tests.speech_servers import ask, error_of, running
 
@@ -74,7 +74,7 @@ def read(text):
 
 class TestMetrics:
     def test_calls_errors_and_speech_are_counted(self, engine):
-        with running(engine, limits=CallLimits(characters=500)) as (port, _):
+        with running(engine, limits=CallLimits(max_characters=500)) as (port, _):
             heard = ask(port, body=SHORT)[2]
             whole = ask(port, body={**SHORT, "stream": False})[2]
             assert [ask(port, body=body)[0] for body in (b"{", {"input": "x" * 501}, {**SHORT, "voice": "no"})] == [
@@ -163,7 +163,7 @@ def test_the_access_log_has_a_line_per_call_without_texts_or_names(engine, caplo
 class TestSeconds:
     def test_a_call_that_takes_too_long_is_told_so(self, engine, gate):
         go_on = gate(0)
-        with running(engine, limits=CallLimits(seconds=0.2)) as (port, speaker):
+        with running(engine, limits=CallLimits(max_seconds=0.2)) as (port, speaker):
             for body in (SHORT, {**SHORT, "stream": False}):
                 answer = ask(port, body=body)
                 assert answer[0] == 504 and error_of(answer)["code"] == "time_limit"
@@ -177,14 +177,14 @@ class TestSeconds:
 
     def test_a_stream_ends_with_an_error(self, engine, gate):
         go_on = gate(30)
-        with running(engine, limits=CallLimits(seconds=3)) as (port, _):
+        with running(engine, limits=CallLimits(max_seconds=3)) as (port, _):
             status, _, body = ask(port, body={**LONG, "stream_format": "sse"})
             go_on.set()
         assert status == 200 and body.count(b"speech.audio.delta") > 2
         assert b"event: error" in body and b"limit of 3 s" in body and b"speech.audio.done" not in body
 
     def test_a_call_within_it_is_answered(self, engine):
-        with running(engine, limits=CallLimits(seconds=600)) as (port, _):
+        with running(engine, limits=CallLimits(max_seconds=600)) as (port, _):
             assert ask(port, body=SHORT)[0] == 200
 
 

@@ -5,13 +5,11 @@ import asyncio
 import base64
 import io
 import json
-import os
 import pathlib
 import queue
 import socket
 import threading
 import time
-import zipfile
 
 import numpy as np
 import pytest
@@ -21,12 +19,13 @@ from higgs_tts.engine.voice.voice import voice_of_speech
 
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
+from higgs_tts.engine.core.config import CallLimits  # noqa: E402
 from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve import text_stream  # noqa: E402
-from higgs_tts.engine.serve.app import CallLimits  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.text_session import read_session  # noqa: E402
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS  # noqa: E402
+from higgs_tts.tests.published import published_wheel  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
 
 PUBLISHED = json.loads((pathlib.Path(__file__).parent / "data" / "speech_sessions.json").read_text(encoding="utf-8"))
@@ -49,7 +48,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def served(engine):
-    with running(engine, limits=CallLimits(characters=500, calls=4)) as served:
+    with running(engine, limits=CallLimits(max_characters=500, max_calls=4)) as served:
         yield served
 
 
@@ -352,12 +351,9 @@ def test_what_asks_for_nothing_is_no_fault():
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_fixture_has_the_fields_of_the_published_model(name):
     source = PUBLISHED[name]
-    wheel = pathlib.Path(os.environ.get("SPEECH_WHEELS", ".")) / source["wheel"]
-    if "SPEECH_WHEELS" not in os.environ or not wheel.is_file():
-        pytest.skip(f"{source['wheel']} is not in SPEECH_WHEELS")
     (model,) = (
         node
-        for node in ast.parse(zipfile.ZipFile(wheel).read(source["file"])).body
+        for node in ast.parse(published_wheel(source["wheel"]).read(source["file"])).body
         if isinstance(node, ast.ClassDef) and node.name == source["model"]
     )
     assert [node.target.id for node in model.body if isinstance(node, ast.AnnAssign)] == source["fields"]
