@@ -81,9 +81,10 @@ def beside(folder: pathlib.Path) -> str:
 
 
 def part_of(pack: str, name: str):
-    """Return a loaded module of that package by the end of its name: versions have it in different folders."""
+    """Return a loaded module of that package by the end of its name, or None: versions have it in different folders."""
     ends = f".{name}"
-    return next(part for full, part in sys.modules.items() if full.startswith(f"{pack}.") and full.endswith(ends))
+    found = (part for full, part in sys.modules.items() if full.startswith(f"{pack}.") and full.endswith(ends))
+    return next(found, None)
 
 
 @contextlib.contextmanager
@@ -158,6 +159,9 @@ def measure(speakers: dict, how: str, minutes: float, rounds: int, result: dict)
             result["causes"].setdefault(name, {})[f"{how}, {minutes:g} min"] = table
 
 
+_GENERATORS = ("fills", "__iter__", "push")
+
+
 class Causes:
     """Host seconds by cause, each counted once: a caller's time excludes its callees'."""
 
@@ -169,7 +173,6 @@ class Causes:
         self._patches = contextlib.ExitStack()
         self._plan = [
             ("text and prompts' ids", "prompt.sequences", "SequenceBuilder", ("build", "chunk_seconds")),
-            ("prompts, launched", "decode.model_runner", "ModelRunner", ("prefill",)),
             ("steps, launched", "decode.model_runner", "ModelRunner", ("step",)),
             ("a batch's memory and capture", "decode.model_runner", "ModelRunner", ("__init__", "close")),
             ("codec windows, launched", "codec.stream", "SideStreamWindows", ("begin",)),
@@ -177,18 +180,18 @@ class Causes:
             ("sound, taken in", "codec.waveform", "Waveform", ("poll", "submit", "finish")),
             ("sound, joined", "audio.assembly", "Assembly", ("append", "stream", "finish")),
             ("attempts, judged", "speech.attempts", "Attempts", ("add",)),
+            ("prompts, launched", "decode.prompts", "Prefill", ("fills",)),
+            ("codes, read and sorted", "decode.scheduler", "Scheduler", ("__iter__",)),
+            ("sound, cut into windows", "codec.waveform", "Sound", ("push",)),
         ]
         self._pack = pack
 
     def __enter__(self) -> Causes:
         for cause, module, owner, names in self._plan:
             for name in names:
-                self._patch(getattr(part_of(self._pack, module), owner), name, cause)
+                if part := part_of(self._pack, module):  # what an older version lacks counts as its caller's
+                    self._patch(getattr(part, owner), name, cause, generator=name in _GENERATORS)
         self._patch(torch.cuda.Event, "synchronize", "steps, waited for")
-        scheduler = import_module(f"{self._pack}.decode.scheduler").Scheduler
-        sound = import_module(f"{self._pack}.codec.waveform").Sound
-        self._patch(scheduler, "__iter__", "codes, read and sorted", generator=True)
-        self._patch(sound, "push", "sound, cut into windows", generator=True)
         self._watch_first(part_of(self._pack, "loaded_model").LoadedModel)
         self._since = time.perf_counter()
         return self

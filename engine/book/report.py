@@ -79,5 +79,5 @@ class BookReport:
 
     @property
     def spoken_again(self) -> tuple[Retried, ...]:
-        """Return the chunks with more than one take in this run."""
+        """Return the chunks with more than one attempt in this run."""
         return tuple(chunk for chunk in self.retried if len(chunk.flaws) > 1)

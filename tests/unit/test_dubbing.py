@@ -443,7 +443,7 @@ class TestFilmFiles:
 
     def test_what_holds_no_sound_is_told(self, tmp_path, capsys, monkeypatch):
         write_film(tmp_path / "silent.mp4", None, 0, "mp4", "")
-        (tmp_path / "text.mp4").write_text("This is no film.")
+        (tmp_path / "text.mp4").write_text("This is not a film.")
         (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
         monkeypatch.setattr(Engine, "open", None)
         for name, says in (("silent.mp4", "has no sound"), ("text.mp4", "cannot be read"), ("no.mp4", "There is no")):
