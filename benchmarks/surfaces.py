@@ -131,11 +131,6 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
 
         return {"samples": [(base / name).read_bytes()], "run": run, "warm": warm}
 
-    def carded(data: bytes, place: pathlib.Path):
-        (place / CARD).write_bytes(data)
-        found = read_card(place)
-        return found.describe(), found.warnings(SAID), _short(found.notes)
-
     def merged(data: bytes, place: pathlib.Path):
         target = place / "lora"
         target.mkdir(exist_ok=True)
@@ -162,9 +157,15 @@ def _checkpoints(samples: pathlib.Path) -> dict[str, Surface]:
         "config": Surface(spoil=mutations.json_of, **opened(v3, "config.json")),
         "config v2": Surface(spoil=mutations.json_of, **opened(old, "config.json")),
         "tokenizer": Surface(spoil=mutations.json_of, **opened(v3, "tokenizer.json")),
-        "card": Surface([card], mutations.json_of, carded),
+        "card": Surface([card], mutations.json_of, _carded),
         "lora": Surface(lora, spoil_lora, merged),
     }
+
+
+def _carded(data: bytes, place: pathlib.Path):
+    (place / CARD).write_bytes(data)
+    found = read_card(place)
+    return found.describe(), found.warnings(SAID), _short(found.notes)
 
 
 def _short(sentences: tuple[str, ...]):

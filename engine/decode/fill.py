@@ -1,4 +1,4 @@
-"""Fills on the host: pieces of prompts, how they are packed, and the words that tell the device. Launches nothing.
+"""Fills on the host: pieces of prompts, their packing, and the int32 words that the kernels read. Launches nothing.
 
 A fill is a launch of a fixed size, which may hold several sequences. A sequence's own lengths alone decide how it is
 cut and which size each piece needs, so its codes do not depend on the sequences beside it.

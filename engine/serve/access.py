@@ -16,7 +16,7 @@ from .metrics import ServerMetrics
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _ACCESS = logging.getLogger("higgs_tts.serve.access")
-_PROBES = ("/health", "/metrics")  # asked every few seconds, so not logged
+_PROBES = ("/health", "/metrics")  # polled every few seconds, so not logged
 DISCONNECTED = "disconnected"
 _LEFT = 499  # the status that proxies log for a caller that disconnected
 

@@ -1,7 +1,7 @@
 """Several texts per call: the body and answer of POST /v1/audio/speech/batch.
 
-The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0: an item's fields take the place of the batch's. What
-would change the sound and has no effect here is refused by name.
+The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0. An item's fields override the batch's. Fields that would
+change the sound there but have no effect here are refused by name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Read = Callable[[Mapping], Call]
 
 
 def read_batch(body: Any, most: int, read: _Read) -> list[Call | BadCall]:
-    """Parse a batch into calls, or what is wrong with each. read(fields): parses one call.
+    """Parse a batch. Returns a call, or its error, per item. read(fields): parses one call.
 
     Raises BadCall if the body itself or one of its defaults is wrong. A default clip is decoded once.
     """
@@ -47,7 +47,7 @@ def read_batch(body: Any, most: int, read: _Read) -> list[Call | BadCall]:
     if len(items) > most:
         raise BadCall(f"items has {len(items)} texts, but this server accepts at most {most}.", "items")
     if "input" in body:
-        raise BadCall("input stands in the items of a batch, not beside them.", "input")
+        raise BadCall("input belongs inside each item of a batch, not beside items.", "input")
     defaults = {"response_format": "wav"} | _given(body)
     del defaults["items"]
     _check(defaults)
@@ -66,7 +66,7 @@ def _item(item: Any, defaults: Mapping, shared: Call, read: _Read) -> Call | Bad
         voiced = {name for name in own if name in _VOICE}
         if not voiced:
             return replace(read(fields), voice=shared.voice, clip=shared.clip)
-        if voiced == {"ref_text"} and shared.clip:  # other words for the shared clip; an empty one tests the text
+        if voiced == {"ref_text"} and shared.clip:  # another transcript; the empty clip is only there to check it
             call = read(fields | {"ref_audio": "AA=="})
             return replace(call, clip=Clip(shared.clip.data, call.clip.transcript if call.clip else ""))
         if "ref_audio" in own and "ref_text" in defaults:
