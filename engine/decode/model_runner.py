@@ -10,11 +10,12 @@ import torch
 
 from ..core.config import EngineConfig
 from ..core.sequence import Sequence
+from ..cuda.graph import GraphError
 from ..device.memory import PrivatePool
 from ..talker import Talker
 from ..talker.config import ModelConfig
 from .backend import choose_backend, planned_scratch
-from .executors import GraphError, make_executor
+from .executors import make_executor
 from .prefix_cache import PrefixCache
 from .prompts import Prefill
 from .state import DecodeState

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..core.sequence import Sequence
+from ..cuda.graph import Graph, GraphError, capture, capturing, same_bits
 from ..cuda.nvrtc import KernelUnavailable
 from ..device.memory import PrivatePool, workspace_bytes
 from ..talker import Talker
 from ..talker.config import ModelConfig
-from .executors.graph import Graph, GraphError, capture, capturing, same_bits
 from .fill import Fill, Piece, full_fill, pack
 from .kernels.prompt import MAX_POSITIONS, PromptKernel, Size, sizes_of
 from .kernels.single import unfit

@@ -7,7 +7,7 @@ from typing import Any
 from ...device.memory import PrivatePool
 from ..backend import Backend
 from .eager import EagerExecutor
-from .graph import GraphError, GraphExecutor
+from .graph import GraphExecutor
 
 # Each is constructed with (backend, capture stream). A test adds one.
 EXECUTORS: dict[str, Any] = {"eager": EagerExecutor, "graph": GraphExecutor}
@@ -24,4 +24,4 @@ def make_executor(name: str, backend: Backend, pool: PrivatePool) -> EagerExecut
     return EXECUTORS[name](backend, pool.capture_stream() if is_cuda and name == "graph" else None)
 
 
-__all__ = ["EXECUTORS", "EagerExecutor", "GraphError", "GraphExecutor", "make_executor"]
+__all__ = ["EXECUTORS", "EagerExecutor", "GraphExecutor", "make_executor"]

@@ -1,65 +1,20 @@
-"""Graph executor: runs the step as one captured CUDA graph. `capturing` and `capture` serve prompts too.
+"""Graph executor: runs the step as one captured CUDA graph.
 
-A capture allocates nothing. It is checked before use: from the same state, eager steps and replays must agree bit for
-bit.
+A captured step allocates nothing. It is checked before use: from the same state, eager steps and replays must agree bit
+for bit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import threading
-from collections.abc import Callable, Iterator
 
 import torch
 
+from ...cuda.graph import GraphError, capture, capturing, same_bits
 from ..backend import Backend
 from ..state import DecodeState
 
-HEADROOM = 64 << 20  # bytes the driver may need for a graph; running out in instantiation can end the process
-_one_at_a_time = threading.Lock()
-Graph = torch.cuda.CUDAGraph
 WARM_UPS = 2  # eager steps before the capture, because libraries initialize on first use
-
-
-class GraphError(RuntimeError):
-    """Work could not be captured, or its replay differs from the eager run."""
-
-
-@contextlib.contextmanager
-def capturing(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Allow captures on `stream`, one engine's at a time. Raises GraphError if one fails."""
-    device = stream.device
-    free = torch.cuda.mem_get_info(device)[0]
-    if free < HEADROOM:
-        raise GraphError(f"only {free >> 20} MB of device memory are free")
-    _one_at_a_time.acquire()  # `gc.disable` affects the whole process
-    collects = gc.isenabled()
-    gc.disable()  # collecting another engine would sync the device, which a capture forbids
-    try:
-        stream.wait_stream(torch.cuda.current_stream(device))
-        yield
-    except GraphError:
-        raise
-    except RuntimeError as error:  # OutOfMemoryError is one
-        raise GraphError(str(error)) from error
-    finally:
-        if collects:
-            gc.enable()
-        _one_at_a_time.release()
-        torch.cuda.current_stream(device).wait_stream(stream)
-
-
-def capture(work: Callable[[], None], stream: torch.cuda.Stream) -> Graph:
-    """Return `work`, which has run before, as a graph."""
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            work()
-    except BaseException:
-        graph.reset()
-        raise
-    return graph
 
 
 class GraphExecutor:
@@ -142,8 +97,3 @@ def _results(state: DecodeState) -> dict:
         "counters": torch.stack([delay.num_generated, cache.position, delay.countdown, state.sampler.finite.long()]),
         "cache": torch.stack([cache.keys[:, :, :, :2], cache.values[:, :, :, :2]]),
     }
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors hold the same bits. NaN, as from a damaged checkpoint, then equals itself."""
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
