@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.config import FRAME_SAMPLES
+
 
 @dataclass(frozen=True)
 class CodecConfig:
@@ -32,6 +34,14 @@ class CodecConfig:
     def hidden(self) -> int:
         """Channels the quantizer sees: acoustic and semantic side by side."""
         return self.acoustic_hidden + self.semantic_hidden
+
+    def decode_bytes(self, frames: int) -> int:
+        """Return the approximate peak device memory in bytes for decoding `frames` frames in fp32.
+
+        The last block's tensors are the largest. Its residual units hold four at a time, and convolutions need as much
+        again.
+        """
+        return 8 * frames * FRAME_SAMPLES * (self.decoder_hidden >> len(self.ratios)) * 4
 
     @property
     def semantic_heads(self) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 from ..audio.resample import resample
 from ..core.config import FRAME_SAMPLES, SAMPLE_RATE
 from ..core.errors import HiggsError
-from ..device.memory import drop, to_device
+from ..device.memory import drop
 from .config import CodecConfig
 from .dac import AcousticDecoder, AcousticEncoder, Snake, SnakeOp
 from .hubert import SemanticModel
@@ -42,41 +42,29 @@ class CodecDecoder(nn.Module):
 
     def __init__(self, config: CodecConfig):
         super().__init__()
-        self.codebook_size = config.codebook_size
+        self.config = config
         for name, part in decoder_parts(config).items():
             self.add_module(name, part)
         self._snakes = [module for module in self.modules() if isinstance(module, Snake)]
 
-    def forward(self, codes: torch.Tensor, length: int = 0, heard: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, codes: torch.Tensor, heard: torch.Tensor | None = None) -> torch.Tensor:
         """Decode codes [B, K, T] -> [B, 960 * T].
 
-        length: pad to this many frames if T is less.
         heard: int32 [B], frames of each clip if not all have T. Frames beyond act like the end of the clip.
         """
         frames = codes.shape[2]
-        length = max(length, frames)
-        if heard is None and length > frames:
-            heard = torch.full((len(codes),), frames, dtype=torch.int32, device=codes.device)
-        codes = torch.where((codes >= 0) & (codes < self.codebook_size), codes, 0)
-        hidden = self.fc2(self.quantizer.decode(F.pad(codes, (0, length - frames)))).transpose(1, 2)
+        codes = torch.where((codes >= 0) & (codes < self.config.codebook_size), codes, 0)
+        hidden = self.fc2(self.quantizer.decode(codes)).transpose(1, 2)
         if heard is not None:
-            hidden.masked_fill_(torch.arange(length, device=codes.device) >= heard[:, None, None], 0.0)
-        self._set_heard(heard, length)
-        wav = self.acoustic_decoder(hidden)[:, 0, : frames * FRAME_SAMPLES]
-        self._set_heard(None, length)  # a kept reference would keep its memory
+            hidden.masked_fill_(torch.arange(frames, device=codes.device) >= heard[:, None, None], 0.0)
+        self._set_heard(heard, frames)
+        wav = self.acoustic_decoder(hidden)[:, 0]
+        self._set_heard(None, frames)  # a kept reference would keep its memory
         return wav
 
     def _set_heard(self, heard: torch.Tensor | None, length: int):
         for snake in self._snakes:
             snake.heard, snake.frames = heard, length
-
-    def bytes_of(self, frames: int) -> int:
-        """Return the approximate peak device memory in bytes for decoding `frames` frames.
-
-        The last block's tensors are the largest. Its residual units hold four at a time, and convolutions need as much
-        again.
-        """
-        return 8 * frames * FRAME_SAMPLES * self.acoustic_decoder.conv2.in_channels * self.fc2.weight.itemsize
 
     def use(self, snake: SnakeOp) -> None:
         """Compute all Snake activations with `snake`: a kernel, or torch ops (snake.py)."""
@@ -84,33 +72,25 @@ class CodecDecoder(nn.Module):
             module.compute = snake
 
     @torch.no_grad()
-    def decode_span(
-        self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES, lengths: tuple[int, ...] = ()
-    ) -> torch.Tensor:
+    def decode_span(self, codes: torch.Tensor, start: int, stop: int, context: int = CONTEXT_FRAMES) -> torch.Tensor:
         """Decode frames `start` to `stop` of `codes`, exactly as in a decode of all frames.
 
         codes: [B, K, T] int64 -> [B, 960 * (stop - start)] fp32 on the decoder's device. Codes outside the codebook
         count as 0. With less than 10 frames of context, the edges are approximate.
-        lengths: pad windows to the smallest of these that fits, if any. Libraries need set-up for every new length.
         """
         left, right = max(0, start - context), min(codes.shape[2], stop + context)
-        length = min((length for length in lengths if length >= right - left), default=0)
-        wav = self(codes[:, :, left:right].to(self.fc2.weight.device), length)
+        wav = self(codes[:, :, left:right].to(self.fc2.weight.device))
         return wav[:, (start - left) * FRAME_SAMPLES : (stop - left) * FRAME_SAMPLES]
 
     @torch.no_grad()
-    def decode_clips(self, clips: list[torch.Tensor], rows: int, length: int) -> torch.Tensor:
-        """Decode clips of codes [T, K] on the host, each as if alone -> [rows, 960 * length], one row per clip.
+    def decode_packed(self, packed: torch.Tensor) -> torch.Tensor:
+        """Decode clips as `pack` returns them, on the decoder's device -> [rows, 960 * length], one row per clip.
 
         Always computes all rows and frames, because libraries choose other algorithms, with another summation order,
         for other shapes.
         """
-        codes = torch.zeros(rows, CODEBOOKS, length, dtype=torch.int64)
-        for row, clip in zip(codes, clips, strict=False):
-            row[:, : len(clip)] = clip.T
-        heard = [*map(len, clips), *[0] * (rows - len(clips))]
-        device = self.fc2.weight.device
-        return self(to_device(codes, device), heard=to_device(torch.tensor(heard, dtype=torch.int32), device))
+        codes = packed[:, :-1].view(len(packed), CODEBOOKS, -1)
+        return self(codes, heard=packed[:, -1].to(torch.int32))
 
     @torch.no_grad()
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
@@ -160,6 +140,15 @@ class CodecEncoder(nn.Module):
     def _semantic(self, wav: torch.Tensor) -> torch.Tensor:  # [1, S] -> [1, T, semantic_hidden]
         heard = F.pad(resample(wav, SAMPLE_RATE, SEMANTIC_RATE), (_SEMANTIC_PAD, _SEMANTIC_PAD))
         return self.semantic_model(heard)[:, ::_SEMANTIC_STEP]
+
+
+def pack(clips: list[torch.Tensor], rows: int, length: int) -> torch.Tensor:
+    """Pack clips of codes [T, K] on the host into int64 [rows, K * length + 1]: padded codes by codebook, then T."""
+    packed = torch.zeros(rows, CODEBOOKS * length + 1, dtype=torch.int64)
+    for row, clip in zip(packed, clips, strict=False):
+        row[:-1].view(CODEBOOKS, length)[:, : len(clip)] = clip.T
+        row[-1] = len(clip)
+    return packed
 
 
 Half = TypeVar("Half", CodecDecoder, CodecEncoder)

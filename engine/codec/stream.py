@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 
 from ..core.config import FRAME_SAMPLES
-from ..device.memory import PrivatePool, to_device
+from ..device.memory import PrivatePool
 from .model import CodecDecoder
+from .window_graphs import WindowGraphs
 
 
 class Window(NamedTuple):
@@ -34,6 +35,10 @@ class InlineWindows:
         self._decoder = decoder
         self._ready: list[torch.Tensor] = []
 
+    def padded(self, window: Window) -> int:
+        """Return the length that a window is padded to: its own."""
+        return len(window.codes)
+
     def submit(self, windows: list[Window], rows: int = 1) -> None:
         """Decode windows. rows: batch size, which may exceed the number of windows."""
         for codes, start, stop in windows:
@@ -51,18 +56,23 @@ class InlineWindows:
         """Wait for the remaining windows and return their sound."""
         return self.poll()
 
+    def close(self) -> None:
+        """Do nothing: it holds nothing on a device."""
+
 
 class SideStreamWindows:
     """Decodes windows on a side stream and copies results to the host asynchronously.
 
+    lengths: frames that a window is padded to, the smallest that fits. Libraries need set-up for every new length.
+    graphs: of single windows. Several are captured for this session alone.
     serialize: a window starts after the work already queued on the current stream, and later work waits for it. The
     cooperative decode kernel needs every SM, so overlapping windows with it costs more than serializing them.
     """
 
     serialize = True
 
-    def __init__(self, decoder: CodecDecoder, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
-        self.decoder, self._stream, self._lengths = decoder, stream, lengths
+    def __init__(self, graphs: WindowGraphs, stream: torch.cuda.Stream, lengths: tuple[int, ...]):
+        self._graphs, self._groups, self._stream, self.lengths = graphs, graphs.new(), stream, lengths
         # (event, sounds that are complete after the event)
         self._batches: deque[tuple[torch.cuda.Event, list[torch.Tensor]]] = deque()
         stream.wait_stream(torch.cuda.current_stream(stream.device))  # for copies of the weights
@@ -88,27 +98,29 @@ class SideStreamWindows:
         self._batches.clear()
         return rest
 
+    def padded(self, window: Window) -> int:
+        """Return the length that a window is padded to."""
+        return min(length for length in self.lengths if length >= len(window.codes))
+
     def begin(self, windows: list[Window], rows: int) -> tuple[torch.cuda.Event, list[torch.Tensor]]:
         """Queue windows. Returns an event, and their sounds on the host, complete after the event."""
         current = torch.cuda.current_stream(self._stream.device)
         if self.serialize:
             self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            wavs = [self._to_host(wav) for wav in self.decode(windows, rows)]
+            graphs, length = self._groups if rows > 1 else self._graphs, max(map(self.padded, windows))
+            wavs = graphs.decode([window.codes for window in windows], rows, length)
+            sounds = [self._to_host(wav[window.samples]) for wav, window in zip(wavs, windows, strict=False)]
             event = torch.cuda.Event()
             event.record()
         if self.serialize:
             current.wait_event(event)
-        return event, wavs
+        return event, sounds
 
-    def decode(self, windows: list[Window], rows: int) -> list[torch.Tensor]:
-        """Decode windows. Returns their sounds on the device."""
-        if rows > 1:
-            wavs = self.decoder.decode_clips([window.codes for window in windows], rows, self._lengths[-1])
-            return [wav[window.samples] for wav, window in zip(wavs, windows, strict=False)]
-        (window,) = windows
-        codes = to_device(window.codes, self._stream.device).T[None]
-        return [self.decoder.decode_span(codes, window.start, window.stop, lengths=self._lengths)[0]]
+    def close(self) -> None:
+        """Wait for the windows under way, and free the groups' graphs. Safe to call twice."""
+        self._stream.synchronize()
+        self._groups.close()
 
     @staticmethod
     def _to_host(wav: torch.Tensor) -> torch.Tensor:
@@ -116,12 +128,7 @@ class SideStreamWindows:
 
 
 def make_windows(
-    decoder: CodecDecoder, pool: PrivatePool, lengths: tuple[int, ...]
+    decoder: CodecDecoder, pool: PrivatePool, graphs: WindowGraphs | None, lengths: tuple[int, ...]
 ) -> InlineWindows | SideStreamWindows:
-    """Return the window decoder of one session: on the pool's side stream on a GPU, inline elsewhere.
-
-    lengths: window lengths that a GPU pads to, longest last. Libraries need set-up for every new length.
-    """
-    if pool.device.type != "cuda":
-        return InlineWindows(decoder)
-    return SideStreamWindows(decoder, pool.side_stream(), lengths)
+    """Return the window decoder of one session: on the pool's side stream on a GPU, inline elsewhere."""
+    return InlineWindows(decoder) if graphs is None else SideStreamWindows(graphs, pool.side_stream(), lengths)

@@ -12,75 +12,108 @@ from ..core.errors import HiggsError
 from ..device.memory import PrivatePool
 from .model import CONTEXT_FRAMES, WINDOW_FRAMES, CodecDecoder
 from .stream import Window, make_windows
+from .window_graphs import WindowGraphs
 
 # Frames per window. While streaming, a window must be ready before the earlier ones have been played. So window sizes
 # may grow only as fast as decoding outpaces playback: on a CPU by a third to a half.
 _FIRST_WINDOWS = (1, 2, 4, 8, 16, 25, 50)  # on a GPU
-_STREAMED_WINDOW = 100  # afterwards, on a GPU: larger windows would be late, smaller ones cost nearly as much
+_STREAMED_WINDOW = 75  # afterwards, on a GPU: larger windows would be late, and captured hold more memory
 _FIRST_CPU_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 20)
 _CPU_WINDOW = 25
+GROUPS = (8, 4, 2, 1)  # windows decoded at once
 _PATIENCE = 64  # polls after which an incomplete batch of windows is decoded
 _NO_SAMPLES = torch.empty(0)
 LENGTHS = tuple(frames + 2 * CONTEXT_FRAMES for frames in (_CPU_WINDOW, _STREAMED_WINDOW, WINDOW_FRAMES))  # padded
+SINGLE_LENGTHS = LENGTHS[:-1]  # of windows that may be decoded alone
 
 
 class Waveform:
     """Decodes the sounds of one session, window by window in the order in which windows fill up.
 
-    together: windows decoded per batch, on a GPU. Windows of streamed sounds are decoded alone.
+    graphs: on a GPU, what decodes windows there.
+    together: windows decoded at once, on a GPU. Streamed ones go with those that are due at the same poll.
     """
 
-    def __init__(self, decoder: CodecDecoder, pool: PrivatePool):
-        self.windows = make_windows(decoder, pool, LENGTHS)
-        is_cuda = pool.device.type == "cuda"
-        self.size = WINDOW_FRAMES if is_cuda else _CPU_WINDOW  # frames per window
-        self.first_sizes = _FIRST_WINDOWS if is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
+    def __init__(self, decoder: CodecDecoder, pool: PrivatePool, graphs: WindowGraphs | None = None):
+        self.windows = make_windows(decoder, pool, graphs, LENGTHS)
+        self._is_cuda = pool.device.type == "cuda"
+        self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
         self.together = 1
-        self._waiting: list[tuple[Sound, Window]] = []  # for a full batch
+        self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
+        self._waiting: list[tuple[Sound, Window]] = []  # for a full group
         self._looks = 0  # polls since the first of them
         self._owners: deque[Sound] = deque()  # of the windows being decoded
 
+    @property
+    def size(self) -> int:
+        """Frames per window."""
+        if not self._is_cuda:
+            return _CPU_WINDOW
+        return WINDOW_FRAMES if self.together > 1 else _STREAMED_WINDOW  # the latter are captured
+
+    @property
+    def first_frames(self) -> int:
+        """Frames of codes that a streamed sound's first window needs."""
+        return CONTEXT_FRAMES + self.first_sizes[0]
+
     def sound(self, streamed: bool = False) -> Sound:
-        """Return a new sound. streamed: its first windows are short, and the first one is waited for."""
+        """Return a new sound. streamed: its first windows are short, and the first one is waited for if it is alone."""
         return Sound(self, streamed)
 
     def submit(self, sound: Sound, codes: torch.Tensor, start: int, stop: int) -> None:
         """Decode frames start..stop of codes [T, K] into `sound`."""
-        window = Window(codes, start, stop)
-        if sound.streamed:
-            self.windows.submit([window])
-            self._owners.append(sound)
-            return
-        self._waiting.append((sound, window))
-        if len(self._waiting) >= self.together:
-            self._begin()
+        queue = self._due if sound.streamed else self._waiting
+        queue.append((sound, Window(codes, start, stop)))
+        if self.together == 1:
+            self.poll(wait=sound.low_latency_frames > 0)
+        elif len(self._waiting) >= self.together:
+            self._begin_waiting()
 
-    def _begin(self):
-        """Start decoding the waiting windows."""
+    def _begin_due(self):
+        """Start decoding streamed windows, those of the same padded length together, and each sound's in order."""
+        while self._due:
+            length, alike, seen = self.windows.padded(self._due[0][1]), [], set()
+            for place, (sound, window) in enumerate(self._due):
+                if sound not in seen and self.windows.padded(window) == length:
+                    alike.append(place)
+                seen.add(sound)
+            rows = next(rows for rows in GROUPS if rows <= min(len(alike), self.together))
+            part = [self._due[place] for place in alike[:rows]]
+            self._due = [one for place, one in enumerate(self._due) if place not in alike[:rows]]
+            self._begin(part, rows)
+
+    def _begin_waiting(self):
+        """Start decoding the waiting windows. A group that is not full has as many rows, so that all sum alike."""
         while self._waiting:
-            part = self._waiting[: self.together]
-            try:
-                self.windows.submit([window for _, window in part], self.together)
-            except torch.cuda.OutOfMemoryError:
-                if self.together == 1:
-                    raise
-                self.together = 1
-            else:
-                self._owners.extend(sound for sound, _ in part)
-                self._waiting = self._waiting[len(part) :]
+            part, self._waiting = self._waiting[: self.together], self._waiting[self.together :]
+            self._begin(part, self.together)
         self._looks = 0
 
+    def _begin(self, part: list[tuple[Sound, Window]], rows: int):
+        try:
+            self.windows.submit([window for _, window in part], rows)
+        except torch.cuda.OutOfMemoryError:
+            if rows == 1:
+                raise
+            self.together = 1
+            for one in part:
+                self._begin([one], 1)
+        else:
+            self._owners.extend(sound for sound, _ in part)
+
     def poll(self, wait: bool = False) -> None:
-        """Pass finished windows to their sounds. wait: wait for the oldest window."""
+        """Start windows that are due, and pass finished ones to their sounds. wait: wait for the oldest window."""
+        self._begin_due()
         if self._waiting:
             self._looks += 1
-            if self._looks > _PATIENCE:
-                self._begin()
+            if self.together == 1 or self._looks > _PATIENCE:
+                self._begin_waiting()
         self._give(self.windows.poll(wait))
 
     def finish(self) -> None:
         """Wait for all windows and pass them to their sounds."""
-        self._begin()
+        self._begin_due()
+        self._begin_waiting()
         self._give(self.windows.finish())
 
     def _give(self, wavs: list[torch.Tensor]):
@@ -88,9 +121,11 @@ class Waveform:
             self._owners.popleft().take(wav)
 
     def close(self) -> None:
-        """Release the decoder. Safe to call twice."""
+        """Release the decoder. Waits for windows under way on a GPU. Safe to call twice."""
         with contextlib.suppress(AttributeError):  # already closed
+            self.windows.close()
             del self.windows
+        self._due.clear()
         self._waiting.clear()
 
 
@@ -121,7 +156,12 @@ class Sound:
     @property
     def low_latency_frames(self) -> int:
         """Frames needed for the first sound while a listener waits for it; else 0."""
-        return CONTEXT_FRAMES + self._waveform.first_sizes[0] if self.streamed and not self._heard else 0
+        return self._waveform.first_frames if self.streamed and not self._heard else 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """True if a listener's first window is being decoded."""
+        return self.streamed and not self._heard and self._open > 0
 
     def push(self, codes: torch.Tensor) -> Iterator[None]:
         """Add the sequence's next codes [t, K]. Yields after each window."""
@@ -133,7 +173,6 @@ class Sound:
             self._missing -= len(new)
             if not self._missing:
                 self._submit(self._codes, self._size)
-                self._waveform.poll(wait=self.low_latency_frames > 0)
                 yield
 
     def _begin(self):

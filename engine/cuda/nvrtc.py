@@ -144,6 +144,13 @@ def shared_limit(index: int) -> int:
     return limit.value
 
 
+def trim_graph_memory(index: int) -> None:
+    """Return to the device what the driver keeps for graphs that allocated, as they do with cudaMallocAsync."""
+    device = ctypes.c_int()
+    _check(_driver().cuDeviceGet(ctypes.byref(device), index), "find the device of")
+    _check(_driver().cuDeviceGraphMemTrim(device), "free the memory of")
+
+
 class _Attribute(ctypes.Structure):
     _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60)]
 

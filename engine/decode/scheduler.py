@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,7 @@ class Scheduler:
     low_latency_frames: until the first sequence has this many frames, decode it alone and read outputs as soon as they
         may suffice.
     prefixes: prefix cache for prompts.
+    first_frames: frames after which outputs of a sequence with a listener are copied at once.
 
     A sequence finishes with an `error` if its logits contain NaN or infinity, or if its prompt runs out of memory. The
     others continue. Raises HiggsError if a kernel's blocks time out waiting for each other.
@@ -45,12 +47,15 @@ class Scheduler:
         sequences: Iterable[Sequence] = (),
         prefixes: PrefixCache | None = None,
         low_latency_frames: int = 0,
+        first_frames: int = 0,
     ):
         self._runner, self._state, self._prefixes = runner, runner.state, prefixes
         self.low_latency_frames = low_latency_frames
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
         self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
+        self._first_frames = first_frames
+        self._firsts: set[int] = set()  # steps after which a listened sequence has its first frames
         self._filling: tuple[list[tuple[int, Sequence]], Iterator[None]] | None = None  # prompts under way
         self._copies: deque = deque()  # copies in flight to the host
         self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
@@ -96,7 +101,9 @@ class Scheduler:
     def _is_time(self) -> bool:
         if self.low_latency_frames:  # the first read that can have enough frames
             return self._ready(self.num_steps, False, False) >= self.low_latency_frames
-        return self.num_steps - self._copied >= CHECK_EVERY
+        is_first = self.num_steps in self._firsts
+        self._firsts.discard(self.num_steps)
+        return is_first or self.num_steps - self._copied >= CHECK_EVERY
 
     def _admit(self) -> Iterator[Outputs]:
         """Prefill waiting sequences: until the rows are full if none decodes, else as far as the runner's first yield.
@@ -141,6 +148,8 @@ class Scheduler:
         elif failed is None:
             for row, sequence in admitted:
                 self.running[row] = sequence
+                if sequence.listened and self._first_frames:
+                    self._firsts.add(self.num_steps + self._steps_for(self._first_frames))
                 if sequence.finished:  # dropped meanwhile
                     self.drop(sequence)
             yield []
@@ -238,6 +247,10 @@ class Scheduler:
         """Return the number of whole frames in `num_generated` outputs."""
         state = self._state
         return frames_ready(num_generated, state.config.codebooks, state.family.closing_columns, ended, finished)
+
+    def _steps_for(self, frames: int) -> int:
+        """Return the number of outputs that hold so many whole frames of a sequence that has not ended."""
+        return next(steps for steps in itertools.count() if self._ready(steps, False, False) >= frames)
 
     def _take(self, sequence: Sequence, new: torch.Tensor) -> torch.Tensor:
         """Return the frames [t, K] completed by the outputs `new`. Outputs that later frames need stay pending."""

@@ -67,10 +67,12 @@ class DeviceSession:
         require_open: Callable[[], None],
     ):
         self._encode, self._require_open, self._peak = encode, require_open, peak
-        self._waveform = Waveform(loaded.decoder, loaded.pool)
+        windows = loaded.windows()
+        self._waveform = Waveform(loaded.decoder, loaded.pool, windows)
         self._waveform.together = 1 if stage.alone and runner is not None else loaded.windows_together()
         self._scheduler: Scheduler | None = None
-        self._how, self._notes = "", ()
+        self._how = ""
+        self._notes = (windows.note,) if windows is not None and windows.note else ()
         self._sounds: dict[Sequence, Sound] = {}  # of incomplete sequences
         self._spoken: deque[Sequence] = deque()  # submitted with codes
         self._moved: set[Sequence] = set()  # with new codes
@@ -79,9 +81,9 @@ class DeviceSession:
             rows = min(runner.state.batch, stage.rows)
             self._waveform.windows.serialize = rows == 1
             self._how = loaded.describe(runner) + (f", {rows} chunks at a time" if rows > 1 else "")
-            self._notes = tuple(runner.notes)
+            self._notes += tuple(runner.notes)
             prefixes = PrefixCache(runner.pool, stage.own_voices) if stage.own_voices else loaded.prefixes
-            self._scheduler = Scheduler(runner, (), prefixes)
+            self._scheduler = Scheduler(runner, (), prefixes, first_frames=self._waveform.first_frames)
 
     @property
     def report(self) -> SessionReport:
@@ -132,7 +134,8 @@ class DeviceSession:
             yield from self._speak_codes()
             for outputs in self._scheduler or ():
                 yield from self._push(outputs)
-                self._waveform.poll()
+                # The wait costs no steps: those of the next copy are queued.
+                self._waveform.poll(wait=any(sound.is_awaited for sound in self._sounds.values()))
                 self._require_open()
                 yield self._heard()
                 yield from self._speak_codes()
@@ -147,6 +150,7 @@ class DeviceSession:
             sequence = self._spoken.popleft()
             sound = self._sounds[sequence]
             for _ in sound.push(torch.cat(sequence.codes)):
+                self._waveform.poll()
                 self._require_open()
                 yield self._heard()
             sound.finish()
@@ -158,7 +162,8 @@ class DeviceSession:
                 continue
             self._moved.add(sequence)
             for _ in sound.push(frames):
-                yield self._heard()
+                if self._waveform.together == 1:
+                    yield self._heard()
             if sequence.finished:
                 sound.finish()
 

@@ -15,7 +15,8 @@ from ..checkpoint.load import Checkpoint, load_talker, talker_sizes
 from ..checkpoint.self_check import check_logits, check_weights
 from ..codec.model import build_decoder
 from ..codec.snake import SnakeKernel
-from ..codec.waveform import LENGTHS, Waveform
+from ..codec.waveform import GROUPS, LENGTHS, SINGLE_LENGTHS, Waveform
+from ..codec.window_graphs import WindowGraphs
 from ..core.config import MAX_BATCH, EngineConfig
 from ..core.sequence import Sequence
 from ..cuda.nvrtc import KernelUnavailable
@@ -29,7 +30,6 @@ from ..talker.rope import rope_sizes
 
 CPU_BATCH = 4  # maximum rows on a CPU, where memory is not queried and further rows save less
 RESERVE = 1 << 30  # bytes a batch leaves free for prompts, codec windows, captures and other programs
-_TOGETHER = (8, 4, 2)  # codec windows per batch
 SLOT_BLOCK = 64  # granularity of a batch's KV cache, in slots
 
 
@@ -39,6 +39,8 @@ def planned_bytes(
     """Return the bytes that opening takes on `device`, without the step's graph. Reads headers only."""
     sizes = ModelRunner.planned_sizes(checkpoint.config, 1, context, device, dtype, config.kernels)
     sizes += Prefill.planned_sizes(checkpoint.config, device, dtype, config.kernels, config.runner)
+    if device.type == "cuda" and config.runner != "eager":
+        sizes.append(checkpoint.codec.config.decode_bytes(max(SINGLE_LENGTHS)))
     return _lasting_bytes(checkpoint, config, context, device, dtype) + device_bytes(sizes, device)
 
 
@@ -64,6 +66,7 @@ class LoadedModel:
         self._config = config
         self._runner: ModelRunner | None = None
         self._prompts: Prefill | None = None
+        self._windows: WindowGraphs | None = None
         self._snake: SnakeKernel | None = None
         self._codec_backend = ""
         self.pool = PrivatePool(device)
@@ -108,7 +111,7 @@ class LoadedModel:
             check_logits(checkpoint, runner.state.logits[0].flatten())
             if not is_gpu:
                 return
-            waveform = Waveform(self.decoder, self.pool)
+            waveform = Waveform(self.decoder, self.pool, self.windows())
             sound = waveform.sound()
             list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))
             sound.finish()
@@ -127,7 +130,8 @@ class LoadedModel:
     @property
     def spare_bytes(self) -> int:
         """Bytes on the device that `trim` frees, without the step's graph."""
-        sizes = [size for part in (self._runner, self._prompts) if part is not None for size in part.sizes()]
+        parts = (self._runner, self._prompts, self._windows)
+        sizes = [size for part in parts if part is not None for size in part.sizes()]
         return self.prefixes.nbytes() + device_bytes(sizes, self.pool.device)
 
     def prompts(self) -> Prefill:
@@ -135,6 +139,14 @@ class LoadedModel:
         if self._prompts is None:
             self._prompts = open_prefill(self.talker, self._config.kernels, self.spare)
         return self._prompts
+
+    def windows(self) -> WindowGraphs | None:
+        """Return the captured codec windows on a GPU, built again after `trim`."""
+        if self._windows is None and self.pool.device.type == "cuda":
+            self._windows = WindowGraphs(self.decoder, self.pool, captures=self._config.runner != "eager")
+            for length in reversed(SINGLE_LENGTHS):  # the shorter takes no more memory then
+                self._windows.capture(1, length)
+        return self._windows
 
     def runner(self) -> ModelRunner:
         """Return the single-row runner for the whole context, built again after `trim`."""
@@ -204,8 +216,8 @@ class LoadedModel:
         if self.pool.device.type != "cuda":
             return 1
         free = RESERVE if self._config.memory else free_bytes(self.pool.device)
-        most = (free - RESERVE // 4) // self.decoder.bytes_of(max(LENGTHS))
-        return next((count for count in _TOGETHER if count <= most), 1)
+        most = (free - RESERVE // 4) // self.decoder.config.decode_bytes(max(LENGTHS))
+        return next((count for count in GROUPS if count <= most), 1)
 
     def _runner_bytes(self, batch: int, max_seq_len: int) -> int:
         talker, kernels = self.talker, self._config.kernels
@@ -220,10 +232,10 @@ class LoadedModel:
         """Free cache, prefixes, buffers and captures, but keep the weights. The next `runner` builds them again."""
         self._synchronize()
         self.prefixes.clear()
-        for part in (self._runner, self._prompts):
+        for part in (self._runner, self._prompts, self._windows):
             if part is not None:
                 part.close()
-        self._runner = self._prompts = None
+        self._runner = self._prompts = self._windows = None
         self.spare.close()
         self._make_spare(self.pool.device)
         self.pool.trim()

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams, Voice
-from higgs_tts.engine.codec.model import build_decoder
+from higgs_tts.engine.codec.model import build_decoder, pack
 from higgs_tts.engine.codec.snake import SnakeKernel, snake
 from higgs_tts.engine.codec.stream import SideStreamWindows
 from higgs_tts.engine.codec.waveform import LENGTHS, Waveform
+from higgs_tts.engine.codec.window_graphs import WindowGraphs
 from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.tests.device_memory import free_bytes
 
@@ -38,7 +39,7 @@ def voice(seed, frames=120):
 
 def heard(decoder, pool, codes, sizes=SIZES):
     """Return the sound of `codes` pushed in parts of `sizes`, with a listener."""
-    waveform = Waveform(decoder, pool)
+    waveform = Waveform(decoder, pool, WindowGraphs(decoder, pool, captures=False))
     assert type(waveform.windows) is SideStreamWindows
     sound = waveform.sound(streamed=True)
     for size in (*sizes, len(codes)):
@@ -47,16 +48,6 @@ def heard(decoder, pool, codes, sizes=SIZES):
     sound.finish()
     waveform.finish()
     return sound.new()
-
-
-def at_once(windows, batch, rows):
-    """Decode a window on the current stream, and wait for it."""
-    ((codes, start, stop),) = batch
-    wav = windows.decoder.decode_span(codes.cuda().T[None], start, stop, lengths=LENGTHS)[0].cpu()
-    torch.cuda.synchronize()
-    event = torch.cuda.Event()
-    event.record()
-    return event, [wav]
 
 
 @pytest.fixture
@@ -68,6 +59,16 @@ def decoder(folders):
 
 def test_the_side_stream_is_the_current_one_bit_for_bit_and_the_whole_decode_nearly(decoder, monkeypatch):
     pool, codes = PrivatePool(CUDA), torch.randint(0, 1024, (160, 8))
+
+    def at_once(windows, batch, rows):
+        """Decode a window on the current stream, and wait for it."""
+        (window,) = batch
+        length = next(length for length in LENGTHS if length >= len(window.codes))
+        wav = decoder.decode_packed(pack([window.codes], 1, length).cuda())[0, window.samples].cpu()
+        event = torch.cuda.Event()
+        event.record()
+        return event, [wav]
+
     side = heard(decoder, pool, codes)
     monkeypatch.setattr(SideStreamWindows, "begin", at_once)
     assert torch.equal(side, heard(decoder, pool, codes))
@@ -90,13 +91,17 @@ def test_the_side_stream_is_exact_in_fp64(decoder):
 def test_windows_that_are_decoded_together_sound_as_they_do_alone(decoder, rows):
     decoder.use(kernel := SnakeKernel(CUDA))
     clips = [torch.randint(0, 1024, (frames, 8)) for frames in (220, 210, 37, 1, 220, 99, 150, 220)][-rows:]
-    among = decoder.decode_clips(clips, rows, 220)
+
+    def together(clips):
+        return decoder.decode_packed(pack(clips, rows, 220).cuda())
+
+    among = together(clips)
     for place, codes in enumerate(clips):
-        (alone, *_), sound = decoder.decode_clips([codes], rows, 220), slice(0, len(codes) * 960)
-        whole = decoder(codes.T[None].cuda(), 220)[0]
+        (alone, *_), sound = together([codes]), slice(0, len(codes) * 960)
+        whole = decoder.decode_packed(pack([codes], 1, 220).cuda())[0, sound]
         for one in (alone[sound], among[place, sound]):  # other algorithms, in TF32
             assert (one - whole).norm() / whole.norm() < 5e-3
-        assert torch.equal(decoder.decode_clips(clips, rows, 220), among), "the same each time"
+        assert torch.equal(together(clips), among), "the same each time"
     torch.cuda.synchronize()
     decoder.use(snake)
     kernel.close()

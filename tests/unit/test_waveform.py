@@ -8,7 +8,7 @@ import torch
 from higgs_tts.engine.checkpoint.codec_layout import CodecWeights
 from higgs_tts.engine.codec import snake as snake_module
 from higgs_tts.engine.codec import waveform as waveform_module
-from higgs_tts.engine.codec.model import build_decoder
+from higgs_tts.engine.codec.model import build_decoder, pack
 from higgs_tts.engine.codec.snake import SnakeKernel, snake
 from higgs_tts.engine.codec.stream import InlineWindows, SideStreamWindows
 from higgs_tts.engine.codec.waveform import Waveform
@@ -40,7 +40,7 @@ class Held(SideStreamWindows):
     """Windows that are decoded at once, and ready when the test says so."""
 
     def __init__(self, decoder):
-        self.decoder, self._batches, self.events = decoder, deque(), []
+        self.decoder, self._batches, self.events, self.lengths = decoder, deque(), [], (45,)
 
     def begin(self, windows, rows):
         self.events.append(Event())
@@ -184,7 +184,7 @@ class Together(Held):
 
     def __init__(self, decoder):
         super().__init__(decoder)
-        self._lengths, self.batches = (45,), []
+        self.batches = []
 
     def begin(self, windows, rows):
         if rows > self.fits:
@@ -194,7 +194,8 @@ class Together(Held):
         event.ready = True
         if rows == 1:
             return event, super().begin(windows, rows)[1]
-        return event, self.decode(windows, rows)
+        wavs = self.decoder.decode_packed(pack([window.codes for window in windows], rows, 45))
+        return event, [wav[window.samples] for wav, window in zip(wavs, windows, strict=False)]
 
 
 @pytest.fixture
@@ -223,16 +224,32 @@ def test_windows_of_several_sounds_are_decoded_together_and_each_as_if_alone(dec
         assert sound.is_complete and heard.shape == expected.shape and (heard - expected).abs().max() < 1e-5
 
 
-def test_what_somebody_listens_to_waits_for_no_other_and_no_window_waits_for_long(together):
+def test_streamed_windows_start_at_the_next_poll_and_no_window_waits_for_long(together):
     waveform, windows = together
     other, heard = waveform.sound(), waveform.sound(streamed=True)
     push(other, draw_codes(50), [50])
-    assert windows.batches == []
     push(heard, draw_codes(17), [17])
+    assert windows.batches == []
+    waveform.poll()
     assert windows.batches == [(1, 1)] * 3 and len(so_far(heard)) == 6 * 960
     for _ in range(100):
         waveform.poll()
     assert windows.batches == [(1, 1)] * 3 + [(1, 3)] and len(so_far(other)) == 25 * 960
+
+
+def test_streamed_windows_of_the_same_length_go_together_and_each_sound_s_in_order(decoder, together):
+    waveform, windows = together
+    waveform.together, windows.lengths = 8, (30, 45)
+    said = [draw_codes(48, seed=number) for number in range(3)]
+    sounds = [waveform.sound(streamed=True) for _ in said]
+    for sound, codes in zip(sounds, said, strict=True):
+        push(sound, codes, [48])  # windows of 1, 2, 3, 4, 6, 8 and 12 frames
+        sound.finish()
+    waveform.finish()
+    assert sum(count for count, _ in windows.batches) == 3 * 8 and all(count == rows for count, rows in windows.batches)
+    assert len(windows.batches) == 16
+    for sound, codes in zip(sounds, said, strict=True):
+        assert (so_far(sound) - decoder(codes.T[None])[0].clamp(-1, 1)).abs().max() < 1e-5
 
 
 def test_where_memory_is_short_windows_go_by_themselves(decoder, together):
@@ -250,8 +267,9 @@ def test_where_memory_is_short_windows_go_by_themselves(decoder, together):
 @pytest.mark.parametrize("company", [[], [45, 3], [1, 45, 20]], ids=str)
 def test_a_clip_of_codes_sounds_the_same_in_any_company(decoder, company):
     codes = draw_codes(31, seed=4)
-    alone, *_ = decoder.decode_clips([codes], 4, 45)
-    *_, among = decoder.decode_clips([draw_codes(frames) for frames in company] + [codes], 4, 45)[: len(company) + 1]
+    alone, *_ = decoder.decode_packed(pack([codes], 4, 45))
+    clips = [draw_codes(frames) for frames in company] + [codes]
+    among = decoder.decode_packed(pack(clips, 4, 45))[len(company)]
     assert torch.equal(alone, among) and alone.shape == (45 * 960,)
     assert (alone[: 31 * 960] - decoder(codes.T[None])[0]).abs().max() < 1e-5
 
@@ -305,6 +323,8 @@ def test_another_activation_takes_the_place_of_every_one(decoder):
 
 @pytest.mark.parametrize("frames", [1, 2, 11, 20, 44, 45])
 def test_a_window_padded_to_a_fixed_length_is_exact(decoder, frames):
-    codes = draw_codes(frames, seed=frames).T[None].repeat(2, 1, 1)
-    assert (decoder(codes, 45) - decoder(codes)).abs().max() < 1e-5
-    assert decoder(codes).shape == (2, 960 * frames)  # and the padding is forgotten
+    codes = draw_codes(frames, seed=frames)
+    (padded,) = decoder.decode_packed(pack([codes], 1, 45))
+    exact = decoder(codes.T[None])[0]
+    assert (padded[: 960 * frames] - exact).abs().max() < 1e-5
+    assert exact.shape == (960 * frames,)  # and the padding is forgotten
