@@ -60,11 +60,13 @@ def test_codes_and_waveforms_on_the_cpu(family, tmp_path):
 def test_codes_on_the_gpu(family, tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA GPU here")
-    if torch.cuda.get_device_capability(0) != (9, 0):
-        pytest.skip("recorded on an H200; another GPU adds up in another order")
-    tensors, _ = recorded(GPU_FILE)
     said = dict(gpu_runs(family, gpu_folder(family, tmp_path)))
-    for name, codes in said.items():
-        assert torch.equal(codes.to(torch.int16), tensors[name]), name
     for rows in ROWS[2:]:
         assert torch.equal(said[f"{family}/{rows} rows"], said[f"{family}/2 rows"])
+    if "H200" not in torch.cuda.get_device_name(0):  # an H100 says the same for v3, but not for v2
+        pytest.skip(
+            "equal for all batch sizes; the codes were recorded on an H200, and another GPU adds up in another order"
+        )
+    tensors, _ = recorded(GPU_FILE)
+    for name, codes in said.items():
+        assert torch.equal(codes.to(torch.int16), tensors[name]), name
