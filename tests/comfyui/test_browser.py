@@ -195,7 +195,7 @@ def fresh_browser(open_browser, make_bare):
     return open_browser(make_bare(page=True))
 
 
-def test_no_script_asks_for_what_comfyui_keeps_to_itself(fresh_browser):
+def test_scripts_request_no_private_comfyui_modules(fresh_browser):
     assert [told for told in fresh_browser.warnings if "internal module" in told] == []
 
 
@@ -203,7 +203,7 @@ OTHERS = ("book", "clone_voice", "lora", "server")  # which need a file, a serve
 
 
 @pytest.mark.parametrize("name", [name for name in TITLES if name not in OTHERS])
-def test_three_clicks_to_speech(fresh_browser, name):
+def test_a_template_speaks_after_three_clicks(fresh_browser, name):
     """In the opened template browser: our pack, a template, Run."""
     browser = fresh_browser
     browser.open_template(name)
@@ -217,7 +217,7 @@ def test_three_clicks_to_speech(fresh_browser, name):
     assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
 
 
-def test_a_clip_of_one_s_own_is_spoken_within_five_clicks(fresh_browser):
+def test_a_user_s_own_clip_is_cloned_within_five_clicks(fresh_browser):
     """Templates, our pack, the template, choose file to upload, Run."""
     browser, page = fresh_browser, fresh_browser.page
     page.evaluate("""() => {
@@ -247,7 +247,7 @@ def test_a_clip_of_one_s_own_is_spoken_within_five_clicks(fresh_browser):
         ("subtitles", "HiggsTTSSubtitles", "srt", "film.srt", "film.srt"),
     ],
 )
-def test_files_are_uploaded_by_a_button(fresh_browser, tmp_path, name, node, widget, file, value):
+def test_a_button_uploads_files(fresh_browser, tmp_path, name, node, widget, file, value):
     browser, path = fresh_browser, tmp_path / file
     path.write_bytes((VOICES / "oliver.flac").read_bytes() if file.endswith("flac") else f"# {file}".encode())
     browser.open_template(name)
@@ -283,7 +283,7 @@ def test_the_main_text_is_the_largest_box(fresh_browser):
     assert fresh_browser.faults == []
 
 
-def test_templates_are_found_by_what_people_search_for(fresh_browser):
+def test_users_searches_find_the_templates(fresh_browser):
     page = fresh_browser.page
     page.get_by_test_id("side-toolbar").get_by_text("Templates").click()
     page.get_by_text("ComfyUI-Higgs-TTS").click()
@@ -335,7 +335,7 @@ def test_a_speak_node_added_by_hand_has_a_sentence_and_whole_labels(fresh_browse
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SAVED.glob("*.json"))])
-def test_a_saved_workflow_has_no_gap_between_paragraphs_and_a_new_node_has(fresh_browser, name):
+def test_saved_workflows_keep_no_paragraph_gap_and_new_nodes_have_one(fresh_browser, name):
     saved = json.loads((SAVED / f"{name}.json").read_text(encoding="utf-8"))
     fresh_browser.page.evaluate("saved => app.loadGraphData(saved)", saved)
     assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0
@@ -348,7 +348,7 @@ def test_a_saved_workflow_has_no_gap_between_paragraphs_and_a_new_node_has(fresh
 
 
 @pytest.mark.parametrize("node", ["HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"])
-def test_sockets_for_voices_appear_as_they_are_connected(fresh_browser, node):
+def test_voice_sockets_appear_as_voices_are_connected(fresh_browser, node):
     sockets = fresh_browser.page.evaluate(
         """node => {
         app.graph.clear()
@@ -418,7 +418,7 @@ def test_templates_open_whole_and_tidy(browser, name):
     assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
 
 
-def test_speak_unload_and_speak_again(browser):
+def test_speech_works_again_after_unloading(browser):
     browser.open_template("speak")
     browser.click("HiggsTTSLoadModel", widget="model")
     browser.shoot("choices")
@@ -449,7 +449,7 @@ def test_speak_unload_and_speak_again(browser):
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_help_pages_open_behind_the_i(browser, node):
+def test_the_info_button_opens_the_help_page(browser, node):
     browser.page.evaluate(
         """type => {
             app.graph.clear()

@@ -22,7 +22,7 @@ def refused(outcome, *parts):
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
-def test_empty_text(comfy, workflow, still_works, text):
+def test_empty_text_is_refused(comfy, workflow, still_works, text):
     refused(comfy.run(workflow("speak", HiggsTTSSpeak={"text": text})), "Higgs Speak: ", "empty")
 
 
@@ -37,18 +37,18 @@ def test_empty_text(comfy, workflow, still_works, text):
         ("HiggsProbeBadAudio", {"kind": "two clips"}, "one clip"),
     ],
 )
-def test_bad_reference_clips(comfy, workflow, still_works, node, inputs, part):
+def test_bad_reference_clips_are_refused(comfy, workflow, still_works, node, inputs, part):
     prompt = workflow("clone_voice")
     prompt["2"] = {"class_type": node, "inputs": inputs}
     refused(comfy.run(prompt), "Higgs Voice: ", part)
 
 
-def test_missing_model(comfy, workflow, still_works):
+def test_a_missing_model_is_refused(comfy, workflow, still_works):
     outcome = comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "nowhere"}))
     refused(outcome, "Higgs Load Model", "'nowhere'", "higgs-tts-3-4b", "download: ")
 
 
-def test_folders_that_hold_no_whole_checkpoint(comfy, workflow, still_works):
+def test_folders_without_a_whole_checkpoint_are_refused(comfy, workflow, still_works):
     root = comfy.base / "models" / "higgs_tts"
     for name, config in (("whisper", {"model_type": "whisper"}), ("half", {"model_type": "higgs_multimodal_qwen3"})):
         (root / name).mkdir()
@@ -57,7 +57,7 @@ def test_folders_that_hold_no_whole_checkpoint(comfy, workflow, still_works):
     refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "half"})), "half", "incomplete", "tokenizer.json")
 
 
-def test_a_damaged_checkpoint(comfy, workflow, still_works):
+def test_a_damaged_checkpoint_is_refused(comfy, workflow, still_works):
     good, bad = (comfy.base / "models" / "higgs_tts" / name for name in ("higgs-tts-3-4b", "damaged"))
     bad.mkdir()
     for file in good.iterdir():
@@ -66,7 +66,7 @@ def test_a_damaged_checkpoint(comfy, workflow, still_works):
     refused(comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "damaged"})), "Higgs Load Model: ", "safetensors")
 
 
-def test_a_clip_of_the_library_without_a_model(comfy, still_works):
+def test_a_library_clip_without_a_model_is_refused(comfy, still_works):
     prompt = {
         "1": {"class_type": "HiggsTTSLoadVoice", "inputs": {"voice": "anna.wav"}},
         "2": {"class_type": "PreviewAny", "inputs": {"source": ["1", 1]}},
@@ -74,7 +74,7 @@ def test_a_clip_of_the_library_without_a_model(comfy, still_works):
     refused(comfy.run(prompt), "Higgs Load Voice: anna.wav", "Connect Higgs Load Model")
 
 
-def test_a_name_that_leads_out_of_the_voice_folder(comfy, workflow, still_works):
+def test_a_name_that_leads_out_of_the_voice_folder_is_refused(comfy, workflow, still_works):
     prompt = workflow("clone_voice")
     prompt["20"] = {"class_type": "HiggsTTSSaveVoice", "inputs": {"voice": ["3", 0], "name": "../../evil"}}
     refused(comfy.run({node: prompt[node] for node in ("1", "2", "3", "20")}), "Higgs Save Voice: ", "../../evil")
@@ -99,14 +99,14 @@ def stop_speech(workflow):
     return run
 
 
-def test_stop_ends_speech_and_the_next_run_is_as_ever(comfy, workflow, stop_speech):
+def test_stop_ends_speech_and_the_next_run_works(comfy, workflow, stop_speech):
     expected = comfy.run(workflow("speak", HiggsTTSSpeak={"chunk_seconds": 41.0})).audio()[0]
     assert max(data["value"] for data in stop_speech(comfy).data("progress")) < 3000
     again = comfy.run(workflow("speak", HiggsTTSSpeak={"chunk_seconds": 42.0})).audio()[0]
     np.testing.assert_array_equal(again, expected)
 
 
-def test_a_cancel_followed_by_another_model_leaves_nothing_behind(make_comfy, workflow, stop_speech):
+def test_cancelling_and_changing_models_leaves_nothing_behind(make_comfy, workflow, stop_speech):
     """Also while the exception of the cancel is kept, with the frames it passed."""
     comfy = make_comfy("--verbose", "DEBUG")  # what is still referred to when its pool closes is told at this level
     comfy.get("/higgs_probe/keep")
@@ -132,14 +132,14 @@ def test_a_cancel_followed_by_another_model_leaves_nothing_behind(make_comfy, wo
         (b"\xff\xfe", {"Content-Type": "application/json; charset=hex"}),
     ],
 )
-def test_the_routes_answer_anything_with_a_sentence(comfy, path, body, headers):
+def test_routes_answer_any_request_with_a_clear_error(comfy, path, body, headers):
     address = f"http://127.0.0.1:{comfy.port}/higgs_tts/{path}"
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=60)
     assert refused.value.code == 400 and json.loads(refused.value.read())["error"].endswith(".")
 
 
-def test_an_unknown_charset_is_utf_8(comfy):
+def test_an_unknown_charset_is_read_as_utf_8(comfy):
     request = urllib.request.Request(
         f"http://127.0.0.1:{comfy.port}/higgs_tts/text",
         '{"kind": "text", "text": "Grüße."}'.encode(),

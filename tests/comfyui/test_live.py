@@ -108,7 +108,7 @@ def classic(open_listener):
     return open_listener(Comfy_VueNodes_Enabled=False)
 
 
-def test_the_page_plays_what_the_node_says_and_saves_nothing_of_it(listener):
+def test_the_page_plays_the_node_s_speech_and_saves_none_of_it(listener):
     listener.open()
     before = listener.page.evaluate("() => app.graph.serialize()")
     listener.start()
@@ -132,7 +132,7 @@ def test_the_page_plays_what_the_node_says_and_saves_nothing_of_it(listener):
     assert faults == []
 
 
-def test_it_plays_again_from_where_the_waveform_is_clicked(classic):
+def test_the_player_replays_from_where_the_waveform_is_clicked(classic):
     classic.open()
     classic.start()
     classic.until_done()
@@ -148,7 +148,7 @@ def test_it_plays_again_from_where_the_waveform_is_clicked(classic):
     assert compare(heard, said[-len(heard) :])[1]
 
 
-def test_volume_and_pause(classic):
+def test_the_player_sets_volume_and_pauses(classic):
     classic.open()
     classic.page.evaluate("() => localStorage.removeItem('HiggsTTS.volume')")
     classic.start()
@@ -166,7 +166,7 @@ def test_volume_and_pause(classic):
     assert 0 < len(heard) < len(said) and np.abs(2 * heard.astype(int) - rest).max() <= 2
 
 
-def test_stop_cancels_the_node_and_is_silent_at_once(classic):
+def test_stop_cancels_the_node_and_silences_the_player(classic):
     classic.open(text=LONG * 8)  # not whole before the click
     classic.start()
     classic.until("playing")
@@ -192,7 +192,7 @@ def test_a_reloaded_page_catches_up(classic):
     assert_same(classic)
 
 
-def test_a_bad_first_take_begins_anew_and_the_player_says_why(classic):
+def test_a_bad_first_take_restarts_and_the_player_says_why(classic):
     classic.open(retries=2)
     classic.comfy.get("/higgs_probe/bad")
     classic.start()
@@ -206,7 +206,7 @@ def test_a_bad_first_take_begins_anew_and_the_player_says_why(classic):
     assert begins and compare(heard[begins[-1] :], said)[1]
 
 
-def test_a_dialogue_is_whole_in_the_end(classic):
+def test_a_dialogue_plays_to_its_end(classic):
     """Turns are made equally loud once all are spoken, and the player then has that version."""
     classic.open("dialogue", "HiggsTTSDialogue")
     classic.start()
@@ -231,7 +231,7 @@ WIDEN = """() => {
 }"""
 
 
-def test_the_player_is_as_wide_as_its_node_after_the_panel_of_properties_was_open(listener):
+def test_the_player_fits_its_node_after_the_properties_panel_was_open(listener):
     listener.open(text="A short text.")
     page = listener.page
     listener.start()
@@ -254,7 +254,7 @@ def test_the_player_is_as_wide_as_its_node_after_the_panel_of_properties_was_ope
     assert listener.browser.faults == []
 
 
-def test_samples_that_are_replaced_while_they_are_asked_for_are_no_error(classic):
+def test_replacing_samples_during_a_request_is_no_error(classic):
     """A browser logs every answer from 400 on in its console."""
     page, refused = classic.page, []
     classic.open("dialogue", "HiggsTTSDialogue")
@@ -288,7 +288,7 @@ def test_two_runs_are_heard_one_after_the_other(classic):
     assert len(heard) > len(second) and np.array_equal(heard[-len(second) :], second)
 
 
-def test_takes_are_compared_by_ear_and_one_is_kept(listener):
+def test_two_takes_can_be_compared_and_one_kept(listener):
     listener.open(text="The first take of it.")
     page, first = listener.page, next(SEEDS)
     for seed in (first, first + 50):
@@ -321,7 +321,7 @@ def test_takes_are_compared_by_ear_and_one_is_kept(listener):
     assert [node["inputs"]["seed"] for node in sent if node["class_type"] == "HiggsTTSSpeak"] == [first]
 
 
-def test_nothing_is_kept_of_a_take_that_the_node_says_again_anyway(classic):
+def test_a_take_that_the_node_repeats_is_not_kept(classic):
     """A new node's seed is fixed, but its take was not kept."""
     classic.open(text="Said with the seed that the node has.", control_after_generate="fixed")
     page = classic.page
@@ -343,7 +343,7 @@ def test_nothing_is_kept_of_a_take_that_the_node_says_again_anyway(classic):
     page.keyboard.press("Escape")
 
 
-def test_takes_of_a_row_are_heard_and_one_is_kept(listener):
+def test_takes_of_a_row_can_be_heard_and_one_kept(listener):
     sheet = "id,speaker,text\na,Anna,One fish.\nb,Tom,Two fish."
     listener.open("lines", "HiggsTTSLines", lines=sheet, takes=2, seed=7, folder=f"fish/{next(SEEDS)}")
     page = listener.page
@@ -368,7 +368,7 @@ def test_takes_of_a_row_are_heard_and_one_is_kept(listener):
     assert rows.count() == 0 and listener.browser.faults == []
 
 
-def test_subtitles_are_heard_when_they_are_mixed(classic):
+def test_subtitles_play_once_they_are_mixed(classic):
     classic.open("subtitles", "HiggsTTSSubtitles")
     classic.start()
     classic.until_done()
@@ -376,7 +376,7 @@ def test_subtitles_are_heard_when_they_are_mixed(classic):
     assert_same(classic)
 
 
-def test_without_a_worklet_buffers_are_scheduled(open_listener):
+def test_buffers_are_scheduled_if_worklets_are_unavailable(open_listener):
     listener = open_listener(NO_WORKLET, Comfy_VueNodes_Enabled=False)
     listener.open()
     listener.start()
@@ -400,7 +400,7 @@ def test_a_speaker_in_a_subgraph_has_its_player_inside(classic):
     assert_same(classic)
 
 
-def test_other_pages_hear_nothing_and_none_does_when_the_setting_is_off(classic, open_listener):
+def test_other_pages_stay_silent_and_the_setting_silences_all(classic, open_listener):
     other = open_listener(Comfy_VueNodes_Enabled=False)
     other.page.evaluate(WATCH)
     classic.open()
@@ -422,7 +422,7 @@ def test_other_pages_hear_nothing_and_none_does_when_the_setting_is_off(classic,
 
 
 @pytest.mark.parametrize("vue", [False, True], ids=["canvas", "nodes2"])
-def test_voices_are_told_heard_and_chosen(open_listener, vue):
+def test_voices_can_be_listed_heard_and_chosen(open_listener, vue):
     listener = open_listener(Comfy_VueNodes_Enabled=vue)
     page, voices = listener.page, listener.comfy.base / "models" / "voices"
     (voices / "lora.safetensors").write_bytes(b"no voice")
@@ -457,7 +457,7 @@ def test_voices_are_told_heard_and_chosen(open_listener, vue):
         (voices / f"{name}.safetensors").unlink()
 
 
-def test_the_player_says_what_it_waits_for_after_the_first_chunk(classic):
+def test_the_player_says_why_it_waits_after_the_first_chunk(classic):
     """Chunks after the first are played once they are complete."""
     classic.open(text=LONG * 4, chunk_seconds=20, retries=2)
     page = classic.page

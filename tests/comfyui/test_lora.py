@@ -42,7 +42,7 @@ def speak(with_loras, workflow):
     return run
 
 
-def test_each_setting_sounds_the_same_whenever_it_comes(with_loras, speak):
+def test_each_lora_setting_sounds_the_same_in_any_order(with_loras, speak):
     described = with_loras.get("/object_info/HiggsTTSLoadLoRA")["HiggsTTSLoadLoRA"]["input"]["required"]
     assert described["name"][1]["options"] == ["anna", "team/slow"]
     settings = [(), (("anna", 1.0),), (("anna", 0.5),), (("anna", 1.0), ("elsewhere/slow", 0.5))]
@@ -58,7 +58,7 @@ def test_each_setting_sounds_the_same_whenever_it_comes(with_loras, speak):
     with_loras.until(lambda state: state["open"] == 0 and state["loaded"] == [])
 
 
-def test_a_wrong_one_is_an_error_on_its_node(with_loras, workflow):
+def test_an_unusable_lora_is_an_error_on_its_node(with_loras, workflow):
     prompt = workflow("speak")
     (speaker,) = [entry for entry in prompt.values() if entry["class_type"] == "HiggsTTSSpeak"]
     given = {"model": speaker["inputs"]["model"], "name": "nobody", "strength": 1.0}

@@ -51,7 +51,7 @@ def without_us() -> dict:
 
 
 @pytest.mark.parametrize("body", [{"unload_models": True}, {"unload_models": True, "free_memory": True}])
-def test_unload_buttons(comfy, speak, body):
+def test_the_unload_buttons_close_the_engine(comfy, speak, body):
     first = speak(comfy)
     assert is_whole(comfy.get("/higgs_probe"))
     comfy.post("/free", body)
@@ -71,7 +71,7 @@ def press(workflow):
     return run
 
 
-def test_mild_pressure_takes_the_cache_and_leaves_the_weights(comfy, speak, press):
+def test_mild_pressure_frees_the_cache_and_keeps_the_weights(comfy, speak, press):
     first = speak(comfy)
     before, after = press(comfy, "a little")
     assert is_whole(before) and before["missing"] == [0]
@@ -81,7 +81,7 @@ def test_mild_pressure_takes_the_cache_and_leaves_the_weights(comfy, speak, pres
     assert is_whole(comfy.get("/higgs_probe"))
 
 
-def test_strong_pressure_takes_all(comfy, speak, press):
+def test_strong_pressure_closes_the_engine(comfy, speak, press):
     first = speak(comfy)
     before, after = press(comfy, "all")
     assert is_whole(before) and is_closed(after)
@@ -96,7 +96,7 @@ def test_a_trimmed_engine_can_be_unloaded(comfy, speak, press):
     np.testing.assert_array_equal(speak(comfy), first)
 
 
-def test_an_engine_goes_with_its_node(comfy, speak):
+def test_an_engine_closes_when_its_node_is_deleted(comfy, speak):
     first = speak(comfy)
     assert not comfy.run(without_us()).error
     comfy.until(is_closed)
@@ -156,7 +156,7 @@ def test_a_changed_loader_leaves_one_engine_open(comfy, speak):
     np.testing.assert_array_equal(speak(comfy), first)
 
 
-def test_a_checkpoint_replaced_on_disk_is_loaded_anew(comfy, speak, tmp_path):
+def test_a_checkpoint_replaced_on_disk_is_reloaded(comfy, speak, tmp_path):
     from higgs_tts.engine.tools.tiny import write_tiny
 
     folder = comfy.base / "models" / "higgs_tts" / "replaced"
@@ -168,7 +168,7 @@ def test_a_checkpoint_replaced_on_disk_is_loaded_anew(comfy, speak, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--cache-none", "--disable-smart-memory"])
-def test_nothing_stays_open_after_a_prompt(make_comfy, comfy, speak, flag):
+def test_the_engine_closes_after_each_prompt(make_comfy, comfy, speak, flag):
     expected = speak(comfy)
     other = make_comfy(flag)
     for _ in range(2):
@@ -177,7 +177,7 @@ def test_nothing_stays_open_after_a_prompt(make_comfy, comfy, speak, flag):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send to another process")
-def test_ctrl_c_ends_the_server_as_if_we_were_not_there(start_comfy, workflow):
+def test_ctrl_c_ends_the_server_as_without_the_pack(start_comfy, workflow):
     untouched, rested, busy = start_comfy(), start_comfy(), start_comfy()
     sent = []
 

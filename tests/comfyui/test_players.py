@@ -131,7 +131,7 @@ def test_a_prompt_without_a_workflow_has_its_player_where_its_node_is(classic): 
     assert classic.page.evaluate("runs.at(-1).workflow") is None
 
 
-def test_sound_ends_with_its_node_and_goes_on_where_a_change_is_undone(classic):  # noqa: F811
+def test_sound_stops_with_its_node_and_resumes_after_undo(classic):  # noqa: F811
     page = classic.page
     page.evaluate(LOAD, read("speak"))
     page.evaluate(SET, ["HiggsTTSSpeak", "text", LONG])
@@ -153,7 +153,7 @@ def test_sound_ends_with_its_node_and_goes_on_where_a_change_is_undone(classic):
     assert classic.browser.faults == []
 
 
-def test_a_run_of_one_node_leaves_the_take_that_is_heard_of_another(classic):  # noqa: F811
+def test_running_one_node_keeps_another_s_take_playing(classic):  # noqa: F811
     page = classic.page
     page.evaluate(LOAD, read("speak"))
     page.evaluate(SET, ["HiggsTTSSpeak", "control_after_generate", "fixed"])
@@ -183,7 +183,7 @@ def test_a_run_of_one_node_leaves_the_take_that_is_heard_of_another(classic):  #
     assert page.evaluate(PLAYERS) == ["ended", "ended"] and classic.browser.faults == []
 
 
-def test_what_was_spoken_is_heard_to_its_end_where_a_later_node_fails(classic):  # noqa: F811
+def test_speech_plays_to_its_end_if_a_later_node_fails(classic):  # noqa: F811
     page = classic.page
     page.evaluate(LOAD, read("speak"))
     for name, value in (("text", LONG[:150]), ("seed", next(SEEDS)), ("retries", 0)):
@@ -212,7 +212,7 @@ def voices(open_listener):  # noqa: F811
     return listener
 
 
-def test_all_nodes_of_a_page_ask_once_for_the_voices(voices):
+def test_nodes_of_a_page_request_the_voices_once(voices):
     asked = []
     voices.page.on("request", lambda request: "/higgs_tts/voices" in request.url and asked.append(request.url))
     voices.page.evaluate("() => app.refreshComboInNodes()")
@@ -220,7 +220,7 @@ def test_all_nodes_of_a_page_ask_once_for_the_voices(voices):
     assert voices.page.locator(".higgs-voice").count() > 1 and len(asked) == 1
 
 
-def test_a_list_of_voices_that_does_not_come_is_told(voices):
+def test_a_failed_voice_list_is_reported(voices):
     page = voices.page
     page.route("**/higgs_tts/voices*", lambda route: route.abort())
     page.locator(".higgs-voice").first.get_by_title("All voices").click()
@@ -231,7 +231,7 @@ def test_a_list_of_voices_that_does_not_come_is_told(voices):
     assert voices.browser.faults == []
 
 
-def test_a_voice_and_a_player_are_heard_one_at_a_time_and_at_one_volume(voices):
+def test_a_voice_and_a_player_take_turns_at_the_same_volume(voices):
     page = voices.page
     hear, play = page.locator(".higgs-voice .higgs-hear").first, page.locator(".higgs-play")
     voices.start()
@@ -267,7 +267,7 @@ def address():
         return ""
 
 
-def test_it_plays_at_a_plain_address_of_the_local_network(open_browser, start_comfy):  # noqa: F811
+def test_the_player_works_over_plain_http_on_a_lan(open_browser, start_comfy):  # noqa: F811
     """Browsers offer no AudioWorklet there, and withhold much else."""
     host = address()
     if not host or host.startswith("127."):

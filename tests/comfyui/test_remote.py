@@ -56,7 +56,7 @@ def prompt(template, address):
     return made
 
 
-def test_it_speaks_and_loads_nothing(fresh, prompt, address):
+def test_a_server_speaks_and_no_model_is_loaded(fresh, prompt, address):
     outcome = fresh.run(prompt())
     told, servers = outcome.text_of("4"), outcome.text_of("5")
     wave, rate = outcome.audio()
@@ -69,7 +69,7 @@ def test_it_speaks_and_loads_nothing(fresh, prompt, address):
     assert np.array_equal(again.audio()[0], wave), "the same after Unload Models"
 
 
-def test_the_same_as_the_model_here(comfy, fresh, prompt, template):
+def test_a_server_speaks_as_the_local_model_does(comfy, fresh, prompt, template):
     """The local model is the tiny checkpoint too."""
     here = template("speak", HiggsTTSSpeak={"max_frames": FRAMES, "retries": 0})
     here["1"]["inputs"]["model"] = "higgs-tts-3-4b"
@@ -78,7 +78,7 @@ def test_the_same_as_the_model_here(comfy, fresh, prompt, template):
     assert np.abs(ours - theirs).max() < 1e-3
 
 
-def test_a_clip_is_cloned_there(fresh, prompt, address):
+def test_a_server_clones_a_clip(fresh, prompt, address):
     asked = prompt(text="A voice of the pack's, by a server.")
     given = {"voice": "built-in/amber.flac", "model": ["1", 0]}
     asked["8"] = {"class_type": "HiggsTTSLoadVoice", "inputs": given}
@@ -100,7 +100,7 @@ def test_cancel_stops_the_server_too(fresh, prompt, address):
     assert fresh.run(prompt(seed=100)).audio()[0].size, "both go on"
 
 
-def test_a_server_that_is_gone_is_an_error_on_the_node(fresh, prompt):
+def test_a_stopped_server_is_an_error_on_the_node(fresh, prompt):
     asked = prompt()
     asked["1"]["inputs"]["addresses"] = "127.0.0.1:9"
     assert "Higgs TTS Server: The server cannot speak: 127.0.0.1:9 refuses connections" in fresh.run(asked).error

@@ -30,7 +30,7 @@ def open_tab(page, number):
     page.wait_for_timeout(500)
 
 
-def test_a_template_that_is_opened_again_has_no_takes_of_another_tab(classic):  # noqa: F811
+def test_a_reopened_template_shows_no_takes_of_another_tab(classic):  # noqa: F811
     page = classic.page
     classic.browser.open_template("speak")
     mine = page.locator(".workflow-tab").count() - 1
@@ -49,7 +49,7 @@ def test_a_template_that_is_opened_again_has_no_takes_of_another_tab(classic):  
     assert takes(page) == ["In the second tab."] and classic.browser.faults == []
 
 
-def test_a_player_and_its_stop_button_are_there_in_a_new_tab_of_the_browser(open_listener):  # noqa: F811
+def test_a_new_browser_tab_shows_the_player_and_its_stop_button(open_listener):  # noqa: F811
     """Also for a run queued in the tab that was closed."""
     listener = open_listener(Comfy_VueNodes_Enabled=False)
     listener.open(text=LONG * 8)  # outlasts the opening of a tab on a busy machine

@@ -32,7 +32,7 @@ def check_speech(outcome, class_type="PreviewAudio", chunks=1):
     return wave
 
 
-def test_the_pack_is_there(comfy):
+def test_the_pack_s_nodes_are_listed_with_tooltips(comfy):
     for node in NODES:
         described = comfy.get(f"/object_info/{node}")[node]
         assert described["category"] == "audio/tts/Higgs" and described["search_aliases"]
@@ -57,7 +57,7 @@ def test_short_workflows_speak(comfy, workflow, name):
     assert len(progress) > 1 and progress == sorted(progress) and progress[-1] == (FRAMES, FRAMES)
 
 
-def test_a_missing_checkpoint_is_told_once_and_any_device_is_taken(comfy, workflow):
+def test_a_missing_checkpoint_is_reported_once_and_any_device_accepted(comfy, workflow):
     missing = comfy.run(workflow("speak", HiggsTTSLoadModel={"model": "nothing", "device": "gpu:7"})).error
     assert missing.count("Higgs Load Model: ") == 1 and "nothing" in missing, missing
     assert (
@@ -74,7 +74,7 @@ def test_long_narration_is_split_and_saved(comfy, workflow):
     assert (comfy.base / "models" / "voices" / "narrator.safetensors").is_file()
 
 
-def test_a_script_is_spoken_by_its_voices(fresh, template):
+def test_each_speaker_of_a_script_has_its_voice(fresh, template):
     script = "Anna = 1\nTom = 2\n\nAnna: One. [pause 2]\nTom: Two.\nAnna: Three."
     prompt = template("dialogue", HiggsTTSDialogue={"script": script, "max_frames": 100})
     outcome = fresh.run(prompt)
@@ -88,13 +88,13 @@ def test_a_script_is_spoken_by_its_voices(fresh, template):
     assert anna.shape == tom.shape == wave.shape and np.abs(anna + tom - wave).max() < 1e-4
 
 
-def test_a_name_without_a_voice_is_told_on_the_node(fresh, template):
+def test_a_name_without_a_voice_is_an_error_on_the_node(fresh, template):
     script = "[1] One.\n[Cleo] Two.\n[Cleo] Three."
     outcome = fresh.run(template("dialogue", HiggsTTSDialogue={"script": script}))
     assert "Higgs Dialogue: Cleo has no voice" in outcome.error
 
 
-def test_lines_become_files_and_only_changed_ones_again(fresh, template):
+def test_lines_become_files_and_only_changed_ones_are_spoken_again(fresh, template):
     soundfile = pytest.importorskip("soundfile")
     folder = fresh.base / "output" / "game" / "shop"
 
@@ -123,7 +123,7 @@ def test_lines_become_files_and_only_changed_ones_again(fresh, template):
     assert np.array_equal(soundfile.read(folder / "bye.wav", dtype="float32")[0], made["bye.wav"])
 
 
-def test_a_list_of_texts_is_a_row_each(fresh, template):
+def test_a_list_of_texts_gives_one_row_per_text(fresh, template):
     prompt = template("lines", HiggsTTSLines={"folder": "listed", "max_frames": 50, "lines": ["9", 0]})
     for number, text in ("7", "Welcome."), ("8", "Come back soon."):
         prompt[number] = {"class_type": "PrimitiveString", "inputs": {"value": text}}
@@ -134,7 +134,7 @@ def test_a_list_of_texts_is_a_row_each(fresh, template):
     assert sorted(path.name for path in (fresh.base / "output" / "listed").glob("*.wav")) == ["001.wav", "002.wav"]
 
 
-def test_a_sheet_that_is_wrong_is_told_on_the_node(fresh, template):
+def test_a_faulty_sheet_is_an_error_on_the_node(fresh, template):
     outcome = fresh.run(template("lines", HiggsTTSLines={"lines": "id,text\na,One, two."}))
     assert "Higgs Lines: row 1 has 3 cells" in outcome.error
     outcome = fresh.run(template("lines", HiggsTTSLines={"folder": "../elsewhere"}))
@@ -154,7 +154,7 @@ def test_subtitles_are_spoken_at_their_times(fresh, template):
     assert len(report) == 4 and report[2].startswith("3  00:00:0") and "spoken " in report[2]
 
 
-def test_a_film_is_dubbed_in_its_own_voices(fresh, template):
+def test_a_film_is_dubbed_in_its_actors_voices(fresh, template):
     """The video's sound is earlier speech; the subtitles lie beside it."""
     av = pytest.importorskip("av")
     made, rate = fresh.run(template("subtitles")).audio()
@@ -185,7 +185,7 @@ The second chapter is short.
 """
 
 
-def test_a_book_goes_on_where_it_was_stopped(fresh, template):
+def test_a_stopped_book_resumes(fresh, template):
     def run(folder, on_event=None, **given):
         return fresh.run(template("book", HiggsTTSBook={"text": BOOK, "folder": folder, **given}), on_event)
 
@@ -273,7 +273,7 @@ def clip(comfy, say):
     return "lower.wav"
 
 
-def test_the_embedded_checkpoint_says_what_is_written(say, hearing):
+def test_the_embedded_checkpoint_speaks_the_text(say, hearing):
     wave = say("speak", SENTENCE)
     assert 1.5 < len(wave) / RATE < 3.5
     pytest.importorskip("pocketsphinx", reason="benchmarks/requirements.txt is not installed: nobody listens")
@@ -282,7 +282,7 @@ def test_the_embedded_checkpoint_says_what_is_written(say, hearing):
 
 
 @pytest.mark.parametrize("transcript", ["", SENTENCE])
-def test_the_embedded_checkpoint_clones(say, hearing, clip, transcript):
+def test_the_embedded_checkpoint_clones_a_voice(say, hearing, clip, transcript):
     text = "Please close the door when you go out."
     clone = say("clone_voice", text, LoadAudio={"audio": clip}, HiggsTTSVoice={"transcript": transcript})
     own = hearing.pitch(say("speak", text))  # of the same sentence, which has a melody of its own
@@ -317,7 +317,7 @@ def from_library(workflow):
     return make
 
 
-def test_clips_of_the_library_with_and_without_transcript(comfy, from_library):
+def test_library_clips_speak_with_and_without_a_transcript(comfy, from_library):
     voices = comfy.get("/object_info/HiggsTTSLoadVoice")["HiggsTTSLoadVoice"]["input"]["required"]["voice"][1]
     assert {"anna.wav", "bob.wav"} <= set(voices["options"])
     assert "Hello, I am Anna." in comfy.run(from_library("anna.wav")).text()
@@ -350,7 +350,7 @@ def test_another_voice_of_the_same_name_is_kept(comfy, workflow):
     assert {"kept.safetensors", "kept 2.safetensors"} <= set(voices["options"])
 
 
-def test_a_narration_runs_again_with_another_clip(comfy, workflow):
+def test_changing_the_clip_runs_a_narration_again(comfy, workflow):
     """Its Save Voice has overwrite off, and the name is already taken."""
     spoken = []
     for clip in ("anna.wav", "bob.wav"):
@@ -374,13 +374,13 @@ def test_every_template_speaks_on_a_fresh_install(fresh, template, name):
     assert rate == RATE and len(wave) > 2 * RATE and np.abs(wave).max() > 0.05
 
 
-def test_a_device_of_another_machine_is_told_and_replaced(comfy, workflow):
+def test_a_device_of_another_machine_is_replaced_with_a_warning(comfy, workflow):
     outcome = comfy.run(workflow("speak", HiggsTTSLoadModel={"device": "cuda:5"}))
     check_speech(outcome)
     assert "cuda:5" in outcome.text()
 
 
-def test_a_narration_is_spoken_again_only_when_something_changed(comfy, workflow):
+def test_a_narration_is_spoken_again_only_after_a_change(comfy, workflow):
     prompt = workflow("long_narration", HiggsTTSSaveVoice={"name": "unchanged"})
 
     def executed():

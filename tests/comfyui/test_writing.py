@@ -62,7 +62,7 @@ def writer(request, open_browser, make_bare):  # noqa: F811
     browser.page.close()
 
 
-def test_a_tag_is_completed_by_keyboard_and_by_mouse(writer):
+def test_the_keyboard_and_the_mouse_complete_tags(writer):
     writer.open()
     writer.write("Well <|speed_")
     writer.options.first.wait_for()
@@ -84,7 +84,7 @@ def test_a_tag_is_completed_by_keyboard_and_by_mouse(writer):
     assert writer.browser.faults == []
 
 
-def test_the_menu_has_the_tags_by_group_and_greys_what_does_nothing_here(writer):
+def test_the_menu_groups_tags_and_greys_those_without_effect(writer):
     writer.open()
     writer.write("Hello there")
     writer.page.keyboard.press("Control+Home")
@@ -105,7 +105,7 @@ def test_the_menu_has_the_tags_by_group_and_greys_what_does_nothing_here(writer)
     assert groups.count() == 0 and writer.browser.faults == []
 
 
-def test_what_is_wrong_is_underlined_with_the_reason_and_the_length_is_told(writer):
+def test_problems_are_underlined_with_reasons_and_the_length_is_shown(writer):
     writer.open()
     writer.write("The train leaves at half past seven. <|emotion:hapy|> I am on it, and [laughs] nobody else is.")
     writer.page.wait_for_function("() => document.querySelectorAll('.higgs-mirror mark').length === 2")
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_underlined_with_the_reason_and_the_length_is_told(writ
     assert writer.page.locator(".higgs-mirror").count() == 0 and writer.browser.faults == []
 
 
-def test_speakers_are_completed_and_enter_stays_a_new_line(writer):
+def test_speakers_are_completed_and_enter_adds_a_line(writer):
     writer.open("dialogue", "HiggsTTSDialogue")
     writer.write("Anna: Did you hear that?\nTom: Hear what?\n")
     writer.page.wait_for_timeout(600)

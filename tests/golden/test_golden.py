@@ -41,7 +41,7 @@ def _inference():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_codes_and_waveforms_on_the_cpu(family, tmp_path):
+def test_codes_and_waveforms_on_the_cpu_equal_the_recorded_ones(family, tmp_path):
     tensors, metadata = recorded(CPU_FILE)
     exact = json.loads(metadata["wav"]).get(environment(), {})
     names = []
@@ -57,7 +57,7 @@ def test_codes_and_waveforms_on_the_cpu(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2", "embedded"])
-def test_codes_on_the_gpu(family, tmp_path):
+def test_codes_on_the_gpu_equal_the_recorded_ones(family, tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA GPU here")
     said = dict(gpu_runs(family, gpu_folder(family, tmp_path)))

@@ -29,7 +29,7 @@ def say(engine):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8", "int4"])
-def test_base_and_adapter_say_what_the_merged_checkpoint_says(folders, dtype):
+def test_base_with_adapter_gives_the_merged_checkpoint_s_codes(folders, dtype):
     one, _, merged = folders
     with engine_of(Adapter(str(one)), dtype=dtype) as engine, engine_of(folder=merged, dtype=dtype) as expected:
         talkers = engine.loaded.talker, expected.loaded.talker
@@ -43,7 +43,7 @@ def test_base_and_adapter_say_what_the_merged_checkpoint_says(folders, dtype):
     assert torch.equal(say(engine_of(Adapter(str(one), 0.0), dtype=dtype)).codes, say(engine_of(dtype=dtype)).codes)
 
 
-def test_swapped_fifty_times_nothing_is_left_and_each_sounds_as_before(folders):
+def test_fifty_adapter_swaps_leak_nothing_and_change_no_sound(folders):
     one, two, _ = folders
     choices = [(), (Adapter(str(one)),), (Adapter(str(two), 0.5),), (Adapter(str(one)), Adapter(str(two), 0.5))]
     heard = [say(engine_of(*chosen)) for chosen in choices]

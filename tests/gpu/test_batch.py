@@ -133,7 +133,7 @@ def pose(state, positions, seed):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("tensor_cores", [True, False])
-def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, tensor_cores):
+def test_kernels_and_twin_agree_at_every_length(wide, state_of, monkeypatch, family, tensor_cores):
     """Rows at every edge of the kernels' own divisions, also as GPUs without bf16 tensor cores compute it."""
     if not tensor_cores:
         options = batch_module.defines
@@ -157,7 +157,7 @@ def test_every_length_up_to_the_last_slot(wide, state_of, monkeypatch, family, t
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_row_comes_out_the_same_whatever_stands_beside_it(wide, state_of, family):
+def test_a_row_does_not_depend_on_its_neighbours(wide, state_of, family):
     """Compares a row's bits for other row counts, neighbours, row indices and cache lengths."""
     talker = wide(family, torch.bfloat16, 3, 2100)
     g = torch.Generator("cuda").manual_seed(7)
@@ -219,7 +219,7 @@ def test_a_capture_allocates_nothing_and_gives_the_same_bits(wide, state_of, pro
         backend.close()
 
 
-def test_what_the_kernels_cannot_serve_is_said(wide, state_of):
+def test_unsupported_shapes_and_dtypes_are_refused(wide, state_of):
     talker = wide("v3", torch.float32, 1, 64)
     with pytest.raises(KernelUnavailable, match="bf16 only"):
         BatchKernel(talker, state_of(talker, 2, 64))

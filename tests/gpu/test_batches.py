@@ -60,7 +60,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_codes_do_not_depend_on_how_many_sequences_go_together(folders, family, way):
+def test_codes_do_not_depend_on_the_batch_size(folders, family, way):
     said, hows = {}, {}
     for batch in (2, 3, 8, 64):
         with Engine(config(folders[family], batch=batch, **WAYS[way])) as engine:
@@ -80,7 +80,7 @@ def test_codes_do_not_depend_on_how_many_sequences_go_together(folders, family, 
 
 @pytest.mark.parametrize("rows", [2, 3, 8, 33, 64])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_every_number_of_rows_is_captured(folders, rows, dtype):
+def test_every_batch_size_is_captured(folders, rows, dtype):
     with Engine(config(folders["v3"], dtype=dtype)) as engine, torch.inference_mode():
         with engine.loaded.runner_for(rows, 200) as runner:
             assert (runner.state.batch, runner.state.max_seq_len, runner.executor.name) == (rows, 256, "graph")
@@ -89,7 +89,7 @@ def test_every_number_of_rows_is_captured(folders, rows, dtype):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_batch_s_memory_comes_back_to_the_byte(folders, way):
+def test_a_batch_returns_its_memory_to_the_byte(folders, way):
     class Stop(Exception):
         pass
 
@@ -125,7 +125,7 @@ def cost_of_rows(talker):
     return 3 * two - 2 * three, three - two
 
 
-def test_little_memory_means_fewer_rows_and_the_same_codes(folders, monkeypatch):
+def test_low_memory_gives_fewer_rows_and_the_same_codes(folders, monkeypatch):
     big = dataclasses.replace(PARAMS, max_frames=3900)
     with Engine(config(folders["v3"], context=4096)) as engine:
         expected = engine.speak(TEXT, a_voice(), big)
@@ -144,7 +144,7 @@ def test_little_memory_means_fewer_rows_and_the_same_codes(folders, monkeypatch)
         del hog
 
 
-def test_a_limit_of_memory_means_fewer_rows_and_is_kept(folders):
+def test_a_memory_limit_reduces_rows_and_is_respected(folders):
     big = dataclasses.replace(PARAMS, max_frames=3900)
     with Engine(config(folders["v3"], context=4096)) as engine:
         free = engine.speak(TEXT, a_voice(), big)
@@ -157,7 +157,7 @@ def test_a_limit_of_memory_means_fewer_rows_and_is_kept(folders):
     assert engine.planned_bytes < limited.peak_bytes < limit and limited.peak_bytes < free.peak_bytes
 
 
-def test_whoever_listens_hears_the_same_sound(folders):
+def test_listeners_hear_the_returned_sound(folders):
     with Engine(config(folders["v3"])) as engine:
         silent, heard = engine.speak(TEXT, a_voice(), PARAMS), []
         speech = engine.speak(

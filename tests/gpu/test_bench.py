@@ -8,7 +8,7 @@ from higgs_tts.engine.tools.tiny import write_tiny
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_the_bench_times_the_captured_step_and_leaves_nothing(tmp_path, family):
+def test_the_bench_times_the_captured_step_and_frees_all_memory(tmp_path, family):
     config = EngineConfig(str(write_tiny(tmp_path / family, family)), device="cuda:0")
     bench(config)  # what CUDA and its libraries keep for the process
     torch.cuda.synchronize()

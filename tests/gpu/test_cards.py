@@ -58,14 +58,14 @@ def cards(folder):
 
 
 @pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
-def test_all_say_what_one_says(cards, voice):
+def test_several_gpus_give_the_codes_of_one(cards, voice):
     alone, speech = (one.speak(TEXT, voice, PARAMS) for one in (cards[0], Engines(cards)))
     assert torch.equal(speech.codes, alone.codes) and torch.allclose(speech.wav, alone.wav, atol=1e-3)
     assert speech.warnings == alone.warnings and f"{len(CARDS)} x {torch.cuda.get_device_name(0)}: " in speech.how
     assert cards[0].planned_bytes < speech.peak_bytes
 
 
-def test_a_dialogue_of_all_is_that_of_one(cards):
+def test_a_dialogue_on_several_gpus_equals_that_of_one(cards):
     alone = cards[1].speak_turns(TURNS, {"Ann": a_voice()}, PARAMS)
     both = [Engines(cards).speak_turns(TURNS, {"Ann": a_voice()}, PARAMS) for _ in range(2)]
     for speech in both:
@@ -74,7 +74,7 @@ def test_a_dialogue_of_all_is_that_of_one(cards):
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_gpu_that_is_taken_away_loses_nothing(cards, who):
+def test_a_lost_gpu_loses_no_speech(cards, who):
     expected, closing = cards[0].speak(TEXT, a_voice(), PARAMS), threading.Thread(target=cards[who].close)
 
     def take_away(done, expected):
@@ -90,7 +90,7 @@ def test_a_gpu_that_is_taken_away_loses_nothing(cards, who):
 
 
 @pytest.mark.parametrize("left", [300 << 20, 1200 << 20], ids=["none to spare", "a few rows"])
-def test_a_gpu_without_memory_takes_no_part_or_a_small_one(cards, left):
+def test_a_gpu_short_of_memory_is_used_less_or_not_at_all(cards, left):
     expected = cards[0].speak(TEXT, a_voice(), PARAMS)
     hog = torch.empty(free_bytes()[1] - left, dtype=torch.uint8, device="cuda:1")
     speech = Engines(cards).speak(TEXT, a_voice(), PARAMS)
@@ -99,7 +99,7 @@ def test_a_gpu_without_memory_takes_no_part_or_a_small_one(cards, left):
     del hog
 
 
-def test_a_cancel_stops_all(cards):
+def test_a_cancel_stops_all_gpus(cards):
     class Stop(Exception):
         pass
 

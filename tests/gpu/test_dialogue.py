@@ -25,7 +25,7 @@ def codes_of(speech):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
-def test_a_turn_s_codes_are_its_own(dtype):
+def test_a_turn_s_codes_do_not_depend_on_other_turns(dtype):
     said = {}
     for batch in (2, 8, 64):
         with Engine(config(batch=batch, dtype=dtype)) as engine:
@@ -43,7 +43,7 @@ def test_a_turn_s_codes_are_its_own(dtype):
         assert all(torch.equal(one, other) for one, other in zip(turns, again[:5] + again[6:], strict=True))
 
 
-def test_a_chunk_s_codes_do_not_depend_on_how_many_follow():
+def test_a_chunk_s_codes_do_not_depend_on_later_chunks():
     """Without a voice the first is spoken alone. The second uses the batch's path, even if it is the last."""
     sentences = ["This is the first sentence of all.", "Then there comes another one.", "And a third one ends it."]
     params = SamplingParams(seed=5, chunk_seconds=2.5, retries=0)
@@ -53,7 +53,7 @@ def test_a_chunk_s_codes_do_not_depend_on_how_many_follow():
     assert torch.equal(two.codes, three.codes[: two.frames])
 
 
-def test_nothing_of_a_scene_stays_on_the_device():
+def test_a_scene_leaves_no_memory_on_the_device():
     free = []
     for _ in range(3):
         with Engine(config()) as engine:
@@ -68,7 +68,7 @@ def test_nothing_of_a_scene_stays_on_the_device():
     assert free[1] == free[2]
 
 
-def test_a_pause_is_exact_where_windows_go_beside_the_talker():
+def test_a_pause_is_exact_while_the_codec_runs_beside_the_talker():
     heard = []
     with Engine(config()) as engine:
         text = "One apple is here. [pause 1.25] Two apples are there."

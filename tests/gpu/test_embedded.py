@@ -17,13 +17,13 @@ def say(on_audio=None, **changes):
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_graph_says_the_codes_of_eager(kernels, dtype):
+def test_graph_and_eager_give_the_same_codes(kernels, dtype):
     eager, graph = (say(runner=executor, kernels=kernels, dtype=dtype) for executor in ("eager", "graph"))
     assert graph.stopped == "end of speech" and 1.0 < graph.seconds < 4.0
     assert torch.equal(graph.codes, eager.codes) and torch.equal(graph.wav, eager.wav)
 
 
-def test_the_streamed_sound_is_the_whole_decode():
+def test_the_streamed_sound_equals_the_whole_decode():
     heard = []
     speech = say(on_audio=heard.append)
     weights = open_codec(EMBEDDED).weights

@@ -44,7 +44,7 @@ def test_graph_and_eager_engines_give_the_same_codes_and_waveform(folders, famil
         assert torch.equal(said["eager", seed].wav, said["graph", seed].wav)
 
 
-def test_closing_returns_what_opening_took_and_the_plan_was_honest(folder):
+def test_closing_returns_all_memory_and_the_plan_was_right(folder):
     before = free_bytes()
     engine = Engine(config(folder))
     engine.open()
@@ -58,7 +58,7 @@ def test_closing_returns_what_opening_took_and_the_plan_was_honest(folder):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_what_comfyui_is_told_is_what_the_driver_sees(folder, tmp_path, family):
+def test_memory_told_to_comfyui_matches_the_driver_s(folder, tmp_path, family):
     """Within 2 %, at the published sizes."""
     with Engine(config(folder)) as engine:  # whatever the process keeps for good is there after this
         engine.speak(TEXT, params=PARAMS)
@@ -73,7 +73,7 @@ def test_what_comfyui_is_told_is_what_the_driver_sees(folder, tmp_path, family):
         assert engine.held_bytes >= engine.planned_bytes
 
 
-def test_trim_gives_up_the_cache_alone_and_the_next_speech_is_the_same(folder):
+def test_trim_frees_only_the_cache_and_later_speech_is_the_same(folder):
     with Engine(config(folder, context=4096)) as engine:
         first = engine.speak(TEXT, params=PARAMS)
         held = engine.held_bytes
@@ -116,7 +116,7 @@ def test_a_failed_capture_leaves_the_engine_eager_and_says_why(folder, monkeypat
     assert free_bytes() == before
 
 
-def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
+def test_torch_s_ops_decode_if_the_driver_refuses_the_kernel(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise LaunchFailed("the driver could not launch a kernel: not supported")
 
@@ -131,7 +131,7 @@ def test_a_driver_that_refuses_the_kernel_leaves_torch_s_ops_and_says_why(folder
     assert free_bytes() == before
 
 
-def test_a_step_that_stalls_is_said_and_the_engine_can_be_used_and_closed(folder, monkeypatch):
+def test_a_stalled_step_is_reported_and_the_engine_stays_usable(folder, monkeypatch):
     """A kernel's block withholds a value from position 100 on. The speech before that is unchanged."""
     short = SamplingParams(max_frames=10, seed=3)
     with Engine(config(folder)) as engine:
@@ -149,7 +149,7 @@ def test_a_step_that_stalls_is_said_and_the_engine_can_be_used_and_closed(folder
     assert free_bytes() == before
 
 
-def test_a_kernel_that_stalls_at_once_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
+def test_torch_s_ops_decode_if_the_kernel_stalls_at_once(folder, monkeypatch):
     with Engine(config(folder, kernels="torch")) as engine:
         expected = engine.speak(TEXT, params=PARAMS)
     found = "publish(s.act + ranges[2].first + j,"
@@ -161,7 +161,7 @@ def test_a_kernel_that_stalls_at_once_leaves_torch_s_ops_and_says_why(folder, mo
     assert torch.equal(speech.codes, expected.codes)
 
 
-def test_a_driver_that_refuses_the_codec_s_kernel_leaves_torch_s_ops_and_says_why(folder, monkeypatch):
+def test_torch_s_ops_run_if_the_driver_refuses_the_codec_s_kernel(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise LaunchFailed("the driver could not launch a kernel: not supported")
 
@@ -178,7 +178,7 @@ def test_a_driver_that_refuses_the_codec_s_kernel_leaves_torch_s_ops_and_says_wh
     assert free_bytes() == before
 
 
-def test_an_interrupt_in_the_middle_of_speech(folder):
+def test_an_interrupt_during_speech_leaves_the_engine_usable(folder):
     def stop(done, expected):
         if done > 20:
             raise KeyboardInterrupt
@@ -192,7 +192,7 @@ def test_an_interrupt_in_the_middle_of_speech(folder):
     assert free_bytes() == before
 
 
-def test_out_of_memory_while_opening(folder):
+def test_out_of_memory_while_opening_leaks_nothing(folder):
     before = free_bytes()
     engine = Engine(config(folder))
     hog = torch.empty(before - (300 << 20), dtype=torch.uint8, device="cuda")
@@ -205,7 +205,7 @@ def test_out_of_memory_while_opening(folder):
         assert engine.speak(TEXT, params=PARAMS).frames == 60
 
 
-def test_out_of_memory_before_the_capture(folder, monkeypatch):
+def test_out_of_memory_before_the_capture_leaks_nothing(folder, monkeypatch):
     """Other allocations take all memory between the buffers and the capture. The step needs none of it."""
     before = free_bytes()
     hog = []
@@ -234,7 +234,7 @@ def test_out_of_memory_before_the_capture(folder, monkeypatch):
     assert free_bytes() >= before  # PyTorch empties its caches when memory runs out
 
 
-def test_an_exception_inside_the_step(folder, monkeypatch):
+def test_an_exception_inside_the_step_leaks_nothing(folder, monkeypatch):
     before = free_bytes()
     with Engine(config(folder, runner="eager")) as engine:
         first = engine.speak(TEXT, params=PARAMS)
@@ -253,7 +253,7 @@ def test_an_exception_inside_the_step(folder, monkeypatch):
     assert free_bytes() == before
 
 
-def test_closing_from_another_thread_while_it_speaks(folder):
+def test_closing_from_another_thread_ends_speech(folder):
     before = free_bytes()
     engine = Engine(config(folder))
     engine.open()
@@ -273,7 +273,7 @@ def test_closing_from_another_thread_while_it_speaks(folder):
     engine.close()
 
 
-def test_an_engine_dropped_without_closing(folder):
+def test_an_engine_dropped_without_closing_leaks_nothing(folder):
     before = free_bytes()
     engine = Engine(config(folder))
     engine.open()
@@ -282,7 +282,7 @@ def test_an_engine_dropped_without_closing(folder):
     assert free_bytes() == before
 
 
-def test_two_engines_one_closed_while_the_other_speaks(folder):
+def test_closing_one_engine_leaves_the_other_speaking(folder):
     closed_while_another_speaks(folder)  # whatever the driver keeps for two at once is there after this
     before = free_bytes()
     closed_while_another_speaks(folder)

@@ -57,7 +57,7 @@ def decoder(folders):
     return build_decoder(weights.config, weights.read("decoder", CUDA))
 
 
-def test_the_side_stream_is_the_current_one_bit_for_bit_and_the_whole_decode_nearly(decoder, monkeypatch):
+def test_the_side_stream_equals_the_current_one_and_nearly_the_whole_decode(decoder, monkeypatch):
     pool, codes = PrivatePool(CUDA), torch.randint(0, 1024, (160, 8))
 
     def at_once(windows, batch, rows):
@@ -88,7 +88,7 @@ def test_the_side_stream_is_exact_in_fp64(decoder):
 
 
 @pytest.mark.parametrize("rows", [2, 4, 8])
-def test_windows_that_are_decoded_together_sound_as_they_do_alone(decoder, rows):
+def test_windows_decoded_together_sound_as_alone(decoder, rows):
     decoder.use(kernel := SnakeKernel(CUDA))
     clips = [torch.randint(0, 1024, (frames, 8)) for frames in (220, 210, 37, 1, 220, 99, 150, 220)][-rows:]
 
@@ -108,7 +108,7 @@ def test_windows_that_are_decoded_together_sound_as_they_do_alone(decoder, rows)
 
 
 @pytest.mark.parametrize("shape", [(1, 32, 1), (1, 512, 8), (2, 96, 999), (1, 32, 43_200)])
-def test_the_activation_s_kernel_is_its_twin(shape):
+def test_the_activation_s_kernel_equals_its_twin(shape):
     kernel = SnakeKernel(CUDA)
     x, alpha = torch.randn(shape, device=CUDA) * 3, torch.rand(1, shape[1], 1, device=CUDA) * 3 + 0.1
     for unit in (1, 3):
@@ -122,7 +122,7 @@ def test_the_activation_s_kernel_is_its_twin(shape):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_what_is_heard_early_is_what_is_returned(folders, family):
+def test_streamed_sound_equals_the_returned_sound(folders, family):
     with Engine(config(folders[family])) as engine:
         heard = []
         speech = engine.speak(TEXT, voice(1), PARAMS, listener=Listener(on_audio=heard.append))
@@ -132,7 +132,7 @@ def test_what_is_heard_early_is_what_is_returned(folders, family):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_speech_does_not_depend_on_what_was_kept(folders, family):
+def test_speech_does_not_depend_on_kept_prefixes(folders, family):
     said = []
     for most in (0, 4):
         with Engine(config(folders[family], prefixes=most)) as engine:
@@ -143,7 +143,7 @@ def test_speech_does_not_depend_on_what_was_kept(folders, family):
         assert torch.equal(speech.codes, said[0].codes) and torch.equal(speech.wav, said[0].wav)
 
 
-def test_memory_comes_back(folders):
+def test_closing_returns_all_memory(folders):
     def speak_to(engine):
         for seed in range(6):
             engine.speak(TEXT, voice(seed), PARAMS, listener=Listener(on_audio=lambda wav: None))

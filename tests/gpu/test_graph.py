@@ -93,7 +93,7 @@ def three_sequences(pair, prompt, batch):
     pair.close()
 
 
-def test_a_stale_output_at_the_first_step_is_seen(wide, state_of, prompt):
+def test_a_stale_output_at_the_first_step_is_detected(wide, state_of, prompt):
     """Shows that the comparison can fail: a graph whose first replay embeds the previous sequence's output."""
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     pair = Pair(talker, state_of, 1, 256)
@@ -115,7 +115,7 @@ def test_a_stale_output_at_the_first_step_is_seen(wide, state_of, prompt):
     pair.close()
 
 
-def test_a_capture_that_does_something_else_is_refused(wide, state_of, monkeypatch):
+def test_a_capture_that_differs_from_the_step_is_refused(wide, state_of, monkeypatch):
     talker = wide("v3", torch.bfloat16, LAYERS, 256)
     state = state_of(talker, 2, 256)
     step = Backend.step

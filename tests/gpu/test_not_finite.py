@@ -37,7 +37,7 @@ def pose(state, positions):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("rows", [1, 8])
-def test_no_kernel_loses_them(wide, state_of, family, rows):
+def test_kernels_pass_on_values_that_are_not_finite(wide, state_of, family, rows):
     talker = wide(family, torch.bfloat16, 2, 1100)
     state = state_of(talker, rows, 1100)
     kernel = (SingleKernel if rows == 1 else BatchKernel)(talker, state)
@@ -99,7 +99,7 @@ def open_stop_and_close(config, rows, is_ours):
 @pytest.mark.parametrize("rows", [1, SEQUENCES])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("checkpoint", ["v3", "v2", "embedded"])
-def test_speech_stops_and_the_engine_can_be_used_and_closed(folders, checkpoint, way, rows):
+def test_values_that_are_not_finite_stop_speech_and_the_engine_stays_usable(folders, checkpoint, way, rows):
     config = EngineConfig(
         model=str(folders[checkpoint]), device="cuda:0", context=1024, batch=rows, runner="graph", **WAYS[way]
     )

@@ -109,7 +109,7 @@ def test_a_captured_fill_is_one_graph_and_two_copies(wide, state_of, prefill_of,
 
 @pytest.mark.parametrize("weights", FORMATS)
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_captured_prompt_has_the_bits_of_an_eager_one(wide, state_of, prefill_of, family, weights):
+def test_captured_and_eager_prompts_are_bit_equal(wide, state_of, prefill_of, family, weights):
     """Prompts of every way to need a size, alone and together, and a long one."""
     talker = wide(family, torch.bfloat16, LAYERS, CONTEXT, weights)
     config, states = talker.config, [state_of(talker, 4, CONTEXT) for _ in range(2)]
@@ -131,7 +131,7 @@ def test_a_captured_prompt_has_the_bits_of_an_eager_one(wide, state_of, prefill_
 
 @pytest.mark.parametrize("weights", FORMATS)
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_position_s_bits_do_not_depend_on_its_place_or_on_the_others(wide, state_of, family, weights):
+def test_a_position_s_bits_depend_on_neither_place_nor_neighbours(wide, state_of, family, weights):
     """In every size: alone, then first, in the middle and last of a fill that others make full."""
     talker = wide(family, torch.bfloat16, LAYERS, CONTEXT, weights)
     config, state = talker.config, state_of(talker, 3, CONTEXT)
@@ -164,7 +164,7 @@ def test_a_position_s_bits_do_not_depend_on_its_place_or_on_the_others(wide, sta
 
 @pytest.mark.parametrize("weights", FORMATS)
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_prompt_in_two_pieces_has_the_bits_of_the_whole(wide, state_of, family, weights):
+def test_a_prompt_in_two_pieces_is_bit_equal_to_the_whole(wide, state_of, family, weights):
     """In one size of fill, which is what a product's shape depends on."""
     talker = wide(family, torch.bfloat16, LAYERS, CONTEXT, weights)
     config, state = talker.config, state_of(talker, 2, CONTEXT)
@@ -225,7 +225,7 @@ def said(engine, frames=40):
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_unloading_returns_all_memory_and_after_trim_the_same_is_said(folders, family, dtype):
+def test_unloading_returns_all_memory_and_trim_changes_no_codes(folders, family, dtype):
     with engine_of(folders[family], dtype) as engine:  # whatever the process keeps for good is there after this
         said(engine)
     before = free_bytes()
@@ -241,7 +241,7 @@ def test_unloading_returns_all_memory_and_after_trim_the_same_is_said(folders, f
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_without_graphs_the_same_is_said(folders, monkeypatch, family):
+def test_codes_are_the_same_without_graphs(folders, monkeypatch, family):
     """Turned off, or failed; memory comes back after a failure as well."""
     with engine_of(folders[family]) as engine:
         expected = said(engine)

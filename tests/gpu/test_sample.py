@@ -114,7 +114,7 @@ class Room:
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("batch", [1, 5, 64])
-def test_every_buffer_is_the_twin_s_over_400_frames(wide, state_of, family, batch):
+def test_every_buffer_equals_the_twin_s_over_400_frames(wide, state_of, family, batch):
     """All settings at once. Rows end by themselves, by limit or at the cache's end, are dead, and restart later."""
     room = Room(wide, state_of, family, batch, seed=batch)
     ended = 0
@@ -132,7 +132,7 @@ def test_every_buffer_is_the_twin_s_over_400_frames(wide, state_of, family, batc
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("top_k, top_p", TRUNCATIONS)
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_each_truncation_by_itself(wide, state_of, family, top_k, top_p, temperature):
+def test_each_truncation_alone_equals_the_twin_s(wide, state_of, family, top_k, top_p, temperature):
     room = Room(wide, state_of, family, 3, torch.float32)
     for frame in range(60):
         for b in room.twin.delay.done.nonzero()[:, 0].tolist():
@@ -144,7 +144,7 @@ def test_each_truncation_by_itself(wide, state_of, family, top_k, top_p, tempera
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_logits_that_are_all_alike_or_infinitely_low(wide, state_of, family, temperature):
+def test_equal_or_infinitely_low_logits_are_sampled_as_the_twin_does(wide, state_of, family, temperature):
     room = Room(wide, state_of, family, 4)
     for fill in (0.0, -0.0, 1e30, -1e30):
         for top_k, top_p in TRUNCATIONS:
@@ -161,7 +161,7 @@ def test_logits_that_are_all_alike_or_infinitely_low(wide, state_of, family, tem
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_logits_that_are_no_numbers_leave_every_index_in_bounds(wide, state_of, family):
+def test_nan_logits_leave_every_index_in_bounds(wide, state_of, family):
     room = Room(wide, state_of, family, 4)
     for b in range(4):
         room.start(b, max_frames=5000)
@@ -174,7 +174,7 @@ def test_logits_that_are_no_numbers_leave_every_index_in_bounds(wide, state_of, 
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_rows_whose_logits_are_no_numbers_are_flagged_as_the_twin_flags_them(wide, state_of, family):
+def test_rows_with_nan_logits_are_flagged_as_by_the_twin(wide, state_of, family):
     flags_are_the_twin_s(Room(wide, state_of, family, 16), 200)
 
 
@@ -237,7 +237,7 @@ def test_a_step_of_two_kernels_is_captured_and_replayed(wide, state_of, prompt, 
     pool.close()
 
 
-def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
+def test_unsupported_shapes_and_dtypes_are_refused(wide, state_of):
     talker = wide("v3", torch.bfloat16, 1, CONTEXT)
     talker.dtype = torch.float16
     with pytest.raises(KernelUnavailable, match="bf16 or fp32"):

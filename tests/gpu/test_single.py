@@ -96,7 +96,7 @@ def test_kernel_is_as_close_to_fp32_as_the_twin_is(wide, state_of, prompt, famil
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_every_length_up_to_the_last_slot(wide, state_of, prompt, family):
+def test_kernel_and_twin_agree_at_every_length(wide, state_of, prompt, family):
     """Lengths around the kernel's own bounds: one position, a split's edge, all splits, the last slot."""
     backends = both(wide, state_of, family, 2, 1100, prompt)
     twin, ours = (backend.state for backend in backends)
@@ -132,7 +132,7 @@ def test_the_same_input_gives_the_same_bits(wide, state_of, prompt):
     close(backends)
 
 
-def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
+def test_unsupported_shapes_and_dtypes_are_refused(wide, state_of):
     talker = wide("v3", torch.float32, 1, 64)
     with pytest.raises(KernelUnavailable, match="bf16 only"):
         SingleKernel(talker, state_of(talker, 1, 64))
@@ -142,7 +142,7 @@ def test_what_the_kernel_cannot_serve_is_said(wide, state_of):
 
 
 @pytest.mark.parametrize("missing", PUBLICATIONS)
-def test_a_value_that_never_comes_ends_the_launch(wide, state_of, monkeypatch, missing):
+def test_a_launch_ends_if_a_value_never_arrives(wide, state_of, monkeypatch, missing):
     """The value is only missing from position 300 on, so that the kernel can be made and used before."""
     talker = wide("v3", torch.bfloat16, 3, 512)
     healthy, state = state_of(talker, 1, 512), state_of(talker, 1, 512)

@@ -70,7 +70,7 @@ def compare(backends, place):
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("kb", [64, 99])
 @pytest.mark.parametrize("weights", ["", "int8", "q8_0", "int4"])
-def test_the_kernel_for_one_row_does_what_the_twin_does(wide, state_of, card, family, kb, weights):
+def test_the_single_kernel_equals_its_twin(wide, state_of, card, family, kb, weights):
     card(kb)
     backends = two(wide(family, torch.bfloat16, 2, 1100, weights), state_of, 1, SingleKernel)
     for at in POSITIONS:
@@ -81,7 +81,7 @@ def test_the_kernel_for_one_row_does_what_the_twin_does(wide, state_of, card, fa
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize(("kb", "weights"), [(48, ""), (48, "int8"), (99, "int8"), (99, "q8_0"), (99, "int4")])
-def test_the_kernels_for_a_batch_do_what_the_twin_does(wide, state_of, card, family, kb, weights):
+def test_the_batch_kernels_equal_their_twin(wide, state_of, card, family, kb, weights):
     card(kb)
     backends = two(wide(family, torch.bfloat16, 2, 1100, weights), state_of, len(POSITIONS), BatchKernel)
     lengths = torch.tensor(POSITIONS, device="cuda")
@@ -93,7 +93,7 @@ def test_the_kernels_for_a_batch_do_what_the_twin_does(wide, state_of, card, fam
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("kb", [64, 99])
-def test_a_captured_step_decodes_as_an_eager_one(wide, state_of, prompt, card, family, kb):
+def test_captured_and_eager_steps_decode_alike(wide, state_of, prompt, card, family, kb):
     """Whole steps, including sampling, over 100 frames."""
     card(kb)
     talker, said = wide(family, torch.bfloat16, 2, 512), []
@@ -114,7 +114,7 @@ def test_a_captured_step_decodes_as_an_eager_one(wide, state_of, prompt, card, f
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_too_little_shared_memory_is_named_and_torch_s_ops_decode(wide, state_of, card, family):
+def test_torch_s_ops_decode_if_shared_memory_is_too_small(wide, state_of, card, family):
     card(48)
     talker = wide(family, torch.bfloat16, 1, 64)
     with pytest.raises(KernelUnavailable, match="shared memory"):

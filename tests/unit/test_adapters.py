@@ -47,7 +47,7 @@ def made(written, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", ["v3", "v2", "v2-boson"])
-def test_base_and_adapter_are_the_merged_checkpoint(made, family, kind):
+def test_base_with_adapter_equals_the_merged_checkpoint(made, family, kind):
     base, adapter, merged = made(family, kind)
     plain, ours, theirs = loaded(base), loaded(base, Adapter(adapter)), loaded(merged)
     changed = [name for name in ours if not torch.equal(ours[name], plain[name])]
@@ -60,14 +60,14 @@ def test_base_and_adapter_are_the_merged_checkpoint(made, family, kind):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2", "v2-boson"])
-def test_both_say_the_same_codes_and_strength_0_is_the_base(made, family):
+def test_adapter_and_merged_checkpoint_give_the_same_codes(made, family):
     base, adapter, merged = made(family)
     said = codes(base, Adapter(adapter))
     assert torch.equal(said, codes(merged)) and not torch.equal(said, codes(base))
     assert torch.equal(codes(base, Adapter(adapter, 0.0)), codes(base))
 
 
-def test_two_are_merged_one_after_the_other(made):
+def test_two_adapters_are_merged_one_after_the_other(made):
     base, first, merged = made("v3")
     _, second, _ = made("v3", "patterns")
     both = loaded(base, Adapter(first), Adapter(second, 0.5))
@@ -75,7 +75,7 @@ def test_two_are_merged_one_after_the_other(made):
     assert all(torch.equal(both[name], tensor) for name, tensor in after.items())
 
 
-def test_half_the_strength_is_half_the_way(made):
+def test_half_the_strength_gives_half_the_change(made):
     for kind in ("plain", "dora", "whole"):
         base, adapter, _ = made("v3", kind)
         plain, whole, half = (loaded(base, *chosen) for chosen in ((), (Adapter(adapter),), (Adapter(adapter, 0.5),)))
@@ -83,7 +83,7 @@ def test_half_the_strength_is_half_the_way(made):
             torch.testing.assert_close(half[name].float(), (plain[name].float() + whole[name].float()) / 2)
 
 
-def test_a_change_of_the_embedding_alone_leaves_the_head(made):
+def test_an_adapted_embedding_leaves_the_head_unchanged(made):
     """PEFT's merge would change both, since they are one tensor. In training, only the embedding changed."""
     base, adapter, _ = made("v3", "embedding")
     plain, ours = loaded(base), loaded(base, Adapter(adapter))
@@ -103,14 +103,14 @@ def wide(tmp_path_factory):
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_it_is_merged_before_quantising(wide, weights):
+def test_an_adapter_is_merged_before_quantising(wide, weights):
     base, adapter, merged = wide
     ours, theirs = loaded(base, Adapter(adapter), weights=weights), loaded(merged, weights=weights)
     assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items() if name != SCRATCH)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_what_a_quantised_file_holds_is_changed_in_its_own_bits(wide, tmp_path, weights):
+def test_quantised_tensors_are_adapted_and_keep_their_format(wide, tmp_path, weights):
     base, adapter, _ = wide
     stored = quantize_folder(base, tmp_path / weights, weights)
     ours, theirs = loaded(stored, Adapter(adapter), weights=weights), loaded(base, Adapter(adapter), weights=weights)
@@ -132,7 +132,7 @@ def dense(data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_adapters_by_hand_are_in_peft_s_form(written, tmp_path, kind):
+def test_the_tests_own_adapters_have_peft_s_form(written, tmp_path, kind):
     pytest.importorskip("peft", reason="PEFT is not installed: these tests write its files by hand")
     files = []
     with torch.inference_mode(False):
@@ -145,14 +145,14 @@ def test_adapters_by_hand_are_in_peft_s_form(written, tmp_path, kind):
 
 
 class TestFiles:
-    def test_one_file_with_its_settings_beside_it(self, made, tmp_path):
+    def test_a_single_file_with_its_settings_beside_it_is_read(self, made, tmp_path):
         base, adapter, merged = made("v3")
         shutil.copy(adapter / "adapter_model.safetensors", tmp_path / "anna.safetensors")
         shutil.copy(adapter / "adapter_config.json", tmp_path / "anna.json")
         ours, theirs = loaded(base, Adapter(tmp_path / "anna.safetensors")), loaded(merged)
         assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items() if name != "embed_text")
 
-    def test_an_alpha_pattern_that_is_none_is_named(self, made, tmp_path):
+    def test_a_bad_alpha_pattern_is_refused_by_name(self, made, tmp_path):
         base, adapter, _ = made("v3")
         shutil.copytree(adapter, tmp_path / "anna")
         settings = json.loads((adapter / "adapter_config.json").read_text()) | {"alpha_pattern": {"(": 4}}
@@ -160,7 +160,7 @@ class TestFiles:
         with pytest.raises(HiggsError, match=r"anna: alpha_pattern contains '\('"):
             inspect(base, adapters=[Adapter(tmp_path / "anna")])
 
-    def test_a_fingerprint_is_of_all_that_counts(self, made, tmp_path, monkeypatch):
+    def test_a_fingerprint_covers_files_and_settings(self, made, tmp_path, monkeypatch):
         base, adapter, _ = made("v3")
         monkeypatch.setenv("HOME", str(tmp_path))
         shutil.copy(adapter / "adapter_model.safetensors", tmp_path / "anna.safetensors")
@@ -173,7 +173,7 @@ class TestFiles:
                 seen.append(Engine(EngineConfig(base, device="cpu", adapters=(Adapter(name),))).fingerprint)
         assert seen[0] == seen[1] != seen[2] == seen[3]
 
-    def test_without_settings_it_says_what_it_took(self, made, tmp_path):
+    def test_missing_settings_are_guessed_and_reported(self, made, tmp_path):
         base, adapter, _ = made("v3")
         file = shutil.copy(adapter / "adapter_model.safetensors", tmp_path / "anna.safetensors")
         (warning,) = inspect(base, adapters=[Adapter(file)]).adapters.warnings
@@ -181,7 +181,7 @@ class TestFiles:
         with Engine(EngineConfig(base, device="cpu", adapters=(Adapter(str(file)),))) as engine:
             assert warning in engine.speak("hello", params=PARAMS).warnings
 
-    def test_pickled_as_older_versions_of_peft_wrote_it(self, made, tmp_path):
+    def test_pickled_adapters_of_older_peft_are_read(self, made, tmp_path):
         base, adapter, _ = made("v2")
         shutil.copy(adapter / "adapter_config.json", tmp_path)
         torch.save(load_file(adapter / "adapter_model.safetensors"), tmp_path / "adapter_model.bin")
@@ -189,7 +189,7 @@ class TestFiles:
         assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
     @pytest.mark.parametrize("prefix", ["base_model.model.", "model.", "module.language_model.", ""])
-    def test_whatever_stands_before_the_names(self, made, tmp_path, prefix):
+    def test_any_prefix_of_tensor_names_is_accepted(self, made, tmp_path, prefix):
         base, adapter, _ = made("v3")
         renamed = {
             key.replace("base_model.model.", prefix).replace("lora_A.weight", "lora_A.anna.weight"): tensor
@@ -200,7 +200,7 @@ class TestFiles:
         ours, theirs = (loaded(base, Adapter(folder)) for folder in (tmp_path, adapter))
         assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
-    def test_what_fits_nothing_is_listed(self, made, tmp_path):
+    def test_tensors_that_fit_nothing_are_listed(self, made, tmp_path):
         base, adapter, _ = made("v2")
         tensors = load_file(adapter / "adapter_model.safetensors")
         for part in ("A", "B"):
@@ -233,32 +233,32 @@ class TestRefused:
         ],
         ids=lambda settings: next(iter(settings)),
     )
-    def test_settings(self, made, tmp_path, settings):
+    def test_unsupported_settings_are_refused_by_name(self, made, tmp_path, settings):
         base, adapter, _ = made("v3")
         ((name, _),) = settings.items()
         with pytest.raises(HiggsError, match=rf"{name.removeprefix('lora_') if name == 'lora_alpha' else name} is"):
             inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", **settings))])
 
-    def test_of_another_model(self, made, written):
+    def test_an_adapter_of_another_model_is_refused(self, made, written):
         _, adapter, _ = made("v2")
         with pytest.raises(HiggsError, match=r"does not fit this model: base_model\.model\..*\[\d+, \d+\].*trained on"):
             inspect(written["v3"], adapters=[Adapter(adapter)])
 
-    def test_of_another_kind(self, made, tmp_path):
+    def test_an_adapter_of_another_kind_is_refused(self, made, tmp_path):
         base, adapter, _ = made("v3")
         image = {"unet.down.0.lora_A.weight": torch.ones(2, 4), "unet.down.0.lora_B.weight": torch.ones(4, 2)}
         with pytest.raises(HiggsError, match=r"none of its 2 tensors match.*'unet\.'"):
             inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", image))])
 
     @pytest.mark.parametrize("lost", ["A", "B"])
-    def test_half_of_one(self, made, tmp_path, lost):
+    def test_half_of_a_lora_pair_is_refused(self, made, tmp_path, lost):
         base, adapter, _ = made("v3")
         tensors = load_file(adapter / "adapter_model.safetensors")
         del tensors[next(key for key in tensors if f"lora_{lost}" in key)]
         with pytest.raises(HiggsError, match=r"lora_[AB]\.weight cannot be used alone"):
             inspect(base, adapters=[Adapter(altered(adapter, tmp_path / "a", tensors))])
 
-    def test_a_file_that_is_not_there_or_cut_short(self, made, tmp_path):
+    def test_a_missing_or_truncated_file_is_refused(self, made, tmp_path):
         base, adapter, _ = made("v3")
         with pytest.raises(HiggsError, match=r"nothing\.safetensors is missing"):
             inspect(base, adapters=[Adapter(tmp_path / "nothing.safetensors")])
@@ -272,7 +272,7 @@ class TestRefused:
             inspect(base, adapters=[Adapter(cut)])
 
     @pytest.mark.parametrize("strength", [11, math.nan])
-    def test_strengths_out_of_range(self, strength):
+    def test_strengths_out_of_range_are_refused(self, strength):
         with pytest.raises(HiggsError, match="strength"):
             Adapter("a", strength)
 
@@ -303,5 +303,5 @@ def test_doctor_tells_a_lora_from_a_model(made):
         ("C:\\a:-1", "C:\\a", -1),
     ],
 )
-def test_a_drive_is_no_strength(text, path, strength):
+def test_a_windows_drive_is_not_read_as_a_strength(text, path, strength):
     assert Adapter.parse(text) == Adapter(path, strength)

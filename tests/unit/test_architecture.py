@@ -70,7 +70,7 @@ def test_engine_imports_point_down(path):
         assert target == room or TIER_OF[target] < TIER_OF[room], f"{room} imports {target}"
 
 
-def test_no_file_imports_itself_in_a_circle():
+def test_no_import_cycle_exists():
     arrows = {path: set(targets(path)) - {path} for path in ENGINE.rglob("*.py")}
     while free := {path for path, to in arrows.items() if not to & arrows.keys()}:
         for path in free:
@@ -93,14 +93,14 @@ def test_no_two_classes_share_a_name():
     assert not {name: places for name, places in named.items() if len(places) > 1}
 
 
-def test_nodes_enter_the_engine_by_its_door():
+def test_nodes_import_only_the_engine_s_public_api():
     for path in NODES.rglob("*.py"):
         for level, module, _ in imports_of(path):
             if level == len(path.relative_to(ROOT).parts):
                 assert module == "engine", f"{path} imports {'.' * level}{module}"
 
 
-def test_what_moves_memory_or_knows_the_server_is_imported_where_it_is_used_alone():
+def test_each_comfyui_module_is_imported_only_by_its_owners():
     """All other files of nodes/ go through these."""
     may = {
         "comfy.model_patcher": {"patcher.py"},  # subclasses ModelPatcher
@@ -118,7 +118,7 @@ def test_what_moves_memory_or_knows_the_server_is_imported_where_it_is_used_alon
     assert found == may
 
 
-def test_only_their_owners_name_risky_things():
+def test_risky_calls_are_made_only_by_their_owners():
     owners = {
         r"\btriton\b|_compile_kernel|libnvrtc|nvrtc[A-Z]": lambda p: p.parent == ENGINE / "cuda",
         r"\bCUDAGraph\b|\bMemPool\b|graph_pool_handle": lambda p: p.name in ("memory.py", "graph.py"),
@@ -132,7 +132,7 @@ def test_only_their_owners_name_risky_things():
             assert owns(path) or not re.search(pattern, text), f"{path} names {pattern}"
 
 
-def test_nothing_changes_the_process():
+def test_no_module_changes_global_process_state():
     switches = r"sys\.path|os\.environ\[|os\.putenv|set_default_d|set_num_threads|backends\.\w+\.\w+ *="
     for path in SOURCES:
         if path.name == "threads.py":  # for the length of a call, and tested to put it back
@@ -168,7 +168,7 @@ def test_files_and_functions_stay_short():
                 assert node.end_lineno - node.lineno < 50, f"{path}:{node.lineno} {node.name} is over 50 lines"
 
 
-def test_the_pages_scripts_stay_short_and_enter_comfyui_by_one_door():
+def test_page_scripts_stay_short_and_only_comfy_js_imports_comfyui():
     """ComfyUI imports every script below web/ into its page, so nothing else may be there."""
     scripts = sorted((ROOT / "web").rglob("*.js"))
     assert len(scripts) > 10
@@ -210,7 +210,7 @@ def imported_optionally(path):
             yield node.args[0].value
 
 
-def test_the_version_is_said_once_in_code_and_the_same_for_the_registry():
+def test_the_version_in_code_equals_the_registry_s():
     assert f'version = "{VERSION}"\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f"## {VERSION}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
@@ -244,7 +244,7 @@ def test_requirements_name_what_is_imported_and_pin_nothing():
 FAMILY_FILES = ("talker/family.py", "talker/v2.py", "talker/v3.py", "checkpoint/talker_layout.py")
 
 
-def test_few_places_name_a_family():
+def test_few_modules_name_a_family():
     """A new family is a record, its layers and its layout. Tools that write and measure checkpoints do not count."""
     named = []
     for path in SOURCES:

@@ -54,11 +54,11 @@ WAV = noise(4)
         (said(bounds=Bounds()), torch.cat([noise(1), silence(9), noise(1)]), ()),
     ],
 )
-def test_what_is_wrong_with_a_take(sequence, wav, flaws):
+def test_flaws_of_a_take_are_found(sequence, wav, flaws):
     assert judge(sequence, wav) == flaws
 
 
-def test_codes_that_go_round_are_told_from_codes_that_do_not():
+def test_looping_codes_are_told_from_other_codes():
     draw = torch.Generator().manual_seed(2)
     for _ in range(20):
         frames, lag = (int(torch.randint(low, high, (1,), generator=draw)) for low, high in ((80, 700), (1, 100)))
@@ -90,16 +90,16 @@ def test_bounds_follow_the_text(text, good, bad):
 @pytest.mark.parametrize(
     "text", ["Yes. " + "-" * 60, "Aaaa" + " " * 100 + "b", "[]{}()" * 20 + " Hi", "1,000,000,000,000"]
 )
-def test_what_may_be_silent_makes_no_speech_too_short(text):
+def test_text_that_may_be_silent_allows_short_speech(text):
     assert bounds_of(text).shortest < 16
 
 
-def test_a_script_whose_pace_is_not_known_has_no_bounds_but_for_silence():
+def test_unknown_scripts_have_no_bounds_but_silence():
     assert bounds_of("हम नहीं जानते कि अब क्या करना है।") == Bounds(0, math.inf, 2.0)
     assert bounds_of("Wait <|prosody:long_pause|> for it.").silence > 4
 
 
-def test_the_best_take_is_kept_and_no_more_are_made_than_asked_for():
+def test_the_best_take_is_kept_and_retries_are_bounded():
     asked = said()
     tried = Attempts(asked, retries=2)
     first = tried.add(asked, silence(4))
@@ -139,12 +139,12 @@ def next_seed(seed, number=1):
     return another(Sequence([1], params=SamplingParams(seed=seed)), number).params.seed
 
 
-def test_nothing_changes_where_nothing_is_wrong(engine):
+def test_takes_without_flaws_are_not_retried(engine):
     guarded, plain = engine.speak(TEXT, params=PARAMS), engine.speak(TEXT, params=replace(PARAMS, retries=0))
     assert guarded.retried == () and torch.equal(guarded.codes, plain.codes) and torch.equal(guarded.wav, plain.wav)
 
 
-def test_a_bad_first_chunk_is_that_of_the_next_seed(engine, bad):
+def test_a_bad_first_chunk_is_replaced_by_the_next_seed_s(engine, bad):
     other = engine.speak("The first sentence is short.", params=replace(PARAMS, seed=next_seed(PARAMS.seed)))
     bad(PARAMS.seed)
     speech = engine.speak("The first sentence is short.", params=PARAMS)
@@ -155,7 +155,7 @@ def test_a_bad_first_chunk_is_that_of_the_next_seed(engine, bad):
     assert speech.complete and not speech.warnings
 
 
-def test_what_stays_bad_is_said_and_greedy_speech_is_not_tried_again(engine, bad):
+def test_lasting_flaws_are_reported_and_greedy_speech_is_not_retried(engine, bad):
     bad(PARAMS.seed, next_seed(PARAMS.seed), next_seed(PARAMS.seed, 2))
     speech = engine.speak("The first sentence is short.", params=PARAMS)
     assert speech.retried[0].kept == 1 and len(speech.retried[0].flaws) == 3
@@ -182,7 +182,7 @@ def listened(engine, **params):
     return speech, torch.cat(heard), restarts
 
 
-def test_whoever_listens_begins_a_bad_first_chunk_anew_and_hears_what_the_result_holds(engine, bad):
+def test_a_listener_restarts_a_bad_first_chunk_and_hears_the_result(engine, bad):
     bad(PARAMS.seed)
     silent = engine.speak(TEXT, params=PARAMS)
     speech, heard, restarts = listened(engine)
@@ -195,7 +195,7 @@ def test_whoever_listens_begins_a_bad_first_chunk_anew_and_hears_what_the_result
     assert not restarts and not sure.retried and torch.equal(heard, sure.wav)
 
 
-def test_a_listener_costs_work_only_where_there_is_new_sound(engine, monkeypatch):
+def test_a_listener_costs_work_only_for_new_sound(engine, monkeypatch):
     streamed, stream = [], Assembly.stream
     monkeypatch.setattr(Assembly, "stream", lambda self, wav: streamed.append(len(wav)) or stream(self, wav))
     steps = []
@@ -207,7 +207,7 @@ def test_a_listener_costs_work_only_where_there_is_new_sound(engine, monkeypatch
     assert 3 < len(streamed) == len(set(streamed)) < len(steps) / 4
 
 
-def test_what_was_heard_stays_where_a_listener_cannot_begin_anew(engine, bad):
+def test_heard_sound_is_kept_if_a_listener_cannot_restart(engine, bad):
     bad(PARAMS.seed)
     heard = []
     speech = engine.speak(TEXT, params=PARAMS, listener=Listener(on_audio=lambda wav: heard.append(wav.clone())))
@@ -216,7 +216,7 @@ def test_what_was_heard_stays_where_a_listener_cannot_begin_anew(engine, bad):
     assert torch.equal(torch.cat(heard), speech.wav)
 
 
-def test_a_bad_take_that_was_heard_for_good_is_not_kept_for_others(engine, bad):
+def test_a_bad_take_that_was_heard_is_not_reused(engine, bad):
     scene = [Turn("Ann", "One apple is here."), Turn("Ann", "Two apples.")]
     codes = torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(1))
     voices = {"Ann": Voice(codes, "A reference.", "Ann")}
@@ -231,7 +231,7 @@ def test_a_bad_take_that_was_heard_for_good_is_not_kept_for_others(engine, bad):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 0])
-def test_a_take_does_not_depend_on_how_many_go_together(engine, bad, batch):
+def test_a_take_does_not_depend_on_the_batch_size(engine, bad, batch):
     codes = torch.randint(0, 1024, (2, 40, 8), generator=torch.Generator().manual_seed(1))
     voices = {name: Voice(one, "A reference.", name) for name, one in zip(("Ann", "Bob"), codes, strict=True)}
     scene = [Turn("Ann", "One apple is here."), Turn("Bob", "Two apples.", seed=9), Turn("Ann", "Three of them.")]
@@ -264,7 +264,7 @@ def test_speech_that_does_not_end_is_spoken_again(written):
     assert speech.complete and speech.frames < 60
 
 
-def test_levels():
+def test_silence_and_speech_are_found_by_level():
     wav = torch.cat([silence(0.5), noise(1), silence(0.7), noise(1), silence(0.3)])
     assert longest_silence(wav) == pytest.approx(0.7, abs=0.02) and longest_silence(torch.empty(0)) == 0
     start, stop = spoken_part(wav)
@@ -275,7 +275,7 @@ def test_levels():
 
 @pytest.mark.parametrize("ends", [None, 0.0])
 @pytest.mark.parametrize("gap", [None, 0.0, 0.3])
-def test_joins_have_the_gap_that_was_asked_for_and_no_step(gap, ends):
+def test_joins_have_the_requested_gap_and_no_step(gap, ends):
     loud, cut = torch.cat([silence(0.4), noise(1), silence(0.4)]), 0.5 + noise(1)
     heard = []
     assembly = Assembly([ends, gap, gap, ends], heard.append)
@@ -297,7 +297,7 @@ def test_joins_have_the_gap_that_was_asked_for_and_no_step(gap, ends):
         assert steps[FADE - 2 : FADE + 1].max() < 0.05, "a sound of half of full scale meets silence without a step"
 
 
-def test_a_long_silence_takes_no_memory_while_it_is_heard():
+def test_streaming_a_long_silence_takes_little_memory():
     heard = []
     assembly = Assembly([None, 3600.0, None], heard.append)
     assembly.append(noise(1))

@@ -36,7 +36,7 @@ def numbers_on_the_way(folder, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_counted_bytes_are_those_of_the_file(folders, family):
+def test_counted_bytes_equal_the_file_s(folders, family):
     engine = Engine(EngineConfig(folders[family], device="cpu", context=256))
     config = engine.checkpoint.config
     numbers = numbers_on_the_way(folders[family], family)
@@ -51,7 +51,7 @@ def test_counted_bytes_are_those_of_the_file(folders, family):
     assert not hasattr(loaded, "talker") and not loaded.pool.live_bytes()
 
 
-def test_a_timed_state_is_live_and_filled_as_said(folders):
+def test_a_timed_state_is_live_and_filled_as_requested(folders):
     with bench.opened(Engine(EngineConfig(folders["v3"], device="cpu", context=256, dtype="fp32"))) as loaded:
         runner = loaded.runner()
         state, executor = runner.state, runner.executor
@@ -85,14 +85,14 @@ def test_the_terminal_prints_a_table_and_json(folders, capsys, caplog, monkeypat
     assert "GB/s" in table[0] and row["how"] in table[2] and "eager" in row["how"] and "float32" in table[2]
 
 
-def test_quantised_weights_are_timed_where_they_are_asked_for(monkeypatch):
+def test_quantised_weights_are_timed_on_request(monkeypatch):
     monkeypatch.setattr(bench, "PATIENCE", 0.02)
     monkeypatch.setattr(bench, "READ_BYTES", {"cpu": 1 << 20})
     result = bench.bench(EngineConfig(str(EMBEDDED), device="cpu", dtype="int8"))
     assert [row["dtype"] for row in result["rows"]] == ["int8"] and not result["skipped"]
 
 
-def test_on_a_cpu_the_embedded_model_is_timed(capsys, monkeypatch):
+def test_the_embedded_model_is_timed_on_a_cpu(capsys, monkeypatch):
     monkeypatch.setattr(bench, "READ_BYTES", {"cpu": 1 << 20})
     monkeypatch.setattr(bench, "PATIENCE", 0.02)
     assert main(["bench", "--device", "cpu", "--json"]) == 0
@@ -103,7 +103,7 @@ def test_on_a_cpu_the_embedded_model_is_timed(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("family", PUBLISHED)
-def test_a_hollow_checkpoint_is_whole_and_takes_no_room(tmp_path, family):
+def test_a_hollow_checkpoint_is_whole_and_takes_no_disk_space(tmp_path, family):
     write_hollow(tmp_path, family)
     checkpoint = inspect(tmp_path)
     require_whole(checkpoint)

@@ -108,7 +108,7 @@ def test_a_file_and_subtitles_for_each_chapter(whole):
     assert report.seconds == pytest.approx(sum(seconds_of(folder / file.name) for file in report.files))
 
 
-def test_what_is_there_is_left_alone(engine, whole, monkeypatch):
+def test_finished_chapters_are_left_alone(engine, whole, monkeypatch):
     folder, _ = whole
     before, said = made_in(folder), said_by(engine, monkeypatch)
     report = narrate(engine, read_book_text(TEXT, "Book"), folder, params=PARAMS)
@@ -124,7 +124,7 @@ def test_what_is_there_is_left_alone(engine, whole, monkeypatch):
         (["01 One.flac", "02 Two 2.flac", "spoken"], 6),
     ],
 )
-def test_what_is_lost_is_made_again_and_the_same(engine, whole, tmp_path, lost, spoken_again):
+def test_lost_files_are_made_again_and_equal(engine, whole, tmp_path, lost, spoken_again):
     """Lost sound is decoded from the saved codes. Repeated words are numbered, so they may vary."""
     import shutil
 
@@ -137,7 +137,7 @@ def test_what_is_lost_is_made_again_and_the_same(engine, whole, tmp_path, lost, 
     assert bool(report.frames) == bool(spoken_again) and (report.reused > 0) != bool(spoken_again)
 
 
-def test_turns_of_which_no_word_is_left_are_silent(engine, tmp_path):
+def test_turns_without_words_are_silent(engine, tmp_path):
     """Pronunciations may leave no words: in the middle, and at a chapter's end."""
     text = "# One\n\nHello there.\n\nHmm.\n\nGood bye.\n\nHmm.\n\n# Two\n\nThe end."
     book = said_as(read_book_text(text, "Book"), read_pronunciations("Hmm = [pause 1]"))
@@ -162,7 +162,7 @@ def test_a_damaged_sequence_is_spoken_again(engine, whole, tmp_path):
     }
 
 
-def test_an_edit_changes_its_chapter_alone(engine, whole, tmp_path):
+def test_an_edit_changes_only_its_chapter(engine, whole, tmp_path):
     import shutil
 
     folder = tmp_path / "book"
@@ -173,7 +173,7 @@ def test_an_edit_changes_its_chapter_alone(engine, whole, tmp_path):
     assert [file.made for file in report.files] == [True, True] and report.reused == 0
 
 
-def test_what_is_spoken_together_changes_nothing(engine, whole, tmp_path, monkeypatch):
+def test_grouping_turns_changes_nothing(engine, whole, tmp_path, monkeypatch):
     """Long chapters are spoken in several groups. The pause between two of them stays unchanged."""
     monkeypatch.setattr(planning, "GROUP_SECONDS", 1.0)
     narrate(engine, read_book_text(TEXT, "Book"), tmp_path, params=PARAMS)
@@ -194,7 +194,7 @@ def test_a_bound_book_is_the_same_however_its_turns_are_grouped(engine, tmp_path
 @pytest.mark.parametrize(
     "damaged", ["01 One.flac", "Book.m4b", "spoken/chapters/01 One.flac", "spoken/chapters/01 One.json"]
 )
-def test_a_kept_file_that_does_not_open_is_made_again(tmp_path, damaged):
+def test_a_damaged_kept_file_is_made_again(tmp_path, damaged):
     """Its size and its entry in the list are right, as after two simultaneous runs."""
     kind = "flac" if "/" not in damaged and damaged.endswith(".flac") else "m4b"
     if kind == "m4b":
@@ -207,7 +207,7 @@ def test_a_kept_file_that_does_not_open_is_made_again(tmp_path, damaged):
     assert made_in(tmp_path) == before
 
 
-def test_two_runs_do_not_write_one_book(tmp_path):
+def test_two_runs_cannot_write_the_same_book(tmp_path):
     book, voice = read_book_text(TEXT, "Book"), {"": Voice(torch.zeros(50, 8).long(), "A.")}
     refused = []
 
@@ -221,7 +221,7 @@ def test_two_runs_do_not_write_one_book(tmp_path):
     assert not any(file.made for file in narrate(Robot(), book, tmp_path, voice).files)
 
 
-def test_what_killed_runs_left_is_removed(tmp_path):
+def test_leftovers_of_killed_runs_are_removed(tmp_path):
     left = [tmp_path / f".{'a' * 32}.part", tmp_path / "spoken" / "ab" / f".{'b' * 32}.part"]
     for path in left:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +235,7 @@ class Stopped(Exception):
     pass
 
 
-def test_cancelled_in_the_middle_it_keeps_what_is_done(engine, whole, tmp_path, monkeypatch):
+def test_a_cancelled_book_keeps_finished_chapters(engine, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "GROUP_SECONDS", 1.0)
     seen = []
 
@@ -255,7 +255,7 @@ def test_cancelled_in_the_middle_it_keeps_what_is_done(engine, whole, tmp_path, 
     assert [file.made for file in report.files] == [False, True] and made_in(tmp_path) == made_in(whole[0])
 
 
-def test_takes_that_were_spoken_again_are_the_same_after_resuming(engine, tmp_path, monkeypatch):
+def test_retried_takes_are_the_same_after_resuming(engine, tmp_path, monkeypatch):
     """All attempts at one paragraph but the third are bad. The third is kept, whatever was on disk already."""
     judged = []
 
@@ -288,7 +288,7 @@ def wait_for(process, folder, count):
         time.sleep(0.05)
 
 
-def test_killed_twice_it_is_the_same_to_the_byte(tmp_path):
+def test_a_book_killed_twice_is_the_same_to_the_byte(tmp_path):
     """SIGKILL leaves no time for cleaning up."""
     lines = [f"This is the {number} line of all." for number in ("first", "second", "third", "fourth")]
     parts = ["CHAPTER 1", *lines[:2], "CHAPTER 2", *lines[2:], *lines[:2], "CHAPTER 3", "That is all."]
@@ -355,7 +355,7 @@ def test_long_books_take_no_more_memory_than_short_ones(tmp_path):
     assert max(sum(len(turn.text) / 15 for turn in turns) for turns, *_ in robot.given) < 1300
 
 
-def test_who_has_no_voice_gets_one_and_keeps_it(tmp_path):
+def test_speakers_without_a_voice_get_one_and_keep_it(tmp_path):
     script = "Anna = 1\nTom = 2\n\nAnna: Nobody knows.\n\nChapter 1\n\nAnna: One. [pause 1]\nTom: Two.\n\n"
     script += "Chapter 2\nAnna: Three.\n"
     book, given = read_book_text(script, "Script", is_script=True), Voice(torch.ones(50, 8).long(), "I am Tom.")
@@ -379,13 +379,13 @@ def test_who_has_no_voice_gets_one_and_keeps_it(tmp_path):
     ]
 
 
-def test_words_that_come_again_are_numbered_over_the_whole_book():
+def test_repeated_words_are_numbered_over_the_whole_book():
     said = [turn.occurrence for one in planning.number_turns(read_book_text(TEXT, "Book")) for turn in one.turns]
     assert said == [0, 0, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("kind", ["mp3", "m4b"])
-def test_files_that_players_take(tmp_path, kind, caplog):
+def test_mp3_and_m4b_files_carry_tags_chapters_and_subtitles(tmp_path, kind, caplog):
     av = pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
     book = replace(read_book_text(TEXT, "A book"), author="Nobody")
     voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
@@ -412,7 +412,7 @@ def test_files_that_players_take(tmp_path, kind, caplog):
     assert not any(file.made for file in again.files)
 
 
-def test_without_pyav_it_is_told_before_anything_is_spoken(tmp_path, monkeypatch):
+def test_missing_pyav_is_reported_before_any_speech(tmp_path, monkeypatch):
     def missing(module, name):
         raise HiggsError("av has no usable open here: No module named 'av'.")
 
@@ -423,7 +423,7 @@ def test_without_pyav_it_is_told_before_anything_is_spoken(tmp_path, monkeypatch
     assert robot.given == [] and list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(HiggsError, match="could not be written"):
         narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path / "file", {"": Voice(torch.zeros(50, 8).long())})
@@ -442,7 +442,7 @@ def write_noise(path, open_file):
 
 @pytest.mark.parametrize("kind", ["flac", "wav", "mp3", "m4b"])
 @pytest.mark.parametrize("room", [0, 5000])
-def test_a_full_disk_is_told(tmp_path, full_disk, kind, room):
+def test_a_full_disk_is_reported(tmp_path, full_disk, kind, room):
     """Also without crashing FFmpeg, which may crash if its header could not be written."""
     if kind in ("mp3", "m4b"):
         pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
@@ -451,7 +451,7 @@ def test_a_full_disk_is_told(tmp_path, full_disk, kind, room):
 
 
 @pytest.mark.parametrize("kind", ["flac", "wav", "mp3", "ogg"])
-def test_the_last_bytes_of_a_file_count_too(tmp_path, full_disk, kind):
+def test_errors_on_closing_a_file_are_reported(tmp_path, full_disk, kind):
     """libsndfile writes them when it closes, without reporting a failure."""
 
     def open_file(path):
@@ -463,7 +463,7 @@ def test_the_last_bytes_of_a_file_count_too(tmp_path, full_disk, kind):
             write_noise(tmp_path / "part", open_file)
 
 
-def test_a_chapter_on_a_full_disk_is_told_with_the_space(tmp_path, full_disk):
+def test_a_full_disk_is_reported_with_the_free_space(tmp_path, full_disk):
     with (
         full_disk(20_000),
         pytest.raises(HiggsError, match=r"01 One\.flac could not be written: .*\. Only [0-9,]+ MB are free"),
@@ -472,7 +472,7 @@ def test_a_chapter_on_a_full_disk_is_told_with_the_space(tmp_path, full_disk):
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_list_that_is_broken_counts_as_absent(tmp_path):
+def test_a_damaged_list_counts_as_absent(tmp_path):
     voice = {"": Voice(torch.zeros(50, 8).long(), "A.")}
     narrate(Robot(), read_book_text(TEXT, "Book"), tmp_path, voice)
     before = made_in(tmp_path)

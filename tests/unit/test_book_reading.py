@@ -49,7 +49,7 @@ CHAPTER III
 Licence."""
 
 
-def test_plain_text(tmp_path):
+def test_plain_text_becomes_chapters(tmp_path):
     path = tmp_path / "file.txt"
     path.write_bytes(GUTENBERG.replace("\n", "\r\n").encode())
     book = read_book(path)
@@ -73,7 +73,7 @@ def test_plain_text(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
-def test_text_as_editors_save_it(tmp_path, encoding):
+def test_text_files_are_read_as_editors_save_them(tmp_path, encoding):
     (tmp_path / "Grüße.txt").write_bytes("Grüße.\nEine Zeile ist ein Absatz.\n".encode(encoding))
     book = read_book(tmp_path / "Grüße.txt")
     assert chapters_of(book) == [("Grüße", ["Grüße.", "Eine Zeile ist ein Absatz."])]
@@ -101,7 +101,7 @@ def test_text_as_editors_save_it(tmp_path, encoding):
         ("The chapter 3", False),
     ],
 )
-def test_what_is_a_heading(line, is_one):
+def test_headings_are_told_from_sentences(line, is_one):
     assert is_heading(line) == is_one
 
 
@@ -140,7 +140,7 @@ code
 """
 
 
-def test_markdown(tmp_path):
+def test_markdown_becomes_chapters(tmp_path):
     path = tmp_path / "file.md"
     path.write_text(MARKDOWN, encoding="utf-8")
     book = read_book(path)
@@ -183,14 +183,14 @@ SPOKEN = [
 ]
 
 
-def test_an_epub_by_its_contents(tmp_path):
+def test_an_epub_is_split_by_its_table_of_contents(tmp_path):
     book = read_book(epub(tmp_path / "book.epub"))
     assert (book.title, book.author) == ("A Book", "Ann") and chapters_of(book) == SPOKEN
     assert set(book.left_out) == {"the copyright page"}
 
 
 @pytest.mark.parametrize("encoding", ["gb18030", "shift_jis", "cp1251", "utf-16"])
-def test_an_epub_in_the_encoding_that_it_declares(tmp_path, encoding):
+def test_an_epub_is_read_in_its_declared_encoding(tmp_path, encoding):
     said = {"cp1251": "Глава первая.", "shift_jis": "これは本です。"}.get(encoding, "第一章。")
     document = f'<html><head><meta charset="{encoding}"/></head><body><p id="two">{said}</p></body></html>'
     package = PACKAGE.replace('"1.0"?>', f'"1.0" encoding="{encoding}"?>')
@@ -199,13 +199,13 @@ def test_an_epub_in_the_encoding_that_it_declares(tmp_path, encoding):
     assert (book.title, book.author) == ("A Book", "Ann") and said in chapters_of(book)[-1][1]
 
 
-def test_an_older_epub(tmp_path):
+def test_an_epub_2_is_read(tmp_path):
     package = PACKAGE.replace(' properties="nav"', "").replace('<itemref idref="nav"/>', "")
     book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/book.opf": package}))
     assert chapters_of(book) == SPOKEN
 
 
-def test_an_epub_without_contents_has_a_chapter_a_file(tmp_path):
+def test_an_epub_without_contents_has_one_chapter_per_file(tmp_path):
     package = PACKAGE.replace(' properties="nav"', "").replace('<itemref idref="nav"/>', "").replace(' toc="ncx"', "")
     book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/book.opf": package}))
     assert [title for title, _ in chapters_of(book)] == ["First of all", "Second"]
@@ -221,7 +221,7 @@ def test_an_epub_without_contents_has_a_chapter_a_file(tmp_path):
         ('<meta charset="iso-8859-1">', "cp1252", "“Grüße.”"),
     ],
 )
-def test_an_epub_in_what_writers_mean_by_an_encoding(tmp_path, head, encoding, said):
+def test_an_epub_s_misnamed_encoding_is_read_as_meant(tmp_path, head, encoding, said):
     document = f"{head}<body><p>{said}</p></body>".encode(encoding)
     book = read_book(epub(tmp_path / "book.epub", **{"OEBPS/text/a b.xhtml": document}))
     assert book.chapters[0].turns[0].text == said and not book.warnings
@@ -230,7 +230,7 @@ def test_an_epub_in_what_writers_mean_by_an_encoding(tmp_path, head, encoding, s
 @pytest.mark.parametrize(
     "head", ["", "<meta charset=nonsense>", "<meta charset=rot13>", "<meta charset=undefined>", "<meta charset=utf-8>"]
 )
-def test_where_an_encoding_was_guessed_the_book_warns(tmp_path, head):
+def test_a_guessed_encoding_is_a_warning(tmp_path, head):
     document = f"{head}<body><p>Grüße.</p></body>".encode("cp1252")
     changes = {f"OEBPS/text/{name}": document for name in DOCUMENTS}
     book = read_book(epub(tmp_path / "book.epub", **changes))
@@ -254,17 +254,17 @@ LOCKED = """<encryption xmlns:enc="http://www.w3.org/2001/04/xmlenc#"><enc:Ciphe
         ({f"OEBPS/text/{name}": "<p>...</p>" for name in DOCUMENTS}, r"has nothing to read aloud"),
     ],
 )
-def test_what_is_wrong_with_an_epub_is_said(tmp_path, changes, told):
+def test_a_faulty_epub_is_refused_with_the_reason(tmp_path, changes, told):
     with pytest.raises(HiggsError, match=rf"book\.epub.*{told}"):
         read_book(epub(tmp_path / "book.epub", **changes))
 
 
-def test_fonts_may_be_locked(tmp_path):
+def test_an_epub_with_encrypted_fonts_is_read(tmp_path):
     locked = LOCKED.replace("text/b.xhtml", "font.otf")
     assert chapters_of(read_book(epub(tmp_path / "book.epub", **{"META-INF/encryption.xml": locked}))) == SPOKEN
 
 
-def test_files_that_are_no_books(tmp_path):
+def test_files_that_are_no_books_are_refused(tmp_path):
     (tmp_path / "book.epub").write_text("no zip")
     (tmp_path / "empty.txt").write_text(" \n* * *\n")
     for name, told in (
@@ -279,7 +279,7 @@ def test_files_that_are_no_books(tmp_path):
         read_book(tmp_path / "book.epub", is_script=True)
 
 
-def test_a_script_with_chapters():
+def test_a_script_may_have_chapters():
     script = "Ann = a.wav\nBob = b.wav\n\nChapter 1\n\nAnn: One.\nBob: Two.\n\nStill two.\n\n[pause 2]\n"
     book = read_book_text(script + "\nChapter 2\nAnn: Three.", "Script", is_script=True)
     assert book.head == {"Ann": "a.wav", "Bob": "b.wav"}
@@ -292,6 +292,6 @@ def test_a_script_with_chapters():
     ]
 
 
-def test_words_are_spelled_as_they_are_said():
+def test_pronunciations_apply_to_titles_and_text():
     book = said_as(read_book_text("# Nguyen\n\nNguyen spoke.", "T"), read_pronunciations("Nguyen = Win"))
     assert chapters_of(book) == [("Nguyen", [f"Win{HEADING}", "Win spoke."])]

@@ -23,7 +23,7 @@ def test_without_a_card_nothing_is_limited(tmp_path):
     assert ModelCard().warnings("Привет <|emotion:awe|>") == () and ModelCard().describe() == ""
 
 
-def test_a_language_that_it_lacks_is_warned_about_in_a_sentence(tmp_path):
+def test_an_unsupported_language_is_a_warning(tmp_path):
     one = card(tmp_path, languages=["en"])
     assert one.warnings(ENGLISH + " 😀 12") == ()
     assert one.warnings("你好，世界。") == ("This checkpoint speaks only English; Chinese text will come out wrong.",)
@@ -33,7 +33,7 @@ def test_a_language_that_it_lacks_is_warned_about_in_a_sentence(tmp_path):
     assert "English and German" in told and "Chinese and Cyrillic" in told
 
 
-def test_tags_that_it_lacks_are_warned_about_once(tmp_path):
+def test_unsupported_tags_are_warned_about_once(tmp_path):
     limited = card(tmp_path, tags=["<|prosody:pause|>", "prosody:speed_fast"])
     assert limited.tags == ("<|prosody:pause|>", "<|prosody:speed_fast|>")
     assert limited.warnings("Hi <|prosody:pause|> you <prosody:speed_fast>there <|no:tag|>") == ()
@@ -59,7 +59,7 @@ def test_tags_are_not_read_as_text_of_a_language(tmp_path):
         (b'{"tags": ["emotion:happy", "<|prosody:pause|>"]}', "emotion:happy"),
     ],
 )
-def test_a_bad_card_is_a_note_and_refuses_nothing(tmp_path, content, says):
+def test_a_bad_card_is_noted_and_the_model_loads(tmp_path, content, says):
     folder = write_tiny(tmp_path / "v3", "v3")
     (folder / CARD).write_bytes(content)
     card = Engine(EngineConfig(str(folder), device="cpu")).card
@@ -70,12 +70,12 @@ def test_a_bad_card_is_a_note_and_refuses_nothing(tmp_path, content, says):
     assert note in report.notes and not report.problems
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path):
+def test_a_byte_order_mark_is_ignored(tmp_path):
     (tmp_path / CARD).write_bytes(b"\xef\xbb\xbf" + json.dumps({"languages": ["en"], "voice": "slt"}).encode())
     assert read_card(tmp_path) == ModelCard(("en",))
 
 
-def test_the_embedded_checkpoint_has_one():
+def test_the_embedded_checkpoint_has_a_card():
     held = read_card(EMBEDDED)
     assert held.languages == ("en",) and not held.notes and list(held.tags) == LEARNED
     assert len(held.tags) == 6 and all("pause" in tag or "speed" in tag for tag in held.tags)
@@ -84,7 +84,7 @@ def test_the_embedded_checkpoint_has_one():
     assert not report.notes
 
 
-def test_speech_carries_the_warnings_once_a_call(tmp_path):
+def test_speech_carries_each_warning_once_per_call(tmp_path):
     """For the whole text, however many chunks it has."""
     folder = write_tiny(tmp_path / "v3", "v3")
     (folder / CARD).write_text(json.dumps({"languages": ["en"], "tags": []}))

@@ -58,7 +58,7 @@ def equal(a, b):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_checkpoint_is_recognised_and_placed(written, family):
+def test_a_checkpoint_is_recognised_by_family_and_layout(written, family):
     checkpoint = inspect(written[family])
     config = checkpoint.config
     assert (config.layout, config.family) == (family, family[:2])
@@ -216,7 +216,7 @@ def test_tensors_that_do_not_fit_are_named_and_not_loaded(copy, family):
 
 @pytest.mark.parametrize("kind", ["scales", "whole numbers"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_quantised_weights_are_told_in_one_sentence(copy, family, kind):
+def test_unsupported_quantised_weights_are_refused_in_one_sentence(copy, family, kind):
     weight = {"v3": "body.", "v2": "model.", "v2-boson": ""}[family] + "layers.1.mlp.down_proj.weight"
 
     def quantise(tensors):
@@ -233,7 +233,7 @@ def test_quantised_weights_are_told_in_one_sentence(copy, family, kind):
         load(folder)
 
 
-def test_a_folder_that_mixes_generations_is_read_by_its_keys(copy, written):
+def test_a_folder_of_mixed_layouts_is_read_by_its_keys(copy, written):
     for weights, config in (("v2", "v2-boson"), ("v2-boson", "v2")):
         folder = copy(weights, f"{weights}-mixed")
         shutil.copy(written[config] / "config.json", folder)
@@ -243,7 +243,7 @@ def test_a_folder_that_mixes_generations_is_read_by_its_keys(copy, written):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_byte_order_marks_are_passed_over(copy, written, family):
+def test_byte_order_marks_are_ignored(copy, written, family):
     """Windows editors write them; nothing else may change."""
     folder = copy(family)
     for name in ("config.json", "tokenizer.json", "model.safetensors.index.json", "processor_config.json"):
@@ -256,7 +256,7 @@ def test_byte_order_marks_are_passed_over(copy, written, family):
     assert prompts[0].build("Hello, the world.").ids == prompts[1].build("Hello, the world.").ids
 
 
-def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
+def test_missing_files_are_named_with_a_remedy(copy, tmp_path):
     folder = copy("v3")
     (folder / "tokenizer.json").rename(folder / "kept")
     with pytest.raises(HiggsError, match=r"tokenizer\.json.*Copy"):
@@ -277,7 +277,7 @@ def test_what_is_not_there_is_named_with_a_remedy(copy, tmp_path):
             inspect(nothing)
 
 
-def test_other_models_are_told_apart(copy):
+def test_codecs_and_other_models_are_refused_as_talkers(copy):
     folder = copy("v2")
     codec = folder / "audio_tokenizer"
     with pytest.raises(HiggsError, match="audio codec"):
@@ -305,7 +305,7 @@ def test_a_model_saved_inside_a_wrapper_is_read(copy, written, family, prefix):
     assert checkpoint.codec.problems() == [] and checkpoint.codec.config == inspect(written[family]).codec.config
 
 
-def test_a_wrapped_model_says_the_same_codes(copy, written):
+def test_a_wrapped_model_gives_the_same_codes(copy, written):
     folder = copy("v3")
     edit(folder, lambda tensors: rename(tensors, lambda name: "base_model.model." + name))
     said = []
@@ -330,7 +330,7 @@ def test_a_wrapped_v3_serves_as_another_models_codec(copy, written):
     assert inspect(v2, v3).codec_folder == v3 and not inspect(v2, v3).problems
 
 
-def test_copies_under_a_prefix_are_not_taken_for_the_model(copy, written):
+def test_prefixed_copies_are_not_taken_for_the_model(copy, written):
     """Averages beside the weights: the reader must not guess which ones are meant."""
     beside, twice = copy("v3", "beside"), copy("v3", "twice")
     edit(beside, lambda tensors: tensors.update({f"ema.{name}": t.clone() for name, t in list(tensors.items())}))
@@ -346,7 +346,7 @@ def test_copies_under_a_prefix_are_not_taken_for_the_model(copy, written):
         inspect(twice)
 
 
-def test_names_of_other_engines_are_told_with_those_that_are_expected(copy):
+def test_tensor_names_of_other_engines_are_listed_with_the_expected_ones(copy):
     """First all under Qwen3's names; then the body alone, of which no name is known."""
     whole, body = copy("v3", "whole"), copy("v3", "body")
     edit(

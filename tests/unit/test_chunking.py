@@ -32,7 +32,7 @@ def sentences(text):
         "One more thing. /<|emotion:awe|><|style:singing|> La la la.",
     ],
 )  # fmt: skip
-def test_sentences(text):
+def test_text_is_split_into_sentences(text):
     assert sentences(text.replace("/", "")) == [part.strip() for part in text.split("/")]
 
 
@@ -52,11 +52,11 @@ def test_sentences(text):
         "版本３．１４已经发布了。",
     ],
 )
-def test_no_sentence_end(sentence):
+def test_marks_inside_a_sentence_do_not_end_it(sentence):
     assert sentences("And so it goes on. " + sentence) == ["And so it goes on.", sentence]
 
 
-def test_not_every_short_no_is_a_number():
+def test_no_may_end_a_sentence():
     assert sentences("I said no. Then I left.") == ["I said no.", "Then I left."]
 
 
@@ -100,7 +100,7 @@ def test_the_first_chunk_may_be_shorter_than_the_others():
     assert split_script(Script(long), 20, 6)[0][0] == "word " * 40 + "end.", "no sentence is cut for it"
 
 
-def test_short_text_and_no_limit_are_one_chunk():
+def test_short_or_unlimited_text_is_one_chunk():
     assert split_text("  One. Two.\n", 30) == ["One. Two."]
     assert split_text(" One. Two. " * 500, 0) == [(" One. Two. " * 500).strip()]
     assert split_text(" \n ", 30) == [""] == split_text("", 0)
@@ -117,7 +117,7 @@ def test_delivery_tags_are_carried_over_and_effects_are_not():
     ]
 
 
-def test_a_new_tag_takes_the_place_of_its_kind():
+def test_a_new_tag_replaces_the_carried_tag_of_its_kind():
     text = "<|emotion:awe|><|style:singing|>One is here. <|emotion:fear|>Two is here. Three is here."
     assert split_text(text, 1.2) == [
         "<|emotion:awe|><|style:singing|>One is here.",
@@ -201,7 +201,7 @@ def without_space(text):
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_nothing_is_lost_and_no_tag_is_cut(seed):
+def test_chunking_loses_no_text_and_cuts_no_tag(seed):
     rng = random.Random(seed)
     text = "".join(rng.choice(SAMPLES) for _ in range(rng.randint(1, 120)))
     limit = rng.choice([0.1, 0.5, 1.5, 4.0])
@@ -238,7 +238,7 @@ SIGNS = [
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_chunk_is_signs_alone(seed):
+def test_no_chunk_is_punctuation_only(seed):
     """Text without letters or digits is not spoken, so such a chunk would end the speech of the whole text."""
     rng = random.Random(seed)
     for _ in range(60):
@@ -250,20 +250,20 @@ def test_no_chunk_is_signs_alone(seed):
             assert any(character.isalnum() for character in TAG_LIKE.sub("", chunk)), (text, chunk)
 
 
-def test_marks_stay_with_their_letters():
+def test_combining_marks_stay_with_their_letters():
     for text in ("e\u0301" * 60, "कि" * 60, "क्\u200dष" * 60):
         chunks = split_text(text, 0.5)
         assert len(chunks) > 1 and "".join(chunks) == text
         assert all(chunk[0] in "eक" for chunk in chunks)
 
 
-def test_long_text_takes_no_time():
+def test_long_text_is_split_quickly():
     """Quadratic work on a book's chapter would make this test hang rather than fail."""
     text = "<|emotion:awe|>A sentence, of a kind. " * 8000 + "我" * 20_000
     assert without_space("".join(split_text(text, 30))).count("我") == 20_000
 
 
-def test_estimates():
+def test_seconds_are_estimated_by_script():
     assert estimate_seconds("a" * 150) == pytest.approx(10)
     assert (
         estimate_seconds("我" * 45) == estimate_seconds("が" * 45) == estimate_seconds("한" * 45) == pytest.approx(10)

@@ -52,10 +52,10 @@ class TestWorker:
         stage, sequences = next(request.stages())
         return stage, tuple(enumerate(sequences))
 
-    def test_it_tells_what_it_is(self, worker, config):
+    def test_a_worker_reports_its_fingerprint_and_device(self, worker, config):
         assert worker.open() == (Engine(config).fingerprint, "CPU", platform.node(), os.getpid())
 
-    def test_it_decodes_what_it_is_given_until_it_is_told_to_end(self, worker, config, alone):
+    def test_a_worker_decodes_orders_until_told_to_end(self, worker, config, alone):
         stage, sequences = self.asked(config)
         worker.give(7, Orders(sequences))  # before it has begun
         news, said = worker.decode(7, stage), []
@@ -68,7 +68,7 @@ class TestWorker:
         assert len(wav) == first.stop and torch.allclose(wav[:-240], alone.wav[: first.stop - 240], atol=1e-5)
         assert torch.equal(said[-1].codes, alone.codes[slice(*first.frames)]) and said[-1].frames == first.frames[1]
 
-    def test_what_it_is_told_to_drop_is_said_no_more(self, worker, config):
+    def test_a_worker_stops_decoding_a_dropped_sequence(self, worker, config):
         stage, sequences = self.asked(config, replace(PARAMS, max_frames=300))
         worker.give(1, Orders(sequences))
         news = worker.decode(1, stage)
@@ -78,7 +78,7 @@ class TestWorker:
         worker.give(1, Orders(drops=(0,), is_end=True))
         assert not said[-1].is_last and not [part for one in news for part in one.parts]
 
-    def test_a_device_without_room_is_told_of(self, worker, config, monkeypatch):
+    def test_a_device_without_room_is_reported(self, worker, config, monkeypatch):
         def fail(runner):
             raise torch.cuda.OutOfMemoryError("planted")
 
@@ -132,7 +132,7 @@ def seats_of(monkeypatch):
     return make
 
 
-def test_a_worker_s_death_is_told_with_ray_s_reason(seats_of):
+def test_a_worker_s_death_is_reported_with_ray_s_reason(seats_of):
     died = "The actor died unexpectedly before finishing this task.\n\tclass_name: Worker\n\tpid: 7\n"
     died += "The worker was killed: the node ran low on memory.\n"
     seats, module, ray = seats_of(About("model", "CPU", "here", 7), "The node is gone. " * 99)
@@ -155,7 +155,7 @@ def test_workers_of_different_models_are_refused(seats_of):
         seats.gather()
 
 
-def test_more_is_spoken_together_where_there_are_more_devices():
+def test_more_devices_speak_more_sequences_together():
     turns = tuple(Turn("", "This is said again and again, and again. " * 20) for _ in range(400))
     chapter = PlannedChapter(1, Chapter("One", turns), "01 One", "")
     sizes = [len(next(groups([chapter], devices))) for devices in (1, 2, 8, 100)]
@@ -166,7 +166,7 @@ def narrate(*given):
     return main(["narrate", str(ROOT / "README.md"), "--out", "nowhere", *given])
 
 
-def test_without_ray_one_sentence_says_so(monkeypatch, capsys):
+def test_missing_ray_is_one_clear_error(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert narrate("--ray") == narrate("--ray-actors", "2") == 2
     assert capsys.readouterr().err.count("Install ray in the Python that runs this pack.") == 2
@@ -182,12 +182,12 @@ def test_without_ray_one_sentence_says_so(monkeypatch, capsys):
         (("--ray", "--device", "cuda:1"), "The device is cuda:1, but Ray picks"),
     ],
 )
-def test_an_address_that_is_none(given, says, capsys):
+def test_a_bad_address_is_refused(given, says, capsys):
     assert narrate(*given) == 2 and says in capsys.readouterr().err
 
 
 @needs_ray
-def test_a_book_is_the_same_to_the_byte_though_a_worker_is_killed(tmp_path):
+def test_a_book_is_the_same_to_the_byte_after_a_worker_dies(tmp_path):
     out = tmp_path / "serve.json"
     command = [sys.executable, "benchmarks/ray_book.py", "--actors", "2", "--minutes", "0.5", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)

@@ -62,7 +62,7 @@ def test_transformers_loads_the_tiny_codec_whole(reference, tensors):
     assert all(torch.equal(state[name], tensor) for name, tensor in tensors.items())
 
 
-def test_decodes_as_transformers_does(reference, decoder):
+def test_sound_equals_that_of_transformers(reference, decoder):
     codes = draw_codes(60, batch=2)
     with torch.no_grad():
         wanted = reference[0].decode(codes).audio_values[:, 0]
@@ -71,14 +71,14 @@ def test_decodes_as_transformers_does(reference, decoder):
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 26, 75])
-def test_encodes_code_for_code_as_transformers_does(reference, encoder, frames):
+def test_codes_equal_those_of_transformers(reference, encoder, frames):
     wav = chirp(960 * frames)
     with torch.no_grad():
         wanted = reference[0].encode(wav[None, None]).audio_codes[0].T
     assert torch.equal(encoder.encode(wav), wanted)
 
 
-def test_encodes_the_same_under_every_transformers(encoder):
+def test_codes_are_the_same_under_every_transformers(encoder):
     # Codes that the comparison above has confirmed. One in ten may break a tie differently on another processor.
     wanted = [
         [57, 959, 772, 148, 95, 770, 229, 741],
@@ -96,7 +96,7 @@ def test_a_frame_is_960_samples(decoder, frames):
     assert wav.shape == (2, 960 * frames) and wav.dtype == torch.float32
 
 
-def test_long_clip_goes_in_exact_windows(decoder, monkeypatch):
+def test_a_long_clip_is_encoded_in_exact_windows(decoder, monkeypatch):
     codes = draw_codes(53)
     whole = decoder(codes)
     lengths = []
@@ -144,7 +144,7 @@ def test_an_empty_clip_is_refused(encoder):
         encoder.encode(torch.zeros(0))
 
 
-def test_weights_are_whole_and_still(decoder, encoder):
+def test_weights_load_whole_and_frozen(decoder, encoder):
     for module in (decoder, encoder):
         assert not module.training
         for tensor in (*module.parameters(), *module.buffers()):
@@ -170,7 +170,7 @@ def dac_of_transformers(config):
 
 
 @pytest.mark.parametrize("config", [TINY, dataclasses.replace(TINY, ratios=(5, 4, 4, 4, 3), decoder_hidden=96)])
-def test_the_acoustic_half_is_transformers_dac(config):
+def test_the_acoustic_half_equals_transformers_dac(config):
     """Ours lets speech work without transformers. Equal tensors give equal numbers."""
     torch.manual_seed(0)
     pairs = zip(dac_of_transformers(config), (acoustic_encoder(config), acoustic_decoder(config)), strict=True)
@@ -200,7 +200,7 @@ WIDER = dataclasses.replace(TINY, semantic_hidden=192, semantic_ffn=320, semanti
 @pytest.mark.parametrize("config", [TINY, WIDER], ids=["tiny", "wider"])
 @pytest.mark.parametrize("samples", [400, 4_000, 16_321])
 @torch.no_grad()
-def test_the_semantic_half_is_transformers_hubert(config, samples):
+def test_the_semantic_half_equals_transformers_hubert(config, samples):
     """Ours spares the first voice a slow import. Equal tensors give equal means of hidden states."""
     torch.manual_seed(0)
     theirs, ours = hubert_of_transformers(config), SemanticModel(config).eval()
@@ -223,7 +223,7 @@ def test_hubert_s_tensors_are_those_of_transformers_in_their_order(config):
     assert ours == theirs
 
 
-def test_published_size():
+def test_the_published_codec_has_the_published_size():
     def count(shapes):
         return sum(math.prod(shape) for shape in shapes.values())
 
@@ -253,7 +253,7 @@ def test_tiny_codec_follows_its_seed(tensors):
     assert any(not torch.equal(other[name], tensor) for name, tensor in tensors.items())
 
 
-def test_a_failed_voice_leaves_nothing_of_the_encoder(tensors, in_memory):
+def test_a_failed_voice_leaves_no_encoder_in_memory(tensors, in_memory):
     """A live exception may hold its frames."""
     weights = CodecWeights(in_memory(tensors))
     read = weights.read("encoder", "cpu")

@@ -56,13 +56,13 @@ def assert_same(found, wanted):
         torch.testing.assert_close(tensor, wanted[name], rtol=1e-6, atol=1e-7, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_reads_transformers_layout(tensors):
+def test_transformers_layout_is_read(tensors):
     found = read_all(tensors)
     assert found.keys() == {**decoder_shapes(TINY), **encoder_shapes(TINY)}.keys()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in found.items())
 
 
-def test_reads_old_layout_to_the_same_tensors(tensors):
+def test_the_old_layout_gives_the_same_tensors(tensors):
     old = to_old(tensors)
     assert not old.keys() & {name for name in tensors if name.startswith(("acoustic_", "fc", "quantizer"))}
     assert_same(read_all(old), tensors)
@@ -106,12 +106,12 @@ def test_reads_old_layout_to_the_same_tensors(tensors):
         (f"{POSITION}.bias", f"{POSITION}.bias"),
     ],
 )
-def test_old_names(old, new):
+def test_old_names_map_to_new_ones(old, new):
     assert canonical_name(old)[0] == new
     assert canonical_name(new) == (new, "")
 
 
-def test_renames_lose_nothing():
+def test_renames_map_one_to_one():
     assert len(HF_TO_OLD) == len(OLD_TO_HF)
 
 
@@ -214,13 +214,13 @@ def test_a_weight_given_twice_is_a_problem(tensors):
     assert "acoustic_decoder.snake1.alpha" in found and "decoder_2.model.6.alpha" in found
 
 
-def test_a_length_of_weight_norm_must_fit(tensors):
+def test_a_weight_norm_of_the_wrong_length_is_a_problem(tensors):
     old = to_old(tensors)
     old["encoder.block.0.weight_g"] = torch.ones(3, 1, 1)
     assert problems(old) == ["codec.bin: encoder.block.0.weight_g has the shape [3, 1, 1], not [2, 1, 1]."]
 
 
-def test_missing_tensor_is_looked_for_beside_its_neighbours(tensors):
+def test_a_missing_tensor_is_searched_beside_its_neighbours(tensors):
     del tensors["acoustic_decoder.block.3.conv_t1.bias"]
     weights = CodecWeights(Tensors(tensors, lambda name: "2.bin" if name.startswith("acoustic_d") else "1.bin"))
     (problem,) = weights.problems()
@@ -236,13 +236,13 @@ def test_read_refuses_with_file_tensor_and_remedy(tensors):
         _ = CodecWeights(Tensors(tensors)).config
 
 
-def test_other_codecs_are_told_apart(tensors):
+def test_a_codec_of_another_frame_length_is_a_problem(tensors):
     tensors["acoustic_decoder.block.4.conv_t1.weight"] = torch.zeros(4, 2, 8)
     (found,) = problems(tensors)
     assert found.startswith("codec.bin: ") and "960" in found
 
 
-def test_half_precision_is_read_as_fp32_and_not_as_the_files_own_pages(tensors):
+def test_half_precision_is_read_into_fp32_copies(tensors):
     half = {name: tensor.bfloat16() for name, tensor in tensors.items()}
     found = CodecWeights(Tensors(half)).read("decoder", "cpu")
     assert all(tensor.dtype == torch.float32 for tensor in found.values())
@@ -251,7 +251,7 @@ def test_half_precision_is_read_as_fp32_and_not_as_the_files_own_pages(tensors):
     assert all(tensor.data_ptr() != tensors[name].data_ptr() for name, tensor in found.items())
 
 
-def test_parts_hold_what_they_need(tensors):
+def test_encoder_and_decoder_hold_the_tensors_they_need(tensors):
     weights = CodecWeights(Tensors(tensors))
     tops = {part: {name.split(".")[0] for name in weights.read(part, "cpu")} for part in ("decoder", "encoder")}
     assert tops["decoder"] == {"quantizer", "fc2", "acoustic_decoder"}
@@ -265,7 +265,7 @@ def test_codecs_are_known_by_their_names(tensors):
         CodecWeights(Tensors({"model.norm.weight": torch.zeros(3)}))
 
 
-def test_config_from_shapes(tensors):
+def test_the_config_is_read_from_shapes(tensors):
     assert codec_config({name: tuple(tensor.shape) for name, tensor in tensors.items()}) == TINY
     with pytest.raises(KeyError, match=r"quantizers\.0\.codebook\.embed"):
         codec_config({})

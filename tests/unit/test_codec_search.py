@@ -40,14 +40,14 @@ def found(talker, codec=None):
     return checkpoint.codec_folder
 
 
-def test_v3_brings_its_own_whatever_else_there_is(written, hub):
+def test_v3_uses_its_own_codec_whatever_else_exists(written, hub):
     assert found(written["v3"]) == written["v3"]
     assert found(written["v3"], written["v2"]) == written["v3"]
 
 
 @pytest.mark.parametrize("family", ["v2", "v2-boson"])
 @pytest.mark.parametrize("place", ["audio_tokenizer", "codec", "../higgs-audio-v2-tokenizer", "../Codec of Higgs"])
-def test_it_is_found_beside_and_below(written, talker, family, place):
+def test_a_codec_is_found_beside_or_below_the_talker(written, talker, family, place):
     where = put(written, (talker / place).resolve(), family)
     assert found(talker) == where
 
@@ -57,7 +57,7 @@ def test_older_weights_may_lie_in_the_talkers_own_folder(written, talker):
     assert found(talker) == talker
 
 
-def test_a_folder_that_may_not_be_read_hides_no_other(written, talker, monkeypatch):
+def test_an_unreadable_folder_hides_no_other(written, talker, monkeypatch):
     """Such as lost+found if the talker's folder is a disk of its own."""
     (talker / "lost+found").mkdir()
     where, real = put(written, talker / "the codec"), pathlib.Path.is_file
@@ -91,7 +91,7 @@ def test_the_cache_is_searched_last_and_the_pinned_revision_first(written, talke
     assert found(talker, pinned) == pinned
 
 
-def test_a_folder_that_is_given_is_the_only_one_searched(written, talker, tmp_path):
+def test_a_given_folder_is_the_only_one_searched(written, talker, tmp_path):
     put(written, talker / "audio_tokenizer")
     elsewhere = put(written, tmp_path / "elsewhere")
     assert found(talker, elsewhere) == elsewhere
@@ -112,7 +112,7 @@ def test_a_copy_of_the_talker_is_not_taken_for_the_codec(written, talker):
         inspect(talker)
 
 
-def test_when_there_is_none_the_places_and_the_remedy_are_named(written, talker):
+def test_a_missing_codec_names_the_searched_places_and_the_remedy(written, talker):
     where = put(written, talker / "audio_tokenizer")
     whole = (where / "model.safetensors").read_bytes()
     (where / "model.safetensors").write_bytes(whole[:-1])
@@ -142,14 +142,14 @@ def spoil(place):
     return place
 
 
-def test_a_damaged_sibling_is_passed_over_for_the_next(written, talker):
+def test_a_damaged_sibling_is_skipped_for_the_next(written, talker):
     spoil(put(written, talker.parent / "a-tokenizer", "v2-boson"))
     good = put(written, talker.parent / "b-tokenizer")
     assert found(talker) == good
     assert inspect(talker).notes == ()  # nobody said that the other one belongs to this talker
 
 
-def test_a_damaged_codec_of_its_own_is_passed_over_with_a_note(written, talker):
+def test_a_damaged_own_codec_is_skipped_with_a_note(written, talker):
     own = spoil(put(written, talker / "audio_tokenizer", "v2-boson"))
     good = put(written, talker.parent / "tokenizer")
     assert found(talker) == good
@@ -158,7 +158,7 @@ def test_a_damaged_codec_of_its_own_is_passed_over_with_a_note(written, talker):
     assert note in examine(talker).notes
 
 
-def test_where_only_siblings_are_damaged_they_are_blamed_and_not_the_talker(written, talker):
+def test_damaged_siblings_are_blamed_and_not_the_talker(written, talker):
     sibling = spoil(put(written, talker.parent / "some-codec", "v2-boson"))
     with pytest.raises(HiggsError) as error:
         inspect(talker)
@@ -168,7 +168,7 @@ def test_where_only_siblings_are_damaged_they_are_blamed_and_not_the_talker(writ
     assert str(talker / "audio_tokenizer") in examine(talker).advice
 
 
-def test_a_given_folder_is_blamed_for_what_is_in_it(written, talker, tmp_path):
+def test_a_given_folder_is_blamed_for_its_own_damage(written, talker, tmp_path):
     put(written, talker / "audio_tokenizer")
     given = spoil(put(written, tmp_path / "given", "v2-boson"))
     with pytest.raises(HiggsError, match=re.escape(str(given))):

@@ -5,7 +5,7 @@ from higgs_tts.engine.core import codes as codes_module
 A, B, C, BEGIN, END = 1, 2, 3, 1024, 1025
 
 
-def test_rows_of_both_families_are_the_published_example():
+def test_rows_of_both_families_equal_the_published_example():
     codes = torch.tensor([[10, 20, 30], [11, 21, 31]])
     middle = [[10, BEGIN, BEGIN], [11, 20, BEGIN], [END, 21, 30], [END, END, 31]]
     assert codes_module.apply_v3(codes).tolist() == middle

@@ -74,7 +74,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("format", "told", "rows", "prefix"), CASES)
-def test_it_is_read_as_it_multiplies_out(tmp_path, format, told, rows, prefix):
+def test_a_quantised_file_equals_its_dequantised_values(tmp_path, format, told, rows, prefix):
     folder, dense = write(tmp_path / "a", format, told, rows, prefix)
     read = load_talker(inspect(folder), CPU, torch.float32)
     assert torch.equal(read["layers.1.down"], dense[f"{MATRIX}.weight"])
@@ -88,7 +88,7 @@ def halves(read, dense):
 
 
 @pytest.mark.parametrize(("format", "told", "rows", "prefix"), CASES)
-def test_auto_is_int8_and_says_what_the_dequantised_original_says(tmp_path, format, told, rows, prefix):
+def test_auto_picks_int8_and_gives_the_dequantised_model_s_codes(tmp_path, format, told, rows, prefix):
     folder, dense = write(tmp_path / "a", format, told, rows, prefix)
     plain, _ = write(tmp_path / "dense", format, only=lambda name: False)
     save_file(load_file(plain / "model.safetensors") | dense, plain / "model.safetensors")
@@ -100,7 +100,7 @@ def test_auto_is_int8_and_says_what_the_dequantised_original_says(tmp_path, form
         assert torch.equal(speech.codes, engine.speak("Good morning.", params=PARAMS).codes)
 
 
-def test_doctor_names_layout_bits_and_what_becomes_of_it(tmp_path):
+def test_doctor_names_layout_bits_and_use(tmp_path):
     report = examine(write(tmp_path / "a", "float8_e4m3fn")[0])
     assert report.dtypes["float8_e4m3fn"] == 49 and report.auto == "int8" and not report.problems
     assert report.packed.startswith(
@@ -135,14 +135,14 @@ def spoil(folder, change):
     ],
     ids=range(7),
 )
-def test_what_cannot_be_read_is_named(tmp_path, change, why):
+def test_unreadable_quantised_tensors_are_named(tmp_path, change, why):
     folder = spoil(write(tmp_path / "a", "int8_tensorwise")[0], change)
     with pytest.raises(HiggsError, match=rf"tensor {MATRIX}\.weight belongs to a quantised model, and {why}"):
         Engine(EngineConfig(folder, device="cpu"))
     assert any(MATRIX in problem for problem in examine(folder).problems)
 
 
-def test_a_wrong_scale_is_heard_of_before_it_is_heard(tmp_path):
+def test_a_wrong_scale_is_refused_before_any_speech(tmp_path):
     folder = spoil(
         write(tmp_path / "a", "float8_e4m3fn")[0], lambda t: t.update({f"{MATRIX}.weight_scale": torch.tensor(9.0)})
     )

@@ -18,7 +18,7 @@ every_number = pytest.mark.parametrize("settings, field", NUMBERS, ids=lambda va
 
 
 @every_number
-def test_values_at_the_edges_are_legal_and_those_beyond_are_refused(settings, field):
+def test_values_at_the_limits_are_legal_and_those_beyond_refused(settings, field):
     low, high = field.metadata["range"]
     for value in (low, high, field.default):
         settings(**GIVEN[settings], **{field.name: value})
@@ -28,12 +28,12 @@ def test_values_at_the_edges_are_legal_and_those_beyond_are_refused(settings, fi
 
 
 @every_number
-def test_what_is_offered_is_legal(settings, field):
+def test_offered_ranges_are_legal(settings, field):
     low, high, _ = range_of(settings, field.name)
     assert field.metadata["range"][0] <= low <= field.default <= high <= field.metadata["range"][1]
 
 
-def test_the_terminal_takes_defaults_and_ranges_from_the_fields(capsys):
+def test_the_terminal_uses_the_fields_defaults_and_ranges(capsys):
     args = vars(make_parser().parse_args(["say", "Hi", "--out", "a.wav"]))
     for name in ("seed", "temperature", "top_p", "top_k", "max_frames"):
         assert args[name] == getattr(SamplingParams, name)
@@ -42,7 +42,7 @@ def test_the_terminal_takes_defaults_and_ranges_from_the_fields(capsys):
     assert "0.01 to 1.0, default 0.8" in " ".join(capsys.readouterr().out.split())
 
 
-def test_every_command_and_option_says_what_it_is():
+def test_every_command_and_option_has_help():
     (commands,) = [action for action in make_parser()._actions if action.dest == "command"]
     assert {choice.dest for choice in commands._choices_actions if choice.help} == set(commands.choices)
     silent = [

@@ -40,7 +40,7 @@ def test_a_second_process_compiles_nothing(process):
     assert build(SOURCE, "80", ("-DA=1",)) == cubin and not compiled
 
 
-def test_another_source_card_option_or_compiler_is_another_entry(process, monkeypatch, place):
+def test_source_card_options_and_compiler_decide_the_entry(process, monkeypatch, place):
     build, compiled = process()
     build(SOURCE, "80", ("-DA=1",))
     build(SOURCE + " ", "80", ("-DA=1",))
@@ -53,7 +53,7 @@ def test_another_source_card_option_or_compiler_is_another_entry(process, monkey
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", None], ids=["empty", "short", "one bit"])
-def test_a_damaged_entry_is_compiled_anew(process, place, damage):
+def test_a_damaged_entry_is_recompiled(process, place, damage):
     build, _ = process()
     cubin = build(SOURCE, "80", ())
     (entry,) = place.iterdir()
@@ -66,7 +66,7 @@ def test_a_damaged_entry_is_compiled_anew(process, place, damage):
     assert build(SOURCE, "80", ()) == cubin and not compiled
 
 
-def test_a_folder_that_cannot_be_written_is_no_hindrance(process, place, caplog):
+def test_an_unwritable_folder_does_not_prevent_compiling(process, place, caplog):
     caplog.set_level("DEBUG", "higgs_tts")
     place.write_text("a file in its place")
     build, compiled = process()
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written_is_no_hindrance(process, place, caplog)
     assert str(place) in caplog.text
 
 
-def test_no_home_folder_is_no_hindrance(monkeypatch):
+def test_a_missing_home_folder_does_not_prevent_compiling(monkeypatch):
     monkeypatch.setattr(cubin_cache, "folder", lambda: None)
     cubin_cache.save("key", b"cubin")
     assert cubin_cache.load("key") is None
@@ -90,7 +90,7 @@ def test_the_newest_entries_are_kept(place):
     assert 4 <= len(kept) < 100 and kept == set(saved[-len(kept) :])
 
 
-def test_the_user_s_cache_folder_is_taken(monkeypatch, tmp_path):
+def test_the_user_s_cache_folder_is_used(monkeypatch, tmp_path):
     name = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
     monkeypatch.setenv(name, str(tmp_path))
     plain = importlib.util.module_from_spec(cubin_cache.__spec__)  # the tests' own has another folder

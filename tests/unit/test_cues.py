@@ -29,12 +29,12 @@ def said_in(text, **given):
         "00 : 00 : 01 , 000 --> 00 : 00 : 02 , 500",
     ],
 )
-def test_times_as_they_are_found(times):
+def test_cue_times_are_read_in_every_common_form(times):
     (cue,) = read_cues(f"1\n{times}\nHello.").cues
     assert (cue.start, cue.stop, cue.text) == (1.0, 2.5, "Hello.") and cue.turns == (Turn("", "Hello."),)
 
 
-def test_numbers_marks_line_ends_and_blank_lines_do_not_matter():
+def test_cue_numbers_marks_and_blank_lines_are_ignored():
     plain = "1\n00:00:01,000 --> 00:00:02,000\nOne\nand more.\n\n2\n00:00:03,000 --> 00:00:04,000\nTwo.\n"
     expected = read_cues(plain)
     assert [(cue.number, cue.turns[0].text) for cue in expected.cues] == [(1, "One and more."), (2, "Two.")]
@@ -50,12 +50,12 @@ def test_numbers_marks_line_ends_and_blank_lines_do_not_matter():
     assert read_cues(swapped) == expected
 
 
-def test_numbers_that_are_said_are_text():
+def test_spoken_numbers_are_text():
     text = f"1\n{TIMES}\n42\n\n2\n00:00:03,000 --> 00:00:04,000\n1984\n3\n00:00:05,000 --> 00:00:06,000\nThree.\n"
     assert said_in(text) == [[("", "42")], [("", "1984")], [("", "Three.")]]
 
 
-def test_styles_marks_and_descriptions_are_not_said():
+def test_styles_marks_and_descriptions_are_not_spoken():
     text = cues_of(
         "<i>Hello</i> <font color='red'>you</font>\n<b>there</b>.",
         "{\\an8}{\\i1}Up here.{\\i0}",
@@ -88,7 +88,7 @@ def test_styles_marks_and_descriptions_are_not_said():
     assert "[door slams]" in warning and "..." in warning
 
 
-def test_names_are_those_of_a_script_and_go_on():
+def test_a_speaker_s_name_applies_until_the_next():
     text = cues_of("Ann: One.", "and more.", "Bob: Two.\nAnn: Three.", "[Bob|volume:0.5] Four.", "Note: five.")
     assert said_in(text) == [
         [("Ann", "One.")],
@@ -107,7 +107,7 @@ def test_names_are_those_of_a_script_and_go_on():
     ]
 
 
-def test_a_name_that_comes_once_counts_where_every_cue_has_one():
+def test_a_name_used_once_counts_if_every_cue_has_one():
     text = cues_of("Anna: Did you hear that?", "Tom: I did,\nand so did Bob.", "Anna: Then open it.")
     sheet = read_cues(text)
     assert said_in(text) == [
@@ -123,7 +123,7 @@ def test_a_name_that_comes_once_counts_where_every_cue_has_one():
     ]
 
 
-def test_who_has_a_voice():
+def test_names_without_a_voice_are_refused_or_get_one():
     text = cues_of("Ann: One.", "Bob: Two.", "Bob: Three.", "[Ann] Four.")
     with pytest.raises(HiggsError, match=r"Bob has no voice. Names with a voice: Ann."):
         read_cues(text, known=["Ann"])
@@ -135,7 +135,7 @@ def test_who_has_a_voice():
     assert said_in(cues_of("E = m c squared.")) == [[("", "E = m c squared.")]]
 
 
-def test_webvtt_with_its_notes_and_names():
+def test_webvtt_notes_are_skipped_and_names_read():
     text = """WEBVTT Kind: captions
 X-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:900000
 
@@ -173,7 +173,7 @@ Good &lt;day&gt;.
         (f"{'9' * 5000}:00:03,000 --> 00:00:04,000", "is not a valid pair of times"),
     ],
 )
-def test_a_cue_that_is_wrong_is_left_out_and_named(times, why):
+def test_a_faulty_cue_is_left_out_and_reported(times, why):
     text = f"7\n{TIMES}\nOne.\n\n8\n{times}\nTwo.\n\n9\n00:00:05,000 --> 00:00:06,000\nThree."
     sheet = read_cues(text)
     assert [(cue.number, cue.turns[0].text) for cue in sheet.cues] == [(7, "One."), (9, "Three.")]
@@ -185,7 +185,7 @@ def test_a_cue_that_is_wrong_is_left_out_and_named(times, why):
         read_cues(f"8\n{times}\nTwo.")
 
 
-def test_times_that_are_said_are_text():
+def test_spoken_times_are_text():
     (cue,) = read_cues(f"1\n{TIMES}\nFrom\n9:30 - 10:00 it is closed.").cues
     assert cue.turns[0].text == "From 9:30 - 10:00 it is closed."
 
@@ -196,7 +196,7 @@ def test_a_text_without_cues_is_refused(text):
         read_cues(text)
 
 
-def test_long_references_to_characters_are_no_number():
+def test_overlong_character_references_become_replacement_characters():
     """Python reads no number of more than 4,300 digits."""
     assert said_in(cues_of(f"One &#{'9' * 5000}; two &#65;.")) == [[("", "One \ufffd two A.")]]
 
@@ -207,7 +207,7 @@ def test_a_long_number_is_text():
     assert (one.number, two.number) == (1, 2) and "999" in one.text
 
 
-def test_what_is_written_is_read_again():
+def test_written_cues_can_be_read_again():
     cues = [Cue(0.0, 1.5, "One.", "Ann"), Cue(3661.0004, 3662.9996, "Two\nlines."), Cue(3663, 3664, "Three.", "Ann")]
     text = write_srt(cues)
     assert text.startswith("1\n00:00:00,000 --> 00:00:01,500\nAnn: One.\n\n2\n01:01:01,000 --> 01:01:03,000\nTwo\n")
@@ -215,7 +215,7 @@ def test_what_is_written_is_read_again():
     assert said_in(text) == [[("Ann", "One.")], [("Ann", "Two lines.")], [("Ann", "Three.")]]
 
 
-def test_thousands_of_cues_are_read():
+def test_thousands_of_cues_are_read_quickly():
     text = "\n".join(
         f"{at}\n{at // 1800:02}:{at // 30 % 60:02}:{2 * at % 60:02},000 --> {at // 1800:02}:{at // 30 % 60:02}:"
         f"{2 * at % 60 + 1:02},500\n{'Ann' if at % 3 else 'Bob'}: Words {at}.\n"

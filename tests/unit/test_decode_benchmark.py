@@ -27,7 +27,7 @@ def row(who, ms, batch=1, context=500, slots=1024, floor=1.0, family="v3"):
     return named | speed | {"ms_per_step": ms, "floor_ms": floor}
 
 
-def test_a_later_part_replaces_its_own_rows_alone(decode, tmp_path):
+def test_a_later_part_replaces_only_its_own_rows(decode, tmp_path):
     result = decode.earlier(tmp_path / "none")
     for ms in (3.0, 2.0):
         decode.put(result, row("ours", ms))
@@ -40,7 +40,7 @@ def test_a_later_part_replaces_its_own_rows_alone(decode, tmp_path):
     assert again["first_sound_ms"] == {"clone": 50} and again["date"] == "today"
 
 
-def test_results_of_another_card_are_not_gone_on_from(decode, tmp_path):
+def test_results_of_another_card_are_not_resumed(decode, tmp_path):
     path = tmp_path / "decode.json"
     path.write_text(
         json.dumps(CARD | {"gpu": "another card", "rows": [row("ours", 2.0)], "length": [], "read_tb_s": 1})
@@ -48,7 +48,7 @@ def test_results_of_another_card_are_not_gone_on_from(decode, tmp_path):
     assert decode.earlier(path)["rows"] == []
 
 
-def test_a_peer_that_fails_is_a_row_that_says_so(decode):
+def test_a_failing_peer_becomes_a_row_with_its_error(decode):
     failed = decode.peer_row("them", "v3", 1.5, {"crashes": 1, "exit": 1, "error": ["ImportError: no such thing"]})
     assert failed["ms_per_step"] is None and "no such thing" in failed["error"] and failed["floor_ms"] == 1.5
     late = decode.peer_row("them", "v3", 1.5, {"crashes": 1, "exit": None, "error": ["did not finish in 200 s"]})
@@ -78,7 +78,7 @@ def test_ratios_compare_like_with_like(decode):
 
 
 @pytest.mark.parametrize("chunks", [2, 20, 120])
-def test_a_narration_has_just_so_many_chunks(decode, chunks):
+def test_a_narration_has_the_requested_number_of_chunks(decode, chunks):
     from higgs_tts.engine.prompt.chunking import split_text
 
     speaking = sys.modules["speaking"]
@@ -86,7 +86,7 @@ def test_a_narration_has_just_so_many_chunks(decode, chunks):
 
 
 @pytest.mark.parametrize("hollow", [False, True])
-def test_agreement_tells_bf16_from_fp32_and_fp32_from_nothing(decode, written, hollow):
+def test_agreement_detects_bf16_and_accepts_fp32(decode, written, hollow):
     compare = sys.modules["agreement"].compare
     rounded = compare("tiny", str(written["v2"]), hollow, device="cpu")
     assert 0 < rounded["worst_relative_error"] < 0.1 and 80 < rounded["codes_alike_percent"] < 100

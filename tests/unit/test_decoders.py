@@ -164,7 +164,7 @@ def same(one, other):
     return torch.equal(one.codes, other.codes) and torch.allclose(one.wav, other.wav, atol=1e-5)
 
 
-def test_all_is_heard_once_and_in_order_and_the_first_chunk_while_it_is_spoken(two):
+def test_sound_is_heard_once_in_order_and_the_first_chunk_while_spoken(two):
     silent = two.api.speak(TEXT, None, PARAMS)
     speech, heard, void = listened(two.api)
     assert torch.equal(torch.cat(heard), speech.wav) and same(speech, silent) and not void
@@ -172,7 +172,7 @@ def test_all_is_heard_once_and_in_order_and_the_first_chunk_while_it_is_spoken(t
 
 
 @pytest.mark.parametrize("phase", ["at first", "once something is heard", "later"])
-def test_a_cancel_in_each_phase_leaves_all_usable(two, phase):
+def test_a_cancel_in_any_phase_leaves_all_members_usable(two, phase):
     expected, heard, before = two.api.speak(TEXT, None, PARAMS), [], threading.active_count()
 
     def on_frame(done, expected):
@@ -188,7 +188,7 @@ def test_a_cancel_in_each_phase_leaves_all_usable(two, phase):
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_member_that_is_lost_loses_nothing(two, who, when):
+def test_a_lost_member_loses_no_speech(two, who, when):
     if two.members == 1:
         pytest.skip("one device is all there is")
     expected = two.api.speak(TEXT, None, PARAMS)
@@ -197,7 +197,7 @@ def test_a_member_that_is_lost_loses_nothing(two, who, when):
     assert same(speech, expected) and torch.equal(torch.cat(heard), speech.wav)
 
 
-def test_where_all_are_lost_the_error_says_so(two):
+def test_losing_all_members_is_a_clear_error(two):
     if isinstance(two, Workers):
         pytest.skip("Ray starts them again")
     for member in range(two.members):
@@ -206,7 +206,7 @@ def test_where_all_are_lost_the_error_says_so(two):
         two.api.speak(TEXT, None, PARAMS)
 
 
-def test_without_on_restart_sound_that_cannot_go_on_is_an_error(written, monkeypatch):
+def test_sound_that_cannot_continue_is_an_error_without_on_restart(written, monkeypatch):
     """It is never joined with another server's speech."""
     with contextlib.ExitStack() as stack:
         two = Servers(str(written["v3"]), monkeypatch, stack)
@@ -219,7 +219,7 @@ def test_without_on_restart_sound_that_cannot_go_on_is_an_error(written, monkeyp
         assert heard
 
 
-def test_a_server_that_breaks_in_the_middle_makes_what_was_heard_void(written, monkeypatch):
+def test_a_server_failing_midway_restarts_the_heard_sound(written, monkeypatch):
     with contextlib.ExitStack() as stack:
         two = Servers(str(written["v3"]), monkeypatch, stack)
         expected = two.api.speak(TEXT, None, PARAMS)
@@ -233,7 +233,7 @@ def test_a_server_that_breaks_in_the_middle_makes_what_was_heard_void(written, m
         assert len(void) == 1 and "closed the connection in the middle" in void[0]
 
 
-def test_a_server_that_never_answers_is_given_up(written, monkeypatch):
+def test_a_silent_server_is_abandoned(written, monkeypatch):
     with contextlib.ExitStack() as stack:
         two = Servers(str(written["v3"]), monkeypatch, stack)
         expected = two.api.speak(TEXT, None, PARAMS)
@@ -243,7 +243,7 @@ def test_a_server_that_never_answers_is_given_up(written, monkeypatch):
         assert same(speech, expected) and any("did not answer within" in warning for warning in speech.warnings)
 
 
-def test_a_bad_take_is_spoken_again_and_what_was_heard_of_it_is_void(two):
+def test_a_bad_take_is_spoken_again_and_its_heard_sound_discarded(two):
     params = SamplingParams(seed=5, max_frames=90, chunk_seconds=3, retries=1)
     if isinstance(two, Servers):
         silence = Reply(wav_file(np.zeros(48_000, "float32")))
@@ -261,7 +261,7 @@ def test_a_bad_take_is_spoken_again_and_what_was_heard_of_it_is_void(two):
         assert same(two.api.speak(TEXT, None, params), speech)
 
 
-def test_what_was_said_before_comes_from_its_codes(two):
+def test_repeated_speech_is_reused_from_kept_codes(two):
     first, again = (two.api.speak_turns(TURNS, {}, PARAMS) for _ in range(2))
     assert first.reused == 0 and again.reused == len(TURNS) and same(again, first)
     assert again.how == "none, as all speech was reused" or isinstance(two, Servers)
@@ -269,7 +269,7 @@ def test_what_was_said_before_comes_from_its_codes(two):
     assert edited.reused == len(TURNS) and edited.chunks == len(TURNS) + 1
 
 
-def test_a_voice_of_a_clip_is_made_while_others_speak(two):
+def test_a_clip_is_encoded_while_others_speak(two):
     alone, seen = two.api.encode_voice(*two.clip()), []
     what = SpeechInput((Turn("", TEXT),), {"": alone}, PARAMS)
     with torch.inference_mode(), two.api.decoding() as decoder, decoder.session(Stage(4, 400)) as session:
@@ -285,7 +285,7 @@ def test_a_voice_of_a_clip_is_made_while_others_speak(two):
 
 
 @pytest.mark.parametrize("two", ["one device", "two devices"], indirect=True)
-def test_closing_while_it_speaks_ends_it_with_a_sentence(two):
+def test_closing_during_speech_ends_it_with_a_clear_error(two):
     def close(done, expected):
         if done > 5:
             for card in two.cards:
@@ -298,7 +298,7 @@ def test_closing_while_it_speaks_ends_it_with_a_sentence(two):
 
 
 @pytest.mark.parametrize("two", ["one device", "two devices"], indirect=True)
-def test_the_first_sound_takes_as_many_steps_as_on_one_device(two, monkeypatch):
+def test_the_first_sound_needs_as_many_steps_as_on_one_device(two, monkeypatch):
     """Nothing waits for a poll: the parts come as they are made."""
     step, steps = ModelRunner.step, []
 

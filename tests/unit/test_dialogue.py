@@ -32,7 +32,7 @@ def turns_of(script, known=()):
     return [(turn.speaker, turn.text) for turn in read_dialogue(script, known).turns]
 
 
-def test_underscores_take_no_time():
+def test_lines_of_underscores_are_read_quickly():
     """The number of their readings as a name grew with its cube: this took hours."""
     line = f"Introduction{'_' * 4000} x y z w 1"
     assert turns_of(line) == [("", line)]
@@ -81,11 +81,11 @@ def test_underscores_take_no_time():
         ("", (), []),
     ],
 )
-def test_who_says_what(script, known, turns):
+def test_lines_are_assigned_to_their_speakers(script, known, turns):
     assert turns_of(script, known) == turns
 
 
-def test_pauses_on_lines_of_their_own_are_nobody():
+def test_pauses_on_their_own_lines_have_no_speaker():
     script = "Ann: One.\n[pause 1]\nBob: Two.\n[pause 1]\nAnn: Three.\n[pause 1]\nBob: Four."
     assert [speaker for speaker, _ in turns_of(script)] == ["Ann", "Bob", "Ann", "Bob"]
 
@@ -103,7 +103,7 @@ def test_prose_has_no_turns():
         assert not any(read_dialogue(path.read_text(encoding="utf-8")).speakers), path
 
 
-def test_a_turn_has_settings_of_its_own():
+def test_a_turn_has_its_own_settings():
     script = "[Ann|seed:24] One.\n[Ann|loud|volume:-2] Two.\n[Ann|volume:0.5] Three.\n[Ann|volume: -6 dB|seed:1] Four."
     dialogue = read_dialogue(f"{script}\n[Ann|volume:+40dB] Five.", ["Ann"])
     assert [turn.seed for turn in dialogue.turns] == [24, None, None, 1, None]
@@ -111,13 +111,13 @@ def test_a_turn_has_settings_of_its_own():
     assert len(dialogue.warnings) == 2 and all("left out" in warning for warning in dialogue.warnings)
 
 
-def test_the_head_names_voices_and_nothing_below_it_does():
+def test_only_the_header_names_voices():
     dialogue = read_dialogue("\nAnn = my voices/ann.safetensors\nBob = 2\n\nAnn: One.\nx = 3")
     assert dialogue.head == {"Ann": "my voices/ann.safetensors", "Bob": "2"}
     assert dialogue.turns[0].text == "One.\nx = 3"
 
 
-def test_an_unknown_name_is_refused_where_it_must_be_one_and_told_where_it_may_be_text():
+def test_an_unknown_name_is_refused_or_warned_about_if_it_may_be_text():
     with pytest.raises(HiggsError, match=r"Bobb has no voice.*Ann, Bob.*mean Bob"):
         read_dialogue("Ann: One.\nBobb: Two.\nBobb: Three.", ["Ann", "Bob"])
     dialogue = read_dialogue("Ann: One.\nWarning: Two.", ["Ann"])
@@ -125,11 +125,11 @@ def test_an_unknown_name_is_refused_where_it_must_be_one_and_told_where_it_may_b
 
 
 @pytest.mark.parametrize("names", [("1", "Speaker 1", "S1", "[s 1]", "SPEAKER_1"), ("Old Tom", "old_tom", "OLD  TOM")])
-def test_a_name_is_one_however_it_is_written(names):
+def test_differently_written_names_are_one_speaker(names):
     assert len({speaker_key(name.strip("[]")) for name in names}) == 1
 
 
-def test_no_script_breaks_the_reader():
+def test_any_text_can_be_read_as_a_script():
     """Every word is spoken, or it is a comment, markup, or named in a warning."""
     parts = [
         "Ann",
@@ -195,7 +195,7 @@ def codes_of(speech):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_turn_does_not_depend_on_how_many_go_together_nor_on_its_place(written, voices, family):
+def test_a_turn_depends_on_neither_the_batch_size_nor_its_place(written, voices, family):
     said = []
     for batch in (1, 2, 0):
         with opened(written[family], batch=batch) as engine:
@@ -215,7 +215,7 @@ def test_a_turn_does_not_depend_on_how_many_go_together_nor_on_its_place(written
     assert all(torch.equal(one, other) for one, other in zip(changed[1:], first[1:], strict=True))
 
 
-def test_turns_lie_where_the_result_says_and_gaps_are_silent(voices):
+def test_turns_lie_at_the_reported_times_and_gaps_are_silent(voices):
     script = [
         Turn("Ann", "One apple is here. [pause 1]"),
         Turn("Bob", "Two apples."),
@@ -239,7 +239,7 @@ def test_turns_lie_where_the_result_says_and_gaps_are_silent(voices):
     assert len(torch.cat(heard)) == len(speech.wav)
 
 
-def test_the_gap_between_turns_is_the_one_asked_for(voices):
+def test_turns_have_the_requested_gap(voices):
     with opened(EMBEDDED) as engine:
         for gap in (PARAMS.turn_gap, 0.0, 0.7):
             speech = engine.speak_turns(SCENE[:2], voices, replace(PARAMS, turn_gap=gap))
@@ -278,7 +278,7 @@ def test_a_turn_without_a_word_is_a_pause(voices):
     assert between.frames == (one.frames[1], two.frames[0])
 
 
-def test_what_a_model_without_tags_cannot_say_is_left_out(written, voices):
+def test_turns_of_effects_only_are_left_out_for_models_without_tags(written, voices):
     """Higgs Audio v2 has no control tags, so a turn of only an effect is silent there."""
     script = [Turn("Ann", "One apple."), Turn("Ann", "<|sfx:laughter|>"), Turn("Ann", "Two.")]
     with opened(written["v2"]) as engine:
@@ -303,7 +303,7 @@ def test_the_terminal_speaks_a_script(tmp_path, capsys, voices):
     assert "gone.safetensors" in capsys.readouterr().err
 
 
-def test_the_terminal_tells_what_may_be_meant_otherwise(tmp_path, capsys, voices):
+def test_the_terminal_warns_about_ambiguous_scripts(tmp_path, capsys, voices):
     script, srt, ann = tmp_path / "scene.txt", tmp_path / "scene.srt", tmp_path / "ann.safetensors"
     voices["Ann"].save(ann)
     how = ["--out", str(tmp_path / "scene.wav"), "--device", "cpu", "--max-frames", "10", "--retries", "0"]
@@ -318,7 +318,7 @@ def test_the_terminal_tells_what_may_be_meant_otherwise(tmp_path, capsys, voices
     assert "warning: Cue 2 (line 6) was left out: " in told and "warning: --voice was not used" in told
 
 
-def test_only_what_has_changed_is_spoken_again(written, voices):
+def test_only_changed_turns_are_spoken_again(written, voices):
     edited = [*SCENE[:2], Turn("Ann", "Three and a half."), *SCENE[3:]]
     with opened(written["v3"]) as engine:
         first = engine.speak_turns(SCENE, voices, PARAMS)
@@ -343,7 +343,7 @@ def test_only_what_has_changed_is_spoken_again(written, voices):
         assert engine.speak_turns(SCENE, voices, PARAMS).reused == 5, "unloading keeps them: they are on the host"
 
 
-def test_a_speaker_s_own_voice_comes_back_with_its_turns():
+def test_a_generated_voice_is_reused_with_its_turns():
     script = [Turn(name, text) for text in ("Here I am.", "This is what I say.") for name in ("Ann", "Cid")]
     with opened(EMBEDDED) as engine:
         first = engine.speak_turns(script, {}, PARAMS)
@@ -360,7 +360,7 @@ def test_a_speaker_s_own_voice_comes_back_with_its_turns():
     assert torch.equal(first.wav, again.wav) and again.reused == 4 and after.reused == 4
 
 
-def test_kept_codes_stay_small():
+def test_kept_codes_stay_within_their_limit():
     kept = KeptCodes(most_bytes=3 * 100 * 8 * 2)
     sequences = [Sequence([1, 2, number], index=number) for number in range(5)]
     for sequence in sequences:
@@ -375,7 +375,7 @@ def test_kept_codes_stay_small():
         assert not there or torch.equal(fresh.codes[0], sequences[number].codes[0])
 
 
-def test_turns_are_equally_loud_and_then_as_asked(voices):
+def test_turns_are_equally_loud_and_match_the_requested_loudness(voices):
     script = [
         Turn("Ann", "One apple is on the table."),
         Turn("Bob", "Two apples are there."),

@@ -42,7 +42,7 @@ def hub(monkeypatch, tmp_path):
     return tmp_path / "hub"
 
 
-def test_families_by_config():
+def test_the_config_decides_the_family():
     assert {layout: family_of(config) for layout, config in CONFIGS.items()} == {
         "v3": "v3",
         "v2": "v2",
@@ -54,7 +54,7 @@ def test_families_by_config():
     assert not any(family_of(config) for config in others)
 
 
-def test_folders_that_may_not_be_read_hide_nothing_else(tmp_path, monkeypatch):
+def test_unreadable_folders_hide_no_others(tmp_path, monkeypatch):
     """Such as lost+found at the root of a disk."""
     make(tmp_path / "higgs-tts-3-4b")
     (tmp_path / "a" / "lost+found").mkdir(parents=True)
@@ -69,7 +69,7 @@ def test_folders_that_may_not_be_read_hide_nothing_else(tmp_path, monkeypatch):
     assert [found.name for found in find_checkpoints([tmp_path])] == ["higgs-tts-3-4b"]
 
 
-def test_checkpoints_are_found_some_levels_down_and_others_left_alone(tmp_path):
+def test_checkpoints_are_found_some_levels_down_and_other_models_ignored(tmp_path):
     root = tmp_path / "TTS"
     wanted = [
         make(root / "higgs-tts-3-4b"),
@@ -92,7 +92,7 @@ def test_checkpoints_are_found_some_levels_down_and_others_left_alone(tmp_path):
     assert {f.path for f in found} == set(wanted)
 
 
-def test_a_root_may_be_a_checkpoint_and_names_stay_apart(tmp_path):
+def test_a_root_may_be_a_checkpoint_and_names_stay_unique(tmp_path):
     one, two = make(tmp_path / "one" / "higgs"), make(tmp_path / "two" / "higgs", "v2")
     found = find_checkpoints([tmp_path / "one", tmp_path / "two", tmp_path / "one"])
     assert {f.name: f.path for f in found} == {"higgs": one, "two/higgs": two}
@@ -100,7 +100,7 @@ def test_a_root_may_be_a_checkpoint_and_names_stay_apart(tmp_path):
     assert [f.name for f in find_checkpoints([one, two])] == ["higgs", "two/higgs"]
 
 
-def test_names_say_as_much_of_the_path_as_tells_them_apart(tmp_path):
+def test_names_hold_enough_of_the_path_to_be_unique(tmp_path):
     roots = [tmp_path / disk / "TTS" for disk in ("a", "b", "c")]
     for root in roots:
         make(root / "org" / "higgs")
@@ -154,7 +154,7 @@ def test_the_cache_gives_both_names_and_the_pinned_revision_first(hub):
     assert find_in_hf_cache() == []
 
 
-def test_of_several_revisions_the_cache_names_the_pinned_one_plainly(hub):
+def test_the_pinned_revision_has_the_plain_name(hub):
     snapshots = hub / "models--bosonai--higgs-tts-3-4b" / "snapshots"
     for revision in (DOWNLOADS[V3].talker.revision, "f" * 40):
         make(snapshots / revision)
@@ -167,7 +167,7 @@ def test_of_several_revisions_the_cache_names_the_pinned_one_plainly(hub):
     ]
 
 
-def test_what_is_downloaded_is_pinned_to_whole_commits():
+def test_downloads_are_pinned_to_whole_commits():
     repos = [repo for d in DOWNLOADS.values() for repo in (d.talker, d.codec) if repo]
     assert len(repos) == 3
     assert all(len(repo.revision) == 40 and set(repo.revision) <= set("0123456789abcdef") for repo in repos)
@@ -209,7 +209,7 @@ def test_a_download_asks_for_the_pinned_files(hub, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("label", [V3, V2])
-def test_what_is_whole_is_not_asked_for_again(hub, tmp_path, monkeypatch, label):
+def test_whole_files_are_not_downloaded_again(hub, tmp_path, monkeypatch, label):
     """Also offline. A damaged file is downloaded again."""
     door = Hub(monkeypatch, fill=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -240,7 +240,7 @@ def test_progress_counts_bytes_on_disk_once(hub, tmp_path, monkeypatch):
     assert seen == sorted(seen) and all(0 < fraction <= 1 for fraction, _ in seen)
 
 
-def test_progress_counts_files_where_no_bytes_are_told(hub, tmp_path, monkeypatch):
+def test_progress_counts_files_if_sizes_are_unknown(hub, tmp_path, monkeypatch):
     Hub(monkeypatch, fill="files")
     seen = []
     download_checkpoint(V2, tmp_path, lambda *told: seen.append(told))
@@ -251,7 +251,7 @@ class Cancelled(Exception):
     pass
 
 
-def test_what_the_listener_raises_ends_the_download(hub, tmp_path, monkeypatch):
+def test_an_error_in_the_callback_ends_the_download(hub, tmp_path, monkeypatch):
     door = Hub(monkeypatch)
 
     def cancel(*told):
@@ -262,14 +262,14 @@ def test_what_the_listener_raises_ends_the_download(hub, tmp_path, monkeypatch):
     assert len(door.calls) == 1
 
 
-def test_a_download_that_leaves_files_out_is_not_called_whole(hub, tmp_path, monkeypatch):
+def test_a_download_with_missing_files_is_not_called_whole(hub, tmp_path, monkeypatch):
     # Without a network, snapshot_download returns a folder that was begun earlier as if all were well.
     Hub(monkeypatch, fill=False)
     with pytest.raises(HiggsError, match=r"config\.json.*again"):
         download_checkpoint(V3, tmp_path)
 
 
-def test_offline_unknown_and_unreachable_are_told_plainly(hub, tmp_path, monkeypatch):
+def test_offline_unknown_and_unreachable_have_clear_errors(hub, tmp_path, monkeypatch):
     door = Hub(monkeypatch)
     with pytest.raises(HiggsError, match="Higgs TTS 3"):
         download_checkpoint("Higgs 9", tmp_path)

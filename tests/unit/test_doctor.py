@@ -55,7 +55,7 @@ def test_a_missing_file_is_a_problem_with_a_remedy(copy, name, says):
     assert "problem:" in report.as_text()
 
 
-def test_damage_is_told_part_by_part(copy):
+def test_damage_is_reported_part_by_part(copy):
     folder = copy("v3")
     (folder / "tokenizer.json").write_text("{")
     (folder / "config.json").write_text('{"model_type": "higgs_audio_v2"}')
@@ -67,13 +67,13 @@ def test_damage_is_told_part_by_part(copy):
     assert any("model.safetensors" in problem for problem in examine(folder).problems)
 
 
-def test_the_right_folder_is_named(copy):
+def test_doctor_names_the_right_folder(copy):
     folder = copy("v2")
     assert str(folder) in examine(folder.parent).advice
     assert "codec" in examine(folder / "audio_tokenizer").advice
 
 
-def test_a_wrong_folder_is_looked_at_two_levels_deep(tmp_path, written):
+def test_a_wrong_folder_is_searched_two_levels_deep(tmp_path, written):
     deep = shutil.copytree(written["v3"], tmp_path / "models" / "tts" / "higgs")
     for number in range(100):
         (tmp_path / "models" / f"{number:03}.txt").write_text("")
@@ -133,7 +133,7 @@ def test_a_tokenizer_that_loading_refuses_is_a_problem(copy, family, change, say
     assert str(error.value) == problem
 
 
-def test_a_tokenizer_that_prompts_can_do_with_is_a_note(copy):
+def test_a_usable_but_incomplete_tokenizer_is_a_note(copy):
     folder = copy("v3")
     report = other_tokens(folder, without("<|ref_text|>", "<|sfx"))
     assert not report.problems and "Nothing to do" in report.advice
@@ -174,7 +174,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_advice_for_a_damaged_v3_folder(copy, name):
+def test_a_damaged_v3_folder_gets_advice(copy, name):
     folder = copy("v3")
     file, damage, problem, advice = DAMAGE[name]
     damage(folder / file)
@@ -184,7 +184,7 @@ def test_advice_for_a_damaged_v3_folder(copy, name):
 
 
 @pytest.mark.parametrize("damage", [lambda path: cut(path, -9), point, lambda path: path.unlink()])
-def test_advice_for_a_damaged_shard(tmp_path, damage):
+def test_a_damaged_shard_gets_advice(tmp_path, damage):
     folder = write_tiny(tmp_path / "higgs", "v3", shards=2)
     damage(folder / "model-00002-of-00002.safetensors")
     report = examine(folder)
@@ -219,7 +219,7 @@ def test_many_tensors_that_do_not_fit_are_summed_up(copy):
     assert len(report.problems) == 13 and "2 more" in report.problems[-1]
 
 
-def test_what_is_no_folder_is_said_to_be_none(tmp_path):
+def test_a_missing_folder_is_reported(tmp_path):
     report = examine(tmp_path / "absent")
     assert str(tmp_path / "absent") in report.problems[0] and report.advice
     assert examine(tmp_path).problems
@@ -233,7 +233,7 @@ def test_the_kernels_of_this_machine_are_named(written, monkeypatch):
     assert not report.problems
 
 
-def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
+def test_the_fused_kernel_is_named_if_there_is_a_compiler(monkeypatch):
     model = ModelConfig("v3", "v3", 2560, 36, 32, 8, 128, 9728, 1e-6, RopeConfig(1e6), 151936)
     compiled = []
 
@@ -253,7 +253,7 @@ def test_the_fused_kernel_is_named_where_there_is_a_compiler(monkeypatch):
     assert len(compiled) == 2
 
 
-def test_the_versions_are_told(written):
+def test_doctor_lists_the_versions(written):
     report = examine(written["v3"])
     assert (
         report.versions["higgs-tts"] == VERSION
@@ -264,7 +264,7 @@ def test_the_versions_are_told(written):
     assert f"torch {report.versions['torch']}" in report.as_text()
 
 
-def test_the_memory_of_every_dtype_is_told():
+def test_doctor_lists_the_memory_of_every_dtype():
     report = examine(EMBEDDED)
     assert list(report.memory) == ["bf16", "fp32", "int8", "int4"]
     with Engine(EngineConfig(EMBEDDED, device="cpu", dtype="int8")) as engine:
@@ -277,5 +277,5 @@ def test_the_memory_of_every_dtype_is_told():
     assert "5,000 MB of the GPU's memory" in report.as_text()
 
 
-def test_a_model_that_cannot_be_quantised_has_no_such_memory(written):
+def test_quantised_memory_is_listed_only_if_widths_allow_it(written):
     assert list(examine(written["v3"]).memory) == ["bf16", "fp32"]

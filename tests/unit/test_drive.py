@@ -55,7 +55,7 @@ def voice():
     return Voice(torch.randint(0, 1024, (60, 8), generator=torch.Generator().manual_seed(1)), "A reference.")
 
 
-def test_each_says_what_it_says_alone(engine, voice):
+def test_each_request_gives_the_codes_it_gives_alone(engine, voice):
     wanted = [(text, given) for text in TEXTS for given in (None, voice)]
     alone = [engine.speak(*what, PARAMS) for what in wanted]
     with calls_of(engine, 3) as call:
@@ -72,7 +72,7 @@ def test_each_says_what_it_says_alone(engine, voice):
     assert call.heard[requests[1]]
 
 
-def test_who_leaves_frees_the_row_and_changes_nobody(engine, voice):
+def test_a_leaving_caller_frees_its_row_and_changes_no_other(engine, voice):
     with calls_of(engine, 2) as call:
         leaver, stays = call(TEXTS[1], voice, listens=True), call(TEXTS[0], voice)
         call.run(6)
@@ -84,7 +84,7 @@ def test_who_leaves_frees_the_row_and_changes_nobody(engine, voice):
     assert torch.equal(late.result().codes, engine.speak(TEXTS[2], voice, PARAMS).codes)
 
 
-def test_what_cannot_be_said_is_refused_and_others_go_on(engine, voice):
+def test_an_unspeakable_text_is_refused_and_others_go_on(engine, voice):
     with calls_of(engine, 2) as call:
         stays = call(TEXTS[0], voice)
         with pytest.raises(HiggsError, match="nothing to speak"):
@@ -97,7 +97,7 @@ def test_what_cannot_be_said_is_refused_and_others_go_on(engine, voice):
 
 
 @pytest.mark.parametrize("what", ["no memory for its prompt", "values that are not numbers"])
-def test_an_error_in_one_sequence_ends_that_caller_only(engine, voice, monkeypatch, what):
+def test_an_error_in_one_sequence_ends_only_its_caller(engine, voice, monkeypatch, what):
     fills, step = ModelRunner.fills, ModelRunner.step
     bad = []
 
@@ -136,7 +136,7 @@ def test_a_free_row_goes_to_the_caller_with_the_fewest(engine, voice):
     assert set(order[:2]) == set(short) and order[2] is long
 
 
-def test_an_engine_that_is_closed_says_so():
+def test_a_closed_engine_is_a_clear_error():
     engine = Engine(EngineConfig(str(EMBEDDED), device="cpu", context=512))
     with pytest.raises(HiggsError, match="not open"), engine.decoding():
         pass

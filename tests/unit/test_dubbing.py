@@ -68,11 +68,11 @@ def places(cues, seconds, fit):
         ([(1, 1), (3, 3)], [0.5, 0.5], PLAIN, [(1, 1), (3, 1)]),
     ],
 )
-def test_where_speech_goes(cues, seconds, fit, expected):
+def test_speech_is_placed_at_its_cues(cues, seconds, fit, expected):
     assert places([cue(*one) for one in cues], seconds, fit) == expected
 
 
-def test_thousands_of_places_are_in_order_and_never_too_fast():
+def test_thousands_of_cues_are_placed_in_order_and_never_too_fast():
     numbers = random.Random(0)
     starts = sorted(numbers.uniform(0, 6000) for _ in range(3000))
     cues = [cue(start, start + numbers.uniform(0, 4), numbers.choice("AB")) for start in starts]
@@ -132,7 +132,7 @@ def words(count, start=0):
     return " ".join(f"w{number}" for number in range(start, start + count))
 
 
-def test_what_does_not_fit_is_spoken_faster_then_stretched_then_shifted():
+def test_long_speech_is_spoken_faster_then_stretched_then_shifted():
     pytest.importorskip("av")
     cues = [
         cue(0, 2, "Ann", number=1, text=words(15)),
@@ -189,7 +189,7 @@ def test_the_counts_of_a_summary_add_up():
     assert cue_summary(speak_cues(Spoken(), cues[:1], fit=ALL)) == "1 cue: 1 on time without changes."
 
 
-def test_each_means_is_used_only_as_asked_and_where_there_is_one(monkeypatch):
+def test_each_way_of_fitting_is_used_only_if_allowed(monkeypatch):
     cues = [cue(0, 1, text=words(14)), cue(1, 2, text=words(5))]
 
     def outcome(engine, fit):
@@ -207,7 +207,7 @@ def test_each_means_is_used_only_as_asked_and_where_there_is_one(monkeypatch):
     assert warning.startswith("Speech that is too long for its cue was not stretched: ") and "Install av" in warning
 
 
-def test_a_cue_with_a_pace_of_its_own_keeps_it_and_two_share_one():
+def test_a_cue_keeps_its_own_pace_and_joined_cues_share_one():
     sheet = read_cues(
         "1\n00:00:00,000 --> 00:00:01,000\n<|prosody:speed_slow|>One two three four five six seven eight nine ten."
         "\n\n2\n00:00:05,000 --> 00:00:06,000\nANN: One two.\nBOB: Three."
@@ -218,7 +218,7 @@ def test_a_cue_with_a_pace_of_its_own_keeps_it_and_two_share_one():
     assert cue_lines(speech)[1].startswith("2  00:00:05,000  ANN and BOB: ")
 
 
-def test_a_cue_of_which_no_word_is_left_is_one_without_words():
+def test_a_cue_without_words_after_cleaning_is_silent():
     """Pronunciations may leave no words."""
     cues = [cue(0, 1, "Ann", number=1, text="One two."), cue(2, 3, "Ann", number=2, text="")]
     cues.append(CueTurns(3, 4, 6, "Three", (Turn("Ann", ""), Turn("Bob", "Three."))))
@@ -244,7 +244,7 @@ def test_a_cue_that_ends_after_hours_is_refused_before_anything_is_spoken():
         speak_cues(None, late)
 
 
-def test_without_a_word_there_is_nothing_to_say():
+def test_cues_without_words_are_refused():
     with pytest.raises(HiggsError, match="no cue contains anything to speak"):
         speak_cues(Spoken(), [CueTurns(1, 0, 1, "[door]", ())])
 
@@ -270,7 +270,7 @@ class TestReferences:
     def cues(self):
         return [cue(at * 6, at * 6 + 4, "AB"[at % 2], number=at + 1, text=f"{at}. {self.SAID}") for at in range(10)]
 
-    def test_each_has_five_seconds_of_their_own(self, film):
+    def test_each_speaker_s_reference_has_five_seconds(self, film):
         found = cut_references(self.cues(), film, self.RATE, ["A", "B"])
         for speaker, hertz, numbers in (("A", 400, (1, 3)), ("B", 200, (2, 4))):
             clip = found[speaker]
@@ -280,7 +280,7 @@ class TestReferences:
             assert float(spectrum.argmax()) * SAMPLE_RATE / len(clip.wav) == pytest.approx(hertz, abs=8)
             assert clip.wav.isfinite().all()
 
-    def test_clean_ones_come_first(self, film):
+    def test_clean_cues_are_preferred_for_references(self, film):
         film[:, : 17 * self.RATE] += 0.04  # something below everything
         film[0, 20 * self.RATE] = float("nan")
         film[:, 24 * self.RATE : 28 * self.RATE] *= 100
@@ -288,7 +288,7 @@ class TestReferences:
         assert cut_references(self.cues(), film, self.RATE, ["A"])["A"].cues == (7, 9)
         assert cut_references(self.cues(), film, self.RATE, ["B"])["B"].cues == (6, 8)
 
-    def test_what_others_overlap_is_too_short_or_does_not_fit_its_text_is_left_out(self, film):
+    def test_overlapping_short_and_mismatched_cues_are_no_references(self, film):
         cues = self.cues()[:5:2]
         crowd = cue(1, 2, "B", number=9)
         long = cue(12, 16, "A", number=3, text="Yes.")
@@ -300,19 +300,19 @@ class TestReferences:
         ].cues == (7,)
         assert cut_references(self.cues(), film[:, : 3 * self.RATE], self.RATE, ["B"]) == {}, "the film is shorter"
 
-    def test_marks_are_no_transcript(self, film):
+    def test_tags_are_left_out_of_the_transcript(self, film):
         cues = [cue(at * 12, at * 12 + 4, "A", text=f"[pause 1]<|emotion:awe|>{self.SAID}") for at in range(3)]
         assert cut_references(cues, film, self.RATE, ["A"])["A"].transcript == f"{self.SAID} {self.SAID}"
 
 
 class TestMix:
-    def test_speech_alone_is_as_long_as_asked(self):
+    def test_speech_without_a_bed_has_the_requested_length(self):
         wav = mix_speech([(1.0, torch.full((SAMPLE_RATE,), 0.5)), (1.5, torch.full((SAMPLE_RATE,), 0.75))], 4.0)
         assert wav.shape == (1, 4 * SAMPLE_RATE) and wav.max() == 1.0, "what sounds at once stays in range"
         assert wav[0, SAMPLE_RATE - 1] == 0 == wav[0, round(2.5 * SAMPLE_RATE)] and wav[0, SAMPLE_RATE] == 0.5
         assert mix_speech([(3.0, torch.ones(2 * SAMPLE_RATE))], 1.0).shape[1] == 5 * SAMPLE_RATE
 
-    def test_the_bed_is_lower_while_somebody_speaks(self):
+    def test_the_bed_is_lowered_during_speech(self):
         rate = 48000
         bed = torch.full((2, 20 * rate), 0.4)
         sounds = [(start, torch.zeros(2 * SAMPLE_RATE)) for start in (5.0, 8.0, 15.0)]
@@ -324,7 +324,7 @@ class TestMix:
         assert wav[0].diff().abs().max() < 1e-3, "without a step"
         assert torch.equal(mix_speech(sounds, 3.0, bed, rate, lower_bed=0.0), bed)
 
-    def test_speech_over_a_bed_has_its_rate_and_channels(self):
+    def test_speech_over_a_bed_has_the_bed_s_rate_and_channels(self):
         speech = 0.2 * torch.sin(2 * torch.pi * 300 * torch.arange(SAMPLE_RATE) / SAMPLE_RATE)
         wav = mix_speech([(1.0, speech)], 2.0, torch.zeros(2, 44100), 44100)
         assert wav.shape == (2, 88200) and torch.equal(wav[0], wav[1])
@@ -419,19 +419,19 @@ def write_film(path, wav, rate, container, codec):
 class TestFilmFiles:
     WAV = (9000 * np.sin(np.arange(2)[:, None] + np.arange(44_100) * [[0.05], [0.02]])).astype(np.int16)
 
-    def test_the_sound_of_a_film_is_read_as_it_is(self, tmp_path):
+    def test_the_sound_of_a_film_is_read_unchanged(self, tmp_path):
         write_film(tmp_path / "film.mkv", self.WAV, 44_100, "matroska", "pcm_s16le")
         wav, rate = read_film(str(tmp_path / "film.mkv"))
         assert rate == 44_100 and wav.dtype == np.float32 and np.array_equal(wav, self.WAV / np.float32(32768))
 
     @pytest.mark.parametrize(("suffix", "container"), [("mp4", "mp4"), ("m4a", "ipod"), ("mov", "mov")])
-    def test_compressed_sound(self, tmp_path, suffix, container):
+    def test_compressed_sound_is_read(self, tmp_path, suffix, container):
         write_film(tmp_path / f"film.{suffix}", self.WAV, 44_100, container, "aac")
         wav, rate = read_film(str(tmp_path / f"film.{suffix}"))
         assert rate == 44_100 and len(wav) == 2 and wav.shape[1] == pytest.approx(44_100, abs=2100)
         assert wav.std(1) == pytest.approx(self.WAV.std(1) / 32768, rel=0.1)
 
-    def test_a_wav_file_is_what_soundfile_reads_and_its_header_is_not_believed(self, tmp_path):
+    def test_a_wav_file_is_read_as_soundfile_does_despite_a_wrong_header(self, tmp_path):
         soundfile = pytest.importorskip("soundfile")
         soundfile.write(tmp_path / "film.wav", self.WAV.T, 44_100)
         data = bytearray((tmp_path / "film.wav").read_bytes())
@@ -441,7 +441,7 @@ class TestFilmFiles:
             wav, rate = read_film(str(tmp_path / name))
             assert rate == 44_100 and np.array_equal(wav, self.WAV / np.float32(32768))
 
-    def test_what_holds_no_sound_is_told(self, tmp_path, capsys, monkeypatch):
+    def test_files_without_sound_are_refused(self, tmp_path, capsys, monkeypatch):
         write_film(tmp_path / "silent.mp4", None, 0, "mp4", "")
         (tmp_path / "text.mp4").write_text("This is not a film.")
         (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")

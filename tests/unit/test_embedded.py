@@ -61,7 +61,7 @@ def test_the_folder_is_whole_and_small():
     assert added >= {"<|tts|>", "<|text|>", "<|audio|>", "<|ref_audio|>", "<|ref_text|>", *TAGS}
 
 
-def test_the_codec_is_the_published_one(codec_of_transformers):
+def test_the_codec_has_the_published_shapes(codec_of_transformers):
     """Every tensor, so that a strict load into transformers' class works."""
     weights = open_codec(EMBEDDED).weights
     wanted = {**encoder_shapes(weights.config), **decoder_shapes(weights.config), **unused_shapes(weights.config)}
@@ -73,7 +73,7 @@ def test_the_codec_is_the_published_one(codec_of_transformers):
     codec_of_transformers(config).load_state_dict(state, strict=True)
 
 
-def test_it_ends_by_itself_and_is_no_silence(spoken):
+def test_speech_ends_by_itself_and_is_not_silent(spoken):
     assert spoken.stopped == "end of speech"
     assert 2.5 < spoken.seconds < 5.5  # the voice it learned from takes 3.7
     loud = spoken.wav.unfold(0, 2400, 2400).square().mean(1).sqrt() > 0.01
@@ -81,13 +81,13 @@ def test_it_ends_by_itself_and_is_no_silence(spoken):
     assert spoken.wav.abs().max() <= 1.0
 
 
-def test_traced_says_the_same_codes(spoken):
+def test_traced_steps_give_the_same_codes(spoken):
     with make_engine("traced") as engine:
         again = engine.speak(TEXT, params=SamplingParams(seed=1, max_frames=300))
     assert torch.equal(again.codes, spoken.codes)
 
 
-def test_the_streamed_sound_is_the_whole_decode(spoken):
+def test_the_streamed_sound_equals_the_whole_decode(spoken):
     weights = open_codec(EMBEDDED).weights
     whole = build_decoder(weights.config, weights.read("decoder", "cpu"))(spoken.codes.t()[None])[0]
     assert torch.allclose(spoken.wav, whole.clamp(-1, 1), atol=1e-5)
@@ -110,7 +110,7 @@ def test_speed_tags_stretch_the_speech(say):
 
 @pytest.mark.parametrize("transcript", [None, TEXT])
 @pytest.mark.parametrize("height", [0.8, 1.2])
-def test_a_clone_is_as_high_as_its_reference(say, hearing, spoken, height, transcript):
+def test_a_clone_has_its_reference_s_pitch(say, hearing, spoken, height, transcript):
     """The reference is the checkpoint's own voice played slower or faster: another voice, in a tract of other size."""
     clip = resample(spoken.wav, round(SAMPLE_RATE * height), SAMPLE_RATE)
     wanted = hearing.pitch(clip)

@@ -15,7 +15,7 @@ def test_speech_that_ended_by_itself_is_complete():
     assert ending.warnings([sequence(), sequence(frames=20)], 250, 4096) == []
 
 
-def test_the_share_that_was_not_spoken_is_told():
+def test_the_unspoken_share_is_reported():
     (told,) = ending.warnings([sequence(expected=5000, frames=250, ended=False)], 250, 4096)
     assert told == (
         "Speech was cut at the frame limit (250 frames, 10.0 s): about 95 % of the text was not spoken. "
@@ -23,7 +23,7 @@ def test_the_share_that_was_not_spoken_is_told():
     )
 
 
-def test_it_is_a_share_of_the_whole_text_and_the_chunk_is_quoted():
+def test_the_unspoken_share_is_of_the_whole_text_and_the_chunk_is_quoted():
     sequences = [
         sequence(),
         sequence("It was short,  and whoever wrote it\nhad not signed it.", 200, 100, False),
@@ -43,12 +43,12 @@ def test_a_full_context_has_another_remedy():
     assert "context" in stopped and "512" in stopped
 
 
-def test_speech_that_ran_on_is_not_said_to_lack_text():
+def test_speech_that_ran_on_is_not_reported_as_cut():
     (told,) = ending.warnings([sequence(expected=50, frames=250, ended=False)], 250, 4096)
     assert "%" not in told and "did not end" in told and "seed" in told
 
 
-def test_a_sliver_is_not_told_as_nothing():
+def test_a_tiny_unspoken_share_is_not_rounded_to_zero():
     (told,) = ending.warnings([sequence(expected=1001, frames=1000, ended=False)], 1000, 4096)
     assert " 1 %" in told
 

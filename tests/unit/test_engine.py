@@ -104,7 +104,7 @@ def v2_greedy(engine, prompt, rows, written):
 
 
 @pytest.mark.parametrize("cloned", [False, True], ids=["zero-shot", "clone"])
-def test_the_terminal_s_greedy_codes_are_the_reference_s(engine, written, family, cloned, tmp_path):
+def test_the_terminal_s_greedy_codes_equal_the_reference_s(engine, written, family, cloned, tmp_path):
     needed = "Qwen3Model" if family == "v3" else "HiggsAudioV2ForConditionalGeneration"
     if not has[needed]:
         pytest.skip(f"this transformers has no {needed}")
@@ -119,7 +119,7 @@ def test_the_terminal_s_greedy_codes_are_the_reference_s(engine, written, family
     assert len(ours[:, 0].unique()) > 10 and (ours < BOC).all()
 
 
-def test_an_encoded_voice_survives_its_file_and_changes_the_speech(engine, tmp_path):
+def test_an_encoded_voice_is_the_same_after_saving_and_changes_speech(engine, tmp_path):
     params = SamplingParams(max_frames=20, temperature=0)
     voice = engine.encode_voice(clip(), 24000, "A reference.")
     loaded = Voice.load(voice.save(tmp_path / "v.safetensors"))
@@ -139,7 +139,7 @@ def test_the_same_seed_gives_the_same_audio_after_closing_and_opening(engine):
     assert not torch.equal(first.codes, engine.speak(TEXT, params=SamplingParams(max_frames=30, seed=5)).codes)
 
 
-def test_long_text_is_spoken_in_chunks_that_share_the_first_one_s_voice(engine, monkeypatch):
+def test_chunks_of_long_text_share_the_first_one_s_voice(engine, monkeypatch):
     asked = []
     build = PromptBuilder.build
     monkeypatch.setattr(PromptBuilder, "build", lambda self, text, voice, scene, **more: (
@@ -154,7 +154,7 @@ def test_long_text_is_spoken_in_chunks_that_share_the_first_one_s_voice(engine, 
     assert "40 frames" in speech.stopped and f"all {speech.chunks} chunks" in speech.stopped
 
 
-def test_the_streamed_waveform_is_the_whole_decode(engine):
+def test_the_streamed_waveform_equals_the_whole_decode(engine):
     from higgs_tts.engine.codec.model import build_decoder
 
     speech = engine.speak(TEXT, params=SamplingParams(max_frames=90))
@@ -172,7 +172,7 @@ def test_a_voice_of_another_codec_is_refused(engine):
 
 
 @pytest.mark.parametrize("what", ["trim", "close"])
-def test_a_callback_cannot_take_the_engine_away_under_speech(written, what):
+def test_a_callback_cannot_close_the_engine_during_speech(written, what):
     engine = Engine(EngineConfig(model=str(written["v3"]), device="cpu"))
     engine.open()
     given = []
@@ -209,7 +209,7 @@ def test_cancel_leaves_the_engine_usable(engine):
     assert torch.equal(engine.speak(TEXT, params=params).wav, expected.wav)
 
 
-def test_speech_that_ends_by_itself_says_so(engine):
+def test_speech_that_ends_by_itself_is_reported_complete(engine):
     """A head that prefers the end code after a while."""
     state = engine.loaded.runner().state
     decode = engine.loaded.talker.decode
@@ -256,7 +256,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_remedy(written, family)
         engine.speak("word " * 40, params=SamplingParams(chunk_seconds=0))
 
 
-def test_planned_bytes_are_what_open_takes(engine):
+def test_planned_bytes_equal_the_bytes_that_open_uses(engine):
     tensors = [
         *engine.loaded.talker.tensors(),
         *engine.loaded.runner().state.tensors(),
@@ -281,7 +281,7 @@ def test_errors_reach_the_terminal_as_one_line(tmp_path, capsys):
     assert "top_p" in err and "7.0" in err
 
 
-def test_files_that_cannot_be_written_are_told_before_the_work(tmp_path, capsys, monkeypatch):
+def test_unwritable_files_are_reported_before_the_work(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Engine, "speak", None)
     monkeypatch.setattr(Engine, "encode_voice", None)
     (tmp_path / "dir.wav").mkdir()
@@ -300,7 +300,7 @@ def test_files_that_cannot_be_written_are_told_before_the_work(tmp_path, capsys,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dir.wav", "file", "ref.wav"]
 
 
-def test_stopping_is_no_traceback(tmp_path, capsys, monkeypatch):
+def test_stopping_prints_no_traceback(tmp_path, capsys, monkeypatch):
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
 
@@ -309,7 +309,7 @@ def test_stopping_is_no_traceback(tmp_path, capsys, monkeypatch):
     assert "stopped" in capsys.readouterr().err
 
 
-def test_out_of_memory_is_one_line_too(written, tmp_path, capsys, monkeypatch):
+def test_out_of_memory_is_reported_in_one_line(written, tmp_path, capsys, monkeypatch):
     def full(*args, **kwargs):
         raise torch.cuda.OutOfMemoryError("tried to allocate too much\nmore")
 
@@ -319,7 +319,7 @@ def test_out_of_memory_is_one_line_too(written, tmp_path, capsys, monkeypatch):
     assert "out of memory" in err and "tried to allocate too much" in err and err.count("\n") == 1
 
 
-def test_voice_command_and_doctor(written, family, tmp_path, capsys):
+def test_the_voice_and_doctor_commands_work(written, family, tmp_path, capsys):
     soundfile.write(tmp_path / "ref.wav", np.stack([clip(1.5, 44100).numpy()] * 2, 1), 44100)
     folder, made = str(written[family]), str(tmp_path / "v.safetensors")
     args = ["voice", str(tmp_path / "ref.wav"), "--transcript", "Hm.", "--out", made, "--model", folder]

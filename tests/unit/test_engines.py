@@ -64,7 +64,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_several_say_what_one_says(cards, alone, steps, count, voice):
+def test_several_devices_give_the_codes_of_one(cards, alone, steps, count, voice):
     engines, seen = cards(count), []
     counts = steps(lambda talker, number: None)
     speech = Engines(engines).speak(TEXT, voice, PARAMS, listener=Listener(on_frame=lambda *now: seen.append(now)))
@@ -75,7 +75,7 @@ def test_several_say_what_one_says(cards, alone, steps, count, voice):
     assert speech.elapsed > 0 and speech.turns == expected.turns
 
 
-def test_nothing_is_decoded_while_a_device_gets_its_runner(cards, alone, monkeypatch, steps):
+def test_decoding_waits_while_a_device_gets_its_runner(cards, alone, monkeypatch, steps):
     made, making, seen, make = [], threading.Lock(), [], ModelRunner.__init__
 
     def look(self, *given):
@@ -115,7 +115,7 @@ def test_a_single_chunk_uses_one_card(cards, steps):
     assert torch.equal(speech.codes, engines[1].speak("Hello.", a_voice(), PARAMS).codes)
 
 
-def test_a_dialogue_of_several_is_that_of_one_and_is_kept(cards):
+def test_a_dialogue_on_several_devices_equals_that_of_one_and_is_kept(cards):
     engines = cards()
     expected = engines[1].speak_turns(TURNS, {"Ann": a_voice()}, PARAMS)
     together = Engines(engines)
@@ -126,14 +126,14 @@ def test_a_dialogue_of_several_is_that_of_one_and_is_kept(cards):
     assert edited.reused == 5 and edited.chunks == 6
 
 
-def test_what_came_out_badly_is_spoken_again(cards):
+def test_bad_takes_are_spoken_again(cards):
     engines, params = cards(), SamplingParams(seed=5, max_frames=90, chunk_seconds=3, retries=1)
     expected = engines[0].speak(TEXT, a_voice(), params)
     speech = Engines(engines).speak(TEXT, a_voice(), params)
     assert expected.spoken_again and speech.retried == expected.retried and same(speech, expected)
 
 
-def test_whoever_listens_hears_all_of_it_once_and_in_order(cards, alone):
+def test_a_listener_hears_all_sound_once_and_in_order(cards, alone):
     heard = []
     speech = Engines(cards()).speak(
         TEXT, a_voice(), PARAMS, listener=Listener(on_audio=lambda wav: heard.append(wav.clone()))
@@ -142,7 +142,7 @@ def test_whoever_listens_hears_all_of_it_once_and_in_order(cards, alone):
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_card_that_runs_out_of_memory_loses_nothing(cards, alone, steps, who):
+def test_a_card_out_of_memory_loses_no_speech(cards, alone, steps, who):
     engines = cards()
 
     def fail(talker, number):
@@ -157,7 +157,7 @@ def test_a_card_that_runs_out_of_memory_loses_nothing(cards, alone, steps, who):
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_card_that_is_taken_away_loses_nothing(cards, alone, steps, who):
+def test_a_lost_card_loses_no_speech(cards, alone, steps, who):
     engines = cards()
     closing = threading.Thread(target=engines[who].close)
 
@@ -178,7 +178,7 @@ def test_a_card_that_is_taken_away_loses_nothing(cards, alone, steps, who):
 
 
 @pytest.mark.parametrize("text", ["Hello.", TEXT], ids=["one chunk", "the first, which is the voice of all"])
-def test_a_chunk_that_is_spoken_alone_goes_to_another_card(cards, steps, text):
+def test_a_lost_card_s_only_chunk_goes_to_another_card(cards, steps, text):
     engines = cards()
     expected = engines[1].speak(text, params=PARAMS)
 
@@ -191,7 +191,7 @@ def test_a_chunk_that_is_spoken_alone_goes_to_another_card(cards, steps, text):
     assert same(speech, expected) and "ran out of memory" in "".join(speech.warnings)
 
 
-def test_when_all_are_gone_the_last_one_says_why(cards, steps):
+def test_losing_all_cards_raises_the_last_one_s_error(cards, steps):
     engines = cards()
 
     def fail(talker, number):
@@ -206,7 +206,7 @@ def test_when_all_are_gone_the_last_one_says_why(cards, steps):
         Engines(engines).speak(TEXT, a_voice(), PARAMS)
 
 
-def test_what_is_no_card_s_own_fault_ends_the_speech(cards, monkeypatch):
+def test_errors_that_are_not_a_card_s_fault_end_the_speech(cards, monkeypatch):
     engines = cards()
     with torch.inference_mode():
         engines[1].loaded.talker.norm.fill_(float("nan"))
@@ -222,7 +222,7 @@ def test_what_is_no_card_s_own_fault_ends_the_speech(cards, monkeypatch):
         Engines(engines).speak(TEXT, a_voice(), PARAMS)
 
 
-def test_a_cancel_stops_all_and_leaves_them_usable(cards, alone):
+def test_a_cancel_stops_all_engines_and_leaves_them_usable(cards, alone):
     class Stop(Exception):
         pass
 
@@ -237,7 +237,7 @@ def test_a_cancel_stops_all_and_leaves_them_usable(cards, alone):
     assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False])
 
 
-def test_closed_engines_take_no_part(cards, alone):
+def test_closed_engines_are_not_used(cards, alone):
     engines = cards()
     engines[0].close()
     assert same(Engines(engines).speak(TEXT, a_voice(), PARAMS), alone[False])

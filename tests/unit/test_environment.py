@@ -38,7 +38,7 @@ def imported_by(code, *args):
     return set(printed.splitlines()[-1].split())
 
 
-def test_importing_the_engine_brings_in_nothing_optional():
+def test_importing_the_engine_imports_nothing_optional():
     names = imported_by("import sys, engine; print(*sorted({name.partition('.')[0] for name in sys.modules}))")
     assert "engine" in names and not names & OPTIONAL
 
@@ -83,7 +83,7 @@ def broken_torchaudio(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("broken_torchaudio")
-def test_a_broken_torchaudio_costs_transcripts_alone(tmp_path):
+def test_a_broken_torchaudio_disables_only_transcripts(tmp_path):
     """Speech and voices work. Whisper works with transformers 4, and with 5 raises one sentence with the remedy."""
     speak_and_make_a_voice(tmp_path)
     code = "import transformers; print(transformers.__version__); from engine.core.optional import import_optional; "
@@ -95,7 +95,7 @@ def test_a_broken_torchaudio_costs_transcripts_alone(tmp_path):
         assert re.search(r"HiggsError: A clip .* transcribed.* torchaudio 2\.11\.0 .*pip uninstall torchaudio", said)
 
 
-def test_a_path_is_printed_with_letters_that_a_redirected_terminal_lacks(monkeypatch):
+def test_paths_print_with_letters_that_the_terminal_s_encoding_lacks(monkeypatch):
     """Windows writes redirected output in an old code page."""
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "cp1252"))
     print_any_letter()

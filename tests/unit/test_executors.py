@@ -14,7 +14,7 @@ def tape_over(room):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_step_allocates_nothing_and_waits_for_nothing(bench, family, dtype):
+def test_the_step_allocates_nothing_and_never_synchronises(bench, family, dtype):
     room = bench(family, batch=3, dtype=dtype)
     room.start(SamplingParams())
     with tape_over(room) as tape:
@@ -67,7 +67,7 @@ def test_traced_equals_eager_over_two_requests(bench, small, family, batch):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_on_the_cpu_a_step_reads_only_what_rows_have_filled(bench, small, family, batch):
+def test_a_cpu_step_reads_only_filled_slots(bench, small, family, batch):
     short, whole = bench(family, batch=batch), bench(family, batch=batch)
     whole.state.cache.tells_filled = False
     prompts = [small.prompt(short.config, seed=b, frames=3 + 4 * b) for b in range(batch)]
@@ -84,7 +84,7 @@ def test_on_the_cpu_a_step_reads_only_what_rows_have_filled(bench, small, family
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_the_same_seed_gives_the_same_codes_in_any_row_and_any_company(bench, small, family):
+def test_the_same_seed_gives_the_same_codes_in_any_row_and_batch(bench, small, family):
     config = small.config(family)
     mine = small.prompt(config, seed=1)
     params = SamplingParams(seed=9)
@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_codes_in_any_row_and_any_company(bench, sm
         assert torch.equal(room.run(150)[place], expected)
 
 
-def test_a_capture_is_held_against_the_step_bit_by_bit():
+def test_a_capture_is_checked_against_the_step_to_the_bit():
     """NaN, from a damaged checkpoint, is not a difference."""
     logits = torch.tensor([[1.0, float("nan")], [float("inf"), -2.0]])
     assert same_bits(logits, logits.clone()) and not same_bits(logits, logits.nan_to_num())

@@ -34,17 +34,17 @@ def v2(small):
 
 
 @pytest.mark.parametrize("length", [1, 128, 129, 340, 511, 512])
-def test_a_prompt_has_the_smallest_size_that_holds_it(v3, length):
+def test_a_prompt_gets_the_smallest_size_that_holds_it(v3, length):
     size = next(size for size in SIZES if size >= length)
     assert packed(v3, sequence_of(v3, length)) == [(Size(size, 0), [(0, 0, length)])]
 
 
-def test_where_codes_have_weights_of_their_own_each_kind_has_a_size(v2):
+def test_text_and_codes_have_separate_sizes_if_their_weights_differ(v2):
     assert packed(v2, sequence_of(v2, 20, 250, 70)) == [(Size(128, 256), [(0, 0, 340)])]
     assert packed(v2, sequence_of(v2, 0, 129)) == [(Size(0, 256), [(0, 0, 129)])]
 
 
-def test_prompts_of_one_size_share_a_fill_as_long_as_they_fit(v3):
+def test_prompts_of_one_size_share_a_fill_while_they_fit(v3):
     short = [sequence_of(v3, length) for length in (50, 60, 18, 1)]
     assert packed(v3, *short) == [
         (Size(128, 0), [(0, 0, 50), (1, 0, 60), (2, 0, 18)]),
@@ -55,7 +55,7 @@ def test_prompts_of_one_size_share_a_fill_as_long_as_they_fit(v3):
     ]
 
 
-def test_no_fill_has_more_ends_than_there_is_room_for(v3):
+def test_ends_of_a_fill_stay_within_its_room(v3):
     fills = packed(v3, *(sequence_of(v3, 2) for _ in range(MAX_ENDS + 3)))
     assert [len(held) for _, held in fills] == [MAX_ENDS, 3]
 
@@ -100,7 +100,7 @@ def test_every_size_that_pieces_need_is_captured(small, family):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_fill_tells_every_position_once_and_the_ends(small, family):
+def test_a_fill_lists_every_position_once_and_the_ends(small, family):
     config = small.config(family)
     layout, dual = prompt.layout(config), family == "v2"
     one, two = sequence_of(config, 30, 40, 12), sequence_of(config, 3, 0, 0)

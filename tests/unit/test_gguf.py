@@ -37,7 +37,7 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_its_tensors_are_what_it_means(made, name):
+def test_tensors_equal_the_file_s_values(made, name):
     path, dense = made[name]
     ours, theirs = open_gguf(path), open_folder(dense)
     assert ours.shapes == theirs.shapes
@@ -47,7 +47,7 @@ def test_its_tensors_are_what_it_means(made, name):
 
 
 @pytest.mark.parametrize(("name", "auto"), [("f16", "fp32"), ("bf16", "fp32"), ("q4_k", "int4")])
-def test_it_says_what_the_dequantised_original_says(made, name, auto):
+def test_a_gguf_file_gives_the_dequantised_model_s_codes(made, name, auto):
     path, dense = made[name]
     for place in (path, path.parent):  # a folder with one such file is that file
         with Engine(EngineConfig(place, device="cpu")) as engine:
@@ -58,7 +58,7 @@ def test_it_says_what_the_dequantised_original_says(made, name, auto):
     assert torch.equal(speech.codes, expected.codes) and torch.equal(speech.wav, expected.wav)
 
 
-def test_q8_0_is_kept_to_the_bit(made):
+def test_q8_0_weights_are_kept_to_the_bit(made):
     """Codes and scales move to other places, and nothing else happens to them."""
     path, dense = made["q8_0"]
     plain = load_talker(inspect(dense), CPU, torch.float32)
@@ -72,7 +72,7 @@ def test_q8_0_is_kept_to_the_bit(made):
 
 
 @pytest.mark.parametrize("dtype", ["auto", "int8"])
-def test_q8_0_says_what_the_dequantised_original_says(made, dtype):
+def test_q8_0_gives_the_dequantised_model_s_codes(made, dtype):
     path, dense = made["q8_0"]
     with Engine(EngineConfig(dense, device="cpu", dtype="fp32")) as engine:
         expected = engine.speak("Good morning.", params=PARAMS)
@@ -84,7 +84,7 @@ def test_q8_0_says_what_the_dequantised_original_says(made, dtype):
             assert torch.equal(speech.codes, expected.codes) and speech.how.endswith("q8_0 weights")
 
 
-def test_bits_are_never_fewer_than_the_file_s(made):
+def test_weights_keep_at_least_the_file_s_bits(made):
     with pytest.raises(HiggsError, match=r"higgs_q8_0\.gguf contains q8_0 weights.*auto or int8"):
         Engine(EngineConfig(made["q8_0"][0], device="cpu", dtype="int4"))
     for dtype in ("int8", "fp32"):
@@ -92,7 +92,7 @@ def test_bits_are_never_fewer_than_the_file_s(made):
             assert engine.config.dtype == dtype
 
 
-def test_one_matrix_of_more_bits_takes_all_with_it(tmp_path):
+def test_one_matrix_of_more_bits_raises_all_matrices(tmp_path):
     write_gguf(EMBEDDED, tmp_path / "a.gguf", Q4_K, types={"layers.0.self_attn.o_proj.weight": Q8_0})
     assert inspect(tmp_path).talker.weights == "q8_0"
 
@@ -115,14 +115,14 @@ def test_doctor_names_layout_bits_and_the_error(made, name, told):
     assert examine(made["bf16"][0]).packed == ""
 
 
-def test_the_terminal_takes_the_file(made, tmp_path, capsys):
+def test_the_terminal_accepts_a_gguf_file(made, tmp_path, capsys):
     path, _ = made["q8_0"]
     assert main(["doctor", str(path)]) == 0 and "Q8_0 (49 tensors)" in capsys.readouterr().out
     assert main(["say", "Hi.", "--out", str(tmp_path / "a.wav"), "--model", str(path), "--max-frames", "8"]) == 0
     assert main(["quantize", str(path), str(tmp_path / "b"), "--dtype", "int4"]) == 2
 
 
-def test_it_is_listed_by_its_file(made, tmp_path):
+def test_each_gguf_file_is_listed_by_name(made, tmp_path):
     folder = tmp_path / "models" / "Higgs-Audio-v3-TTS-4B-GGUF"
     folder.mkdir(parents=True)
     for name in ("q8_0", "bf16"):
@@ -137,7 +137,7 @@ def test_it_is_listed_by_its_file(made, tmp_path):
         inspect(folder)
 
 
-def test_side_files_may_lie_beside_it(tmp_path):
+def test_config_and_tokenizer_may_lie_beside_the_file(tmp_path):
     write_gguf(EMBEDDED, tmp_path / "a.gguf", BF16, sidecars=False)
     with pytest.raises(HiggsError, match=r"config\.json"):
         inspect(tmp_path / "a.gguf")
@@ -153,7 +153,7 @@ def test_side_files_may_lie_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "names", "type", "version"])
-def test_damaged_ones_are_refused_in_a_sentence(made, tmp_path, damage):
+def test_damaged_files_are_refused_in_one_sentence(made, tmp_path, damage):
     path = shutil.copy(made["q8_0"][0], tmp_path / "a.gguf")
     data = bytearray(path.read_bytes())
     if damage == "cut":
@@ -176,7 +176,7 @@ def test_damaged_ones_are_refused_in_a_sentence(made, tmp_path, damage):
     assert examine(path).problems
 
 
-def test_what_lies_beyond_two_dimensions_keeps_its_shape(made):
+def test_tensors_of_more_than_two_dimensions_keep_their_shape(made):
     stored = open_folder(EMBEDDED)
     ours = open_gguf(made["q8_0"][0])
     odd = [name for name in stored.shapes if stored.shapes[name][:1] == (1,) and len(stored.shapes[name]) > 1]
@@ -184,7 +184,7 @@ def test_what_lies_beyond_two_dimensions_keeps_its_shape(made):
     assert any(name.startswith(V3_CODEC) for name in odd)
 
 
-def test_rare_block_types_ask_for_the_gguf_package(tmp_path, monkeypatch):
+def test_rare_block_types_need_the_gguf_package(tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(bytes(88))
     raw = TensorFile({"w": Place(tmp_path / "a", (2, 44), torch.uint8)})
     blocks = Blocks(raw, "w", (2, 64), "Q5_0", "int8", 5.5, size=22)
@@ -198,7 +198,7 @@ class TestAgainstTheGgufPackage:
     def gguf(self):
         return pytest.importorskip("gguf", reason="the gguf package is not installed: nothing to compare with")
 
-    def test_it_reads_what_the_tests_write(self, gguf, written, tmp_path):
+    def test_the_gguf_package_reads_the_tests_files(self, gguf, written, tmp_path):
         meant = write_gguf(written["v3"], tmp_path / "a.gguf", Q8_0, sidecars=False)
         reader, ours = gguf.GGUFReader(tmp_path / "a.gguf"), read_gguf(tmp_path / "a.gguf")
         assert len(reader.tensors) == len(ours.tensors) == len(meant)
@@ -206,7 +206,7 @@ class TestAgainstTheGgufPackage:
             assert (theirs.data_offset, theirs.tensor_type) == (tensor.offset, tensor.type), name
 
     @pytest.mark.parametrize("name", ["Q4_0", "Q5_0", "Q5_1"])
-    def test_rare_block_types_are_its_own(self, gguf, tmp_path, name):
+    def test_rare_block_types_are_decoded_by_the_gguf_package(self, gguf, tmp_path, name):
         noise, kind = torch.randn(3, 64), gguf.GGMLQuantizationType[name]
         (tmp_path / "a").write_bytes(gguf.quants.quantize(noise.numpy(), kind).tobytes())
         block, size = gguf.GGML_QUANT_SIZES[kind]
@@ -215,7 +215,7 @@ class TestAgainstTheGgufPackage:
         assert read.shape == noise.shape and float((read - noise).norm() / noise.norm()) < 0.15
 
     @pytest.mark.parametrize("name", ["Q8_0", "Q4_K"])
-    def test_blocks_mean_the_same(self, gguf, name):
+    def test_blocks_decode_as_the_gguf_package_does(self, gguf, name):
         noise = torch.randn(12, 512, generator=torch.Generator().manual_seed(0)) * 0.05
         data, meant = encoded(noise, {"Q8_0": Q8_0, "Q4_K": Q4_K}[name])
         _, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]

@@ -49,13 +49,13 @@ def test_v3_theta_is_never_a_librarys_default(v3, text, top):
     assert (rope.theta, rope.factor) == (1e6, 1.0)
 
 
-def test_another_theta_is_believed(v3):
+def test_a_theta_set_in_the_config_is_used(v3):
     v3["text_config"] |= {"rope_theta": None, "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}}
     assert settings(v3, "v3").model.rope.theta == 5e6 and not settings(v3, "v3").notes
 
 
 @pytest.mark.parametrize("spelled", [{"rope_theta": 10000.0}, {"rope_parameters": {"rope_theta": 10000}}])
-def test_a_librarys_theta_is_believed_with_a_note(v3, new, spelled):
+def test_a_librarys_default_theta_is_used_with_a_note(v3, new, spelled):
     del v3["text_config"]["rope_theta"], v3["text_config"]["rope_parameters"], new["rope_parameters"]
     v3["text_config"] |= spelled
     for config, layout, published in ((v3, "v3", "1000000"), (new | spelled, "v2", "500000")):
@@ -67,7 +67,7 @@ def test_a_librarys_theta_is_believed_with_a_note(v3, new, spelled):
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
 @pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
-def test_v2_llama3_scaling_in_either_spelling(new, old, key, place):
+def test_v2_llama3_scaling_is_read_in_either_spelling(new, old, key, place):
     scaling = {
         key: "llama3",
         "factor": 16.0,
@@ -85,7 +85,7 @@ def test_v2_llama3_scaling_in_either_spelling(new, old, key, place):
         assert got == (4e5, 16.0, 2.0, 3.0, 512)
 
 
-def test_v2_without_rope_settings_has_the_published_ones(new):
+def test_v2_without_rope_settings_uses_the_published_ones(new):
     del new["rope_parameters"]
     rope = settings(new, "v2").model.rope
     assert (rope.theta, rope.factor) == (5e5, 32.0)
@@ -95,7 +95,7 @@ def test_v2_without_rope_settings_has_the_published_ones(new):
         assert rope.original_context / getattr(rope, band) == spelled.original_context / getattr(spelled, band)
 
 
-def test_a_rope_we_do_not_compute_is_refused(v3, new):
+def test_an_unsupported_rope_is_refused(v3, new):
     v3["text_config"]["rope_parameters"] = {"type": "yarn", "factor": 4.0}
     new["rope_parameters"] = {"rope_type": "llama3", "rope_theta": 5e5}
     with pytest.raises(HiggsError, match="yarn"):
@@ -105,7 +105,7 @@ def test_a_rope_we_do_not_compute_is_refused(v3, new):
 
 
 @pytest.mark.parametrize("size", [1024, 1026, None])
-def test_the_code_vocabulary_counts_the_specials_however_it_is_spelled(new, old, size):
+def test_the_code_vocabulary_includes_specials_in_every_spelling(new, old, size):
     assert settings(new | {"codebook_size": size}, "v2").model.code_vocab == CODE_VOCAB
     assert settings(old | {"audio_codebook_size": size}, "v2-boson").model.code_vocab == CODE_VOCAB
 
@@ -165,7 +165,7 @@ def test_a_config_of_another_model_is_refused(v3, new):
             settings(config, layout)
 
 
-def test_tied_unless_the_config_says_otherwise(v3, new):
+def test_embeddings_are_tied_unless_the_config_says_otherwise(v3, new):
     assert settings(v3, "v3").tied and not settings(new, "v2").tied
     del v3["audio_encoder_config"]["tie_word_embeddings"]
     assert settings(v3, "v3").tied
@@ -173,7 +173,7 @@ def test_tied_unless_the_config_says_otherwise(v3, new):
     assert not settings(v3, "v3").tied
 
 
-def test_the_class_default_of_2048_positions_does_not_bind_v2(new, v3):
+def test_the_class_default_of_2048_positions_does_not_limit_v2(new, v3):
     assert settings(new, "v2").model.max_context == 8192
     assert settings(v3, "v3").model.max_context == 8192
     v3["text_config"]["max_position_embeddings"] = 4096

@@ -43,7 +43,7 @@ def refused(told, read, *given):
     assert len(str(error.value)) < 700 and "\n" not in str(error.value)
 
 
-def test_a_value_in_a_message_is_a_line():
+def test_a_value_in_a_message_stays_on_one_line():
     deep = []
     for _ in range(100_000):
         deep = [deep]
@@ -53,7 +53,7 @@ def test_a_value_in_a_message_is_a_line():
 
 
 @pytest.mark.parametrize("text", [f'{{"a": {DEEP}}}', f'{{"a": {DIGITS}}}', f'{{"a": "{LONG}}}', '{"a": ' * 5000])
-def test_json_without_end(tmp_path, text):
+def test_endless_json_is_refused(tmp_path, text):
     for name in ("config.json", "higgs_tts.json", "tokenizer.json", INDEX):
         (tmp_path / name).write_text(text)
     refused("is not valid JSON", read_json, tmp_path / "config.json")
@@ -63,7 +63,7 @@ def test_json_without_end(tmp_path, text):
     assert "is not valid JSON" in note and len(note) < 500
 
 
-def test_files_that_are_none_or_too_large(tmp_path):
+def test_pipes_and_oversized_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "config.json")  # reading it would never end
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate((32 << 20) + 1)
@@ -113,7 +113,7 @@ def test_a_safetensors_header_is_checked_number_by_number(tmp_path, header, told
     refused(told, open_tensors, [tmp_path / "a.safetensors"])
 
 
-def test_a_header_longer_than_any_is_not_read(tmp_path):
+def test_an_oversized_header_is_not_read(tmp_path):
     with (tmp_path / "a.safetensors").open("wb") as file:
         file.write(((16 << 20) + 1).to_bytes(8, "little"))
         file.truncate(17 << 20)
@@ -121,7 +121,7 @@ def test_a_header_longer_than_any_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("names", [{"a": LONG}, {LONG: "model.safetensors"}, {"a": "a\nb"}, {"a": 1}])
-def test_names_in_an_index_are_names(tmp_path, names):
+def test_malformed_names_in_an_index_are_refused(tmp_path, names):
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": names}))
     refused("does not name a file for every tensor", open_folder, tmp_path)
 
@@ -138,12 +138,12 @@ def test_names_in_an_index_are_names(tmp_path, names):
     ],
     ids=range(6),
 )
-def test_a_pickle_holds_plain_tensors(tmp_path, held):
+def test_pickles_with_other_than_plain_tensors_are_refused(tmp_path, held):
     torch.save(held, tmp_path / "a.pth")
     refused("is not a plain t", open_tensors, [tmp_path / "a.pth"])
 
 
-def test_a_pickle_that_grows_in_memory_is_not_opened(tmp_path):
+def test_a_pickle_that_expands_in_memory_is_refused(tmp_path):
     torch.save({"a": torch.zeros(100_000)}, tmp_path / "a.pth")
     with zipfile.ZipFile(tmp_path / "a.pth") as stored, zipfile.ZipFile(tmp_path / "b.pth", "w", 8) as packed:
         for name in stored.namelist():
@@ -172,7 +172,7 @@ def test_a_pickle_that_grows_in_memory_is_not_opened(tmp_path):
         ({"hidden_act": [LONG]}, "hidden_act is"),
     ],
 )
-def test_numbers_of_a_config_are_those_of_a_talker(text, told):
+def test_config_numbers_outside_a_talker_s_range_are_refused(text, told):
     config = v3_config(tiny_tokenizer("v3"), 336)
     config["text_config"] = {key: value for key, value in config["text_config"].items() if key != "rope_parameters"}
     config["text_config"] |= text
@@ -180,13 +180,13 @@ def test_numbers_of_a_config_are_those_of_a_talker(text, told):
 
 
 @pytest.mark.parametrize("layers", [[[0]], [{}], [0, 1, 10**30], [0, 0], ["0", "1"]])
-def test_layers_with_an_expert_may_be_anything(layers):
+def test_malformed_expert_layers_are_refused(layers):
     config = v2_config(tiny_tokenizer("v2"), 296) | {"audio_dual_ffn_layers": layers}
     refused("audio_dual_ffn_layers names", read_settings, config, "config.json", "v2")
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (4.0, 1.0)])
-def test_bands_of_a_rope_have_a_width(low, high):
+def test_rope_bands_without_width_are_refused(low, high):
     rope = {"type": "llama3", "factor": 2.0, "low_freq_factor": low, "high_freq_factor": high}
     config = v2_config(tiny_tokenizer("v2"), 296) | {"rope_scaling": rope | {"original_max_position_embeddings": 512}}
     del config["rope_parameters"]
@@ -236,7 +236,7 @@ def test_a_gguf_header_is_checked_number_by_number(tmp_path, settings, tensors, 
     refused(told, open_gguf, gguf(tmp_path / "a.gguf", settings, tensors, rest=100))
 
 
-def test_a_gguf_header_has_an_end(tmp_path):
+def test_an_endless_gguf_header_is_refused(tmp_path):
     refused("is damaged or cut short", read_gguf, gguf(tmp_path / "a.gguf", [], count=1 << 50))
     strings = string("x") + struct.pack("<IIQ", 9, 8, 1_100_000) + bytes(8 * 1_100_000)
     refused("is damaged or cut short", read_gguf, gguf(tmp_path / "b.gguf", [strings]))
@@ -254,14 +254,14 @@ def test_a_gguf_header_has_an_end(tmp_path):
     ],
     ids=range(4),
 )
-def test_a_file_inside_a_gguf_file_lies_inside(tmp_path, arrays):
+def test_an_embedded_file_outside_its_gguf_file_is_refused(tmp_path, arrays):
     names = string("audiocpp.embedded_files.names") + struct.pack("<IIQ", 9, 8, 1) + string("config.json")
     name, kind, letter, values = arrays[1]
     path = gguf(tmp_path / "a.gguf", [names, arrays[0], array(f"audiocpp.embedded_files.{name}", kind, letter, values)])
     refused("is damaged", lambda: read_json(side_file(path, "config.json")))
 
 
-def test_a_tokenizer_that_is_none_of_any_kind(tmp_path):
+def test_a_malformed_tokenizer_is_refused(tmp_path):
     """The tokenizers library ends some of these in a panic, which is not even an Exception."""
     held = json.loads((EMBEDDED / "tokenizer.json").read_text())
     config = inspect(EMBEDDED).config
@@ -300,11 +300,11 @@ def lora(written, tmp_path):
         ({"init_lora_weights": f"pissa{LONG}"}, "init_lora_weights is 'pissaxxx"),
     ],
 )
-def test_settings_of_a_lora_are_numbers_and_names(lora, settings, told):
+def test_malformed_lora_settings_are_refused(lora, settings, told):
     refused(told, lora, settings)
 
 
-def test_an_alpha_pattern_of_names_is_taken(lora):
+def test_an_alpha_pattern_of_names_is_accepted(lora):
     def factors(settings):
         return {
             name: change.factor for name, (change,) in lora(settings).adapters.changes.items() if "layers.0" in name
@@ -340,12 +340,12 @@ HUBERT = "semantic_model.encoder.layers"
         ({"semantic_model.encoder.pos_conv_embed.conv.parametrizations.weight.original1": (8, 1 << 50, 3)}, "wide"),
     ],
 )
-def test_a_codec_is_as_wide_as_codecs_are(tmp_path, changed, told):
+def test_a_codec_of_absurd_width_is_refused(tmp_path, changed, told):
     (problem,) = codec_of(tmp_path, changed).problems()
     assert told in problem and len(problem) < 600
 
 
-def test_what_a_file_says_of_quantised_tensors_may_be_anything(tmp_path):
+def test_any_description_of_quantised_tensors_is_handled(tmp_path):
     for number, held in enumerate(
         [
             {"m.comfy_quant": torch.tensor([1.5, 2.5])},
@@ -380,13 +380,13 @@ def voice(path, **changes):
         ({"codes": torch.zeros((), dtype=torch.int16)}, r"not \[\]"),
     ],
 )
-def test_a_voice_is_judged_by_its_head(tmp_path, changes, told, monkeypatch):
+def test_a_voice_is_checked_by_its_header(tmp_path, changes, told, monkeypatch):
     voice(tmp_path / "a.safetensors", **changes)
     for read in (Voice.load, read_voice_head):
         refused(told, read, tmp_path / "a.safetensors")
 
 
-def test_what_is_no_voice_file(tmp_path):
+def test_files_that_are_no_voices_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.safetensors")
     for read in (Voice.load, read_voice_head):
         for name in ("pipe.safetensors", "a\0b.safetensors"):
@@ -412,7 +412,7 @@ def wav_of(seconds, rate=8000, channels=1):
         (wav_of(1, rate=7919), "has the unusual sample rate 7919"),
     ],
 )
-def test_a_clip_is_judged_by_its_head(tmp_path, data, told, monkeypatch):
+def test_a_clip_is_checked_by_its_header(tmp_path, data, told, monkeypatch):
     soundfile = pytest.importorskip("soundfile")
     monkeypatch.setattr(soundfile.SoundFile, "read", lambda *given, **named: pytest.fail("it was read"))
     (tmp_path / "a.wav").write_bytes(data)
@@ -420,7 +420,7 @@ def test_a_clip_is_judged_by_its_head(tmp_path, data, told, monkeypatch):
     refused(f"The reference clip {told}", decode_clip, data)
 
 
-def test_a_head_that_lies_about_the_length_is_refused_by_it(tmp_path):
+def test_a_clip_whose_header_claims_too_much_is_refused(tmp_path):
     """It used to request memory for what it claims: 5 GB."""
     soundfile, file = pytest.importorskip("soundfile"), io.BytesIO()
     soundfile.write(file, torch.sin(torch.arange(24_000.0)).numpy(), 24_000, format="FLAC")
@@ -445,7 +445,7 @@ def test_a_damaged_clip_in_memory_prints_no_traceback(monkeypatch):
     assert not printed
 
 
-def test_what_is_no_clip(tmp_path):
+def test_files_that_are_no_clips_are_refused(tmp_path):
     pytest.importorskip("soundfile")
     os.mkfifo(tmp_path / "pipe.wav")
     for read in (read_clip, clip_seconds):
@@ -453,7 +453,7 @@ def test_what_is_no_clip(tmp_path):
             refused("no audio file at", read, tmp_path / name)
 
 
-def test_a_codec_s_place_is_a_name(written, tmp_path):
+def test_a_codec_path_in_place_of_a_name_is_ignored(written, tmp_path):
     """processor_config.json names it. A name of a megabyte used to be looked up in the cache of downloads."""
     folder = shutil.copytree(written["v2"], tmp_path / "v2")
     shutil.rmtree(folder / "audio_tokenizer")

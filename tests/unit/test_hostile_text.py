@@ -37,7 +37,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_a_script_takes_no_longer_than_its_length(script):
+def test_reading_a_script_takes_linear_time(script):
     script += "\nSaid."
     dialogue = read_dialogue(script)
     assert dialogue.turns[-1].text.endswith("Said.") and dialogue.head == script_names(script)[0]
@@ -47,7 +47,7 @@ def test_a_script_takes_no_longer_than_its_length(script):
 
 
 @pytest.mark.parametrize("setting", ["seed:", "seed: ", "seed:\u00b2", "seed:" + "9" * 100, "volume:", "speed:"])
-def test_a_setting_without_a_value_is_told(setting):
+def test_a_setting_without_a_value_is_warned_about(setting):
     dialogue = read_dialogue(f"[Anna|{setting}] Hi.\n[Anna] Hello.")
     assert [(turn.speaker, turn.text, turn.seed) for turn in dialogue.turns] == [
         ("Anna", "Hi.", None),
@@ -68,13 +68,13 @@ SIGNS = {
 
 
 @pytest.mark.parametrize("text", SIGNS.values(), ids=SIGNS)
-def test_chunks_take_no_longer_than_the_text(text):
+def test_chunking_takes_linear_time(text):
     assert "".join("".join(split_text(text, 5.0)).split()) == "".join(text.split())
     assert len(split_sentences(text)) <= 2
     assert planned_seconds([Turn("", f"{text} Said.")], SamplingParams(), is_dialogue=False) > 0
 
 
-def test_the_first_word_of_a_long_text_is_found_at_once():
+def test_the_first_word_of_a_long_text_is_found_quickly():
     for text in ("a" * MANY, "a." * MANY, f"a{' ' * MANY}"):
         assert after_first_word(f"<|emotion:awe|>{text}") == f"<|emotion:awe|>{text}"
     assert after_first_word("<|emotion:awe|> " * 20_000 + "a b").endswith("|>b")
@@ -91,33 +91,33 @@ CUES = {
 
 
 @pytest.mark.parametrize("text", CUES.values(), ids=CUES)
-def test_a_cue_takes_no_longer_than_its_length(text):
+def test_reading_a_cue_takes_linear_time(text):
     text = f"1\n00:00:01,000 --> 00:00:02,000\nAnna: Hello.\n{text}"
     assert len(read_cues(text).cues) == 1 and cue_names(text)[1]
     assert all(len(warning) < 1000 for warning in read_cues(text).warnings)
 
 
-def test_a_thousand_pronunciations_of_a_long_text():
+def test_a_thousand_pronunciations_apply_quickly_to_a_long_text():
     """All were tried at each letter."""
     words = tuple(("", f"word{at}", f"W{at}") for at in range(1000))
     text = "word word7 " * (MANY // 11)
     assert Pronunciations(words).apply(text) == text.replace("word7", "W7")
 
 
-def test_lists_of_pronunciations_have_an_end():
+def test_overlong_lists_of_pronunciations_are_refused():
     with pytest.raises(HiggsError, match=f"at most {MAX_PRONOUNCED} characters"):
         read_pronunciations(f"{'a' * 1000} = b")
     with pytest.raises(HiggsError, match="has 10,001 entries"):
         read_pronunciations("\n".join(f"a{at} = b" for at in range(MAX_PRONUNCIATIONS + 1)))
 
 
-def test_commands_inside_commands_are_refused():
+def test_nested_commands_are_refused():
     """Each time one is left out, another one closes around it."""
     with pytest.raises(HiggsError, match="nested commands"):
         GUARD.clean("<|" * 50_000 + "x" + "|>" * 50_000, lambda warning: None)
 
 
-def test_of_many_unknown_tags_the_first_are_named():
+def test_only_the_first_of_many_unknown_tags_are_named():
     warnings = []
     assert GUARD.clean("Hi" + "".join(f"<|a{at}|>" for at in range(20_000)), warnings.append) == "Hi"
     assert len(warnings) == 21 and warnings[-1] == "19,980 more commands and unknown tags were left out."
@@ -132,12 +132,12 @@ def test_of_many_unknown_tags_the_first_are_named():
         ("(" + " " * 5000 + "laughs) Hi.", "is read aloud"),
     ],
 )
-def test_a_warning_quotes_a_line_at_most(text, told):
+def test_a_warning_quotes_one_line_at_most(text, told):
     (hint,) = TextCheck(GUARD, ModelCard(), True).hints(text)
     assert told in hint.says and len(hint.says) < 250
 
 
-def test_all_pauses_together_are_bounded():
+def test_the_total_of_pauses_is_limited():
     with pytest.raises(HiggsError, match=r"add up to 1,200 s, but at most 600 s are allowed at once\. Shorten them"):
         planned_seconds([Turn("", "Hello. " + "[pause 60]" * 20)], SamplingParams(), is_dialogue=False)
     turns = [Turn("Anna", "Hello. [pause 60]")] * 11

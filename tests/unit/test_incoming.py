@@ -23,7 +23,7 @@ def test_a_sentence_is_complete_once_the_next_begins():
     assert added == [[], [], [], ["One apple."], []] and rest == ["Two apples!"]
 
 
-def test_a_line_that_ends_is_complete():
+def test_a_finished_line_is_complete():
     assert units("One apple\n", "Two.\n\n")[0] == [["One apple"], ["Two."]]
 
 
@@ -31,27 +31,27 @@ def test_a_line_that_ends_is_complete():
     "text",
     ["Dr. Who", "It costs 3.50 euros", '"Really?" she asked', "See e.g. this", "Chapter 3. Mai", "J. Smith", "No. 5"],
 )
-def test_a_stop_inside_a_sentence_ends_nothing(text):
+def test_a_full_stop_inside_a_sentence_does_not_end_it(text):
     assert units(*text) == ([[]] * len(text), [text])
 
 
-def test_other_scripts_need_no_space():
+def test_sentences_in_other_scripts_need_no_space():
     assert units("你好。", "今天", "好吗？", "好")[0] == [[], ["你好。"], [], ["今天好吗？"]]
 
 
-def test_clauses_and_none():
+def test_granularity_may_be_clause_or_none():
     text = "Well, yes; but no. So"
     assert units(text, granularity="clause") == ([["Well,", "yes;", "but no."]], ["So"])
     assert units("One. ", "Two.\n", "Three.", granularity="none") == ([[], [], []], ["One. Two.\nThree."])
 
 
-def test_tags_and_pauses_stay_whole_and_are_carried():
+def test_tags_and_pauses_stay_whole_and_tags_are_carried_over():
     text = "<|emotion:awe|>One. Two [pause 2] Three. <|emotion:anger|>Four.\n\nFive. [pause 1] Six."
     wanted = ["<|emotion:awe|>One.", "<|emotion:awe|>Two [pause 2]", "<|emotion:awe|>Three.", "<|emotion:anger|>Four."]
     assert all_units([text], "sentence") == all_units(text, "sentence") == [*wanted, "Five. [pause 1]", "Six."]
 
 
-def test_what_has_no_words_is_no_unit():
+def test_text_without_words_makes_no_unit():
     assert all_units([" ... ", "\n\n", "[pause 2]", "<|emotion:awe|>"], "sentence") == []
     assert all_units([" ...", "?"], "none") == []
 
@@ -63,7 +63,7 @@ def test_a_flush_ends_a_paragraph():
 
 
 @pytest.mark.parametrize("unit", ["word ", "x", "字", "<", "[", ". ", "e.g. ", ", "])
-def test_text_without_an_end_does_not_wait_for_ever(unit):
+def test_endless_text_is_cut_at_last(unit):
     text = unit * (3000 // len(unit))
     incoming = IncomingText("sentence")
     said = incoming.add(text)

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(os.name != "posix", reason="Windows ends the process by itself")
 @pytest.mark.parametrize("run", [["-m", "engine"], [str(ROOT / "engine")]], ids=["module", "folder"])
 @pytest.mark.parametrize(("ignored", "ends"), [(False, (130, "")), (True, (1, "went on"))])
-def test_it_ends_the_process_quietly_unless_it_is_ignored(tmp_path, run, ignored, ends):
+def test_ctrl_c_during_imports_ends_the_process_quietly_unless_ignored(tmp_path, run, ignored, ends):
     (tmp_path / "torch.py").write_text(
         "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit('went on')\n"
     )

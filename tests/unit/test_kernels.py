@@ -103,14 +103,14 @@ def test_the_batch_kernels_compile_for_quantised_weights(config, capability, row
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
-def test_the_kernels_of_prompts_compile(config, capability):
+def test_the_prompt_kernels_compile(config, capability):
     assert_compiles(prompt.SOURCE, capability, prompt.defines(config, "bf16"))
 
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("config", "capability"), [(V3, "75"), (V2, "86"), (V3, "90")], ids=["75", "86", "90"])
 @pytest.mark.parametrize("weights", QUANTISED)
-def test_the_kernels_of_prompts_compile_for_quantised_weights(config, capability, weights):
+def test_the_prompt_kernels_compile_for_quantised_weights(config, capability, weights):
     assert_compiles(prompt.SOURCE, capability, prompt.defines(config, weights))
 
 
@@ -126,13 +126,13 @@ def test_products_of_quantised_weights_fit_the_multiprocessor(capability, rows, 
         assert shape.shared <= limits.shared
 
 
-def test_dense_weights_and_little_shared_memory_leave_products_to_torch():
+def test_torch_multiplies_dense_weights_if_shared_memory_is_small():
     assert batch.product_shape(V3, "bf16", 8, Limits("90", 132, 227 << 10)) is None
     assert batch.product_shape(V3, "int8", 64, Limits("90", 132, 48 << 10)) is None
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])
-def test_no_row_has_more_splits_than_there_is_room_for(context):
+def test_a_row_s_splits_stay_within_their_room(context):
     """The sizes that the kernel chooses: doubled while there are too many splits."""
     most = 0
     for at in range(context):
@@ -143,7 +143,7 @@ def test_no_row_has_more_splits_than_there_is_room_for(context):
     assert most == batch.max_splits(context)
 
 
-def test_a_batch_is_no_larger_than_its_kernels_serve():
+def test_a_batch_stays_within_its_kernels_limit():
     assert MAX_BATCH <= batch.MAX_ROWS
 
 
@@ -153,7 +153,7 @@ def test_a_source_that_does_not_compile_says_why():
         nvrtc.compile_cubin("nonsense;", "90", ())
 
 
-def test_what_the_kernel_cannot_serve_is_named():
+def test_unsupported_shapes_and_dtypes_are_named():
     cuda = torch.device("cuda", 0)
     assert "NVIDIA" in unfit(V3, torch.device("cpu"), torch.bfloat16)
     assert "bf16" in unfit(V3, cuda, torch.float32)

@@ -53,16 +53,16 @@ ENGLISH = [
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in TOLD.items() for text in texts])
-def test_other_languages_are_told(name, text):
+def test_other_languages_are_detected(name, text):
     assert foreign(text, ["en"]) == [name]
 
 
 @pytest.mark.parametrize("text", ENGLISH)
-def test_english_is_english(text):
+def test_english_is_not_taken_for_another_language(text):
     assert foreign(text, ["en"]) == foreign(text, ["en-GB"]) == []
 
 
-def test_no_english_sentence_of_many_is_taken_for_another():
+def test_none_of_many_english_sentences_is_taken_for_another_language():
     lines = EXAMPLES.read_text(encoding="utf-8").splitlines()[::25]
     assert len(lines) > 500
     assert [line for line in lines if foreign(line, ["en"])] == []
@@ -78,11 +78,11 @@ def test_no_english_sentence_of_many_is_taken_for_another():
         (["uk"], TOLD["Cyrillic"][1]),
     ],
 )
-def test_what_is_known_is_not_foreign(codes, text):
+def test_supported_languages_are_not_reported(codes, text):
     assert foreign(text, codes) == []
 
 
-def test_several_are_told_each_once_also_in_a_long_text():
+def test_several_languages_of_a_long_text_are_reported_once_each():
     english, german = (
         "The weather is fine, and we go out. " * 40,
         "Und nun ist es Zeit, dass wir nach Hause gehen. " * 8,
@@ -91,7 +91,7 @@ def test_several_are_told_each_once_also_in_a_long_text():
     assert foreign(english, ["de"]) == ["English"] and foreign(english, ["zh"]) == ["English"]
 
 
-def test_codes_have_names():
+def test_language_codes_have_names():
     codes = ("en", "en-US", "de", "zh", "yue", "ja", "ru", "nb", "tlh")
     names = ["English", "English", "German", "Chinese", "Cantonese", "Japanese", "Russian", "Norwegian", "tlh"]
     assert [name_of(code) for code in codes] == names

@@ -30,7 +30,7 @@ def test_every_format_gives_the_same_rows(text):
     assert told(text) == ROWS
 
 
-def test_plain_text_and_short_json():
+def test_plain_text_and_short_json_become_rows():
     assert told("[pause 1] One.\n\n  Two, text. \n") == [
         ("001", "", "[pause 1] One.", None),
         ("002", "", "Two, text.", None),
@@ -52,7 +52,7 @@ def test_plain_text_and_short_json():
         "[pause 1] One.\n\n  Two, text. \n",
     ],
 )
-def test_a_row_gets_a_seed_and_all_else_stays(text):
+def test_writing_a_seed_into_a_row_keeps_all_else(text):
     before = told(text)
     for row, (name, speaker, said, _) in enumerate(before):
         after = told(with_seed(text, name, 41))
@@ -71,13 +71,13 @@ def test_a_seed_for_no_row_or_out_of_range_is_refused():
         with_seed("id,text,what\na,One,x", "a", 1)
 
 
-def test_a_mark_alone_is_no_row():
+def test_a_byte_order_mark_alone_is_no_row():
     """Windows begins files with it."""
     with pytest.raises(HiggsError):
         read_lines("\ufeff")
 
 
-def test_several_texts_are_a_row_each():
+def test_several_texts_give_one_row_each():
     rows = read_lines(" One. ", "", "id,text\na,Two", '{"a": "Three"}')
     assert [(row.id, row.text) for row in rows] == [
         ("001", "One."),
@@ -89,7 +89,7 @@ def test_several_texts_are_a_row_each():
         read_lines("", " ")
 
 
-def test_rows_without_a_word():
+def test_rows_without_words_are_marked():
     rows = read_lines('id,text\na,One\nb,\nc,[pause 2]\nd,"..."\ne,<|emotion:anger|>\nf,<|sfx:cough|>')
     assert [row.has_words for row in rows] == [True, False, False, False, False, True]
 
@@ -131,11 +131,11 @@ def test_plain_text_is_not_taken_for_a_sheet(text):
         ('{"a":' * 100_000, "look like JSON but are invalid"),
     ],
 )
-def test_errors_name_row_and_remedy(text, error):
+def test_errors_name_the_row_and_the_remedy(text, error):
     with pytest.raises(HiggsError, match=error):
         read_lines(text)
 
 
-def test_halves_of_characters_do_no_harm():
+def test_half_surrogates_are_replaced():
     (row,) = read_lines('[{"text": "One \\ud83d", "speaker": "A\\udc00"}]')
     assert row.text.encode() and row.speaker == "A?"

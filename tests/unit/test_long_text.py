@@ -57,7 +57,7 @@ def a_voice():
 
 
 @pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
-def test_codes_and_sound_do_not_depend_on_how_many_lines_go_together(opened, voice):
+def test_codes_and_sound_do_not_depend_on_the_batch_size(opened, voice):
     alone = opened(batch=1).speak(TEXT, voice, PARAMS)
     assert alone.chunks == LINES and "at a time" not in alone.how
     assert "40 frames" in alone.stopped and "chunk 4 of 7" in alone.stopped
@@ -70,7 +70,7 @@ def test_codes_and_sound_do_not_depend_on_how_many_lines_go_together(opened, voi
     assert len(alone.wav) == 960 * alone.frames
 
 
-def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
+def test_a_chunk_of_a_long_text_sounds_as_alone(opened):
     """In the text's order, though shorter lines are done sooner."""
     engine, voice = opened(), a_voice()
     speech = engine.speak(TEXT, voice, PARAMS)
@@ -85,7 +85,7 @@ def test_a_line_of_a_long_text_is_what_it_says_alone(opened):
 
 
 @pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
-def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice):
+def test_chunks_are_short_enough_for_the_context(opened, monkeypatch, voice):
     engine, text = opened(), TEXT * 6
     prompts, build = [], PromptBuilder.build
     monkeypatch.setattr(PromptBuilder, "build", lambda self, said, *others, **more: (
@@ -100,7 +100,7 @@ def test_chunks_are_as_short_as_the_context_asks_for(opened, monkeypatch, voice)
 
 
 @pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
-def test_a_first_chunk_that_is_the_voice_of_others_is_ten_seconds_at_most(folder, voice):
+def test_a_first_chunk_used_as_voice_is_at_most_ten_seconds(folder, voice):
     with Engine(EngineConfig(model=folder, device="cpu", context=2048)) as engine:
         speech = engine.speak(TEXT * 2, voice, SamplingParams(chunk_seconds=20, max_frames=3, retries=0))
     seconds = [estimate_frames(chunk.text) / 25 for chunk in speech.said]
@@ -113,7 +113,7 @@ def test_a_first_chunk_that_runs_on_leaves_room_for_the_others(folder):
     assert speech.chunks == LINES and "context" in speech.stopped
 
 
-def test_a_full_context_is_told_from_the_frame_limit(folder):
+def test_a_full_context_and_the_frame_limit_are_reported_differently(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=256)) as engine:
         speech = engine.speak("No end.", params=SamplingParams(max_frames=1000))
         assert "context" in speech.stopped and "256" in speech.stopped
@@ -125,7 +125,7 @@ def test_a_full_context_is_told_from_the_frame_limit(folder):
         assert "clip" not in str(refusal.value)
 
 
-def test_progress_goes_up_and_ends_at_what_was_said(opened):
+def test_progress_rises_to_the_frames_spoken(opened):
     seen = []
     speech = opened().speak(
         TEXT, params=PARAMS, listener=Listener(on_frame=lambda done, expected: seen.append((done, expected)))
@@ -136,7 +136,7 @@ def test_progress_goes_up_and_ends_at_what_was_said(opened):
 
 
 @pytest.mark.parametrize("voice", [None, a_voice()], ids=["no voice", "a voice"])
-def test_whoever_listens_hears_it_early_and_all_of_it_once(opened, voice):
+def test_a_listener_hears_sound_early_and_all_of_it_once(opened, voice):
     engine, heard, done = opened(), [], []
     silent = engine.speak(TEXT, voice, PARAMS)
     speech = engine.speak(
@@ -173,7 +173,7 @@ class Late(InlineWindows):
         return late
 
 
-def test_the_first_sound_is_waited_for_and_no_other(opened, monkeypatch):
+def test_only_the_first_sound_is_waited_for(opened, monkeypatch):
     engine, heard, done = opened(), [], []
     plain = engine.speak(TEXT, params=PARAMS)
     monkeypatch.setattr(waveform, "make_windows", lambda decoder, *_: Late(decoder))
@@ -195,7 +195,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("by", ["on_frame", "on_audio", "step"])
-def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, left_behind, by):
+def test_a_batch_that_ends_early_leaves_nothing_behind(opened, monkeypatch, left_behind, by):
     engine, watched = opened(), []
     expected = engine.speak(TEXT, a_voice(), PARAMS)
 
@@ -229,7 +229,7 @@ def test_what_ends_a_batch_early_leaves_nothing_of_it(opened, monkeypatch, left_
     assert torch.equal(engine.speak(TEXT, a_voice(), PARAMS).wav, expected.wav)
 
 
-def test_a_long_text_keeps_nothing_when_it_is_done(opened, left_behind):
+def test_a_finished_long_text_leaves_nothing_behind(opened, left_behind):
     engine, voice = opened(), a_voice()
     engine.speak(TEXT, voice, PARAMS)
     engine.speak("Hello.", params=PARAMS)
@@ -241,7 +241,7 @@ def test_a_long_text_keeps_nothing_when_it_is_done(opened, left_behind):
     assert len(engine.loaded.prefixes) == kept and not left_behind()
 
 
-def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
+def test_a_chunk_that_does_not_fit_is_refused_before_any_speech(opened):
     engine = opened()
     engine.context = 90
     frames = []
@@ -256,7 +256,7 @@ def test_a_line_that_does_not_fit_is_refused_before_any_is_spoken(opened):
     assert not frames
 
 
-def test_signs_between_sentences_do_not_end_the_speech(opened):
+def test_punctuation_between_sentences_does_not_end_speech(opened):
     """Alone they are refused, so no chunk may hold nothing else."""
     engine, params = opened(), SamplingParams(seed=3, max_frames=10, chunk_seconds=1)
     speech = engine.speak(

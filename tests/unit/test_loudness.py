@@ -13,23 +13,23 @@ def tone(hertz, amplitude, seconds=3.0):
     return amplitude * torch.sin(2 * math.pi * hertz * time)
 
 
-def test_the_tone_of_the_recommendation():
+def test_the_recommendation_s_tone_has_its_loudness():
     """BS.1770-4, annex 1: a sine of 997 Hz and full scale in one channel has -3.01 LKFS."""
     assert integrated_loudness(tone(997, 1.0)) == pytest.approx(-3.01, abs=0.05)
 
 
 @pytest.mark.parametrize("decibels", [-40, -20, -6])
-def test_it_is_linear(decibels):
+def test_loudness_is_linear_in_decibels(decibels):
     loud, soft = tone(440, 1.0), tone(440, 10 ** (decibels / 20))
     assert integrated_loudness(soft) - integrated_loudness(loud) == pytest.approx(decibels, abs=1e-3)
 
 
-def test_frequencies_are_weighted():
+def test_frequencies_are_weighted_by_the_k_curve():
     at = {hertz: integrated_loudness(tone(hertz, 0.5)) for hertz in (30, 100, 997, 4000)}
     assert at[30] < at[100] - 2 and at[100] < at[997] < at[4000] - 2
 
 
-def test_a_sound_weighs_the_same_wherever_it_stands():
+def test_a_sound_counts_the_same_at_any_position():
     """Filtering uses overlapping spectra of 0.7 s: no seam is measured, nor any neighbouring sound."""
     sound = tone(60, 0.4, 0.25)
     found = []
@@ -40,7 +40,7 @@ def test_a_sound_weighs_the_same_wherever_it_stands():
     assert max(found) - min(found) < 1e-5
 
 
-def test_silence_and_soft_parts_do_not_count():
+def test_silence_and_soft_parts_are_gated():
     speech = tone(500, 0.3)
     gated = torch.cat([torch.zeros(5 * SAMPLE_RATE), speech, tone(500, 0.003, 5.0), speech, torch.zeros(SAMPLE_RATE)])
     assert integrated_loudness(gated) == pytest.approx(integrated_loudness(speech), abs=0.5)

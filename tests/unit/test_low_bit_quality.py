@@ -24,7 +24,7 @@ def took(frames, complete=True, silence=0.0, words=(0, 10)):
     return {"frames": frames, "complete": complete, "silence": silence, "words": words}
 
 
-def test_what_goes_wrong_is_counted(quality):
+def test_failures_are_counted(quality):
     reference = {(seed, text): took(100) for seed in (0, 1) for text in "abcde"}
     ours = reference | {
         (0, "a"): took(109),
@@ -40,7 +40,7 @@ def test_what_goes_wrong_is_counted(quality):
     assert quality.free(reference, reference, shifted=True)["stops_within_10pct"] == 1.0
 
 
-def test_a_format_differs_from_the_reference_and_the_reference_not_from_itself(quality):
+def test_formats_differ_from_the_reference_and_it_not_from_itself(quality):
     given = argparse.Namespace(folder=str(quality.EMBEDDED), device="cpu", seeds=1)
     reference = quality.speak(given, quality.REFERENCE, [TEXT], None)
     assert reference[0, TEXT]["complete"]
@@ -51,7 +51,7 @@ def test_a_format_differs_from_the_reference_and_the_reference_not_from_itself(q
     assert coarse["end_probability_of_reference"] == same["end_probability"]
 
 
-def test_sentences_that_are_spoken_together_are_what_each_is_alone(quality):
+def test_sentences_spoken_together_sound_as_alone(quality):
     given = argparse.Namespace(folder=str(quality.EMBEDDED), device="cpu", seeds=2)
     texts = [TEXT, "Good morning.", "It rains."]
     together = quality.speak(given, "fp32", texts, None)
@@ -64,13 +64,13 @@ def test_sentences_that_are_spoken_together_are_what_each_is_alone(quality):
         assert alone[seed, texts[1]]["silence"] == together[seed, texts[1]]["silence"]
 
 
-def test_a_sentence_that_does_not_end_has_run_to_the_limit(quality, monkeypatch):
+def test_a_sentence_without_an_end_runs_to_the_limit(quality, monkeypatch):
     monkeypatch.setattr(quality, "MOST_FRAMES", 12)
     given = argparse.Namespace(folder=str(quality.EMBEDDED), device="cpu", seeds=1)
     told = quality.speak(given, "fp32", [TEXT, "No."], None)
     assert (told[0, TEXT]["frames"], told[0, TEXT]["complete"]) == (12, False)
 
 
-def test_means_are_taken_where_a_code_is_real(quality):
+def test_means_include_only_real_codes(quality):
     values, real = torch.tensor([[1.0, 5.0], [3.0, 7.0]]), torch.tensor([[True, False], [True, True]])
     assert quality.per_codebook(values, real).tolist() == [2.0, 7.0]

@@ -22,7 +22,7 @@ def folder(written):
     return str(written["v3"])
 
 
-def test_the_pool_counts_what_lives_and_frees_what_is_still_referred_to(left_behind):
+def test_the_pool_counts_live_bytes_and_frees_referenced_tensors(left_behind):
     pool = PrivatePool(CPU)
     with pool.allocate():
         kept, dropped = torch.zeros(100), torch.zeros(50)
@@ -37,7 +37,7 @@ def test_the_pool_counts_what_lives_and_frees_what_is_still_referred_to(left_beh
     assert len(left_behind()) == 1
 
 
-def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, left_behind):
+def test_closing_an_engine_leaves_no_tensor_behind(folder, left_behind):
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
     engine.speak("Hello.", params=PARAMS)
@@ -54,7 +54,7 @@ def test_closing_an_engine_leaves_no_tensor_of_its_behind(folder, left_behind):
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["encoded", "failed"])
-def test_a_clip_s_encoder_is_gone_at_once_not_when_python_collects(folder, monkeypatch, fails):
+def test_a_clip_s_encoder_is_freed_without_garbage_collection(folder, monkeypatch, fails):
     """A module under torch's weight norm is part of a cycle. On a GPU its 18 MiB stayed until garbage collection."""
     made, encode = [], CodecEncoder.encode
 
@@ -102,7 +102,7 @@ def test_a_capture_that_fails_leaves_an_eager_engine_that_says_so(folder, monkey
     assert "no room" in told and "and more" not in told
 
 
-def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
+def test_a_batch_uses_memory_only_while_it_lasts(folder):
     with Engine(EngineConfig(model=folder, device="cpu", context=512)) as engine:
         loaded = engine.loaded
         for lines, slots, shape in ((2, 100, (2, 128)), (8, 64, (4, 64)), (9, 64, (3, 64)), (3, 4000, (3, 512))):
@@ -118,7 +118,7 @@ def test_a_batch_takes_what_it_needs_for_as_long_as_it_lasts(folder):
         assert runner.state.batch == 3
 
 
-def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatch):
+def test_a_batch_that_does_not_fit_is_retried_with_half_the_rows(folder, monkeypatch):
     tried = []
 
     class Crowded(model_runner.ModelRunner):
@@ -134,7 +134,7 @@ def test_a_batch_that_does_not_fit_is_made_with_half_the_rows(folder, monkeypatc
             assert tried == [4, 2] and runner is engine.loaded.runner()
 
 
-def test_opening_that_fails_leaves_nothing(folder, monkeypatch):
+def test_a_failed_open_leaves_nothing_behind(folder, monkeypatch):
     def failing(*args):
         raise MemoryError("planted")
 
@@ -162,7 +162,7 @@ def no_gc():
 @pytest.mark.usefixtures("no_gc")
 @pytest.mark.parametrize("listener", ["on_frame", "on_audio"])
 @pytest.mark.parametrize("text", ["Hello.", "One is here. Two is here. Three is here. Four is here."])
-def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, left_behind, listener, text):
+def test_a_referenced_cancel_exception_keeps_no_model_memory(folder, left_behind, listener, text):
     """ComfyUI keeps the exception while it loads the next model. The test collects no garbage and clears no frame."""
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
@@ -188,7 +188,7 @@ def test_a_cancel_that_is_still_referred_to_holds_nothing_of_the_model(folder, l
 
 @pytest.mark.usefixtures("no_gc")
 @pytest.mark.parametrize("where", ["decode", "fill"])
-def test_an_error_inside_the_network_that_is_still_referred_to_holds_no_memory(folder, monkeypatch, where):
+def test_a_referenced_network_error_keeps_no_model_memory(folder, monkeypatch, where):
     engine = Engine(EngineConfig(model=folder, device="cpu"))
     engine.open()
     pools, talker = [engine.loaded.pool, engine.loaded.spare], engine.loaded.talker

@@ -47,14 +47,14 @@ def after_each_step(room, change):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("executor", ["eager", "traced"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_one_such_weight_stops_speech(bench, small, family, executor, rows, weight, value):
+def test_one_weight_that_is_not_finite_stops_speech(bench, small, family, executor, rows, weight, value):
     room = bench(family, batch=rows, runner=executor)
     weight(room.talker).fill_(value)
     with pytest.raises(HiggsError, match=f"{REFUSED}.*damaged(?!.*fp32)"):
         said(small, room, rows + 1)
 
 
-def test_in_bf16_the_remedy_is_another_dtype_too(bench, small):
+def test_bf16_errors_also_suggest_another_dtype(bench, small):
     room = bench("v3", dtype=torch.bfloat16)
     room.talker.norm[0] = INF
     with pytest.raises(HiggsError, match=f"{REFUSED}.*damaged.*fp32"):
@@ -65,7 +65,7 @@ def test_in_bf16_the_remedy_is_another_dtype_too(bench, small):
 @pytest.mark.parametrize("code", [3, BOC, EOC])  # the last two are never drawn here: the raw logits count
 @pytest.mark.parametrize("value", [INF, -INF, NAN])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_one_logit_of_one_frame_flags_its_row_for_good_and_no_other(bench, small, family, value, code, params):
+def test_one_bad_logit_flags_only_its_row_for_good(bench, small, family, value, code, params):
     expected, room = bench(family, batch=3), bench(family, batch=3)
     for one in (expected, room):
         one.start(params, [small.prompt(one.config, seed=b) for b in range(3)])
@@ -81,7 +81,7 @@ def test_one_logit_of_one_frame_flags_its_row_for_good_and_no_other(bench, small
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_single_frame_between_two_looks_is_enough(bench, small, family):
+def test_a_single_bad_frame_between_two_checks_is_noticed(bench, small, family):
     room = bench(family, batch=2)
     after_each_step(room, lambda state: state.logits[1].fill_(NAN) if int(state.delay.num_generated[1]) == 13 else None)
     with pytest.raises(HiggsError, match=REFUSED):
@@ -89,7 +89,7 @@ def test_a_single_frame_between_two_looks_is_enough(bench, small, family):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, family):
+def test_values_after_a_row_s_end_are_ignored(bench, small, family):
     """Neither its logits nor its cache entries."""
 
     def spoil(state):
@@ -109,7 +109,7 @@ def test_what_a_row_computes_after_its_end_counts_for_nothing(bench, small, fami
 @pytest.mark.parametrize("value", [INF, NAN])
 @pytest.mark.parametrize("executor", ["eager", "traced"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_the_engine_can_be_used_afterwards(written, family, executor, value, text):
+def test_the_engine_stays_usable_after_the_error(written, family, executor, value, text):
     """With a voice, whose prefix is cached between calls."""
     voice = Voice(torch.randint(0, 1024, (40, 8), generator=torch.Generator().manual_seed(3)), "A clip.", "voice")
     params, heard = SamplingParams(seed=7, max_frames=30, chunk_seconds=2.0), []
@@ -129,7 +129,7 @@ def test_the_engine_can_be_used_afterwards(written, family, executor, value, tex
     assert engine.held_bytes == 0
 
 
-def test_a_codec_that_gives_nan_says_so(written):
+def test_nan_from_the_codec_is_reported(written):
     with Engine(EngineConfig(model=str(written["v3"]), device="cpu", context=512)) as engine:
         next(engine.loaded.decoder.parameters()).fill_(NAN)
         with pytest.raises(HiggsError, match=r"audio.*NaN"):

@@ -10,19 +10,19 @@ from higgs_tts.engine.core.errors import HiggsError
 from higgs_tts.engine.core.optional import import_optional
 
 
-def test_a_class_is_borrowed():
+def test_an_optional_class_is_imported():
     assert import_optional("collections", "Counter").__name__ == "Counter"
 
 
 @pytest.mark.parametrize(
     "module, name", [("no_such_library.parts", "Thing"), ("collections", "NoSuchThing")], ids=["library", "name"]
 )
-def test_what_is_missing_is_named(module, name):
+def test_a_missing_module_or_name_is_reported(module, name):
     with pytest.raises(HiggsError, match=f"^{name} of {module.partition('.')[0]} .*[^.]\\. Install"):
         import_optional(module, name)
 
 
-def test_an_error_without_a_word_has_its_kind_told(monkeypatch):
+def test_an_error_without_a_message_is_named_by_its_type(monkeypatch):
     def silent(name):
         raise ImportError
 
@@ -44,7 +44,7 @@ def test_a_torchaudio_that_cannot_be_imported_is_blamed_for_transformers(monkeyp
         import_optional("soundfile", "read")
 
 
-def test_the_deepest_cause_is_told(monkeypatch):
+def test_the_deepest_cause_is_reported(monkeypatch):
     """transformers raises so over a torchaudio of another CUDA version."""
     real = builtins.__import__
 

@@ -37,7 +37,7 @@ def made(tmp_path):
     return lambda: {path.name: path.read_bytes() for path in (tmp_path / "made").iterdir() if path.is_file()}
 
 
-def test_a_full_disk_leaves_the_earlier_files(say, made, tmp_path, full_disk):
+def test_a_full_disk_keeps_earlier_files(say, made, tmp_path, full_disk):
     beside = ["--codes", tmp_path / "made" / "a.npy", "--srt-out", tmp_path / "made" / "a.srt"]
     assert say(*beside)[0] == 0
     before = made()
@@ -51,11 +51,11 @@ def test_a_full_disk_leaves_the_earlier_files(say, made, tmp_path, full_disk):
         assert made() == before
 
 
-def test_a_folder_that_vanishes_is_made_again(say, made, tmp_path):
+def test_a_vanished_folder_is_made_again(say, made, tmp_path):
     assert say(before=(tmp_path / "made").rmdir) == (0, []) and made().keys() == {"a.wav"}
 
 
-def test_a_folder_of_that_name_is_told_and_nothing_else_is_replaced(say, made, tmp_path):
+def test_a_folder_of_the_output_s_name_is_refused_and_nothing_replaced(say, made, tmp_path):
     beside = ["--srt-out", tmp_path / "made" / "a.srt"]
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "a.srt").write_text("earlier")
@@ -65,14 +65,14 @@ def test_a_folder_of_that_name_is_told_and_nothing_else_is_replaced(say, made, t
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "ogg"])
-def test_the_name_tells_the_format(say, tmp_path, kind):
+def test_the_file_name_decides_the_format(say, tmp_path, kind):
     assert say(out=f"a.{kind}") == (0, [])
     found = soundfile.info(tmp_path / "made" / f"a.{kind}")
     assert found.format == kind.upper() and found.samplerate == SAMPLE_RATE and found.channels == 1
     assert found.duration == pytest.approx(SECONDS, abs=0.1)
 
 
-def test_what_a_format_cannot_hold_is_told_before_the_work(tmp_path, monkeypatch, capsys):
+def test_sound_that_a_format_cannot_hold_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Engine, "speak_turns", None)
     (tmp_path / "a.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nHello.\n")
     soundfile.write(tmp_path / "bed.wav", np.zeros((96_000, 4)), 96_000)

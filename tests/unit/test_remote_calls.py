@@ -65,7 +65,7 @@ def published_model(name, monkeypatch, folder):
 
 
 @pytest.mark.parametrize("name", ["sglang-omni", "vllm-omni"])
-def test_the_fixture_has_the_fields_of_the_published_model(name, monkeypatch, tmp_path):
+def test_the_fixture_lists_the_published_model_s_fields(name, monkeypatch, tmp_path):
     assert list(published_model(name, monkeypatch, tmp_path).model_fields) == PUBLISHED[name]["fields"]
 
 
@@ -80,7 +80,7 @@ def test_published_models_read_our_calls(name, voice, monkeypatch, tmp_path):
 
 @every_voice
 @pytest.mark.parametrize("name", KINDS)
-def test_what_we_rely_on_is_a_field_there(name, voice):
+def test_fields_that_calls_rely_on_are_published(name, voice):
     """Other fields are dropped silently: top-level sampling by vLLM-Omni, extra_params by SGLang-Omni."""
     sent, fields = body(KINDS[name], VOICES[voice]), set(PUBLISHED[name]["fields"])
     relied = {"model", "input", "response_format"} | {"none": set(), "clip": {"ref_audio", "ref_text"}}.get(
@@ -94,7 +94,7 @@ def test_what_we_rely_on_is_a_field_there(name, voice):
     assert sent.keys() - fields == allowed and "speed" not in sent
 
 
-def test_sampling_and_seeds_of_each_kind():
+def test_each_kind_of_server_gets_sampling_and_seeds():
     for kind in (Kind.SGLANG, Kind.VLLM, Kind.OTHER):
         sent = body(kind)
         sampling = {"temperature": 0.7, "top_p": 0.9, "top_k": -1}
@@ -107,7 +107,7 @@ def test_sampling_and_seeds_of_each_kind():
     assert foreign_seed(7, 0) == 7 and len({foreign_seed(7, index) for index in range(50)}) == 50
 
 
-def test_a_clip_goes_as_a_wav_file_and_a_short_one_is_filled_up():
+def test_a_clip_is_sent_as_wav_and_a_short_one_padded():
     head, _, data = body(Kind.SGLANG, VOICES["clip"])["ref_audio"].partition(",")
     samples, rate = soundfile.read(io.BytesIO(base64.b64decode(data)), dtype="float32")
     assert head == "data:audio/wav;base64" and rate == 24_000 and len(samples) == 48_000
@@ -118,7 +118,7 @@ def test_a_clip_goes_as_a_wav_file_and_a_short_one_is_filled_up():
     assert "ref_text" not in sent
 
 
-def test_the_hosted_one_takes_no_long_text():
+def test_the_hosted_api_refuses_long_text():
     with pytest.raises(
         HiggsError, match=r"accepts 5000 characters at a time, but a chunk has 6000\. Set chunk_seconds"
     ):
@@ -137,7 +137,7 @@ def test_texts_are_cleaned_as_for_a_model_with_all_tags():
             RemotePrompts().build(empty, None, None, params=PARAMS, index=0)
 
 
-def test_what_is_said_before_is_known_by_all_that_matters():
+def test_kept_codes_are_keyed_by_text_voice_and_settings():
     from higgs_tts.engine.speech.kept_codes import key_of
 
     def key(text="Hello.", voice=None, scene=None, **params):
@@ -161,11 +161,11 @@ class TestAddresses:
             ("box", "box", "", False),
         ],
     )
-    def test_as_users_write_them(self, written, label, path, secure):
+    def test_addresses_are_read_as_users_write_them(self, written, label, path, secure):
         (address,) = read_addresses(written, KEY)
         assert (address.label, address.path, address.secure) == (label, path, secure)
 
-    def test_several_with_keys_of_their_own(self, monkeypatch):
+    def test_several_addresses_have_separate_keys(self, monkeypatch):
         monkeypatch.setenv("HIGGS_TTS_BOSON_KEY", " bai-1 \n")
         first, second = read_addresses("box:8000, box:8000\nhttps://api.boson.ai HIGGS_TTS_BOSON_KEY\n", KEY)
         assert (first.host, first.variable, first.key) == ("box", KEY, os.environ.get(KEY, ""))
@@ -186,7 +186,7 @@ class TestAddresses:
             "http://b\u00e4\u200bx..y",
         ],
     )
-    def test_what_is_none(self, written):
+    def test_malformed_addresses_are_refused(self, written):
         with pytest.raises(HiggsError):
             read_addresses(written, KEY)
 
@@ -202,12 +202,12 @@ class TestAddresses:
             ("box:eight", "wrong too", "is not the address of a server"),
         ],
     )
-    def test_a_mistyped_one_brings_no_lecture_on_keys(self, written, variable, says):
+    def test_a_mistyped_address_is_not_reported_as_a_key_problem(self, written, variable, says):
         with pytest.raises(HiggsError, match=says) as refused:
             read_addresses(written, variable)
         assert len(str(refused.value)) < 150 and "another program's key" not in str(refused.value)
 
-    def test_secrets_do_not_stand_in_a_workflow_and_are_not_repeated(self):
+    def test_secrets_in_a_workflow_are_refused_and_not_repeated(self):
         for line, variable in [
             ("box bai-secret", KEY),
             ("box", "bai-secret"),
@@ -218,13 +218,13 @@ class TestAddresses:
                 read_addresses(line, variable)
             assert "secret" not in str(refused.value).lower()
 
-    def test_a_key_that_cannot_be_sent(self, monkeypatch):
+    def test_a_key_that_no_header_can_hold_is_refused(self, monkeypatch):
         monkeypatch.setenv(KEY, "two\nlines")
         with pytest.raises(HiggsError, match="invalid characters"):
             assert ADDRESS.key
 
 
-def test_sound_as_codes():
+def test_sound_is_packed_as_frames_and_back():
     wav = (torch.rand(2000) - 0.5) * 2
     frames = to_frames(wav)
     assert frames.shape == (3, 960) and frames.dtype == torch.int16

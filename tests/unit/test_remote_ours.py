@@ -52,7 +52,7 @@ def clip():
     return (wav * 32767).round() / 32768
 
 
-def test_a_long_text_is_what_the_engine_says_chunk_by_chunk(remote, local):
+def test_a_long_text_equals_the_engine_s_speech_chunk_by_chunk(remote, local):
     """With a voice. Seeds, indices and the voice are equal, so the 16-bit samples are too."""
     theirs = remote.speak(TEXT, remote.encode_voice(clip(), SECOND, "What it says."), PARAMS)
     ours = local.speak(TEXT, local.encode_voice(clip(), SECOND, "What it says."), PARAMS)
@@ -61,7 +61,7 @@ def test_a_long_text_is_what_the_engine_says_chunk_by_chunk(remote, local):
     assert theirs.stopped == ours.stopped and theirs.how == f"{remote.found.servers[0].label} (5 chunks)"
 
 
-def test_without_a_voice_the_first_chunk_is_the_engine_s(remote, local):
+def test_the_first_chunk_equals_the_engine_s_if_no_voice_is_given(remote, local):
     theirs, ours = remote.speak(TEXT, params=PARAMS), local.speak(TEXT, params=PARAMS)
     stop = theirs.said[0].stop
     assert stop == ours.said[0].stop and (theirs.wav[:stop] - ours.wav[:stop]).abs().max() < 1e-4
@@ -76,21 +76,21 @@ def test_two_addresses_share_the_work(served, monkeypatch):
     assert several.speak(TEXT, voice, PARAMS).wav.equal(one.speak(TEXT, voice, PARAMS).wav)
 
 
-def test_its_model_s_card_is_known_here(remote):
+def test_the_server_s_model_card_is_used(remote):
     assert remote.card == ModelCard(("en",), ("<|prosody:pause|>",), True)
     assert remote.knows_tag("<|prosody:pause|>") and not remote.knows_tag("<|emotion:awe|>")
     speech = remote.speak("Look <|emotion:awe|>at that.", params=PARAMS)
     assert any("has not learned <|emotion:awe|>" in warning for warning in speech.warnings)
 
 
-def test_its_key_is_wanted(served, monkeypatch):
+def test_the_server_s_key_is_required(served, monkeypatch):
     monkeypatch.setenv("HIGGS_TTS_API_KEY", "wrong")
     with pytest.raises(HiggsError, match="refused the key: the key is missing or wrong") as refused:
         RemoteEngine(ServerConfig(f"127.0.0.1:{served[0]}")).speak("Hello.")
     assert "secret" not in str(refused.value)
 
 
-def test_a_voice_of_the_server(served, monkeypatch):
+def test_a_voice_of_the_server_is_used_by_name(served, monkeypatch):
     monkeypatch.setenv("HIGGS_TTS_API_KEY", "secret")
     address = f"127.0.0.1:{served[0]}"
     by_name = RemoteEngine(ServerConfig(address, voice="Amber")).speak("Hello there.", params=PARAMS)
@@ -99,7 +99,7 @@ def test_a_voice_of_the_server(served, monkeypatch):
         RemoteEngine(ServerConfig(address, voice="nobody")).speak("Hello there.")
 
 
-def test_cancel_frees_its_rows(remote, served):
+def test_cancel_frees_the_server_s_rows(remote, served):
     class Stop(BaseException):
         pass
 

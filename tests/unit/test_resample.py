@@ -13,7 +13,7 @@ RATES = sorted({tuple(map(int, name.split()[:2])) for name in VALUES})
 
 
 @pytest.mark.parametrize("rate, to", RATES)
-def test_the_values_of_torchaudio(rate, to):
+def test_resampling_equals_recorded_values_of_torchaudio(rate, to):
     out = resample(VALUES[f"{rate} {to} in"], rate, to)
     wanted = VALUES[f"{rate} {to} out"]
     assert out.shape == wanted.shape and (out - wanted).abs().max() < 1e-6
@@ -21,7 +21,7 @@ def test_the_values_of_torchaudio(rate, to):
 
 @pytest.mark.parametrize("rate, to", [*RATES, (44_100, 16_000), (96_000, 24_000), (24_000, 24_000)])
 @pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 2, 4001)])
-def test_torchaudio_itself_where_it_loads(rate, to, shape):
+def test_resampling_equals_torchaudio_if_it_loads(rate, to, shape):
     try:
         from torchaudio import functional
     except (ImportError, RuntimeError, OSError) as error:
@@ -31,7 +31,7 @@ def test_torchaudio_itself_where_it_loads(rate, to, shape):
     assert torch.equal(resample(wav, rate, to), wanted)
 
 
-def test_a_tone_keeps_its_pitch_and_what_cannot_be_kept_goes():
+def test_a_tone_keeps_its_pitch_and_too_high_ones_vanish():
     def tone(hz, rate):
         return torch.sin(2 * torch.pi * hz * torch.arange(rate, dtype=torch.float64) / rate).float()
 
@@ -41,6 +41,6 @@ def test_a_tone_keeps_its_pitch_and_what_cannot_be_kept_goes():
 
 
 @pytest.mark.parametrize("rate, to", [(47_999, 24_000), (24_000, 47_999), (0, 24_000)])
-def test_rates_whose_filters_would_take_gigabytes(rate, to):
+def test_rates_that_need_gigabytes_of_filters_are_refused(rate, to):
     with pytest.raises(HiggsError, match=f"from {rate} to {to} Hz"):
         resample(torch.zeros(8), rate, to)

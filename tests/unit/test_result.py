@@ -18,5 +18,5 @@ from higgs_tts.engine.speech.result import duration
         (36_000, 0, "10 h 0 min"),
     ],
 )
-def test_what_is_longer_than_a_moment_is_told_in_minutes(seconds, digits, told):
+def test_long_durations_are_written_in_minutes(seconds, digits, told):
     assert duration(seconds, digits) == told

@@ -55,7 +55,7 @@ def kept_by_reference(logits, params):
         SamplingParams(top_k=0, top_p=1.0),
     ],
 )
-def test_truncation_keeps_what_the_plain_chain_keeps(bench, params):
+def test_truncation_keeps_the_codes_that_plain_python_keeps(bench, params):
     room = bench("v3")
     room.start(params)
     state = room.state
@@ -101,7 +101,7 @@ def test_noise_depends_on_seed_line_frame_and_codebook(bench):
     assert len(set(base)) > 4
 
 
-def test_next_to_no_temperature_is_none(bench):
+def test_a_tiny_temperature_is_greedy(bench):
     drawn = []
     for temperature in (0.0, 1e-40, 1e-7):
         room = bench("v3")
@@ -112,7 +112,7 @@ def test_next_to_no_temperature_is_none(bench):
     assert drawn[0] == drawn[1] == drawn[2]
 
 
-def test_specials_inside_speech_are_suppressed_by_default_and_allowed_by_the_switch(bench):
+def test_specials_inside_speech_are_suppressed_unless_allowed(bench):
     for ban in (True, False):
         room = bench("v3")
         room.start(SamplingParams(ban_specials=ban, temperature=0))

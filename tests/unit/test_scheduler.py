@@ -59,7 +59,7 @@ def said(run):
 
 
 @pytest.mark.parametrize("params", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-def test_a_sequence_says_the_same_in_any_row_and_among_any_number_of_rows(scheduled, family, params):
+def test_a_sequence_gives_the_same_codes_in_any_row_and_batch(scheduled, family, params):
     alone = [said(scheduled(1, params, [index]))[0] for index in ALL]
     assert len({len(codes) for codes in alone}) > 4
     assert not torch.equal(alone[0][:20], alone[2][:20])
@@ -71,7 +71,7 @@ def test_a_sequence_says_the_same_in_any_row_and_among_any_number_of_rows(schedu
 
 
 @pytest.mark.parametrize("unread", [1, 2, 5])
-def test_copies_that_are_read_late_belong_to_the_sequence_they_were_made_for(scheduled, unread):
+def test_late_copies_belong_to_their_own_sequence(scheduled, unread):
     expected = said(scheduled(3))
     run = scheduled(3)
     run.unread = unread
@@ -79,7 +79,7 @@ def test_copies_that_are_read_late_belong_to_the_sequence_they_were_made_for(sch
         assert torch.equal(codes, other)
 
 
-def test_rows_are_refilled_in_order_and_no_sequence_waits_for_a_slow_one(scheduled):
+def test_rows_are_refilled_in_order_without_waiting_for_slow_sequences(scheduled):
     started, done = {row: [] for row in range(2)}, []
     run = scheduled(2)
     for outputs in run:
@@ -91,14 +91,14 @@ def test_rows_are_refilled_in_order_and_no_sequence_waits_for_a_slow_one(schedul
     assert done == [1, 0, 3, 4, 2, 6, 5]
 
 
-def test_what_is_pending_of_a_sequence_does_not_grow_with_it(scheduled):
+def test_pending_codes_do_not_grow_with_a_sequence(scheduled):
     run = scheduled(2, indexes=[0, 1], ends=False)
     for outputs in run:
         assert all(len(sequence.pending) <= 8 + 1 for sequence, _ in outputs)
     assert [sequence.num_frames for sequence in run.sequences] == [200, 200]
 
 
-def test_limits_are_each_sequence_s_own(scheduled):
+def test_each_sequence_has_its_own_limit(scheduled):
     """By the setting or by the cache. A prompt that fills the cache gives no frames."""
     run = scheduled(2, SamplingParams(seed=1, max_frames=50), ends=False, context=84)
     lengths = [len(sequence) for sequence in run.sequences]
@@ -134,7 +134,7 @@ def test_sequences_may_be_added_while_it_runs(scheduled):
 
 
 @pytest.mark.parametrize("after", [2, 6, 25])
-def test_a_dropped_sequence_says_nothing_more_and_its_row_goes_to_the_next(scheduled, after):
+def test_a_dropped_sequence_ends_and_frees_its_row(scheduled, after):
     expected = said(scheduled(2))
     run = scheduled(2)
     dropped, frames = [run.sequences[0], run.sequences[5]], 0  # one that runs and one that waits
@@ -163,7 +163,7 @@ def test_dropping_all_ends_the_run(scheduled):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sequences_that_come_and_go_at_any_time_say_what_they_say_alone(scheduled, seed):
+def test_sequences_added_and_dropped_at_any_time_give_their_own_codes(scheduled, seed):
     roll, expected = random.Random(seed), said(scheduled(2))
     run = scheduled(roll.choice((1, 2, 4)), low_latency_frames=roll.choice((0, 0, 11)))
     later, dropped = [run.waiting.pop() for _ in range(roll.randrange(7))], []
@@ -193,7 +193,7 @@ def test_each_sequence_has_its_own_parameters(scheduled):
     assert all(torch.equal(codes[index], plain[index]) for index in (1, 3, 4, 6))
 
 
-def test_for_low_latency_the_first_sequence_goes_alone_until_its_frames_are_there(scheduled, family):
+def test_low_latency_decodes_the_first_sequence_alone_until_it_sounds(scheduled, family):
     expected, steps, live = said(scheduled(3)), 11 + 8 - (family == "v3"), []
     run = scheduled(3, low_latency_frames=11)
     for count, outputs in enumerate(run):
@@ -212,7 +212,7 @@ def test_low_latency_does_not_need_a_long_sequence(scheduled):
         assert torch.equal(codes, other)
 
 
-def test_it_yields_after_every_fill_and_every_step(scheduled, monkeypatch):
+def test_the_scheduler_yields_after_every_fill_and_step(scheduled, monkeypatch):
     run, fills = scheduled(2), []
     start = run.room.fills
     monkeypatch.setattr(run.room, "fills", lambda *args: fills.append(args[0]) or start(*args))
@@ -233,7 +233,7 @@ def groups_of(run, monkeypatch):
     return found
 
 
-def test_prompts_go_together_as_far_as_the_positions_of_a_fill_reach(scheduled, monkeypatch):
+def test_prompts_share_a_fill_up_to_its_positions(scheduled, monkeypatch):
     run = scheduled(7)
     lengths = [len(sequence) for sequence in run.sequences]
     monkeypatch.setattr(scheduler_module, "MAX_POSITIONS", sum(lengths[:3]))
@@ -244,7 +244,7 @@ def test_prompts_go_together_as_far_as_the_positions_of_a_fill_reach(scheduled, 
         assert len(group) == 1 or sum(lengths[index] for index in group) <= sum(lengths[:3])
 
 
-def test_rows_that_decode_wait_for_one_group_between_two_steps(scheduled, monkeypatch):
+def test_decoding_rows_wait_for_at_most_one_group_of_prompts(scheduled, monkeypatch):
     """Two rows become free at once, and each prompt fills the room alone."""
     monkeypatch.setattr(scheduler_module, "MAX_POSITIONS", 1)
     run = scheduled(3, indexes=[0, 2, 2, 3, 3])
@@ -257,7 +257,7 @@ def test_rows_that_decode_wait_for_one_group_between_two_steps(scheduled, monkey
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_a_long_prompt_goes_on_after_the_next_step(scheduled, monkeypatch, dropped):
+def test_a_long_prompt_continues_after_the_next_step(scheduled, monkeypatch, dropped):
     """A prefix and what follows it are two launches, and the rows that decode step between them."""
     expected = said(scheduled(2))
     monkeypatch.setattr(prompts, "MAX_POSITIONS", 1)

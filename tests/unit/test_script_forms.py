@@ -22,7 +22,7 @@ def turns_of(turns):
     return [[turn.speaker, turn.text] for turn in turns]
 
 
-def test_a_manner_becomes_a_tag_where_the_model_has_one():
+def test_a_manner_becomes_a_tag_if_the_model_has_one():
     script = "Anna (whispering, scared): Hi.\nTom (slowly): Hello."
     dialogue = read_dialogue(script, knows_tag=lambda tag: "speed" in tag)
     assert turns_of(dialogue.turns) == [["Anna", "Hi."], ["Tom", "<|prosody:speed_slow|>Hello."]]
@@ -32,19 +32,19 @@ def test_a_manner_becomes_a_tag_where_the_model_has_one():
     )
 
 
-def test_the_table_is_long_enough():
+def test_the_table_of_forms_is_long_enough():
     assert len(FORMS["understood"]) + len(FORMS["warned"]) >= 80
 
 
 @table("understood")
-def test_a_form_is_understood(row):
+def test_script_forms_are_read(row):
     dialogue = read_dialogue(script_of(row))
     assert turns_of(dialogue.turns) == row["turns"]
     assert all(warning.endswith(ONCE) for warning in dialogue.warnings), dialogue.warnings
 
 
 @table("warned")
-def test_a_form_is_warned_of(row):
+def test_doubtful_forms_are_warned_about(row):
     dialogue = read_dialogue(script_of(row))
     assert turns_of(dialogue.turns) == row["turns"]
     (told,) = [warning for warning in dialogue.warnings if not warning.endswith(ONCE) or row["warned"] in warning]
@@ -52,7 +52,7 @@ def test_a_form_is_warned_of(row):
 
 
 @table("prose")
-def test_prose_is_no_script(row):
+def test_prose_is_not_read_as_a_script(row):
     dialogue = read_dialogue(script_of(row))
     assert dialogue.speakers == [""] and not dialogue.warnings, dialogue.warnings
 
@@ -62,7 +62,7 @@ def test_prose_is_no_script(row):
     [row for row in FORMS["understood"] if not set(row["script"]) & {"", "[pause 1]"}],
     ids=lambda row: row["form"],
 )
-def test_a_book_has_the_same_speakers(row):
+def test_books_find_the_same_speakers(row):
     (chapter,) = read_book_text(script_of(row), "Title", is_script=True).chapters
     assert turns_of(chapter.turns) == row["turns"]
 
@@ -73,7 +73,7 @@ def is_for_cues(row):
 
 
 @pytest.mark.parametrize("row", filter(is_for_cues, FORMS["understood"]), ids=lambda row: row["form"])
-def test_subtitles_have_the_same_speakers(row):
+def test_subtitles_find_the_same_speakers(row):
     times = (f"00:00:{at:02},000 --> 00:00:{at + 1:02},000" for at in range(len(row["script"])))
     cues = read_cues("\n\n".join(f"{time}\n{line}" for time, line in zip(times, row["script"], strict=True))).cues
     assert [turn for cue in cues for turn in turns_of(cue.turns)] == row["turns"]

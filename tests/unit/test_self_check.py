@@ -34,7 +34,7 @@ def with_one(value):
 
 @pytest.mark.parametrize("name", [Q_PROJ, NORM, "tied.embedding.modality_embeddings.0.embedding.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_a_weight_that_is_no_number_names_its_tensor(written, tmp_path, name, value):
+def test_a_weight_that_is_no_number_is_reported_with_its_tensor(written, tmp_path, name, value):
     folder = spoilt(written["v3"], tmp_path / "a", name, with_one(value))
     engine = Engine(EngineConfig(folder, device="cpu"))
     key = "q_proj" if name == Q_PROJ else name
@@ -51,7 +51,7 @@ def test_codes_without_their_scale_are_refused(written, tmp_path):
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_scales_of_quantised_weights_are_looked_at(tmp_path, weights):
+def test_scales_of_quantised_weights_are_checked(tmp_path, weights):
     with Engine(EngineConfig(EMBEDDED, device="cpu", dtype=weights)):
         pass
     folder = quantize_folder(EMBEDDED, tmp_path / "a", weights)
@@ -65,7 +65,7 @@ def test_scales_of_quantised_weights_are_looked_at(tmp_path, weights):
         Engine(EngineConfig(spoilt_one, device="cpu")).open()
 
 
-def test_a_lora_that_is_damaged_is_named_too(written, tmp_path):
+def test_a_damaged_lora_is_named(written, tmp_path):
     with torch.inference_mode(False):
         write_adapter(written["v3"], tmp_path / "lora", "plain")
     path = tmp_path / "lora" / "adapter_model.safetensors"
@@ -77,7 +77,7 @@ def test_a_lora_that_is_damaged_is_named_too(written, tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1e6, -1e6])
-def test_predictions_out_of_proportion(written, value):
+def test_logits_out_of_proportion_are_refused(written, value):
     logits = torch.randn(8208)
     check_logits(inspect(written["v3"]), logits)
     logits[7] = value
@@ -85,7 +85,7 @@ def test_predictions_out_of_proportion(written, value):
         check_logits(inspect(written["v3"]), logits)
 
 
-def test_what_makes_such_predictions_is_refused_when_it_opens(written, tmp_path):
+def test_a_checkpoint_with_such_logits_is_refused_on_opening(written, tmp_path):
     folder = spoilt(written["v3"], tmp_path / "a", "body.norm.weight", lambda norm: norm * 5000)
     with pytest.raises(HiggsError, match=r"logits reach"):
         Engine(EngineConfig(folder, device="cpu")).open()

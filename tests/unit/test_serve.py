@@ -86,7 +86,7 @@ class TestOpenAIClient:
         return client.audio.speech.create(**asked, extra_body=extra)
 
     @pytest.mark.parametrize("sound", ["wav", "flac", "mp3", "opus"])
-    def test_sound_in_every_format(self, client, sound, alone):
+    def test_every_format_is_served(self, client, sound, alone):
         soundfile = pytest.importorskip("soundfile")
         samples, rate = soundfile.read(io.BytesIO(self.say(client, response_format=sound).content), dtype="int16")
         exact = sound in ("wav", "flac")
@@ -96,7 +96,7 @@ class TestOpenAIClient:
         else:
             assert abs(len(samples) / rate - len(alone) / 24000) < 0.2 and np.abs(samples).max() > 1000
 
-    def test_a_stream_is_what_the_whole_is(self, client, alone):
+    def test_a_stream_equals_the_whole_sound(self, client, alone):
         with client.audio.speech.with_streaming_response.create(
             model="x", voice="coral", input=SHORT["input"], response_format="pcm",
             extra_body={"seed": 3, "max_new_tokens": 40, "retries": 0, "stream": True},
@@ -108,7 +108,7 @@ class TestOpenAIClient:
         assert len(heard) == len(alone) and np.abs(heard - alone).max() <= 1
         assert client.get(f"/audio/speech/{request}", cast_to=object)["finish_reason"] in ("stop", "length")
 
-    def test_models_and_errors(self, client):
+    def test_models_are_listed_and_bad_calls_refused(self, client):
         openai = pytest.importorskip("openai")
         assert [model.id for model in client.models.list()] == ["embedded"]
         with pytest.raises(openai.NotFoundError, match=r"no voice 'nobody'.*Known voices: default, amber"):
@@ -117,7 +117,7 @@ class TestOpenAIClient:
             self.say(client, input="x" * 6000)
 
 
-def test_events(served, alone):
+def test_events_carry_the_sound(served, alone):
     status, told, body = ask(served[0], body={**SHORT, "response_format": "pcm", "stream_format": "sse"})
     assert status == 200 and told["content-type"] == "text/event-stream"
     events = [dict(line.split(": ", 1) for line in event.split("\n")) for event in body.decode().strip().split("\n\n")]
@@ -128,7 +128,7 @@ def test_events(served, alone):
     assert len(content) > 2 and np.abs(heard.astype(int) - alone).max() <= 1
 
 
-def test_many_at_once_say_what_each_says_alone(served, alone):
+def test_concurrent_calls_sound_as_alone(served, alone):
     answers = [None] * 4
 
     def call(number):
@@ -180,7 +180,7 @@ def test_voices_are_listed_made_used_and_deleted(served, folder):
     assert ask(port, "DELETE", "/v1/audio/voices/amber")[0] == 400 and (BUILT_IN_CLIPS / "amber.flac").is_file()
 
 
-def test_a_clip_comes_with_the_call(served):
+def test_a_call_may_carry_a_clip(served):
     clip = base64.b64encode((BUILT_IN_CLIPS / "oliver.flac").read_bytes()).decode()
     text = (BUILT_IN_CLIPS / "oliver.txt").read_text(encoding="utf-8").strip()
     body = {**SHORT, "response_format": "pcm", "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": text}
@@ -191,7 +191,7 @@ def test_a_clip_comes_with_the_call(served):
     assert given[0] == 200 and given[2] == named[2]
 
 
-def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(served, monkeypatch):
+def test_a_clip_that_ran_out_of_memory_is_encoded_by_the_next_call(served, monkeypatch):
     clip = base64.b64encode((BUILT_IN_CLIPS / "ruth.flac").read_bytes()).decode()
     body = {**SHORT, "ref_audio": f"data:audio/flac;base64,{clip}", "ref_text": "A text."}
 
@@ -204,7 +204,7 @@ def test_a_clip_for_which_memory_was_short_is_made_a_voice_by_the_next_call(serv
     assert ask(served[0], body=body)[0] == 200
 
 
-def test_what_is_no_fault_of_the_clip_is_the_server_s(served, monkeypatch):
+def test_server_faults_are_not_blamed_on_the_clip(served, monkeypatch):
     clip = base64.b64encode((BUILT_IN_CLIPS / "amber.flac").read_bytes()).decode()
 
     def fail(*given):
@@ -228,14 +228,14 @@ def test_what_is_no_fault_of_the_clip_is_the_server_s(served, monkeypatch):
         (b'{"input": "' + b"x" * (21 << 20) + b'"}', 413, "larger than 20 MB"),
     ],
 )
-def test_bad_bodies_are_answered(served, body, status, says):
+def test_bad_bodies_get_clear_errors(served, body, status, says):
     answer = ask(served[0], body=body)
     assert answer[0] == status and says in error_of(answer)["message"]
     assert error_of(answer)["type"] == "invalid_request_error"
     assert ask(served[0], "GET", "/v1/nothing")[0] == 404 and ask(served[0], "GET", "/health")[0] == 200
 
 
-def test_who_goes_frees_the_row(served):
+def test_a_leaving_caller_frees_its_row(served):
     port, speaker = served
     data = json.dumps({**LONG, "response_format": "pcm", "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -248,7 +248,7 @@ def test_who_goes_frees_the_row(served):
     assert ask(port, body=SHORT)[0] == 200
 
 
-def test_who_goes_in_the_middle_of_a_write_is_no_error(another, monkeypatch, caplog):
+def test_a_caller_leaving_during_a_write_is_no_error(another, monkeypatch, caplog):
     async def gone(self, wav):
         raise ConnectionResetError("Cannot write to closing transport")
 
@@ -260,7 +260,7 @@ def test_who_goes_in_the_middle_of_a_write_is_no_error(another, monkeypatch, cap
     assert not caplog.records
 
 
-def test_nothing_of_a_call_is_held_once_it_is_answered(another):
+def test_an_answered_call_is_freed(another):
     def alive():
         gc.collect()
         return [one for one in gc.get_objects() if type(one) is SpeechRequest]
@@ -271,7 +271,7 @@ def test_nothing_of_a_call_is_held_once_it_is_answered(another):
         wait_for(lambda: len(alive()) <= before, 15)  # sooner than a batch that nobody uses goes
 
 
-def test_more_calls_than_it_takes(another):
+def test_calls_beyond_the_limit_are_refused(another):
     with running(another, limits=CallLimits(max_calls=1)) as (port, speaker):
         waits = threading.Thread(target=ask, args=(port,), kwargs={"body": {**SHORT, "max_new_tokens": 200}})
         waits.start()
@@ -282,7 +282,7 @@ def test_more_calls_than_it_takes(another):
         assert ask(port, body=SHORT)[0] == 200
 
 
-def test_a_key(another):
+def test_a_key_is_required(another):
     with running(another, key="secret") as (port, _):
         for headers, status in (
             ((), 401),
@@ -295,14 +295,14 @@ def test_a_key(another):
         assert error_of(ask(port, body=SHORT))["code"] == "invalid_key"
 
 
-def test_a_key_of_bytes_that_are_no_text(another):
+def test_a_key_of_bytes_that_are_not_text_works(another):
     """Python reads such bytes from the environment."""
     with running(another, key="\udcff") as (port, _):
         for key, status in (("wrong", 401), ("\udcff", 200)):
             assert ask(port, "GET", "/v1/models", headers=[f"Authorization: Bearer {key}"])[0] == status
 
 
-def test_an_engine_that_fails_tells_who_waits_and_serves_the_next(another, monkeypatch):
+def test_a_failing_engine_answers_waiting_calls_and_serves_the_next(another, monkeypatch):
     speaker, ends, real = SpeakerThread(another), [], ModelRunner.step
 
     def fail(self):
@@ -324,25 +324,25 @@ def test_an_engine_that_fails_tells_who_waits_and_serves_the_next(another, monke
 
 
 class TestStarting:
-    def test_other_machines_need_a_key(self, engine, monkeypatch):
+    def test_serving_other_machines_needs_a_key(self, engine, monkeypatch):
         monkeypatch.delenv("HIGGS_TTS_API_KEY", raising=False)
         with pytest.raises(HiggsError, match=r"0\.0\.0\.0 can be reached from other machines.*--api-key"):
             serve(engine, "0.0.0.0", 0, None, "", CallLimits(), print)
         names = ["127.0.0.1", "::1", "localhost", "127.8.8.8", "0.0.0.0", "192.168.0.1", "example.org", "::"]
         assert [is_loopback(name) for name in names] == [True] * 4 + [False] * 4
 
-    def test_a_port_that_is_none(self, engine):
+    def test_a_bad_port_is_refused(self, engine):
         with pytest.raises(HiggsError, match=r"cannot use 127\.0\.0\.1:99999 .*Choose another --port"):
             serve(engine, "127.0.0.1", 99999, None, "", CallLimits(), print)
 
-    def test_a_model_in_the_folder_where_it_runs_has_a_name(self, monkeypatch):
+    def test_a_model_in_the_current_folder_has_a_name(self, monkeypatch):
         monkeypatch.chdir(EMBEDDED)
         told = []
         with pytest.raises(HiggsError, match="99999"):
             serve(Engine(EngineConfig(".", device="cpu")), "127.0.0.1", 99999, None, "", CallLimits(), told.append)
         assert told[0].startswith(f"{EMBEDDED.name} at http://")
 
-    def test_a_folder_that_is_none(self, engine, tmp_path):
+    def test_a_missing_folder_is_refused(self, engine, tmp_path):
         with pytest.raises(HiggsError, match="nowhere is not a folder"):
             serve(engine, "127.0.0.1", 0, tmp_path / "nowhere", "", CallLimits(), print)
 

@@ -71,7 +71,7 @@ def port():
 
 
 @pytest.mark.parametrize(("package", "model", "field"), REQUESTS)
-def test_every_field_of_theirs_is_honoured_told_or_refused_by_name(package, model, field):
+def test_every_published_field_is_honoured_reported_or_refused(package, model, field):
     shared = {"ref_audio": OTHER} if field == "ref_text" else {}
     value = HONOURED[field][0] if field in HONOURED else {**REFUSED, **TOLD}[field]
     of_item = "Item" in model or field == "input"
@@ -91,7 +91,7 @@ def test_every_field_of_theirs_is_honoured_told_or_refused_by_name(package, mode
 
 
 @pytest.mark.parametrize("package", PUBLISHED)
-def test_the_fixture_has_the_fields_of_the_published_models(package):
+def test_the_fixture_lists_the_published_models_fields(package):
     told = PUBLISHED[package]
     source = ast.parse(published_wheel(told["wheel"]).read(told["file"]))
     classes = {node.name: node for node in ast.walk(source) if isinstance(node, ast.ClassDef)}
@@ -99,7 +99,7 @@ def test_the_fixture_has_the_fields_of_the_published_models(package):
         assert [line.target.id for line in classes[model].body if isinstance(line, ast.AnnAssign)] == fields
 
 
-def test_what_stands_beside_the_items_is_their_default():
+def test_fields_beside_the_items_are_their_defaults():
     first, second = read(
         {"voice": "anna", "seed": 5, "items": [{"input": "One."}, {"input": "Two.", "seed": 6, "voice": None}]}
     )
@@ -107,7 +107,7 @@ def test_what_stands_beside_the_items_is_their_default():
     assert (second.text, second.voice, second.params.seed) == ("Two.", "anna", 6)
 
 
-def test_an_item_has_a_voice_of_its_own_or_the_batch_s():
+def test_an_item_uses_its_own_voice_or_the_batch_s():
     items = [{}, {"voice": "anna"}, {"ref_audio": CLIP}, {"ref_text": "Own words."}, {"speaker": "ben"}]
     calls = read({"ref_audio": OTHER, "ref_text": "Words.", "items": [{"input": "Hi.", **item} for item in items]})
     clips = [call.clip and (call.clip.data, call.clip.transcript) for call in calls]
@@ -134,7 +134,7 @@ def test_an_item_has_a_voice_of_its_own_or_the_batch_s():
         ({"items": [{"input": "Hi."}], "seed": -1}, "seed", "number from 0"),
     ],
 )
-def test_what_is_wrong_with_the_batch_is_named(body, param, says):
+def test_faults_of_a_batch_are_named_by_field(body, param, says):
     with pytest.raises(BadCall, match=says) as caught:
         read(body)
     assert caught.value.param == param
@@ -168,7 +168,7 @@ def test_each_text_has_its_own_result_or_error(port):
             assert result["finish_reason"] in ("stop", "length") and result["usage"]["seconds"] > 0
 
 
-def test_a_clip_is_shared(port):
+def test_a_shared_clip_is_encoded_once(port):
     clip = base64.b64encode((BUILT_IN_CLIPS / "amber.flac").read_bytes()).decode()
     text = (BUILT_IN_CLIPS / "amber.txt").read_text(encoding="utf-8").strip()
     shared = {**SHORT, "ref_audio": clip, "ref_text": text}
@@ -182,7 +182,7 @@ def test_a_clip_is_shared(port):
     assert sounds[0] == sounds[1] != sounds[2]
 
 
-def test_bad_batches_are_answered_in_the_envelope(port):
+def test_bad_batches_are_refused_in_the_error_envelope(port):
     for body, status, param in (
         (b"{", 400, None),
         (b"[" * 9000, 400, None),
@@ -194,7 +194,7 @@ def test_bad_batches_are_answered_in_the_envelope(port):
         assert error_of(answer)["type"] == "invalid_request_error"
 
 
-def test_who_leaves_frees_all_rows():
+def test_a_leaving_caller_frees_all_rows():
     body = json.dumps({"items": [{"input": "It goes on. " * 30}] * 4, "retries": 0}).encode()
     with (
         Engine(EngineConfig(str(EMBEDDED), device="cpu", context=1024)) as engine,

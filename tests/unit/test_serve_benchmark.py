@@ -44,7 +44,7 @@ def test_load_and_soak_go_into_one_file(serve, monkeypatch, capsys, tmp_path):
     assert [soak[name] for name in ("wrong", "hung", "leaked_rows", "leaked_threads", "leaked_files")] == [0] * 5
 
 
-def test_a_server_that_does_not_start_is_told_of(serve, monkeypatch, capsys, tmp_path):
+def test_a_server_that_does_not_start_is_reported(serve, monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit, match="the server has ended"):
         run(serve, monkeypatch, capsys, tmp_path / "none.json", "--load", "--model", str(tmp_path / "nowhere"))
     assert not (tmp_path / "none.json").exists()

@@ -45,27 +45,27 @@ def assert_refused(answer, status, param=None):
 
 @pytest.mark.parametrize("value", [HUGE, b"-" + HUGE, b"1e" + HUGE, b"NaN", b"Infinity", b"-Infinity"])
 @pytest.mark.parametrize("field", ["seed", "temperature", "index", "top_k", "speed", "max_new_tokens", "top_p"])
-def test_numbers_beyond_all_ranges(port, field, value):
+def test_numbers_out_of_range_are_refused(port, field, value):
     answer = ask(port, body=b'{"input": "Hi", "%s": %s}' % (field.encode(), value))
     assert f"{field} is " in assert_refused(answer, 400, field) and is_well(port)
 
 
 @pytest.mark.parametrize("charset", ["foo", "hex", "undefined", "utf-16", "latin-1"])
 @pytest.mark.parametrize("path", ["/v1/audio/speech", VOICES])
-def test_charsets(port, charset, path):
+def test_unknown_charsets_are_refused(port, charset, path):
     kind = "application/json" if path != VOICES else "application/x-www-form-urlencoded"
     answer = ask(port, path=path, body=SHORT, headers=[f"Content-Type: {kind}; charset={charset}"])
     assert f"charset is '{charset}'" in assert_refused(answer, 415) and is_well(port)
 
 
-def test_utf8_by_its_names_and_with_a_byte_order_mark(port):
+def test_utf8_is_accepted_by_all_its_names_and_with_a_byte_order_mark(port):
     for charset in ("utf-8", "UTF8", "us-ascii"):
         body = b"\xef\xbb\xbf" + json.dumps(SHORT).encode()
         assert ask(port, body=body, headers=[f"Content-Type: application/json; charset={charset}"])[0] == 200
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "foo"])
-def test_content_encodings(port, coding, caplog):
+def test_content_encodings_are_refused(port, coding, caplog):
     answer = ask(port, body=SHORT, headers=[f"Content-Encoding: {coding}"])
     assert "Content-Encoding" in assert_refused(answer, 415) and is_well(port)
     assert not caplog.records
@@ -77,7 +77,7 @@ def test_a_key_that_is_no_header_is_refused_without_a_traceback(port, key, caplo
     assert answer[0] == 400 and is_well(port) and not caplog.records
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read(port):
+def test_an_oversized_body_is_not_read(port):
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\nContent-Length: 99999999999\r\n\r\n{")
         assert b" 413 " in connection.recv(1 << 12) and is_well(port)
@@ -99,11 +99,11 @@ def test_wide_bodies_are_refused_before_they_are_parsed(monkeypatch, value):
 
 
 @pytest.mark.parametrize("text", ["[laughs], {yes}, " * 500, '"quoted", ' * 500, "back\\slash, " * 500, '\\"[' * 2000])
-def test_what_stands_in_a_text_is_not_counted(text):
+def test_brackets_inside_a_text_are_not_counted(text):
     assert parse_json(json.dumps({"input": text, "seed": 3}).encode()) == {"input": text, "seed": 3}
 
 
-def test_field_names_that_no_header_can_hold_are_told_without_these_characters(port):
+def test_field_names_are_stripped_of_characters_that_headers_cannot_hold(port):
     status, told, _ = ask(port, body={**SHORT, "a\r\nX-Evil: 1": 2, "\ud800é": 3})
     assert status == 200 and told["x-ignored-fields"] == "a??X-Evil: 1, ??" and "x-evil" not in told
 
@@ -127,19 +127,19 @@ def test_a_text_of_pauses_is_refused_by_its_field(port):
         b'Content-Disposition: form-data; name="x"\r\n\r\n\r\n--edge\r\n' * 10_000,
     ],
 )
-def test_forms(port, part, caplog):
+def test_malformed_forms_are_refused(port, part, caplog):
     answer = ask(port, path=VOICES, body=b"--edge\r\n" + part + b"\r\n--edge--\r\n", headers=[FORM])
     assert_refused(answer, 400)
     assert is_well(port) and not caplog.records
 
 
 @pytest.mark.parametrize("kind", ["", "application/json", "multipart/form-data", 'multipart/form-data; boundary=""'])
-def test_what_is_no_form(port, kind):
+def test_bodies_that_are_no_form_are_refused(port, kind):
     answer = ask(port, path=VOICES, body=b"a=b", headers=[f"Content-Type: {kind}"])
     assert "multipart/form-data" in assert_refused(answer, 400)
 
 
-def test_fields_of_a_form():
+def test_the_fields_of_a_form_are_read():
     parts = b'--e\r\nContent-Disposition: form-data; name="a"\r\n\r\none\r\n\r\ntwo\r\n'
     parts += (
         b'--e\r\nContent-Type: audio/wav\r\ncontent-disposition: form-data; filename="name=x"; name=b\r\n\r\n--\r\n'
@@ -147,7 +147,7 @@ def test_fields_of_a_form():
     assert parse_form(parts + b"--e--\r\n", "multipart/form-data; boundary=e") == {"a": b"one\r\n\r\ntwo", "b": b"--"}
 
 
-def test_a_name_that_no_file_can_have(port):
+def test_a_name_that_no_file_can_have_is_refused(port):
     clip = (BUILT_IN_CLIPS / "amber.flac").read_bytes()
     parts = [b'name="name"\r\n\r\n' + "\U00020000".encode() * 64, b'name="audio_sample"; filename="a"\r\n\r\n' + clip]
     body = b"".join(b"--edge\r\nContent-Disposition: form-data; %s\r\n" % part for part in parts) + b"--edge--\r\n"
@@ -163,7 +163,7 @@ def test_a_clip_that_is_too_long_is_refused_by_its_field(port):
     assert "31.0 s" in assert_refused(ask(port, path=VOICES, body=body, headers=[FORM]), 400, "audio_sample")
 
 
-def test_others_are_served_while_a_body_is_handled(port, monkeypatch):
+def test_other_calls_are_served_while_a_body_is_handled(port, monkeypatch):
     """A clip whose decoding does not end, and a body that does not."""
     begun, end, decode = threading.Event(), threading.Event(), clips.decode_clip
 

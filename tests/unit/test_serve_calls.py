@@ -14,19 +14,19 @@ def read(knows=lambda tag: True, **body):
     return read_call({**SENT, **body}, 100, knows)
 
 
-def test_what_is_left_out_has_defaults():
+def test_omitted_fields_have_defaults():
     call = read_call({"input": "Hello."}, 100, bool)
     assert (call.text, call.voice, call.format, call.stream, call.clip) == ("Hello.", "default", "mp3", "audio", None)
     assert call.params == SamplingParams() and call.ignored == ()
 
 
-def test_a_part_of_a_text_has_its_place():
+def test_the_index_of_a_part_of_a_text_is_read():
     assert read(index=7).index == 7 and read().index == 0 and read(index=7).ignored == ()
     with pytest.raises(BadCall, match="index is '-1'"):
         read(index=-1)
 
 
-def test_sampling_stands_at_top_level_or_in_extra_params():
+def test_sampling_is_read_at_top_level_or_in_extra_params():
     """SGLang-Omni and vLLM-Omni accept both. The top level wins."""
     call = read(temperature=0.5, top_k=7.0, seed=9, max_new_tokens=50, extra_params={"temperature": 1, "top_p": 0.9})
     wanted = SamplingParams(temperature=0.5, top_p=0.9, top_k=7, seed=9, max_frames=50)
@@ -49,7 +49,7 @@ def test_sampling_stands_at_top_level_or_in_extra_params():
     ],
 )
 @pytest.mark.parametrize("sound", ["pcm", "wav", "mp3"])
-def test_ways_of_streaming(asked, stream, sound):
+def test_stream_and_stream_format_select_the_streaming(asked, stream, sound):
     assert read(response_format=sound, **asked).stream == stream
 
 
@@ -62,12 +62,12 @@ def test_ways_of_streaming(asked, stream, sound):
         {"references": [{"data": CLIP, "media_type": "audio/wav", "text": "It says."}]},
     ],
 )
-def test_a_reference(asked):
+def test_a_reference_is_read_in_every_form(asked):
     clip = read(**asked).clip
     assert (clip.data, clip.transcript) == (b"sound", "It says.")
 
 
-def test_pauses_count_as_the_characters_that_could_be_said_meanwhile():
+def test_pauses_count_as_characters():
     text = "One [pause 4] apple."
     assert read(input=text).text == text
     with pytest.raises(
@@ -77,7 +77,7 @@ def test_pauses_count_as_the_characters_that_could_be_said_meanwhile():
     assert caught.value.code == "input_too_long"
 
 
-def test_speed_is_what_the_tags_give():
+def test_speed_is_mapped_to_tags():
     said = {speed: read(speed=speed).text for speed in (0.5, 0.9, 1, 1.2, 2)}
     assert said[1] == "Hello." and said[0.5] == "<|prosody:speed_very_slow|>Hello."
     assert said[0.9] == "<|prosody:speed_slow|>Hello." and said[1.2] == "<|prosody:speed_fast|>Hello."
@@ -90,7 +90,7 @@ def test_speed_is_what_the_tags_give():
     assert read(speed=2, input=paced).text == paced
 
 
-def test_unknown_fields_are_told():
+def test_unknown_fields_are_reported():
     assert read(instructions="gently", language="en").ignored == ("instructions", "language")
 
 
@@ -129,13 +129,13 @@ def test_unknown_fields_are_told():
         ({"references": [{"text": "It says."}]}, "references", "no clip"),
     ],
 )
-def test_what_is_wrong_is_named(asked, param, says):
+def test_faults_are_named_by_field(asked, param, says):
     with pytest.raises(BadCall, match=says) as caught:
         read(**asked)
     assert caught.value.param == param and caught.value.status in (400, 413)
 
 
 @pytest.mark.parametrize("body", [None, [], "text", 5])
-def test_a_body_that_is_no_object(body):
+def test_a_body_that_is_no_object_is_refused(body):
     with pytest.raises(BadCall, match="JSON object"):
         read_call(body, 100, bool)

@@ -25,7 +25,7 @@ def port():
 
 
 @pytest.mark.parametrize(("name", "number"), CALLS)
-def test_a_program_s_call_is_answered_with_sound(port, name, number):
+def test_each_client_s_call_is_answered_with_sound(port, name, number):
     call = CLIENTS[name]["calls"][number]
     status, headers, data = ask(port, body=call["body"], headers=CLIENTS[name]["headers"])
     media, kind = MEDIA[call["sound"]]
@@ -37,5 +37,5 @@ def test_a_program_s_call_is_answered_with_sound(port, name, number):
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_the_page_has_a_recipe_for_it(name):
+def test_the_server_page_has_a_recipe_for_each_client(name):
     assert name.split(",")[0].removesuffix(" package") in PAGE.read_text(encoding="utf-8")

@@ -98,7 +98,7 @@ class TestMetrics:
         assert told["higgs_tts_first_sound_seconds_bucket", 'le="+Inf"'] == 1
         assert [told[f"higgs_tts_{name}", ""] for name in ("calls_open", "rows_running", "rows_waiting")] == [0] * 3
 
-    def test_rows_and_open_calls(self, engine, gate):
+    def test_rows_and_open_calls_are_counted(self, engine, gate):
         go_on = gate(30)  # frames are read some steps after they are made
         with running(engine) as (port, speaker):
             calls = [
@@ -117,7 +117,7 @@ class TestMetrics:
             told = metrics(port)
         assert told["higgs_tts_calls_open", ""] == told["higgs_tts_rows_running", ""] == 0
 
-    def test_a_disconnect_is_an_error_of_its_kind(self, engine):
+    def test_disconnects_are_counted_as_their_own_error(self, engine):
         with running(engine) as (port, speaker):
             data = json.dumps(LONG).encode()
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -130,7 +130,7 @@ class TestMetrics:
         assert told["higgs_tts_errors_total", 'kind="disconnected"'] == 1
         assert told["higgs_tts_calls_total", 'path="/v1/audio/speech",status="499"'] == 1
 
-    def test_buckets_count_up(self):
+    def test_buckets_are_cumulative(self):
         counted = ServerMetrics()
         for seconds in (0.01, 0.05, 0.06, 99):
             counted.first_sound(seconds)
@@ -138,13 +138,13 @@ class TestMetrics:
         buckets = [value for (name, _), value in told.items() if name.endswith("_bucket")]
         assert buckets == [2, *[3] * 11, 4] and told["higgs_tts_first_sound_seconds_sum", ""] == pytest.approx(99.12)
 
-    def test_a_key_guards_them(self, engine):
+    def test_metrics_need_the_key(self, engine):
         with running(engine, key="secret") as (port, _):
             assert ask(port, "GET", "/metrics")[0] == 401
             assert ask(port, "GET", "/metrics", headers=["Authorization: Bearer secret"])[0] == 200
 
 
-def test_the_access_log_has_a_line_per_call_without_texts_or_names(engine, caplog):
+def test_the_access_log_has_one_line_per_call_without_texts_or_names(engine, caplog):
     with caplog.at_level(logging.INFO, "higgs_tts.serve.access"), running(engine) as (port, _):
         ask(port, body=SHORT)
         ask(port, body={**SHORT, "voice": "nobody"})
@@ -161,7 +161,7 @@ def test_the_access_log_has_a_line_per_call_without_texts_or_names(engine, caplo
 
 
 class TestSeconds:
-    def test_a_call_that_takes_too_long_is_told_so(self, engine, gate):
+    def test_a_call_that_takes_too_long_gets_an_error(self, engine, gate):
         go_on = gate(0)
         with running(engine, limits=CallLimits(max_seconds=0.2)) as (port, speaker):
             for body in (SHORT, {**SHORT, "stream": False}):
@@ -175,7 +175,7 @@ class TestSeconds:
             while speaker.speaking:
                 pass
 
-    def test_a_stream_ends_with_an_error(self, engine, gate):
+    def test_a_stream_that_takes_too_long_ends_with_an_error(self, engine, gate):
         go_on = gate(30)
         with running(engine, limits=CallLimits(max_seconds=3)) as (port, _):
             status, _, body = ask(port, body={**LONG, "stream_format": "sse"})
@@ -183,7 +183,7 @@ class TestSeconds:
         assert status == 200 and body.count(b"speech.audio.delta") > 2
         assert b"event: error" in body and b"limit of 3 s" in body and b"speech.audio.done" not in body
 
-    def test_a_call_within_it_is_answered(self, engine):
+    def test_a_call_within_the_time_limit_is_answered(self, engine):
         with running(engine, limits=CallLimits(max_seconds=600)) as (port, _):
             assert ask(port, body=SHORT)[0] == 200
 
@@ -225,7 +225,7 @@ class TestStopping:
         return heard
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_what_is_being_spoken_is_finished(self, served, stream, number):
+    def test_stopping_finishes_speech_in_progress(self, served, stream, number):
         process, port = served
         process.send_signal(number)
         assert "finishing what is being spoken (1 calls)" in process.stdout.readline()
@@ -243,7 +243,7 @@ class TestStopping:
         assert b"speech.audio.done" not in self.rest(stream)
         assert process.wait(60) == 0 and "Traceback" not in process.stderr.read()
 
-    def test_an_idle_server_ends_without_a_word(self, served):
+    def test_an_idle_server_stops_silently(self, served):
         process, _ = served
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0 and process.stdout.read() == ""

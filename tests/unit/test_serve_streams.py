@@ -95,13 +95,13 @@ def assert_spoken(data, kind, alone):
 
 class TestStandardSnippets:
     @pytest.mark.parametrize("kind", ["pcm", "wav", "mp3", "opus", "flac"])
-    def test_plain(self, client, alone, kind, tmp_path):
+    def test_a_plain_call_returns_the_sound(self, client, alone, kind, tmp_path):
         response = client.audio.speech.create(**ASKED, response_format=kind, extra_body=EXTRA)
         response.write_to_file(tmp_path / "speech")
         assert_spoken((tmp_path / "speech").read_bytes(), kind, alone)
 
     @pytest.mark.parametrize("kind", ["pcm", "wav", "mp3", "opus", "flac"])
-    def test_streaming_to_a_file_begins_before_half_is_made(self, client, alone, half, kind, tmp_path):
+    def test_streaming_to_a_file_begins_before_half_is_spoken(self, client, alone, half, kind, tmp_path):
         with client.audio.speech.with_streaming_response.create(
             **ASKED, response_format=kind, extra_body=EXTRA
         ) as response:
@@ -110,7 +110,7 @@ class TestStandardSnippets:
         assert_spoken((tmp_path / "speech").read_bytes(), kind, alone)
 
     @pytest.mark.parametrize("kind", ["pcm", "wav"])
-    def test_streaming_to_a_speaker_begins_before_half_is_made(self, client, alone, half, kind):
+    def test_streaming_to_a_player_begins_before_half_is_spoken(self, client, alone, half, kind):
         with client.audio.speech.with_streaming_response.create(
             **ASKED, response_format=kind, extra_body=EXTRA
         ) as response:
@@ -121,7 +121,7 @@ class TestStandardSnippets:
         assert len(heard[0]) == 1024
         assert_spoken(b"".join(heard), kind, alone)
 
-    def test_streaming_to_a_speaker_asynchronously(self, port, alone, half):
+    def test_streaming_to_a_player_works_asynchronously(self, port, alone, half):
         async def listen():
             client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="any", max_retries=0)
             async with client.audio.speech.with_streaming_response.create(
@@ -136,7 +136,7 @@ class TestStandardSnippets:
 
         assert_spoken(asyncio.run(listen()), "pcm", alone)
 
-    def test_events_of_any_format(self, client, alone, half):
+    def test_events_carry_any_format(self, client, alone, half):
         with client.audio.speech.with_streaming_response.create(
             **ASKED, response_format="mp3", stream_format="sse", extra_body=EXTRA
         ) as response:
@@ -144,14 +144,14 @@ class TestStandardSnippets:
             events = "".join(response.iter_text())
         assert events.count("speech.audio.delta") > 2 and events.count("event: speech.audio.done") == 1
 
-    def test_stream_false_waits_for_the_whole(self, client, alone):
+    def test_stream_false_waits_for_the_whole_sound(self, client, alone):
         extra = {**EXTRA, "stream": False}
         response = client.audio.speech.with_raw_response.create(**ASKED, response_format="wav", extra_body=extra)
         assert int(response.headers["content-length"]) == len(response.content) == 44 + SAMPLE * len(alone)
         assert response.headers["x-finish-reason"] in ("stop", "length")
 
 
-def test_players_read_a_wav_of_unknown_length(port, alone):
+def test_players_can_read_a_wav_of_unknown_length(port, alone):
     soundfile, wave = pytest.importorskip("soundfile"), pytest.importorskip("wave")
     data = ask(port, body={**ASKED, **EXTRA, "response_format": "wav"})[2]
     assert data[4:8] == data[40:44] == b"\xff" * 4
@@ -162,7 +162,7 @@ def test_players_read_a_wav_of_unknown_length(port, alone):
         assert file.readframes(len(alone) + 1) == data[44:]
 
 
-def test_without_pyav_mp3_comes_whole(port, alone, monkeypatch):
+def test_mp3_is_sent_whole_without_pyav(port, alone, monkeypatch):
     def missing(module, name):
         if module == "av":
             raise HiggsError("av has no usable open here.")
@@ -193,14 +193,14 @@ class TestFailing:
         raise HiggsError("The model produced values that are not numbers.")
 
     @pytest.mark.parametrize("kind", ["pcm", "wav", "mp3", "opus", "flac"])
-    def test_before_the_first_sample_it_is_an_error(self, port, gate, kind):
+    def test_a_failure_before_the_first_sample_is_an_error(self, port, gate, kind):
         gate(0, self.fail).set()
         answer = ask(port, body={**ASKED, **EXTRA, "response_format": kind})
         assert answer[0] == 500 and "not numbers" in error_of(answer)["message"]
         assert answer[1]["content-type"].startswith("application/json")
 
     @pytest.mark.parametrize("kind", ["pcm", "wav", "mp3", "opus", "flac"])
-    def test_after_it_the_sound_has_no_good_end(self, client, alone, gate, kind):
+    def test_a_failure_after_the_first_sample_breaks_the_stream(self, client, alone, gate, kind):
         heard = gate(len(alone) // 960 // 2, self.fail)
         with (
             pytest.raises(Exception, match=BROKEN),
@@ -213,12 +213,12 @@ class TestFailing:
             heard.set()
             list(chunks)
 
-    def test_a_plain_call_is_no_good_end_either(self, client, alone, gate):
+    def test_a_failure_during_a_plain_call_breaks_the_reply(self, client, alone, gate):
         gate(len(alone) // 960 // 2, self.fail).set()
         with pytest.raises(Exception, match=BROKEN):
             client.audio.speech.create(**ASKED, response_format="wav", extra_body=EXTRA)
 
-    def test_events_say_so(self, client, alone, gate):
+    def test_a_failure_during_events_is_an_error_event(self, client, alone, gate):
         gate(len(alone) // 960 // 2, self.fail).set()
         with client.audio.speech.with_streaming_response.create(
             **ASKED, response_format="pcm", stream_format="sse", extra_body=EXTRA

@@ -11,7 +11,7 @@ from higgs_tts.tests.skips import unexpected
         ("Skipped: could not import 'av': No module named 'av'", False),
     ],
 )
-def test_only_skips_of_the_list_are_expected(tmp_path, reason, is_expected):
+def test_only_listed_skips_are_expected(tmp_path, reason, is_expected):
     list_ = tmp_path / "skips.txt"
     list_.write_text("# machines\nno CUDA GPU\n\nray is not\n", encoding="utf-8")
     assert unexpected([reason, reason], list_) == ([] if is_expected else [reason])

@@ -89,7 +89,7 @@ def run_script(room, drawn, limits, ban=False):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @pytest.mark.parametrize("seed", range(12))
-def test_machine_equals_plain_python_row_by_row(bench, family, seed):
+def test_the_delay_machine_equals_plain_python_row_by_row(bench, family, seed):
     g = torch.Generator().manual_seed(seed)
     batch, steps = 5, 60
     drawn = torch.randint(0, 1024, (batch, steps, N), generator=g)
@@ -136,7 +136,7 @@ def test_v3_ignores_an_end_before_row_n(bench):
 
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
-def test_the_cache_s_last_slot_is_used_and_no_later_one(bench, family):
+def test_the_cache_is_used_exactly_to_its_last_slot(bench, family):
     room = bench(family, context=64)
     room.start(SamplingParams(max_frames=4000))
     length = int(room.state.cache.prompt_length[0])

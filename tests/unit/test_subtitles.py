@@ -49,7 +49,7 @@ def speech_of(chunks):
     return SpeechResult(torch.cat(wavs), torch.empty(0, 8), 1.0, len(said), "end of speech", said=tuple(said))
 
 
-def test_sentences_end_at_the_pauses_between_them_and_not_at_commas():
+def test_sentences_end_at_pauses_between_them_and_not_at_commas():
     text = " ".join(SENTENCES)
     parts = [-0.1, 1.5, -0.3, 1.4, -0.12, 1.1, -0.15, 1.7, -0.35, 0.9, -0.3, 1.0, -0.1, 0.8, -0.1, 0.7, -0.2]
     cues = cues_of(speech_of([(text, "", parts)]))
@@ -66,7 +66,7 @@ def test_a_chunk_of_one_sentence_is_exact_and_speakers_are_named():
     assert "Ann" not in to_srt(speech_of([("Hello.", "Ann", [1])]))
 
 
-def test_a_turn_has_subtitles_of_its_own():
+def test_a_turn_has_its_own_subtitles():
     speech = speech_of([("Hello.", "Ann", [-0.5, 1]), ("Oh!", "Bob", [0.5]), ("Yes.", "Bob", [0.75])])
     first, second, third = speech.said
     speech = replace(speech, turns=(first, replace(second, text="Oh! Yes.", stop=third.stop)))
@@ -76,13 +76,13 @@ def test_a_turn_has_subtitles_of_its_own():
     )
 
 
-def test_where_nothing_is_silent_sentences_have_their_share():
+def test_speech_without_pauses_is_shared_out_by_length():
     cues = cues_of(speech_of([("One two three. One two three.", "", [4])]))
     assert cues[0].stop == cues[1].start == pytest.approx(2, abs=0.05)
     assert not cues_of(speech_of([("Nothing came.", "", [])]))
 
 
-def test_tags_and_signs_are_no_sentences():
+def test_tags_and_punctuation_are_no_sentences():
     assert split_sentences("<|emotion:awe|>Oh! ... Well, <|prosody:pause|>yes. — ") == ["Oh!", "... Well, yes. —"]
 
 
@@ -101,7 +101,7 @@ def test_cues_of_real_speech_are_in_order_and_inside_it(engine):
         assert turn.start - 1 < cue.start * SAMPLE_RATE < cue.stop * SAMPLE_RATE < turn.stop + 1
 
 
-def test_the_terminal_writes_them(tmp_path, capsys):
+def test_the_terminal_writes_subtitles(tmp_path, capsys):
     out, srt = tmp_path / "a.wav", tmp_path / "a.srt"
     assert main(["say", "Hello there.", "--out", str(out), "--srt-out", str(srt), "--device", "cpu"]) == 0
     assert srt.read_text(encoding="utf-8").startswith("1\n00:00:00,") and "Hello there." in srt.read_text(

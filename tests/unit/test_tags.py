@@ -33,17 +33,17 @@ def clean(text, reserved=(*RESERVED, *TAGS), without_tags=False):
         ("[PAD]Hi", "Hi", ("[PAD]", "command")),
     ],
 )  # fmt: skip
-def test_left_out_with_a_warning(text, kept, told):
+def test_unknown_and_reserved_tags_are_left_out_with_a_warning(text, kept, told):
     cleaned, warnings = clean(text)
     assert cleaned == kept and len(warnings) == 1 and all(part in warnings[0] for part in told)
 
 
-def test_of_two_names_the_longer_is_meant():
+def test_the_longer_of_two_matching_names_is_used():
     cleaned, warnings = clean("[PAD]2 Hi", ["[PAD]", "[PAD]2"])
     assert cleaned == "Hi" and warnings[0].startswith("[PAD]2 ")
 
 
-def test_what_is_left_after_leaving_out_is_read_again():
+def test_text_joined_by_leaving_out_a_tag_is_read_again():
     cleaned, warnings = clean("Hi <|aud<|eoc|>io|>you <th<think>ink>")
     assert cleaned == "Hi you"
     assert [told.split()[0] for told in warnings] == ["<|eoc|>", "<think>", "<|audio|>"]
@@ -67,19 +67,19 @@ def test_known_tags_get_their_full_spelling():
     )
 
 
-def test_tag_that_the_tokenizer_lacks():
+def test_a_tag_that_the_tokenizer_lacks_is_left_out():
     cleaned, (told,) = clean("<style:singing><style:shouting>Hi", [*RESERVED, "<|style:singing|>"])
     assert cleaned == "<|style:singing|>Hi"
     assert "<style:shouting>" in told and "x/tokenizer.json" in told
 
 
-def test_v2_has_no_tags():
+def test_tags_are_left_out_for_v2():
     cleaned, warnings = clean("<emotion:awe>Hi <|foo|>", without_tags=True)
     assert cleaned == "Hi"
     assert "<emotion:awe>" in warnings[0] and "Higgs TTS 3" in warnings[0] and "<|foo|>" in warnings[1]
 
 
-def test_a_sound_takes_a_letter_a_digit_or_an_effect():
+def test_speech_needs_a_letter_a_digit_or_an_effect():
     guard = TextGuard([*RESERVED, *TAGS], False, "x")
     silent = (
         "",
@@ -102,7 +102,7 @@ def test_a_sound_takes_a_letter_a_digit_or_an_effect():
     ]
 
 
-def test_split_joins_back():
+def test_the_pieces_of_a_split_join_to_the_text():
     guard = TextGuard([*RESERVED, *TAGS], False, "x")
     text = "<|emotion:awe|><|style:singing|>La <|prosody:pause|>la"
     pieces = guard.split(text)
@@ -110,12 +110,12 @@ def test_split_joins_back():
     assert [guard.is_tag(piece) for piece in pieces] == [True, True, False, True, False]
 
 
-def test_the_tags_are_the_published_ones():
+def test_the_tags_equal_the_published_ones():
     assert len(TAGS) == len(set(TAGS)) == 43
     assert (TAGS[0], TAGS[-1]) == ("<|emotion:elation|>", "<|sfx:sneeze|>")
 
 
-def test_spellings_and_slots():
+def test_tags_have_a_canonical_spelling_and_a_slot():
     assert canonical_tag("<emotion:awe>") == canonical_tag("<|emotion:awe>") == "<|emotion:awe|>"
     assert canonical_tag("<|emotion:Awe|>") is None
     slots = {tag: delivery_slot(tag) for tag in TAGS}
@@ -136,7 +136,7 @@ def test_spellings_and_slots():
         ("( sings )", "<|style:singing|>"),
     ],
 )
-def test_a_sound_written_as_words_is_told_with_its_tag(written, tag):
+def test_a_sound_written_as_words_is_a_hint_with_its_tag(written, tag):
     (warning,) = stage_directions(f"Well. {written} Indeed, {written} yes.")
     assert f'"{written}" is read aloud' in warning and tag in warning
     assert canonical_tag(tag[: tag.index(">") + 1])
@@ -145,7 +145,7 @@ def test_a_sound_written_as_words_is_told_with_its_tag(written, tag):
 @pytest.mark.parametrize(
     "text", ["He laughs.", "(human)", "[singer]", "(he laughed)", "2 * sigh", "<|sfx:laughter|>Haha"]
 )
-def test_words_that_are_no_stage_direction_are_not_told(text):
+def test_ordinary_words_give_no_hint(text):
     assert stage_directions(text) == []
 
 
@@ -164,5 +164,5 @@ def test_words_that_are_no_stage_direction_are_not_told(text):
         ("<|emotion:awe|>\u4f60\u597d\u3002", "<|emotion:awe|>\u4f60\u597d\u3002"),
     ],
 )
-def test_a_leading_emotion_goes_behind_the_first_word(text, behind):
+def test_a_leading_emotion_is_moved_behind_the_first_word(text, behind):
     assert after_first_word(text) == behind

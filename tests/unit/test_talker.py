@@ -199,7 +199,7 @@ def plain_ras(history, row, window, repeats):
     return same.sum(0) >= repeats
 
 
-def test_v2_repeats_are_drawn_again_by_transformers_rule(bench, small):
+def test_v2_resamples_repeats_by_transformers_rule(bench, small):
     """With one loud code per codebook, the first two frames keep it, and from the third on it is drawn again."""
     room = bench("v2")
     params = SamplingParams(seed=2, top_k=1, ras_window=4, ras_repeats=2)

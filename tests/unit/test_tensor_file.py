@@ -69,14 +69,14 @@ def test_no_data_is_read_before_get(tmp_path, held, monkeypatch):
         file.get("a.matrix")
 
 
-def test_under_strips_the_prefix_and_hides_the_rest(tmp_path, held):
+def test_a_prefix_view_strips_the_prefix_and_hides_the_rest(tmp_path, held):
     save_file(held, tmp_path / "model.safetensors")
     view = open_folder(tmp_path).under("b.")
     assert set(view.shapes) == {"empty", "ids", "mask"}
     assert torch.equal(view.get("ids"), held["b.ids"])
 
 
-def test_a_shard_the_index_names_and_the_folder_lacks_is_named(tmp_path, held):
+def test_a_shard_missing_from_the_folder_is_named(tmp_path, held):
     shard(tmp_path, held)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(HiggsError, match="model-00002-of-00003"):
@@ -92,7 +92,7 @@ def test_a_missing_shard_is_noticed_without_an_index(tmp_path, held):
         weight_files(tmp_path)
 
 
-def test_an_index_left_behind_by_another_revision_is_passed_over(tmp_path, held):
+def test_an_index_of_another_revision_is_ignored(tmp_path, held):
     shard(tmp_path, held)
     for path in tmp_path.glob("model-*"):
         path.unlink()
@@ -100,7 +100,7 @@ def test_an_index_left_behind_by_another_revision_is_passed_over(tmp_path, held)
     same(open_folder(tmp_path), held)
 
 
-def test_a_tensor_the_index_promises_must_be_there(tmp_path, held):
+def test_a_tensor_listed_in_the_index_must_exist(tmp_path, held):
     where = shard(tmp_path, held)
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {**where, "a.lost": where["a.half"]}}))
     with pytest.raises(HiggsError, match=r"a\.lost"):
@@ -114,7 +114,7 @@ def test_a_damaged_index_is_named(tmp_path, text):
         weight_files(tmp_path)
 
 
-def test_a_file_cut_short_is_named(tmp_path, held):
+def test_a_truncated_file_is_named(tmp_path, held):
     path = tmp_path / "model.safetensors"
     save_file(held, path)
     whole = path.read_bytes()
@@ -125,7 +125,7 @@ def test_a_file_cut_short_is_named(tmp_path, held):
 
 
 @pytest.mark.parametrize("header", [b"[]", b'{"a": 1}', b'{"a": {"dtype": "F32"}}', b"not json at all"])
-def test_a_header_that_is_none_is_named(tmp_path, header):
+def test_an_invalid_header_is_named(tmp_path, header):
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(HiggsError, match=r"model\.safetensors"):
         open_folder(tmp_path)
@@ -137,7 +137,7 @@ POINTER = (
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.pth", INDEX])
-def test_a_git_lfs_pointer_is_called_one(tmp_path, name):
+def test_a_git_lfs_pointer_is_recognised(tmp_path, name):
     (tmp_path / name).write_text(POINTER)
     with pytest.raises(HiggsError, match=rf"{re.escape(name)}.*git lfs pull.*{re.escape(str(tmp_path))}"):
         open_tensors([tmp_path / name]) if name != INDEX else open_folder(tmp_path)
@@ -150,7 +150,7 @@ def test_an_index_with_a_byte_order_mark_is_read(tmp_path, held):
     same(open_folder(tmp_path), held)
 
 
-def test_a_dtype_we_do_not_know_is_named(tmp_path):
+def test_an_unknown_dtype_is_named(tmp_path):
     header = json.dumps({"a": {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0")
     with pytest.raises(HiggsError, match="F4"):
@@ -162,7 +162,7 @@ class Trap:
         return print, ("a checkpoint ran code",)
 
 
-def test_pickles_that_are_no_plain_weights_are_refused(tmp_path, held, capsys):
+def test_pickles_with_other_than_plain_weights_are_refused(tmp_path, held, capsys):
     path = tmp_path / "model.pth"
     for value in (Trap(), [torch.zeros(2)], {"a": 1}):
         torch.save(value, path)
@@ -175,7 +175,7 @@ def test_pickles_that_are_no_plain_weights_are_refused(tmp_path, held, capsys):
         open_tensors([path])
 
 
-def test_two_files_must_not_hold_one_tensor(tmp_path, held):
+def test_a_tensor_in_two_files_is_refused(tmp_path, held):
     save_file(held, tmp_path / "one.safetensors")
     save_file(held, tmp_path / "two.safetensors")
     with pytest.raises(HiggsError, match=r"two\.safetensors.*one\.safetensors"):

@@ -9,7 +9,7 @@ from higgs_tts.engine.tools.text_files import dialogue_in, pronunciations_in
 
 
 @pytest.mark.parametrize("option", [["--srt-in"], ["Hello.", "--pronunciations"]])
-def test_what_is_no_text_file_is_refused(tmp_path, option, capsys):
+def test_files_that_are_no_text_are_refused(tmp_path, option, capsys):
     os.mkfifo(tmp_path / "pipe.txt")  # reading it would never end
     with (tmp_path / "large.txt").open("wb") as file:
         file.truncate((8 << 20) + 1)
@@ -24,7 +24,7 @@ def test_what_is_no_text_file_is_refused(tmp_path, option, capsys):
         assert error.startswith(f"error: {tmp_path / name} cannot be read") and told in error
 
 
-def test_lines_end_as_windows_ends_them(tmp_path):
+def test_windows_line_ends_are_read(tmp_path):
     (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbfNguyen = Win\r\nLeicester = Lester\r\n")
     assert pronunciations_in(tmp_path / "list.txt").apply("Nguyen in Leicester") == "Win in Lester"
 

@@ -143,7 +143,7 @@ def assert_sounds(caller, wanted):
 
 
 @pytest.mark.parametrize(("size", "streams"), [(1, True), (7, False), (1000, True)])
-def test_sentences_in_one_voice_however_the_text_comes(served, alone, size, streams):
+def test_sentences_have_one_voice_however_the_text_arrives(served, alone, size, streams):
     async def talk(caller):
         await caller.send({**CONFIG, "stream_audio": streams})
         await caller.send(*(text(TEXT[at : at + size]) for at in range(0, len(TEXT), size)), DONE)
@@ -193,7 +193,7 @@ def test_commit_and_done_flush_and_the_connection_stays(served):
         ("clause", ["Well,", "yes.", "So it is."]),
     ],
 )
-def test_split_granularity(served, granularity, wanted):
+def test_split_granularity_decides_the_units(served, granularity, wanted):
     async def talk(caller):
         config = {**CONFIG, "max_new_tokens": 10, "split_granularity": granularity}
         fields = {name: value for name, value in config.items() if name != "type"}
@@ -205,7 +205,7 @@ def test_split_granularity(served, granularity, wanted):
     assert [one["sentence_text"] for one in caller.all("audio.start")] == wanted
 
 
-def test_a_given_voice_and_a_file_a_sentence(served):
+def test_a_given_voice_speaks_one_file_per_sentence(served):
     soundfile = pytest.importorskip("soundfile")
     clip = base64.b64encode((BUILT_IN_CLIPS / "amber.flac").read_bytes()).decode()
     words = (BUILT_IN_CLIPS / "amber.txt").read_text(encoding="utf-8").strip()
@@ -277,7 +277,7 @@ def test_after_an_interrupt_the_voice_stays(served, alone):
     assert_sounds(calling(served, talk), alone[:2])
 
 
-def test_an_interrupt_with_nothing_to_stop_and_before_a_close(served):
+def test_an_interrupt_is_answered_with_nothing_to_stop_and_before_a_close(served):
     async def talk(caller):
         await caller.send(CONFIG, CANCEL, text(TEXT), {"type": "session.close"}, CANCEL)
         await caller.until("input.cancelled")
@@ -288,7 +288,7 @@ def test_an_interrupt_with_nothing_to_stop_and_before_a_close(served):
 
 
 @pytest.mark.parametrize("phase", ["configured", "waiting", "speaking"])
-def test_a_caller_that_goes_leaves_nothing_running(served, phase):
+def test_a_leaving_caller_leaves_nothing_running(served, phase):
     async def talk(caller):
         await caller.send({**CONFIG, "max_new_tokens": 2000, "stream_audio": True})
         await caller.until("session.configured")
@@ -343,13 +343,13 @@ def test_honoured_fields_have_an_effect():
     assert (plain.granularity, plain.streams, plain.call_for("A.").format) == ("sentence", False, "pcm")
 
 
-def test_what_asks_for_nothing_is_no_fault():
+def test_fields_without_a_request_are_accepted():
     fields = dict.fromkeys(REFUSED) | {"word_timestamps": False, "initial_codec_chunk_frames": 0, "instructions": ""}
     assert read_session({"type": "session.config", **fields}, 100, bool).granularity == "sentence"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_fixture_has_the_fields_of_the_published_model(name):
+def test_the_fixture_lists_the_published_model_s_fields(name):
     source = PUBLISHED[name]
     (model,) = (
         node
@@ -420,7 +420,7 @@ def test_a_bad_message_is_refused_and_the_connection_stays(served, message, para
     calling(served, talk)
 
 
-def test_what_comes_at_the_wrong_time(served, monkeypatch):
+def test_messages_at_the_wrong_time_are_refused(served, monkeypatch):
     gate = Gate(monkeypatch, free=0)  # the connection closes once "One" is spoken
 
     async def first(caller):
@@ -437,7 +437,7 @@ def test_what_comes_at_the_wrong_time(served, monkeypatch):
     calling(served, amid)
 
 
-def test_a_sentence_that_fails_is_told_and_the_next_is_spoken(served, monkeypatch):
+def test_a_failed_sentence_is_reported_and_the_next_spoken(served, monkeypatch):
     step = ModelRunner.step
 
     def fail(self):
@@ -482,7 +482,7 @@ def test_silence_ends_a_connection_but_speech_does_not(served, monkeypatch):
     calling(served, talk)
 
 
-def test_pages_of_other_sites_and_callers_without_a_key(engine, served):
+def test_other_sites_pages_and_callers_without_a_key_are_refused(engine, served):
     for origin, status in (("http://evil.example", 403), ("null", 403), (f"http://127.0.0.1:{served[0]}", None)):
         if status is None:
             calling(served, lambda caller: caller.send(CONFIG), headers={"Origin": origin})

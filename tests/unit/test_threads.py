@@ -48,7 +48,7 @@ def test_only_a_large_model_on_the_cpu_keeps_its_threads(device, talker_bytes, t
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_several_devices_are_collected_from_with_one_thread():
+def test_sound_of_several_devices_is_collected_with_one_thread():
     seen = []
     cards = [Engine(EngineConfig(model=str(EMBEDDED), device="cpu", context=512)) for _ in range(2)]
     with cards[0], cards[1]:
@@ -69,7 +69,7 @@ def test_an_error_puts_the_threads_back():
 
 @pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize("first_out", [0, 1])
-def test_two_calls_at_once(first_out):
+def test_two_overlapping_calls_restore_the_threads(first_out):
     """Two overlapping calls, each in a thread of its own, whichever ends first."""
     inside, leave = [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
     during, after = [0, 0], [0, 0]
@@ -93,7 +93,7 @@ def test_two_calls_at_once(first_out):
 
 
 @pytest.mark.usefixtures("three_threads")
-def test_two_engines_speak_at_once():
+def test_two_engines_speaking_at_once_restore_the_threads():
     threads = [threading.Thread(target=speak) for _ in range(2)]
     for thread in threads:
         thread.start()

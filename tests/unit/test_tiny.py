@@ -28,7 +28,7 @@ def contents(folder):
     return {path.name: load_file(path) for path in folder.glob("*.safetensors")}
 
 
-def test_the_seed_makes_the_weights(written, tmp_path):
+def test_the_seed_decides_the_weights(written, tmp_path):
     again, other = write_tiny(tmp_path / "again", "v3"), write_tiny(tmp_path / "other", "v3", seed=1)
     name = "body.layers.0.self_attn.q_proj.weight"
     first, second, third = (load_file(folder / "model.safetensors") for folder in (written["v3"], again, other))
@@ -40,7 +40,7 @@ def test_the_seed_makes_the_weights(written, tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_is_small_and_stored_as_published(written, family):
+def test_a_tiny_checkpoint_is_small_and_stored_as_published(written, family):
     size = sum(path.stat().st_size for path in written[family].rglob("*") if path.is_file())
     assert size < 8e6
     tensors = load_file(written[family] / "model.safetensors")
@@ -118,7 +118,7 @@ def test_transformers_reads_v3s_text_config_as_it_stands(written, folder):
     assert torch.allclose(frequencies, 1e6 ** -(torch.arange(0, config.head_dim, 2).double() / config.head_dim))
 
 
-def test_v3s_theta_is_there_for_readers_of_either_key(written):
+def test_v3s_theta_is_stored_under_both_keys(written):
     """transformers before 5 and mlx-audio read the first, newer ones the second; a null breaks all of them."""
     for folder in (written["v3"], EMBEDDED):
         text = config_of(folder)["text_config"]
@@ -126,7 +126,7 @@ def test_v3s_theta_is_there_for_readers_of_either_key(written):
 
 
 @needs("Qwen3Model")
-def test_v3s_body_is_qwen3_and_its_greedy_speech_is_lively(written):
+def test_v3s_body_equals_qwen3_and_its_greedy_speech_varies(written):
     model = transformers.Qwen3Model(transformers.Qwen3Config(**config_of(written["v3"])["text_config"])).eval().float()
     raw = {name: t.float() for name, t in load_file(written["v3"] / "model.safetensors").items()}
     body = {name.removeprefix("body."): tensor for name, tensor in raw.items() if name.startswith("body.")}

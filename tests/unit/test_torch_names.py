@@ -42,7 +42,7 @@ def test_workspaces_and_pinned_memory_can_be_released():
 
 
 @has_cuda_build
-def test_pools_streams_and_captures_take_our_arguments():
+def test_pools_streams_and_captures_accept_our_arguments():
     assert "use_count" in dir(torch.cuda.MemPool) or torch.__version__ < "2.6"
     assert list(parameters(torch.cuda.use_mem_pool))[:2] == ["pool", "device"]
     assert {"stream", "capture_error_mode"} <= parameters(torch.cuda.graph.__init__).keys()

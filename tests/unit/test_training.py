@@ -48,7 +48,7 @@ def codes(frames: int, seed: int) -> torch.Tensor:
     return torch.randint(1024, (frames, CODEBOOKS), generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_splits_share_no_sentence():
+def test_the_splits_have_no_sentence_in_common():
     letters = [{corpus.letters_of(text) for text in corpus.sentences(split, 3000, seed=1)} for split in corpus.SPLITS]
     assert min(map(len, letters)) > 1500
     assert not letters[0] & letters[1]
@@ -74,7 +74,7 @@ def test_the_test_has_tags_digits_and_questions():
 
 
 @pytest.mark.parametrize("said", [None, "", "What the clip says."])
-def test_a_sequence_begins_as_the_engine_s_prompt(tokenizer_path, words, said):
+def test_a_training_sequence_begins_with_the_engine_s_prompt(tokenizer_path, words, said):
     reference = None if said is None else codes(20, 1)
     given = None if reference is None else Said(said, reference.numpy())
     one = sequences.example(words, Said(TEXT, codes(30, 2).numpy()), given)
@@ -88,7 +88,7 @@ def test_a_sequence_begins_as_the_engine_s_prompt(tokenizer_path, words, said):
     assert one.is_code[length:].all()
 
 
-def test_what_is_learned_is_the_next_row(words):
+def test_training_targets_are_the_next_row(words):
     speech = codes(30, 2)
     one = sequences.example(words, Said(TEXT, speech.numpy()))
     rows = apply_v3(speech)
@@ -99,7 +99,7 @@ def test_what_is_learned_is_the_next_row(words):
     assert torch.equal(torch.from_numpy(one.rows[first + 1 :]).long(), rows[:-1])
 
 
-def test_the_trained_network_is_the_engine_s(words):
+def test_the_trained_network_equals_the_engine_s(words):
     torch.manual_seed(0)
     talker = Talker(SHAPE)
     for block in talker.blocks:
@@ -156,7 +156,7 @@ def test_the_sampler_gives_only_the_home_speaker_without_a_reference(words):
     assert plain > 20
 
 
-def test_files_stay_small_and_come_back(tmp_path, monkeypatch):
+def test_data_files_stay_small_and_can_be_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "MOST_BYTES", 600_000)
     talker = Talker(SHAPE)
     paths = weights.save_talker(tmp_path, SHAPE, talker.state_dict(), {"steps": 3})
@@ -182,7 +182,7 @@ def test_a_tag_and_white_space_belong_to_no_word(words):
     assert word.tolist() == [-2, -2, 0, 0, -2, -2, 1, 1, -2, *[2] * 5]
 
 
-def test_rows_know_their_word_and_the_word_its_letters(words):
+def test_rows_carry_their_word_and_words_their_letters(words):
     one = sequences.example(words, SAYING)
     rows = len(SAYING.codes) + CODEBOOKS - 1
     # frame 3 ends at 160 ms, frame 4 at 200, frame 8 at 360, frame 9 at 400
@@ -211,7 +211,7 @@ def test_words_without_times_are_not_guessed(words):
         assert (sequences.example(words, Said(SAYING.text, SAYING.codes, starts)).spoken == -1).all()
 
 
-def test_joined_clips_go_on_counting(words):
+def test_joined_clips_continue_the_word_count(words):
     clips = Clips.join([codes(20, 1), codes(30, 2)], ["One two.", "Three, four!"], ["slt"] * 2, [(100, 400), (80, 500)])
     sampler = Sampler(Clips.all([clips, clips]), words, "slt", seed=0)
     for _ in range(50):
@@ -224,7 +224,7 @@ def test_joined_clips_go_on_counting(words):
         assert list(said.starts[::2]) == [a + b for a, b in zip(begins, firsts, strict=True)]
 
 
-def test_clips_come_back_with_their_words(tmp_path):
+def test_clips_are_read_again_with_their_words(tmp_path):
     clips = Clips.join([codes(5, 1), codes(7, 2)], ["So.", "Here it is."], ["slt", "rms"], [(), (80, 200, 300)])
     clips.save(tmp_path / "clips.safetensors")
     again = Clips.load(tmp_path / "clips.safetensors")
@@ -235,7 +235,7 @@ def test_clips_come_back_with_their_words(tmp_path):
     assert both.words.tolist() == [80, 200, 300] * 2
 
 
-def test_the_guide_is_small_where_the_head_looks_at_the_word(words):
+def test_the_guide_loss_is_small_if_the_head_looks_at_the_word(words):
     """Scores written by hand: the first head attends to one word alone, the right one or another."""
     batch = sequences.pack([sequences.example(words, SAYING, CLONED), sequences.example(words, SAYING)], 256, 8)
     start = torch.arange(256) - batch.place
@@ -255,7 +255,7 @@ def test_the_guide_is_small_where_the_head_looks_at_the_word(words):
 
 
 @torch.inference_mode(False)
-def test_training_learns_to_look_where_it_is_told(words):
+def test_training_learns_the_guided_attention(words):
     torch.manual_seed(0)
     talker = Talker(Shape(text_vocab=400, hidden=64, layers=3, heads=2, kv_heads=1, head_dim=32, intermediate=64))
     batch = sequences.pack([sequences.example(words, SAYING, CLONED), sequences.example(words, SAYING)], 256, 8)

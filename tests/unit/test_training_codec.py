@@ -68,7 +68,7 @@ def told(tmp_path_factory):
     return path
 
 
-def test_each_frame_comes_with_what_is_heard_in_its_middle(folder, told):
+def test_each_frame_is_paired_with_the_sound_in_its_middle(folder, told):
     wav, said = Bank(told, "cpu").draw(20, 6 * FRAME_SAMPLES)
     middles = wav[:, 0, FRAME_SAMPLES // 2 :: FRAME_SAMPLES]
     assert said.shape == (20, 6) and said.unique().numel() > 6
@@ -81,7 +81,7 @@ def test_each_frame_comes_with_what_is_heard_in_its_middle(folder, told):
     torch.testing.assert_close((middles * 32768 / 100)[said != 0], whole.float())
 
 
-def test_shards_that_do_not_all_tell_do_not_tell(told, speech, tmp_path):
+def test_labels_are_dropped_unless_all_shards_have_them(told, speech, tmp_path):
     for path in (*told.iterdir(), *speech.iterdir()):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     bank = Bank(tmp_path, "cpu")
@@ -89,7 +89,7 @@ def test_shards_that_do_not_all_tell_do_not_tell(told, speech, tmp_path):
 
 
 @torch.inference_mode(False)
-def test_a_listener_and_a_reader_learn_beside_the_codec(told, tmp_path):
+def test_a_listener_and_a_reader_are_trained_beside_the_codec(told, tmp_path):
     pytest.importorskip("torchaudio", reason="the spectral loss takes its mel bands from torchaudio")
     settings = train_codec.Settings(told, tmp_path, 1.0, batch=2, frames=8, critic_share=2.0, device="cpu")
     run = train_codec.begin(settings, resume=False)
@@ -106,14 +106,14 @@ def test_a_listener_and_a_reader_learn_beside_the_codec(told, tmp_path):
     assert {f"{name}.safetensors" for name in run.judges} < {path.name for path in tmp_path.iterdir()}
 
 
-def test_the_folder_has_every_tensor_that_transformers_asks_for(folder):
+def test_the_exported_folder_has_every_tensor_that_transformers_needs(folder):
     held = load_file(folder / "model.safetensors")
     wanted = {**encoder_shapes(CONFIG), **decoder_shapes(CONFIG), **unused_shapes(CONFIG)}
     del wanted["semantic_model.masked_spec_embed"]
     assert {name: tuple(tensor.shape) for name, tensor in held.items()} == {n: tuple(s) for n, s in wanted.items()}
 
 
-def test_transformers_loads_the_folder_strictly(folder, codec_of_transformers):
+def test_transformers_loads_the_exported_folder_strictly(folder, codec_of_transformers):
     held = load_file(folder / "model.safetensors")
     model = codec_of_transformers(transformers.HiggsAudioV2TokenizerConfig(**hf_config(CONFIG)))
     model.load_state_dict({name: tensor.float() for name, tensor in held.items()}, strict=True)
@@ -130,7 +130,7 @@ def talker(tmp_path_factory):
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_the_export_has_the_running_sums(talker, folder, tmp_path, older):
+def test_the_export_contains_the_running_sums(talker, folder, tmp_path, older):
     """Also for a codec from before they were kept."""
     codec, sums = tmp_path / "codec", [f"quantizer.quantizers.{book}.codebook.embed_avg" for book in range(8)]
     codec.mkdir()
@@ -145,7 +145,7 @@ def test_the_export_has_the_running_sums(talker, folder, tmp_path, older):
 
 
 @torch.no_grad()
-def test_the_sound_in_training_is_the_engine_s(folder):
+def test_sound_in_training_equals_the_engine_s(folder):
     codec, codes = Codec(), torch.randint(1024, (2, 3, 8), generator=torch.Generator().manual_seed(1))
     assert load(codec, folder) == (1.0, 1000)
     weights = open_codec(folder).weights
@@ -154,7 +154,7 @@ def test_the_sound_in_training_is_the_engine_s(folder):
     assert torch.allclose(codec.decode(codes)[:, 0], theirs, atol=1e-5 + 2e-3 * float(theirs.abs().max()))
 
 
-def test_speech_lies_beside_the_codes_it_has_by_itself(folder, speech):
+def test_speech_is_stored_with_its_own_codes(folder, speech):
     bank = CodedBank(speech, folder, "cpu", "slt", 1.0)
     count = sum(map(sum, FRAMES.values()))
     assert bank.codes.shape == (count, 8) and bank.frames.shape == (count, FRAME_SAMPLES)
@@ -171,7 +171,7 @@ def test_speech_lies_beside_the_codes_it_has_by_itself(folder, speech):
 
 @torch.inference_mode(False)
 @pytest.mark.parametrize("critic_share", [0.0, 2.0])
-def test_a_decoder_that_learns_on_leaves_the_codes_alone(folder, speech, tmp_path, critic_share):
+def test_training_the_decoder_further_leaves_the_codes_unchanged(folder, speech, tmp_path, critic_share):
     pytest.importorskip("torchaudio", reason="the spectral loss takes its mel bands from torchaudio")
     before = load_file(folder / "model.safetensors")
     for path in folder.iterdir():
@@ -188,7 +188,7 @@ def test_a_decoder_that_learns_on_leaves_the_codes_alone(folder, speech, tmp_pat
 
 
 @torch.no_grad()
-def test_no_critic_is_blind_at_the_beginning():
+def test_every_critic_responds_at_the_beginning():
     torch.manual_seed(0)
     for states in Critics()(torch.randn(2, 8 * FRAME_SAMPLES)):
         assert all(0.1 < float(state.std()) < 10 for state in states)

@@ -52,14 +52,14 @@ def test_each_word_begins_where_its_phonemes_do(phonemes):
     assert parts[8] == "mˈɪstəɹ"  # whose stop ends nothing
 
 
-def test_every_line_has_a_place_for_every_word(phonemes):
+def test_every_word_of_a_line_has_a_position(phonemes):
     for line in corpus.lines("train", 300, seed=2):
         for part, reading in zip(line.parts, read.spoken(line).parts, strict=True):
             assert len(reading.words) == len(part.split())
             assert list(reading.words) == sorted(reading.words)
 
 
-def test_lines_come_back_from_their_file(phonemes, tmp_path):
+def test_lines_can_be_read_again_from_their_file(phonemes, tmp_path):
     lines = [read.spoken(line) for line in corpus.lines("heldout", 20, seed=1)]
     read.save(lines, tmp_path / "lines.xz")
     assert read.load(tmp_path / "lines.xz") == lines
@@ -82,7 +82,7 @@ def test_voices_are_mixtures_with_a_licence(tmp_path):
     assert Voices.of(TRAINED[-1:], tmp_path).pitch[0] > 0 and len(TRAINED) == len(set(TRAINED)) >= 200
 
 
-def test_a_pause_is_as_long_as_it_says():
+def test_a_pause_has_its_stated_length():
     first, second = (np.full(24_000, value, np.int16) for value in (1, 2))
     heard = [np.full(100, value, np.uint8) for value in (3, 4)]
     sound = joined([Sound(first, (0.1,), heard[0]), Sound(second, (0.1, 0.5), heard[1])], (1.1,))
@@ -109,7 +109,7 @@ def test_a_sentence_sounds_the_same_in_a_batch():
     torch.testing.assert_close(wav[1:], network.say(told[1:], prosody[1:], voice[1:]), atol=2e-3, rtol=1e-2)
 
 
-def test_half_precision_leaves_styles_and_statistics_alone():
+def test_half_precision_leaves_styles_and_statistics_unchanged():
     decoder = Decoder()
     decoder.to_half()
     assert decoder.asr_res[0].weight.dtype == torch.float16

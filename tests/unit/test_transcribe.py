@@ -63,7 +63,7 @@ def clip(seconds, rate=44100):
     return 0.1 * torch.randn(2, round(seconds * rate), generator=torch.Generator().manual_seed(3))
 
 
-def test_it_hears_and_keeps_nothing(whisper, monkeypatch):
+def test_transcribing_leaves_no_model_in_memory(whisper, monkeypatch):
     made, load = [], transformers.WhisperForConditionalGeneration.from_pretrained
 
     def seen(*args, **given):
@@ -82,18 +82,18 @@ def test_it_hears_and_keeps_nothing(whisper, monkeypatch):
     assert gone() is None
 
 
-def test_one_in_half_precision_hears_as_well(tmp_path):
+def test_a_half_precision_whisper_transcribes(tmp_path):
     half = write_whisper(tmp_path / "half", torch.float16)
     assert transcribe(half, clip(2.0), 44100, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.5, "too short"), (31.0, "more than 30 s")])
-def test_other_clips_are_refused(whisper, seconds, told):
+def test_empty_and_overlong_clips_are_refused(whisper, seconds, told):
     with pytest.raises(HiggsError, match=told):
         transcribe(whisper, clip(seconds), 44100, torch.device("cpu"))
 
 
-def test_it_is_found_among_other_folders(whisper, tmp_path):
+def test_whisper_is_found_among_other_folders(whisper, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text("{}")
     (tmp_path / "other" / "model.safetensors").write_bytes(b"")
@@ -101,7 +101,7 @@ def test_it_is_found_among_other_folders(whisper, tmp_path):
     assert size_of(whisper) == (whisper / "model.safetensors").stat().st_size
 
 
-def test_a_folder_that_may_not_be_read_hides_no_other(whisper, monkeypatch):
+def test_an_unreadable_folder_hides_no_other(whisper, monkeypatch):
     (whisper.parent / "lost+found").mkdir()
     real = pathlib.Path.is_file
 
@@ -114,7 +114,7 @@ def test_a_folder_that_may_not_be_read_hides_no_other(whisper, monkeypatch):
     assert find_whispers([whisper.parent]) == {"tiny random": whisper}
 
 
-def test_a_broken_one_is_named(whisper, tmp_path):
+def test_a_damaged_whisper_is_named(whisper, tmp_path):
     import shutil
 
     shutil.copytree(whisper, tmp_path / "broken")
@@ -123,7 +123,7 @@ def test_a_broken_one_is_named(whisper, tmp_path):
         transcribe(tmp_path / "broken", clip(2.0), 44100, torch.device("cpu"))
 
 
-def test_what_is_there_is_not_fetched(whisper, tmp_path, monkeypatch):
+def test_an_existing_whisper_is_not_downloaded(whisper, tmp_path, monkeypatch):
     import shutil
 
     shutil.copytree(whisper, tmp_path / "whisper-small")

@@ -13,14 +13,14 @@ def test_transcripts_are_read_as_editors_save_them(tmp_path, encoding):
     assert transcript_of(tmp_path / "b.wav") == ("Grüße, sagte er.", "b.txt")
 
 
-def test_the_server_s_clips_have_the_transcript_that_nodes_read(tmp_path):
+def test_the_server_s_clips_have_the_nodes_transcripts(tmp_path):
     (tmp_path / "anna.wav").write_bytes(b"")
     (tmp_path / "anna.txt").write_text("Notes on Anna.")
     (tmp_path / "anna.reference.txt").write_text("Hello, I am Anna.")
     assert transcript_of(VoiceFolder(tmp_path).find("Anna")) == ("Hello, I am Anna.", "anna.reference.txt")
 
 
-def test_a_transcript_that_is_too_large_is_named(tmp_path):
+def test_an_overlong_transcript_is_named(tmp_path):
     with (tmp_path / "b.txt").open("wb") as file:
         file.truncate((8 << 20) + 1)
     with pytest.raises(HiggsError, match=r"b\.txt cannot be read .*at most 8 MB"):

@@ -33,7 +33,7 @@ def test_a_clip_is_cut_from_a_long_recording(start, length, first, count):
     assert torch.equal(cut_clip(wav[0], 10, ClipParams(start, length)), part[0])
 
 
-def test_a_start_behind_the_end_is_told():
+def test_a_start_after_the_end_is_refused():
     with pytest.raises(HiggsError, match=r"start is 60 s, but the clip is 60\.0 s long"):
         cut_clip(torch.zeros(1, 600), 10, ClipParams(60))
 
@@ -41,13 +41,13 @@ def test_a_start_behind_the_end_is_told():
 @pytest.mark.parametrize(
     ("seconds", "told"), [(5.0, ""), (12.0, ""), (0.5, "too long for 0.5 s of speech"), (90.0, "too short for 90.0 s")]
 )
-def test_a_transcript_that_is_not_of_the_clip_is_told(seconds, told):
+def test_a_transcript_that_does_not_fit_the_clip_is_warned_about(seconds, told):
     said = misfit("This is what somebody says in about six seconds, neither slowly nor very fast, if at all.", seconds)
     assert told in said and bool(told) == bool(said)
 
 
 @pytest.mark.parametrize("transcript", ["Said so, «voilà» 你好.", "", None])
-def test_round_trip(tmp_path, transcript):
+def test_a_saved_voice_loads_unchanged(tmp_path, transcript):
     path = tmp_path / "new folder" / "Zoë.safetensors"
     assert Voice(CODES, transcript, "Zoë", "256+768").save(str(path)) == path
     loaded = Voice.load(path)
@@ -59,7 +59,7 @@ def test_round_trip(tmp_path, transcript):
     assert (metadata["sample_rate"], metadata["frame_rate"], metadata["format_version"]) == ("24000", "25", "1")
 
 
-def test_codes_are_a_copy_of_their_own():
+def test_a_voice_keeps_its_own_copy_of_the_codes():
     codes = CODES.clone()
     voice = Voice(codes)
     codes[0, 0] = 99
@@ -78,13 +78,13 @@ def test_codes_are_a_copy_of_their_own():
         (CODES + 10, r"10\.\.1024"),
     ],
 )
-def test_bad_codes(codes, told):
+def test_bad_codes_are_refused(codes, told):
     with pytest.raises(HiggsError, match=told):
         Voice(codes)
     assert Voice(torch.tensor([[0, 1023]])).codes.tolist() == [[0, 1023]]
 
 
-def test_save_replaces_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_saving_replaces_a_file_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
     Voice(CODES, name="old").save(path)
 
@@ -101,7 +101,7 @@ def test_save_replaces_whole_or_not_at_all(tmp_path, monkeypatch):
     assert Voice.load(path).name == "new" and list(tmp_path.iterdir()) == [path]
 
 
-def test_load_leaves_the_file_free(tmp_path):
+def test_loading_does_not_lock_the_file(tmp_path):
     path = Voice(CODES).save(tmp_path / "a.safetensors")
     voice = Voice.load(path)
     path.write_bytes(b"\0" * path.stat().st_size)
@@ -124,7 +124,7 @@ META = {"format": "higgs-tts-voice", "format_version": "1", "sample_rate": "2400
         ({"codes": CODES.float()}, META, r"float32"),
     ],
 )
-def test_load_names_the_wrong_file(tmp_path, tensors, metadata, told):
+def test_loading_names_the_wrong_file(tmp_path, tensors, metadata, told):
     path = tmp_path / "wrong.safetensors"
     save_file(tensors, path, metadata)
     with pytest.raises(HiggsError, match=told) as caught:
@@ -133,7 +133,7 @@ def test_load_names_the_wrong_file(tmp_path, tensors, metadata, told):
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF\x24\x00\x00\x00WAVEfmt ", b"\x80\x04\x95pickle", None])
-def test_load_of_no_safetensors(tmp_path, content):
+def test_loading_a_file_that_is_no_safetensors_is_refused(tmp_path, content):
     path = tmp_path / "wrong.wav"
     if content is not None:
         path.write_bytes(content)
@@ -159,12 +159,12 @@ def test_load_of_no_safetensors(tmp_path, content):
         (torch.zeros(1, 1, 24_000), r"\[1, 1, 24000\]"),
     ],
 )
-def test_clip_refused(wav, told):
+def test_unusable_clips_are_refused(wav, told):
     with pytest.raises(HiggsError, match=told):
         check_clip(wav, 24_000)
 
 
-def test_clip_accepted():
+def test_usable_clips_are_accepted():
     check_clip(tone(24_000, 1), 24_000)
     check_clip(tone(8_000, 30)[None], 8_000)
     check_clip(tone(24_000, 2).double().numpy() * 1e-3, 24_000)
@@ -172,7 +172,7 @@ def test_clip_accepted():
         check_clip(tone(24_000, 1), 0)
 
 
-def test_prepare_mixes_and_keeps_the_rate():
+def test_preparing_a_clip_mixes_to_mono_and_keeps_its_rate():
     left, right = tone(24_000, 1), tone(24_000, 1, 300)
     mono = prepare_clip(torch.stack([left, right]), 24_000)
     assert mono.dtype == torch.float32 and torch.allclose(mono, (left + right) / 2)
@@ -180,13 +180,13 @@ def test_prepare_mixes_and_keeps_the_rate():
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
-def test_prepare_resamples(rate):
+def test_preparing_a_clip_resamples_it(rate):
     heard = prepare_clip(tone(rate, 1)[None].expand(2, -1), rate)
     assert heard.shape == (24_000,)
     assert torch.allclose(heard[1000:-1000], tone(24_000, 1)[1000:-1000], atol=2e-3)
 
 
-def test_prepare_refuses_a_rate_that_needs_gigabytes():
+def test_preparing_refuses_a_rate_that_needs_gigabytes():
     with pytest.raises(HiggsError, match="47999"):
         prepare_clip(tone(47_999, 1), 47_999)
     with pytest.raises(HiggsError, match=r"The bed has the unusual sample rate 0\."):

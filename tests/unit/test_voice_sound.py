@@ -31,14 +31,14 @@ def test_a_voice_sounds_as_its_codes_do(tmp_path):
     assert wav.shape == (30 * 960,) and torch.allclose(wav, expected.clamp(-1, 1), atol=1e-6) and wav.abs().max() > 0.01
 
 
-def test_a_voice_of_another_codec_is_not_heard_as_something_else(tmp_path):
+def test_a_voice_of_another_codec_is_refused(tmp_path):
     write_tiny(tmp_path / "v3", "v3")
     assert codec_of(tmp_path / "v3") != codec_of(EMBEDDED)
     with pytest.raises(HiggsError, match="different model"):
         voice_sound(Voice(codes(5), codec=codec_of(tmp_path / "v3")), EMBEDDED)
 
 
-def test_a_head_tells_what_loading_tells(tmp_path):
+def test_a_voice_s_header_agrees_with_loading(tmp_path):
     path = Voice(codes(50), "One, two.", "anna", "a codec").save(tmp_path / "anna.safetensors")
     assert read_voice_head(path) == (2.0, "One, two.", "a codec")
     assert read_voice_head(Voice(codes(25)).save(tmp_path / "b.safetensors")) == (1.0, None, "")
@@ -49,7 +49,7 @@ def test_a_head_tells_what_loading_tells(tmp_path):
             read_voice_head(tmp_path / f"{name}.safetensors")
 
 
-def test_the_length_of_a_clip_is_in_its_head(tmp_path):
+def test_the_length_of_a_clip_is_read_from_its_header(tmp_path):
     soundfile = pytest.importorskip("soundfile")
     soundfile.write(tmp_path / "a.flac", torch.zeros(12_000).numpy(), 8000)
     assert clip_seconds(tmp_path / "a.flac") == 1.5

@@ -99,7 +99,7 @@ PUSHES = [[1], [3], [13], [44], [100], [0, 1, 9, 0, 20, 2, 1], [22, 0, 1, 12, 6]
 
 @pytest.mark.parametrize("sizes", PUSHES, ids=str)
 @pytest.mark.parametrize("streamed", [False, True])
-def test_the_sound_is_that_of_one_decode_however_the_codes_come(decoder, streamed, sizes):
+def test_sound_equals_one_decode_however_the_codes_arrive(decoder, streamed, sizes):
     codes = draw_codes(144)
     waveform, sound = made(decoder, streamed)
     there = push(sound, codes, sizes)
@@ -111,7 +111,7 @@ def test_the_sound_is_that_of_one_decode_however_the_codes_come(decoder, streame
     assert torch.equal(heard, finished(waveform, again))
 
 
-def test_sounds_that_are_made_together_are_those_made_alone(decoder):
+def test_sounds_made_together_equal_those_made_alone(decoder):
     waveform = Waveform(decoder, PrivatePool(torch.device("cpu")))
     said = [draw_codes(frames, seed=frames) for frames in (40, 77, 130)]
     sounds = [waveform.sound(streamed=number == 0) for number in range(3)]
@@ -125,7 +125,7 @@ def test_sounds_that_are_made_together_are_those_made_alone(decoder):
 
 
 @pytest.mark.parametrize("frames", [0, 1, 10, 11, 20, 21])
-def test_short_sounds(decoder, frames):
+def test_short_sounds_equal_one_decode(decoder, frames):
     codes = draw_codes(frames, seed=9)
     waveform, sound = made(decoder, streamed=True)
     push(sound, codes)
@@ -135,7 +135,7 @@ def test_short_sounds(decoder, frames):
     assert heard.shape == expected.shape and torch.allclose(heard, expected, atol=1e-5, rtol=0)
 
 
-def test_windows_depend_on_the_frames_numbers_alone():
+def test_windows_depend_only_on_frame_numbers():
     for sizes in PUSHES[:5]:
         alone, listened = Ruler(), Ruler()
         for ruler, streamed in ((alone, False), (listened, True)):
@@ -146,7 +146,7 @@ def test_windows_depend_on_the_frames_numbers_alone():
         assert listened.sizes == [1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 25, 25, 25, 18]
 
 
-def test_one_window_is_kept_and_no_history():
+def test_only_one_window_of_codes_is_kept():
     waveform, sound = made(ruler := Ruler())
     for size in [1] * 3000 + [4] * 300:
         list(sound.push(torch.zeros(size, 8, dtype=torch.int64)))
@@ -157,7 +157,7 @@ def test_one_window_is_kept_and_no_history():
     assert sum(ruler.sizes) == 4200 and max(ruler.given) == 10 + 25 + 10 and len(ruler.sizes) <= 4200 // 25 + 1
 
 
-def test_windows_that_become_ready_late_come_in_order_and_finish_waits_for_the_rest(decoder, monkeypatch):
+def test_late_windows_come_in_order_and_finish_waits_for_the_rest(decoder, monkeypatch):
     windows = Held(decoder)
     monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
     (waveform, sound), codes = made(decoder, streamed=True), draw_codes(60)
@@ -208,7 +208,7 @@ def together(decoder, monkeypatch):
     return waveform, windows
 
 
-def test_windows_of_several_sounds_are_decoded_together_and_each_as_if_alone(decoder, together):
+def test_windows_of_several_sounds_decoded_together_sound_as_alone(decoder, together):
     waveform, windows = together
     said = [draw_codes(frames, seed=frames) for frames in (40, 77, 130, 12)]
     sounds = [waveform.sound() for _ in said]
@@ -237,7 +237,7 @@ def test_streamed_windows_start_at_the_next_poll_and_no_window_waits_for_long(to
     assert windows.batches == [(1, 1)] * 3 + [(1, 3)] and len(so_far(other)) == 25 * 960
 
 
-def test_streamed_windows_of_the_same_length_go_together_and_each_sound_s_in_order(decoder, together):
+def test_streamed_windows_of_the_same_length_are_decoded_together_in_order(decoder, together):
     waveform, windows = together
     waveform.together, windows.lengths = 8, (30, 45)
     said = [draw_codes(48, seed=number) for number in range(3)]
@@ -252,7 +252,7 @@ def test_streamed_windows_of_the_same_length_go_together_and_each_sound_s_in_ord
         assert (so_far(sound) - decoder(codes.T[None])[0].clamp(-1, 1)).abs().max() < 1e-5
 
 
-def test_where_memory_is_short_windows_go_by_themselves(decoder, together):
+def test_windows_are_decoded_singly_if_memory_is_short(decoder, together):
     (waveform, windows), codes = together, draw_codes(130)
     windows.fits = 1
     sound = waveform.sound()
@@ -265,7 +265,7 @@ def test_where_memory_is_short_windows_go_by_themselves(decoder, together):
 
 
 @pytest.mark.parametrize("company", [[], [45, 3], [1, 45, 20]], ids=str)
-def test_a_clip_of_codes_sounds_the_same_in_any_company(decoder, company):
+def test_a_clip_s_codes_sound_the_same_in_any_batch(decoder, company):
     codes = draw_codes(31, seed=4)
     alone, *_ = decoder.decode_packed(pack([codes], 4, 45))
     clips = [draw_codes(frames) for frames in company] + [codes]
@@ -286,7 +286,7 @@ def test_on_a_cpu_windows_are_decoded_at_once(decoder):
     assert type(made(decoder)[0].windows) is InlineWindows
 
 
-def test_the_activation_is_transformers_own(decoder):
+def test_the_activation_equals_transformers_own(decoder):
     from transformers.models.dac.modeling_dac import Snake1d
 
     theirs = Snake1d(24)
@@ -311,7 +311,7 @@ def test_the_activation_s_kernel_is_refused_without_a_gpu():
         SnakeKernel(torch.device("cpu"))
 
 
-def test_another_activation_takes_the_place_of_every_one(decoder):
+def test_another_activation_replaces_every_one(decoder):
     codes, calls = draw_codes(3).T[None], []
     expected = decoder(codes)
     decoder.use(lambda x, alpha, *heard: calls.append(alpha) or snake(x, alpha, *heard))

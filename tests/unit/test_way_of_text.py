@@ -44,14 +44,14 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_it_takes_few_files_and_enters_each_room_once(name, monkeypatch):
+def test_the_way_of_a_text_takes_few_files_and_enters_each_room_once(name, monkeypatch):
     way = way_to(WAYS[name], monkeypatch)
     rooms = [room for room, _ in itertools.groupby(path.partition("/")[0] for path in way)]
     assert len(way) <= 7, way
     assert len(rooms) == len(set(rooms)), rooms
 
 
-def test_the_page_for_contributors_lists_it(monkeypatch):
+def test_the_architecture_page_lists_the_way_of_a_text(monkeypatch):
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     listed = re.findall(r"\| `engine/([\w/]+\.py)` \|$", page, re.MULTILINE)
     for name in ("prefill", "step"):

@@ -88,7 +88,7 @@ def relative(ours, theirs):
     [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4")],
 )
 @torch.inference_mode()
-def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape, weights):
+def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights):
     talker, batch = narrow(shape, CONTEXT, weights), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
     kernels, g = batch_kernel(talker, ours), torch.Generator().manual_seed(1)
@@ -113,7 +113,7 @@ def test_the_kernels_do_what_the_twin_does(batch_kernel, narrow, shape, weights)
 
 @pytest.mark.parametrize("weights", ["int8", "q8_0"])
 @torch.inference_mode()
-def test_a_row_s_bits_do_not_depend_on_how_many_there_are(batch_kernel, narrow, weights):
+def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weights):
     """Products use other tiles, and other blocks, for 2 rows than for 17 (`shape_for`)."""
     talker, said = narrow("v3", 64, weights), []
     for batch in (2, 17):
@@ -130,7 +130,7 @@ def test_a_row_s_bits_do_not_depend_on_how_many_there_are(batch_kernel, narrow, 
 
 @pytest.mark.parametrize("shape", ["v3", "v2"])
 @torch.inference_mode()
-def test_cuda_s_nan_comes_through_every_kernel(batch_kernel, narrow, monkeypatch, shape):
+def test_every_kernel_passes_on_cuda_s_nan(batch_kernel, narrow, monkeypatch, shape):
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     plain = batch_module.defines
     monkeypatch.setattr(

@@ -126,7 +126,7 @@ def fill(talker, kernels, state, pieces):
     [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4")],
 )
 @torch.inference_mode()
-def test_the_kernels_do_what_the_twin_does(prompt_kernel, narrow, shape, weights):
+def test_the_kernels_equal_their_twin(prompt_kernel, narrow, shape, weights):
     """Two sequences share fills; one of them comes in two pieces."""
     talker = narrow(shape, CONTEXT, weights)
     config = talker.config

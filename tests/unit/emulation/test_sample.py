@@ -57,7 +57,7 @@ def room(gpu_test, small):
     ("family", "dtype"), [("v3", torch.bfloat16), ("v2", torch.float32)], ids=["v3-bf16", "v2-fp32"]
 )
 @torch.inference_mode()
-def test_every_buffer_is_the_twin_s(room, family, dtype):
+def test_every_buffer_equals_the_twin_s(room, family, dtype):
     room, ended = room(family, 4, dtype, 5), 0
     for frame in range(160):
         if frame % 8 == 0:
@@ -71,5 +71,5 @@ def test_every_buffer_is_the_twin_s(room, family, dtype):
 
 @pytest.mark.parametrize("family", ["v3", "v2"])
 @torch.inference_mode()
-def test_rows_whose_logits_are_no_numbers_are_flagged_as_the_twin_flags_them(gpu_test, room, family):
+def test_rows_with_nan_logits_are_flagged_as_by_the_twin(gpu_test, room, family):
     gpu_test.flags_are_the_twin_s(room(family, 6, torch.float32, 5), 40)

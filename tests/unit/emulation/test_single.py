@@ -47,7 +47,7 @@ def relative(ours, theirs):
     [("v3", "bf16"), ("v2", "bf16"), ("embedded", "bf16"), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4")],
 )
 @torch.inference_mode()
-def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape, weights):
+def test_the_kernel_equals_its_twin(emulate, narrow, shape, weights):
     talker = narrow(shape, CONTEXT, "" if weights == "bf16" else weights)
     given = options(talker.config, weights)
     run = emulate(single.SOURCE, "single_step", "SingleArgs", single.THREADS, given, IN_PLACE_OF)
@@ -78,7 +78,7 @@ def test_the_kernel_does_what_the_twin_does(emulate, narrow, shape, weights):
 
 @pytest.mark.parametrize("shape", ["v3", "v2"])
 @torch.inference_mode()
-def test_cuda_s_nan_comes_through_every_exchange(emulate, narrow, shape):
+def test_every_exchange_passes_on_cuda_s_nan(emulate, narrow, shape):
     """A CPU's own NaN has other bits, so CUDA's is planted in the norms' constant."""
     talker = narrow(shape, CONTEXT)
     planted = [d for d in options(talker.config) if not d.startswith("-DEPS")] + ["-DEPS=__uint_as_float(0x7fffffffu)"]
@@ -97,7 +97,7 @@ def test_cuda_s_nan_comes_through_every_exchange(emulate, narrow, shape):
 
 @pytest.mark.parametrize("missing", ["act", "partial"])
 @torch.inference_mode()
-def test_a_value_that_never_comes_ends_the_launch(emulate, narrow, missing):
+def test_a_launch_ends_if_a_value_never_arrives(emulate, narrow, missing):
     """Some blocks publish nothing of a kind in the second layer, where epochs begin at 5."""
     talker = narrow("v3", CONTEXT)
     source = gpu_test().withheld(read_source(single.SOURCE), missing, "epoch >= 5")

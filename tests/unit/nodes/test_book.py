@@ -52,7 +52,7 @@ def test_a_text_becomes_a_folder(run):
     assert {told[1:] for told in run.server.told} == {("7", "me")}
 
 
-def test_the_page_is_told_every_file(run):
+def test_the_page_is_sent_every_file(run):
     run(text=TEXT, voices={"voice_1": VOICE}, folder="novels/one")
     first = run.listed
     assert [(one["filename"], one["subfolder"]) for one in first] == [
@@ -63,7 +63,7 @@ def test_the_page_is_told_every_file(run):
     assert run.listed[0] == first[0] and run.listed[1]["version"] != first[1]["version"]
 
 
-def test_chapters_are_told_as_soon_as_they_are_whole(run):
+def test_chapters_are_reported_as_soon_as_they_are_whole(run):
     def told():
         return [(client, about["node"], [one["filename"] for one in about["chapters"]])
                 for event, about, client in run.server.sent if event == "higgs_tts.chapters"]  # fmt: skip
@@ -76,18 +76,18 @@ def test_chapters_are_told_as_soon_as_they_are_whole(run):
     assert run.server.sent[0][1]["chapters"] == run.listed
 
 
-def test_an_epub_is_no_script(run):
+def test_an_epub_is_not_read_as_a_script(run):
     (run.input / "novel.epub").write_bytes(b"PK")
     with pytest.raises(HiggsError, match=r"novel\.epub is an EPUB, but a script must be a text file"):
         run(book="novel.epub", script=True)
 
 
-def test_paragraphs_are_apart_where_a_program_says_nothing_of_it(run):
+def test_paragraphs_have_a_gap_by_default(run):
     run(text=TEXT, voices={"voice_1": VOICE})
     assert run.calls[0][2].paragraph_gap == 0.6
 
 
-def test_what_is_there_needs_no_model(run):
+def test_finished_chapters_need_no_model(run):
     run(text=TEXT, voices={"voice_1": VOICE})
     loads = len(run.mm.loads)
     assert run(text=TEXT, voices={"voice_1": VOICE}) == [] and len(run.mm.loads) == loads
@@ -96,7 +96,7 @@ def test_what_is_there_needs_no_model(run):
     assert said == ["Two [pause 1.5]", "But then."] and len(run.mm.loads) == loads + 1
 
 
-def test_files_of_the_input_folder(run, load_module):
+def test_input_files_are_read_and_others_refused(run, load_module):
     (run.input / "novels" / "a.txt").write_text("Chapter 1\n\nFrom a file.", encoding="utf-8")
     (run.input / "picture.png").write_bytes(b"")
     options = next(one for one in run.node.define_schema().inputs if one.args[0] == "book").options
@@ -108,7 +108,7 @@ def test_files_of_the_input_folder(run, load_module):
         run(book="../a.txt")
 
 
-def test_forced_though_nothing_changed_it_writes_nothing(run):
+def test_a_forced_rerun_without_changes_writes_nothing(run):
     """ComfyUI 0.46's --force-output-rerun does so."""
 
     def contents():
@@ -122,7 +122,7 @@ def test_forced_though_nothing_changed_it_writes_nothing(run):
     assert "01 One.flac: 1.5 s, unchanged" in run.report
 
 
-def test_it_runs_again_when_a_file_has_changed(run):
+def test_a_changed_file_runs_the_node_again(run):
     path = run.input / "a.txt"
     path.write_text("One.", encoding="utf-8")
 
@@ -140,7 +140,7 @@ def test_it_runs_again_when_a_file_has_changed(run):
     assert stamp() != second
 
 
-def test_a_script_s_names_are_found_as_in_a_dialogue(run):
+def test_a_script_s_names_are_matched_as_in_a_dialogue(run):
     voices = {"voice_1": VOICE, "voice_2": OTHER, "voice_3": OTHER}
     run(text="It was dark.\n**Ben:** One.\n**Ada:** Two.", script=True, voices={**voices, "voice_2": replace(OTHER)})
     for told in ("Ben and Ada have only one line each", "before the first name is spoken in the voice of Ben"):
@@ -166,18 +166,18 @@ def test_a_script_finds_its_voices(run, library):
     assert len({voice.name for voice in run.calls[-1][1].values()}) == 2
 
 
-def test_it_can_be_stopped(run, interrupted):
+def test_stop_ends_the_book(run, interrupted):
     run.mm.stop = True
     with pytest.raises(interrupted):
         run(text=TEXT, voices={"voice_1": VOICE})
     assert not list(run.folder.rglob("*.flac"))
 
 
-def test_words_are_said_as_listed(run):
+def test_pronunciations_are_applied(run):
     assert run(text="Nguyen.", voices={"voice_1": VOICE}, pronunciations="Nguyen = Win") == ["Win."]
 
 
-def test_what_is_wrong_is_told(run):
+def test_bad_input_is_refused_with_the_node_s_name(run):
     for given, told in (
         ({"text": " \n"}, "has nothing to read aloud"),
         ({"text": "A.", "folder": "../elsewhere"}, "not inside ComfyUI's output"),
@@ -186,7 +186,7 @@ def test_what_is_wrong_is_told(run):
             run(**given)
 
 
-def test_its_sound_is_what_was_spoken(run):
+def test_the_sound_of_a_book_equals_its_speech(run):
     soundfile = pytest.importorskip("soundfile")
     run(text="One.", voices={"voice_1": VOICE}, format="wav")
     samples, rate = soundfile.read(run.folder / "01 Book.wav", dtype="int16")

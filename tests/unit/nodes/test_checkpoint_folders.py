@@ -24,14 +24,14 @@ def folders(load_module):
     return load_module("library.checkpoint_folders")
 
 
-def test_what_the_yaml_names_comes_first_and_only_weights_are_listed(folders, comfy, tmp_path):
+def test_folders_of_the_yaml_come_first_and_only_weights_are_listed(folders, comfy, tmp_path):
     paths, extensions = comfy["folder_paths"].folder_names_and_paths["higgs_tts"]
     assert paths == [str(tmp_path / "disk"), str(tmp_path / "models" / "higgs_tts")]
     assert extensions == {".safetensors", ".pth"}
     assert folders.download_root() == tmp_path / "disk"
 
 
-def test_every_folder_is_searched_and_what_works_comes_first(folders, tmp_path):
+def test_every_folder_is_searched_and_working_checkpoints_come_first(folders, tmp_path):
     make_checkpoint(tmp_path / "disk" / "a-half", whole=False)
     make_checkpoint(tmp_path / "disk" / "b")
     for index, name in enumerate(["higgs_tts", "TTS/boson", "tts", "higgsv3tts", "higgs_audio"]):
@@ -41,7 +41,7 @@ def test_every_folder_is_searched_and_what_works_comes_first(folders, tmp_path):
     assert names[9:] == [f"download: {label}" for label in DOWNLOADS]
 
 
-def test_a_folder_under_two_names_is_searched_once(folders, tmp_path):
+def test_a_folder_with_two_names_is_searched_once(folders, tmp_path):
     make_checkpoint(tmp_path / "models" / "TTS" / "a")
     (tmp_path / "models" / "tts").symlink_to(tmp_path / "models" / "TTS")
     assert len(folders.model_roots()) == 1 and list(folders.checkpoints()) == ["a", EMBEDDED_NAME]
@@ -53,7 +53,7 @@ def test_a_fresh_install_speaks_before_any_download(folders):
     assert found == folders.find_checkpoint(EMBEDDED_NAME) and found.path == EMBEDDED
 
 
-def test_auto_takes_the_best_that_is_here(folders, tmp_path):
+def test_auto_picks_the_best_checkpoint_on_disk(folders, tmp_path):
     """v3 before v2 before the embedded one, a published name before others, then by name; never a partial download."""
     disk, other = tmp_path / "disk", tmp_path / "models" / "TTS"
     order = [(disk / "aa-v2", "higgs_audio_v2"), (other / "higgs-tts-2-3b-base", "higgs_audio_v2")]
@@ -65,7 +65,7 @@ def test_auto_takes_the_best_that_is_here(folders, tmp_path):
     assert folders.find_checkpoint("auto").name == "higgs-audio-v3-tts-4b"
 
 
-def test_a_whole_checkpoint_has_its_name_before_a_half_one(folders, tmp_path):
+def test_a_whole_checkpoint_is_preferred_to_an_incomplete_one(folders, tmp_path):
     name = DOWNLOADS[next(iter(DOWNLOADS))].talker.id
     make_checkpoint(tmp_path / "models" / "TTS" / name, whole=False)
     cached = make_checkpoint(tmp_path / "hf" / f"models--{name.replace('/', '--')}" / "snapshots" / ("f" * 40))
@@ -75,12 +75,12 @@ def test_a_whole_checkpoint_has_its_name_before_a_half_one(folders, tmp_path):
 @pytest.mark.parametrize(
     "saved", ["boson/Higgs-3", "higgs-3", "TTS\\other\\Higgs-3", "org/higgs-3@7556c17", "Higgs-3/"]
 )
-def test_names_from_other_machines(folders, tmp_path, saved):
+def test_names_saved_on_other_machines_are_found(folders, tmp_path, saved):
     here = make_checkpoint(tmp_path / "models" / "TTS" / "boson" / "Higgs-3")
     assert folders.find_checkpoint(saved).path == here
 
 
-def test_errors_name_what_is_missing(folders, tmp_path):
+def test_errors_name_the_missing_file(folders, tmp_path):
     with pytest.raises(HiggsError, match=r"'gone'.*'auto'.*'embedded.*download: "):
         folders.find_checkpoint("gone")
     make_checkpoint(tmp_path / "disk" / "half", whole=False)
@@ -96,7 +96,7 @@ def test_a_replaced_file_changes_the_fingerprint(folders, tmp_path):
     assert folders.fingerprint(folder) != before
 
 
-def test_a_gguf_file_is_a_choice_of_its_own(load_module, tmp_path):
+def test_each_gguf_file_can_be_chosen(load_module, tmp_path):
     path = tmp_path / "disk" / "higgs-gguf" / "higgs_q8_0.gguf"
     write_gguf(EMBEDDED, path, Q8_0)
     folders = load_module("library.checkpoint_folders")

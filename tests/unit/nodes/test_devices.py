@@ -19,7 +19,7 @@ def test_a_device_has_an_index(devices, comfy):
     assert devices.resolve_devices("auto") == (["cpu"], "")
 
 
-def test_gpus_have_comfyui_s_names_and_there_is_one_for_all(devices, comfy, monkeypatch):
+def test_gpus_have_comfyui_s_names_and_one_choice_means_all(devices, comfy, monkeypatch):
     comfy["comfy.model_management"].get_torch_device = lambda: torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert devices.device_names() == ["auto", "gpu:0", "gpu:1", "gpu:2", "all GPUs", "cpu"]
@@ -44,7 +44,7 @@ def test_a_device_of_another_machine_becomes_auto_with_a_warning(devices, load_m
 
 
 @pytest.mark.parametrize("choice, runner", [("auto", "auto"), ("on", "graph"), ("off", "eager")])
-def test_graphs_name_a_runner(devices, comfy, choice, runner):
+def test_the_graphs_choice_selects_a_runner(devices, comfy, choice, runner):
     assert devices.resolve_runner(choice) == runner
     comfy["comfy.model_management"].args.disable_cuda_graphs = True
     assert devices.resolve_runner(choice) == ("graph" if choice == "on" else "eager")
@@ -62,13 +62,13 @@ class TestEnginesThatSpeakTogether:
 
         return make
 
-    def test_all_are_loaded_at_once(self, load_module, comfy, patcher):
+    def test_several_engines_are_loaded_at_once(self, load_module, comfy, patcher):
         made = patcher(None, None)
         engines = load_module("comfy.memory").load_engine(made)
         assert type(engines).__name__ == "Engines" and comfy["comfy.model_management"].loads == [made, *made.others]
         assert made.engine.opened and made.others[0].engine.opened
 
-    def test_one_without_room_is_left_out_and_all_without_are_an_error(self, load_module, patcher, caplog):
+    def test_engines_without_room_are_left_out_and_none_left_is_an_error(self, load_module, patcher, caplog):
         made = patcher(None, torch.cuda.OutOfMemoryError("full"))
         load_module("comfy.memory").load_engine(made)
         assert made.engine.opened and not made.others[0].engine.opened and "room" in caplog.text
@@ -76,7 +76,7 @@ class TestEnginesThatSpeakTogether:
             load_module("comfy.memory").load_engine(patcher(*2 * [torch.cuda.OutOfMemoryError("full")]))
 
 
-def test_memory_is_freed_on_a_gpu_only(load_module, comfy):
+def test_memory_is_freed_on_gpus_only(load_module, comfy):
     memory = load_module("comfy.memory")
     memory.free_memory(300, torch.device("cpu"))
     memory.free_memory(300, torch.device("cuda", 1))

@@ -52,7 +52,7 @@ def busy(guard, nodes):
     assert worker.is_alive() and not ended
 
 
-def test_the_exit_stops_a_node_where_it_checks(busy):
+def test_exiting_stops_a_node_at_its_next_check(busy):
     """The fixture asserts it."""
 
 
@@ -63,7 +63,7 @@ def test_downloads_and_nodes_stop_with_the_server(guard, nodes, comfy, busy):
     assert gets_in(guard, 60), "the node goes on"
 
 
-def test_scripts_without_a_server_are_not_taken_for_one_that_stopped(nodes, comfy):
+def test_scripts_without_a_server_are_not_stopped(nodes, comfy):
     comfy["server"].running = False
     with nodes.node_errors("Higgs Speak"):
         nodes.check_interrupt()

@@ -58,7 +58,7 @@ def contents(folder):
     return {name: ((folder / name).read_bytes(), (folder / name).stat().st_mtime_ns) for name in files_in(folder)}
 
 
-def test_a_file_for_each_row(run):
+def test_each_row_becomes_a_file(run):
     assert run(SHEET, voices=VOICES, seed=2) == ["Hello.", "Who is there?", "Good bye."]
     ((turns, given, params, scene, even),) = run.calls
     assert [given[turn.speaker].name for turn in turns] == ["Anna", "Tom", "Anna"]
@@ -78,7 +78,7 @@ def test_a_file_for_each_row(run):
         assert line in told
 
 
-def test_a_linked_list_is_a_row_each(run):
+def test_a_linked_list_gives_one_row_per_text(run):
     assert run(["One.", "", 'id,text\na,"Two."'], voices=VOICES) == ["One.", 'id,text\na,"Two."']
     assert files_in(run.folder) == ["001.wav", "003.wav", "lines.json"]
     assert run.report.startswith(f"3 rows in {run.folder}: 2 spoken, 1 skipped.")
@@ -86,7 +86,7 @@ def test_a_linked_list_is_a_row_each(run):
 
 
 @pytest.mark.parametrize("name", ["seed", "voices"])
-def test_nothing_else_is_a_list(run, name):
+def test_only_lines_are_read_as_a_list(run, name):
     lists = {"seed": [1, 2]} if name == "seed" else {"voices": {"voice_1": [VOICE, OTHER]}}
     with pytest.raises(
         HiggsError, match=r"^Higgs Lines: (seed|voice_1) received 2 values, but only lines can be a list"
@@ -94,7 +94,7 @@ def test_nothing_else_is_a_list(run, name):
         run.node.execute(lines=["One."], **lists)
 
 
-def test_only_what_has_changed_is_spoken_again(run):
+def test_only_changed_rows_are_spoken_again(run):
     run(SHEET, voices=VOICES)
     written = (run.folder / "hello.wav").stat().st_mtime_ns
     assert (
@@ -112,7 +112,7 @@ def test_only_what_has_changed_is_spoken_again(run):
     assert run(SHEET, voices=VOICES) == ["Hello.", "Good bye."]
 
 
-def test_subtitles_lie_beside_the_sound_and_follow_it(run):
+def test_subtitles_are_written_beside_the_sound_and_updated_with_it(run):
     run(SHEET, voices=VOICES)
     assert len(run(SHEET, voices=VOICES, subtitles=True)) == 3, "there are none yet"
     assert files_in(run.folder)[:5] == ["bye.srt", "bye.wav", "door/who.srt", "door/who.wav", "hello.srt"]
@@ -137,20 +137,20 @@ def test_subtitles_lie_beside_the_sound_and_follow_it(run):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_settings_count(run, change):
+def test_changed_settings_speak_rows_again(run, change):
     run(SHEET, voices=VOICES)
     own_seed = "seed" in change or "pronunciations" in change
     assert len(run(SHEET, voices=VOICES, **change)) == (2 if own_seed else 3)
     assert run(SHEET, voices=VOICES, **change) == []
 
 
-def test_another_checkpoint_counts(run):
+def test_another_checkpoint_speaks_all_rows_again(run):
     run(SHEET, voices=VOICES)
     run.engine.fingerprint = "other files"
     assert len(run(SHEET, voices=VOICES)) == 3
 
 
-def test_the_page_is_told_every_take_that_is_there(run):
+def test_the_page_is_sent_every_existing_take(run):
     run(SHEET, voices=VOICES, takes=2, seed=4, folder="shop/one")
     told = [(take["id"], take["file"], take["seed"], take["own"], take["problem"]) for take in run.listed]
     assert told == [
@@ -187,7 +187,7 @@ def test_takes_have_seeds_of_their_own(run):
     assert "Kept 2 files from earlier runs that match no row (b_1.wav, b_2.wav)." in run.report
 
 
-def test_speakers_without_a_voice_keep_theirs(run):
+def test_speakers_without_a_voice_keep_the_voice_they_got(run):
     """The row's earlier text is spoken again, since its voice and noise come from there."""
     long = (
         "This is a sentence that takes about nine seconds to say, for it goes on and on until nobody remembers how it "
@@ -212,7 +212,7 @@ def test_speakers_without_a_voice_keep_theirs(run):
     assert len(run(sheet())) == 4 and run.report.count(", spoken") == 4, "Tom has another voice"
 
 
-def test_voices_are_found_as_in_a_dialogue(run, library, load_module):
+def test_voices_are_matched_as_in_a_dialogue(run, library, load_module):
     VOICE.save(library / "cleo.safetensors")
     run("speaker,text\nBen,One.\ncleo,Two.\n,Three.\nBEN,Four.", voices={"voice_1": OTHER})
     ((turns, given, *_),) = run.calls
@@ -231,7 +231,7 @@ def test_voices_are_found_as_in_a_dialogue(run, library, load_module):
     assert [given[turn.speaker].name for turn in turns] == clips[:2]
 
 
-def test_words_are_said_as_listed(run, library):
+def test_pronunciations_are_applied(run, library):
     (library / "pronunciations.txt").write_text("York = Yorrk\n[Tom]\nYork = Jork\n")
     said = run("speaker,text\nAnna,York.\nTom,York.", voices=VOICES)
     assert said == ["Yorrk.", "Jork."] and "York" in run.node.fingerprint_inputs(["One."])[0]
@@ -254,7 +254,7 @@ def test_a_damaged_list_counts_as_absent(run):
         assert run(SHEET, voices=VOICES) == [] and "Warning" not in run.report
 
 
-def test_a_run_that_ends_early_leaves_no_wrong_file(run, monkeypatch):
+def test_an_interrupted_run_leaves_no_wrong_file(run, monkeypatch):
     """A file being written is not listed, so it is made again even if its text changes back. Others stay."""
     run(SHEET, voices=VOICES)
     changed = SHEET.replace("Hello", "Hallo").replace("Good", "God")
@@ -277,25 +277,25 @@ def test_a_run_that_ends_early_leaves_no_wrong_file(run, monkeypatch):
 @pytest.mark.parametrize(
     "folder", ["", " ", "..", "a/../..", "/etc", "\\\\host\\share", "C:\\x", "C:x", "a//b", "nul", "a\0"]
 )
-def test_no_folder_but_below_output(run, folder):
+def test_folders_outside_output_are_refused(run, folder):
     with pytest.raises(HiggsError, match=r"^Higgs Lines: folder is .* not inside ComfyUI's output"):
         run(SHEET, folder=folder)
     assert run.engine.calls == []
 
 
-def test_a_folder_in_a_folder(run, tmp_path):
+def test_nested_folders_are_created(run, tmp_path):
     run("One.", folder=" game\\act 1/ ")
     assert files_in(tmp_path / "output") == ["game/act 1/001.wav", "game/act 1/lines.json"]
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a//b", "C:x", "what?", "nul", "a."])
-def test_ids_that_are_no_files_are_told(run, name):
+def test_ids_that_make_no_file_name_are_refused(run, name):
     with pytest.raises(HiggsError, match=r"^Higgs Lines: row 2: the id .* cannot be used as a file name"):
         run(f"id,text\na,One.\n{name},Two.")
     assert run.engine.calls == []
 
 
-def test_nothing_to_say_loads_nothing(run):
+def test_rows_without_words_load_no_model(run):
     assert run("id,text\na,\nb,...") == [] and run.engine.calls == []
     assert run.report.startswith(f"2 rows in {run.folder}: 2 skipped.") and not run.folder.exists()
     with pytest.raises(HiggsError, match=r"^Higgs Lines: there are no lines"):
@@ -320,13 +320,13 @@ class TestRunsAgain:
 
         return queue
 
-    def test_only_when_its_files_are_not_what_it_left(self, run, queue):
+    def test_the_node_runs_again_only_if_its_files_changed(self, run, queue):
         assert queue(SHEET) and not queue(SHEET)
         for name in ("hello.wav", "lines.json"):
             (run.folder / name).unlink()
             assert queue(SHEET) and not queue(SHEET), name
 
-    def test_forced_though_nothing_changed(self, run):
+    def test_a_forced_rerun_without_changes_writes_nothing(self, run):
         """ComfyUI 0.46's --force-output-rerun does so: the files and the list of takes stay unchanged."""
         run(SHEET, voices=VOICES)
         listed, held = run.listed, contents(run.folder)
@@ -334,23 +334,23 @@ class TestRunsAgain:
         assert run.report.startswith(f"4 rows in {run.folder}: 3 unchanged, 1 skipped.")
         assert run.audio.shape[-1] > 0, "a node behind it takes no empty sound"
 
-    def test_when_inputs_change_back(self, run, queue):
+    def test_the_node_runs_again_when_inputs_change_back(self, run, queue):
         other = SHEET.replace("Hello", "Hallo")
         assert queue(SHEET) and queue(other) and queue(SHEET) and not queue(SHEET)
         assert queue(SHEET, temperature=0.5) and queue(SHEET)
 
-    def test_what_is_linked(self, run, queue):
+    def test_linked_lines_run_again_after_other_lines_ran(self, run, queue):
         """Linked lines are not known before the run. If others were run meanwhile, both run again."""
         assert queue(None, behind="One.") and not queue(None, behind="One.")
         assert queue(None, behind="Two.") and queue(None, behind="One.")
         (run.folder / "001.wav").unlink()
         assert queue(None, behind="One.")
 
-    def test_two_nodes_with_folders_of_their_own(self, queue):
+    def test_two_nodes_with_separate_folders_do_not_interfere(self, queue):
         assert queue(SHEET) and queue(SHEET, folder="other") and not queue(SHEET) and not queue(SHEET, folder="other")
 
 
-def test_the_embedded_engine_speaks_them(load_module, tmp_path):
+def test_the_embedded_engine_speaks_lines(load_module, tmp_path):
     """A lost file is spoken alone, and is the same as when it was spoken among others."""
     engine = Engine(EngineConfig(str(EMBEDDED), device="cpu"))
     patcher = load_module("comfy.sharing").share_patchers([engine], [["files"]], "embedded")

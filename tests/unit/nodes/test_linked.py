@@ -50,14 +50,14 @@ def listed(value):
 
 @pytest.mark.parametrize("literal", LITERALS)
 @pytest.mark.parametrize("node, inputs", [*SPEAKING, *OTHERS])
-def test_no_model(run, node, inputs, literal):
+def test_a_linked_value_that_is_no_model_is_refused(run, node, inputs, literal):
     with pytest.raises(HiggsError, match=r"^Higgs \w+( \w+)?: model is .*, not a model\. Connect Higgs Load Model"):
         run(node, **{**inputs, "model": literal})
 
 
 @pytest.mark.parametrize("literal", LITERALS)
 @pytest.mark.parametrize("node, inputs", SPEAKING[1:])
-def test_no_voices(run, node, inputs, literal):
+def test_linked_values_that_are_no_voices_are_refused(run, node, inputs, literal):
     with pytest.raises(HiggsError, match=r"^Higgs \w+: voice_2 is .*, not a voice\. Connect Higgs Load Voice"):
         run(node, **inputs, voices={"voice_1": VOICE, "voice_2": literal})
 
@@ -66,7 +66,7 @@ def test_no_voices(run, node, inputs, literal):
 @pytest.mark.parametrize(
     "node, inputs", [("speak.HiggsTTSSpeak", {"text": "Hi."}), ("voice_files.HiggsTTSSaveVoice", {"name": "a"})]
 )
-def test_no_voice(run, node, inputs, literal):
+def test_a_linked_value_that_is_no_voice_is_refused(run, node, inputs, literal):
     with pytest.raises(HiggsError, match=r"^Higgs \w+( \w+)?: voice is .*, not a voice\. Connect Higgs Load Voice"):
         run(node, **inputs, voice=literal)
 
@@ -83,13 +83,13 @@ def test_no_voice(run, node, inputs, literal):
         ("subtitles.HiggsTTSSubtitles", {"srt": CUES}, "bed"),
     ],
 )
-def test_no_sound(run, node, inputs, name, literal):
+def test_a_linked_value_that_is_no_sound_is_refused(run, node, inputs, name, literal):
     with pytest.raises(HiggsError, match=rf"^Higgs \w+: the {name} input is .*, not audio\. Connect Load Audio"):
         run(node, **inputs, **{name: literal})
 
 
 @pytest.mark.parametrize("node, inputs", SPEAKING)
-def test_an_input_that_no_node_has(run, node, inputs):
+def test_an_unknown_input_is_refused(run, node, inputs):
     """ComfyUI passes on everything that is linked."""
     with pytest.raises(HiggsError, match=r"^Higgs \w+: there is no input 'voices\.voice_17'.* end at voice_16"):
         run(node, **inputs, **{"voices.voice_17": VOICE})
@@ -106,7 +106,7 @@ def test_an_input_that_no_node_has(run, node, inputs):
         ("book.HiggsTTSBook", "book"),
     ],
 )
-def test_a_choice_that_is_none_of_the_list(run, node, name, literal):
+def test_a_choice_outside_the_list_is_refused(run, node, name, literal):
     inputs = {"audio": AUDIO} if "Transcribe" in node else {}
     with pytest.raises(HiggsError, match=rf"^Higgs .*: there is no .*{literal}"):
         run(node, **inputs, **{name: literal})
@@ -124,7 +124,7 @@ def test_a_choice_that_is_none_of_the_list(run, node, name, literal):
         ("subtitles.HiggsTTSSubtitles", "srt"),
     ],
 )
-def test_a_name_of_a_million_letters_is_not_repeated(run, node, name):
+def test_an_error_does_not_repeat_a_very_long_name(run, node, name):
     given = {"HiggsTTSSaveVoice": {"voice": VOICE}, "HiggsTTSLines": {"lines": "Hi."}}.get(node.partition(".")[2], {})
     with pytest.raises(HiggsError) as refused:
         run(node, **given, **{name: "x" * 1_000_000 + ".srt"})
@@ -132,6 +132,6 @@ def test_a_name_of_a_million_letters_is_not_repeated(run, node, name):
 
 
 @pytest.mark.parametrize("device", [0, None, 1.5, {}])
-def test_a_device_that_is_no_name_is_told_and_replaced(load_module, device):
+def test_a_device_that_is_no_name_is_replaced_with_a_warning(load_module, device):
     (used,), warning = load_module("comfy.devices").resolve_devices(device)
     assert used == "cpu" and "This machine has no device" in warning

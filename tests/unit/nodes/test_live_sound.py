@@ -46,7 +46,7 @@ def outline_of(wav):
     return bytes(min(255, int(samples[at : at + 960].max()) >> 7) for at in range(0, len(samples), 960))
 
 
-def test_what_was_heard_can_be_read_while_it_grows(sound):
+def test_sound_can_be_read_while_it_grows(sound):
     wav = wave(5000)
     for part in wav.split(777):
         sound.hear(part)
@@ -65,7 +65,7 @@ def test_what_was_heard_can_be_read_while_it_grows(sound):
     assert sound.told(3, 4)["first"] == 0, "a reader who knows another outline gets all of this one"
 
 
-def test_a_restart_voids_all_before_and_says_why(sound):
+def test_a_restart_discards_earlier_sound_and_says_why(sound):
     sound.hear(wave(3000))
     sound.begin_anew("it fell silent")
     again = wave(2000, seed=1)
@@ -76,7 +76,7 @@ def test_a_restart_voids_all_before_and_says_why(sound):
     assert bytes.fromhex(told["outline"]) == outline_of(again)[:2]
 
 
-def test_a_whole_that_differs_replaces_what_was_heard(sound):
+def test_a_final_waveform_that_differs_replaces_the_heard_sound(sound):
     """A dialogue's turns are made equally loud when all is spoken."""
     wav = wave(4000)
     sound.hear(wav)
@@ -87,7 +87,7 @@ def test_a_whole_that_differs_replaces_what_was_heard(sound):
     assert bytes.fromhex(told["outline"]) == outline_of(wav * 0.5)
 
 
-def test_nothing_is_added_behind_the_end_and_a_closed_one_gives_nothing(sound, tmp_path):
+def test_nothing_is_added_after_the_end_and_closed_sound_is_empty(sound, tmp_path):
     sound.hear(wave(1000))
     sound.stop()
     sound.hear(wave(1000))
@@ -118,7 +118,7 @@ def test_readers_are_woken_and_the_speaker_never_waits(live, tmp_path):
     sound.close()
 
 
-def test_the_pace_is_that_of_the_steps(sound, live, monkeypatch):
+def test_the_pace_follows_the_steps(sound, live, monkeypatch):
     clock = iter([10.0, 10.02, 10.04, 10.06])
     monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))
     assert sound.told(0, 0)["pace"] == 0
@@ -129,7 +129,7 @@ def test_the_pace_is_that_of_the_steps(sound, live, monkeypatch):
     assert told["done"] == 3 / 25 and told["left"] == pytest.approx(0.06 * 97 / 3, abs=0.05)
 
 
-def test_it_tells_how_long_nothing_new_could_be_heard(sound):
+def test_the_status_says_how_long_nothing_new_was_heard(sound):
     """Chunks after the first are played once they are complete: the player shows that it waits."""
     for done in range(26):
         sound.step(done, 1000)
@@ -141,7 +141,7 @@ def test_it_tells_how_long_nothing_new_could_be_heard(sound):
     assert sound.told(0, 0)["waited"] == 6
 
 
-def test_readers_are_told_once_a_second_how_far_it_is(live, tmp_path, monkeypatch):
+def test_readers_get_progress_once_a_second(live, tmp_path, monkeypatch):
     changes, clock = [], iter([10.0, 10.5, 11.1, 11.2, 12.05, 12.2])
     monkeypatch.setattr(live.time, "monotonic", lambda: next(clock))
     sound = live.LiveSound(tmp_path / "a.pcm", lambda: changes.append(sound.version))
@@ -151,7 +151,7 @@ def test_readers_are_told_once_a_second_how_far_it_is(live, tmp_path, monkeypatc
     sound.close()
 
 
-def test_a_full_disk_ends_the_sound_and_not_the_speech(live, sound, monkeypatch):
+def test_a_full_disk_ends_the_live_sound_and_not_the_speech(live, sound, monkeypatch):
     sound.hear(wave(960))
     sound.settled()
 
@@ -165,7 +165,7 @@ def test_a_full_disk_ends_the_sound_and_not_the_speech(live, sound, monkeypatch)
     assert sound.problems() == (told["problem"],) and "No space left on device" in told["problem"]
 
 
-def test_ten_minutes_take_no_memory_worth_naming(sound):
+def test_ten_minutes_of_sound_take_little_memory(sound):
     part = wave(RATE)
     sound.hear(part)
     sound.settled()

@@ -64,21 +64,21 @@ def test_folders_and_single_files_are_listed_once(load_module, loras):
     assert "alone.safetensors" in found.loras() and "." not in found.loras()
 
 
-def test_without_any_the_list_says_where_to_put_one(load_module, comfy):
+def test_an_empty_list_says_where_to_put_loras(load_module, comfy):
     node = load_module("lora").HiggsTTSLoadLoRA
     (options,) = [socket.options for socket in node.define_schema().inputs if hasattr(socket, "options")]
     assert options == ["(put one into models/loras)"]
     assert "Put its .safetensors file or PEFT folder" in node.validate_inputs(options[0])
 
 
-def test_strength_1_is_merged_and_0_is_the_model_itself(load, add):
+def test_strength_1_merges_and_0_leaves_the_model(load, add):
     model = load()
     assert add(model, "anna", 0.0) is model
     said = codes(add(model, "anna"))
     assert torch.equal(said, codes(load("merged"))) and not torch.equal(said, codes(model))
 
 
-def test_the_same_choice_is_shared_and_another_is_not(load, add):
+def test_equal_choices_share_an_engine_and_others_do_not(load, add):
     model = load()
     one = add(model, "anna", 0.5)
     assert add(load(), "elsewhere/anna", 0.5) is one is not model
@@ -91,7 +91,7 @@ def test_the_same_choice_is_shared_and_another_is_not(load, add):
     assert others[2].model.label == "one + anna 0.5 + slow 0.5"
 
 
-def test_settings_and_warnings_of_the_loader_stay(load, add):
+def test_the_loader_s_settings_and_warnings_are_kept(load, add):
     model = load(context=2048, dtype="bf16", device="cuda:7")
     with_lora = add(model, "anna")
     config = with_lora.engine.config
@@ -99,7 +99,7 @@ def test_settings_and_warnings_of_the_loader_stay(load, add):
     assert "cuda:7" in with_lora.model.warnings[0]
 
 
-def test_a_replaced_lora_is_another_engine(load, add, node, loras):
+def test_a_replaced_lora_opens_another_engine(load, add, node, loras):
     model, before = load(), node.fingerprint_inputs("anna")
     first = add(model, "anna")
     shutil.rmtree(loras / "anna")
@@ -108,14 +108,14 @@ def test_a_replaced_lora_is_another_engine(load, add, node, loras):
     assert node.fingerprint_inputs(None) == []
 
 
-def test_what_does_not_fit_is_an_error_on_the_node(load, add, node):
+def test_an_unfit_lora_is_an_error_on_the_node(load, add, node):
     with pytest.raises(HiggsError, match=r"^Higgs Load LoRA: .*image\.safetensors"):
         add(load(), "image.safetensors")
     assert node.validate_inputs("bob").startswith("Higgs Load LoRA: there is no LoRA")
     assert node.validate_inputs("anna") is node.validate_inputs(None) is True
 
 
-def test_info_says_what_the_model_is_and_what_was_guessed(load, add, load_module):
+def test_info_names_the_model_and_guessed_settings(load, add, load_module):
     patcher = add(load(), "alone.safetensors", 0.25)
     info = load_module("speak").HiggsTTSSpeak.execute(patcher, "hello", max_frames=8, retries=0).args[1]
     assert "one + alone 0.25" in info and "alpha" in info

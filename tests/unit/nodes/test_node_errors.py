@@ -14,12 +14,12 @@ def node_errors(load_module):
     return load_module("comfy.node_errors").node_errors
 
 
-def test_errors_begin_with_the_node(node_errors):
+def test_errors_begin_with_the_node_s_name(node_errors):
     with pytest.raises(HiggsError, match=r"^Higgs Speak: the text is empty"), node_errors("Higgs Speak"):
         raise HiggsError("the text is empty")
 
 
-def test_out_of_memory_stays_what_comfyui_frees_upon(node_errors):
+def test_out_of_memory_keeps_the_type_that_comfyui_handles(node_errors):
     held = []
 
     def fill():
@@ -34,7 +34,7 @@ def test_out_of_memory_stays_what_comfyui_frees_upon(node_errors):
     assert held[0]() is None, "the failed frame keeps its tensors alive"
 
 
-def test_other_exceptions_pass_as_they_are(node_errors, interrupted):
+def test_other_exceptions_pass_unchanged(node_errors, interrupted):
     for kind in (interrupted, ValueError, torch.AcceleratorError):
         with pytest.raises(kind, match=r"^as it was"), node_errors("Higgs Speak"):
             raise kind("as it was")

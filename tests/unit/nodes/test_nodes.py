@@ -33,7 +33,7 @@ def node_list():
     return asyncio.run(importlib.import_module("higgs_tts.nodes").make_extension().get_node_list())
 
 
-def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
+def test_an_old_comfyui_gets_one_error_and_no_nodes(comfy, caplog):
     del comfy["comfy_api.latest"].io.NodeReplace
     assert node_list() == []
     (record,) = caplog.records
@@ -41,7 +41,7 @@ def test_an_old_comfyui_gets_one_sentence_and_no_nodes(comfy, caplog):
     assert "higgs_tts.nodes.load" not in sys.modules
 
 
-def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
+def test_node_ids_stay_those_of_shared_workflows(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
         "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook",
@@ -62,7 +62,7 @@ def test_ids_are_the_ones_that_shared_workflows_carry(schemas):
         ("HiggsTTSSubtitles", "srt", {".srt", ".vtt"}, ""),
     ],
 )
-def test_files_can_be_uploaded_where_one_is_chosen(schemas, node, widget, suffixes, prefix):
+def test_file_choices_allow_uploads(schemas, node, widget, suffixes, prefix):
     """web/js/upload.js makes the button."""
     asked = {socket.args[0]: socket.extra_dict for socket in schemas[node].inputs if hasattr(socket, "extra_dict")}
     assert {*asked} == {widget}
@@ -70,7 +70,7 @@ def test_files_can_be_uploaded_where_one_is_chosen(schemas, node, widget, suffix
     assert {*told["accept"].split(",")} == suffixes and told["prefix"] == prefix
 
 
-def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
+def test_widgets_use_the_engine_s_defaults_and_ranges(schemas):
     settings = {
         "HiggsTTSSpeak": SamplingParams,
         "HiggsTTSDialogue": SamplingParams,
@@ -115,19 +115,19 @@ def test_widgets_have_the_defaults_and_ranges_of_the_engine_s_fields(schemas):
     assert seen == numbers | cues | server | {"device", "dtype"}
 
 
-def test_the_licence_stands_where_a_checkpoint_is_chosen(load_module):
+def test_the_checkpoint_choice_names_the_licence(load_module):
     tip = load_module("load").HiggsTTSLoadModel.define_schema().inputs[0].tooltip
     assert "research and non-commercial" in tip and "creators" in tip
 
 
-def test_linked_names_are_unknown_before_the_run(comfy):
+def test_linked_names_are_not_validated_before_the_run(comfy):
     load, _, _, save, read, *_ = node_list()
     assert load.validate_inputs(None) is True and read.validate_inputs(None) is True
     for node, name in ((load, "model"), (save, "name"), (read, "voice")):
         assert node.fingerprint_inputs(**{name: None}) == node.fingerprint_inputs(**{name: None})
 
 
-def test_what_is_wrong_with_an_input_is_told_once(comfy):
+def test_an_input_error_is_reported_once(comfy):
     """ComfyUI repeats an error of `validate_inputs` for each input that it names, except for growing sockets."""
     for node in node_list():
         if check := vars(node).get("validate_inputs"):
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_an_input_is_told_once(comfy):
 
 
 class TestSpeak:
-    def test_words_are_said_as_listed(self, load_module, make_engine, library):
+    def test_pronunciations_are_applied(self, load_module, make_engine, library):
         patcher = load_module("comfy.patcher").make_patcher(make_engine())
         patcher.model.label, patcher.model.warnings = "higgs", ()
         speak = load_module("speak").HiggsTTSSpeak
@@ -161,7 +161,7 @@ class TestSpeak:
         made.model.label, made.model.warnings = "higgs", ("a warning of the loader",)
         return made
 
-    def test_cut_speech_does_not_look_like_success(self, load_module):
+    def test_cut_speech_is_reported_as_incomplete(self, load_module):
         speech = SpeechResult(torch.zeros(960), torch.zeros(1, 8, dtype=torch.int64), 0.0, 3, "frame limit (1 frames)")
         info = load_module("speak").describe(speech, "higgs").splitlines()
         assert speech.stopped in info[0] and "Complete" not in info[0]
@@ -169,7 +169,7 @@ class TestSpeak:
         peak = load_module("speak").describe(replace(speech, peak_bytes=9_960_000_000), "higgs").splitlines()[-1]
         assert "Peak memory: 10.0 GB." in peak
 
-    def test_speaks_with_what_it_was_given_and_defaults_for_the_rest(self, load_module, comfy, patcher):
+    def test_speech_uses_given_settings_and_defaults_for_the_rest(self, load_module, comfy, patcher):
         audio, info, srt = (
             load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice=VOICE, scene=" a room ", seed=5).args
         )
@@ -197,7 +197,7 @@ class TestSpeak:
             load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", temperature=-1.0)
         assert patcher.engine.calls == []
 
-    def test_every_frame_asks_whether_to_stop(self, load_module, comfy, patcher, interrupted):
+    def test_every_frame_checks_for_stop(self, load_module, comfy, patcher, interrupted):
         mm = comfy["comfy.model_management"]
         speak = patcher.engine.speak
 
@@ -212,14 +212,14 @@ class TestSpeak:
 
 
 class TestVoice:
-    def test_a_clip_goes_as_it_is_with_its_transcript(self, load_module, make_engine):
+    def test_a_clip_is_passed_unchanged_with_its_transcript(self, load_module, make_engine):
         patcher = load_module("comfy.patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 2, 800), "sample_rate": 44100}
         voice, info = load_module("voice").HiggsTTSVoice.execute(patcher, audio, " Hello. ").args
         assert patcher.engine.calls == [((2, 800), 44100, "Hello.", "")] and voice.transcript == "Hello."
         assert info == "0.2 s, 'Hello.'"
 
-    def test_a_part_of_a_long_recording(self, load_module, make_engine):
+    def test_part_of_a_long_recording_can_be_chosen(self, load_module, make_engine):
         patcher = load_module("comfy.patcher").make_patcher(make_engine())
         audio = {"waveform": torch.zeros(1, 1, 60 * 8000), "sample_rate": 8000}
         execute = load_module("voice").HiggsTTSVoice.execute
@@ -243,7 +243,7 @@ class TestVoice:
             voice.execute(patcher, audio, start=29.95)
         assert patcher.engine.calls == []
 
-    def test_a_file_that_is_too_long_names_the_node_that_cuts(self, load_module, make_engine, tmp_path):
+    def test_an_overlong_file_is_refused_and_points_to_higgs_voice(self, load_module, make_engine, tmp_path):
         soundfile = pytest.importorskip("soundfile")
         patcher = load_module("comfy.patcher").make_patcher(make_engine())
         (tmp_path / "input").mkdir()
@@ -261,7 +261,7 @@ class TestVoice:
         assert info.startswith("0.2 s\nWarning: ") and "transcript" in info
 
     @pytest.mark.parametrize("audio", [None, {"waveform": torch.zeros(2, 1, 8), "sample_rate": 24000}])
-    def test_no_clip_or_several(self, load_module, make_engine, audio):
+    def test_a_missing_clip_or_several_are_refused(self, load_module, make_engine, audio):
         patcher = load_module("comfy.patcher").make_patcher(make_engine())
         with pytest.raises(HiggsError, match=r"^Higgs Voice: .*audio"):
             load_module("voice").HiggsTTSVoice.execute(patcher, audio)
@@ -271,7 +271,9 @@ class TestVoice:
 class TestDownload:
     LABEL = next(iter(DOWNLOADS))
 
-    def test_goes_into_our_folder_with_a_bar(self, load_module, comfy, monkeypatch, tmp_path):
+    def test_a_download_goes_into_the_pack_s_folder_with_a_progress_bar(
+        self, load_module, comfy, monkeypatch, tmp_path
+    ):
         load, seen = load_module("load"), []
         comfy["server"].PromptServer.instance.client_id = "me"
 
@@ -301,7 +303,7 @@ class TestDownload:
             load.download(f"download: {self.LABEL}", "7")
         assert refused == [True, True]
 
-    def test_a_download_that_is_not_listed_is_refused(self, load_module):
+    def test_an_unlisted_download_is_refused(self, load_module):
         answer = load_module("load").HiggsTTSLoadModel.validate_inputs("download: Something else")
         assert answer.startswith("Higgs Load Model: ")
         assert load_module("load").HiggsTTSLoadModel.validate_inputs(f"download: {self.LABEL}") is True
@@ -316,7 +318,7 @@ class TestSaveVoice:
     def path(self, tmp_path):
         return tmp_path / "models" / "voices" / "anna.safetensors"
 
-    def test_runs_again_only_when_its_file_is_not_what_it_left(self, save, path):
+    def test_save_voice_runs_again_only_if_its_file_changed(self, save, path):
         """ComfyUI runs a node again, and all behind it, if `fingerprint_inputs` returns something else."""
         fingerprints = [save.fingerprint_inputs("anna")]
         save.execute(VOICE, "anna")
@@ -329,14 +331,14 @@ class TestSaveVoice:
         OTHER.save(path)
         assert path.is_file() and save.fingerprint_inputs("anna") != again
 
-    def test_the_same_voice_is_not_written_again(self, save, path):
+    def test_an_unchanged_voice_is_not_written_again(self, save, path):
         save.execute(VOICE, "anna")
         before = path.stat().st_mtime_ns
         save.execute(VOICE, "anna", overwrite=True)
         assert path.stat().st_mtime_ns == before
 
     @pytest.mark.parametrize("held", ["another voice", "no voice"])
-    def test_what_is_there_is_kept_and_speech_goes_on(self, save, path, held):
+    def test_an_existing_voice_is_kept_and_the_run_continues(self, save, path, held):
         """Without overwrite the voice gets the next free number. The node reports it and continues."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("no voice") if held == "no voice" else OTHER.save(path)
@@ -354,7 +356,7 @@ class TestSaveVoice:
         save.execute(VOICE, "anna", overwrite=True)
         assert Voice.load(path).transcript == "One."
 
-    def test_a_numbered_voice_that_is_gone_is_saved_again(self, save, path):
+    def test_a_deleted_numbered_voice_is_saved_again(self, save, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         OTHER.save(path)
         save.execute(VOICE, "anna")
@@ -387,7 +389,7 @@ class TestDialogue:
             "Tom = 2\nAnna: One.\nTom: Two.",
         ],
     )
-    def test_a_voice_goes_by_its_name_and_its_socket(self, run, script):
+    def test_a_voice_is_matched_by_name_or_socket(self, run, script):
         voices = {"voice_1": replace(VOICE, name="Anna"), "voice_2": replace(OTHER, name="Tom"), "voice_3": None}
         (turns, given, params, scene, even), audio, speakers, info = run(script, voices=voices, turn_gap=0.5, seed=7)
         assert [turn.text for turn in turns] == ["One.", "Two."] and (params.seed, params.turn_gap, scene, even) == (
@@ -403,13 +405,13 @@ class TestDialogue:
         assert second.nonzero().flatten().tolist() == list(range(10, 15))
         assert "Speakers: 1 " in info and "Warning" not in info
 
-    def test_speakers_of_other_names_have_the_sockets_in_turn(self, run):
+    def test_unmatched_speakers_get_the_sockets_in_order(self, run):
         script = "Cleo: One.\nBen: Two.\nCleo: Three.\nBen: Four.\nDora: Five.\nDora: Six."
         (_, given, *_), *_ = run(script, voices={"voice_1": replace(VOICE, name="Anna"), "voice_2": OTHER})
         assert list(given) == ["Cleo", "Ben"] and given["Cleo"].name == "Anna" and given["Ben"] is OTHER
 
     @pytest.mark.parametrize("script", ["Ruth: One.\nTom: Two.", "Ruth: One.\nTom: Two.\nRuth: Three.\nTom: Four."])
-    def test_connected_voices_are_meant_whatever_lies_in_models_voices(self, run, library, script):
+    def test_connected_voices_come_before_files_in_models_voices(self, run, library, script):
         """Ruth is also a built-in clip's name, and Tom a file's."""
         replace(OTHER, name="file").save(library / "tom.safetensors")
         voices = {"voice_1": replace(VOICE, name="mine"), "voice_2": replace(OTHER, name="hers")}
@@ -418,7 +420,7 @@ class TestDialogue:
         (_, given, *_), *_ = run(f"{script}\n[1] Five.", voices=voices)
         assert [given[name].name for name in ("Ruth", "Tom", "1")] == ["ruth", "file", "mine"]
 
-    def test_names_as_people_write_them_have_the_connected_voices(self, run):
+    def test_differently_spelled_names_match_connected_voices(self, run):
         voices = {"voice_1": VOICE, "voice_2": OTHER}
         for script in (
             "**Anna:** One.\n**Tom:** Two.",
@@ -430,12 +432,12 @@ class TestDialogue:
             assert "Warning: A" in info and "only one line each" in info
         assert "Warning: Text before the first name is spoken in the voice of Anna." in info
 
-    def test_a_manner_becomes_a_tag_that_the_model_has(self, run):
+    def test_a_manner_becomes_a_tag_of_the_model(self, run):
         (turns, *_), *_, info = run("Anna (slowly, whispering): One.\nTom: Two.")
         assert [turn.text for turn in turns] == ["<|prosody:speed_slow|>One.", "Two."]
         assert 'Warning: "(whispering)" was left out for Anna: the model has not learned <|style:whispering|>.' in info
 
-    def test_what_may_be_meant_otherwise_is_told(self, run):
+    def test_ambiguous_scripts_are_warned_about(self, run):
         voices = {"voice_1": VOICE, "voice_2": replace(OTHER, name="oliver")}
         *_, info = run("Anna, softly: One.\nTom, loudly: Two.", voices=voices)
         assert "Warning: This looks like a script, but no speaker was found" in info
@@ -443,7 +445,7 @@ class TestDialogue:
         *_, info = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.", voices=voices)
         assert "Warning" not in info
 
-    def test_a_clip_that_somebody_has_is_lent_to_nobody_else(self, run):
+    def test_a_clip_in_use_is_given_to_no_other_speaker(self, run):
         run.engine.card = types.SimpleNamespace(one_voice=True)
         voices = {"voice_1": replace(VOICE, name="amber"), "voice_2": replace(OTHER, name="Oliver")}
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nCleo: Three.", voices=voices)
@@ -452,7 +454,7 @@ class TestDialogue:
     @pytest.mark.parametrize(
         "script", ["Cleo = anna.safetensors\nCleo: One.", "Cleo = Anna\nCleo: One.", "Anna: One.\nAnna: Two."]
     )
-    def test_a_file_in_models_voices_goes_by_its_name(self, run, library, script):
+    def test_a_file_in_models_voices_is_matched_by_name(self, run, library, script):
         VOICE.save(library / "anna.safetensors")
         (turns, given, *_), *_ = run(script)
         voice = given[turns[0].speaker]
@@ -462,18 +464,18 @@ class TestDialogue:
         assert run.node.fingerprint_inputs(script, model=None) != before
         assert run.node.fingerprint_inputs(None) == [""]
 
-    def test_a_head_does_not_hide_the_sockets(self, run):
+    def test_a_script_header_does_not_hide_the_sockets(self, run):
         script = "Cleo = 1\nCleo: One.\n[2] Two.\n[2] Three.\nTOM: Four."
         voices = {"voice_1": VOICE, "voice_2": replace(OTHER, name="tom")}
         (turns, given, *_), _, _, info = run(script, voices=voices)
         assert [turn.speaker for turn in turns] == ["Cleo", "2", "2", "TOM"] and "1 Cleo, 2 2, 3 TOM" in info
         assert given["Cleo"] is VOICE and given["2"] is given["TOM"] is voices["voice_2"]
 
-    def test_the_pack_s_voices_go_by_their_names(self, run):
+    def test_built_in_voices_are_matched_by_name(self, run):
         (_, given, *_), *_ = run("amber: One.\nOliver: Two.")
         assert {speaker: voice.name for speaker, voice in given.items()} == {"amber": "amber", "Oliver": "oliver"}
 
-    def test_without_a_voice_the_engine_finds_one_unless_it_has_but_one(self, run, load_module):
+    def test_a_one_voice_model_gets_built_in_clips_for_missing_voices(self, run, load_module):
         (_, given, *_), *_ = run("Anna: One.\nTom: Two.\nAnna: Three.\nTom: Four.")
         assert given == {}
         run.engine.card = types.SimpleNamespace(one_voice=True)
@@ -483,7 +485,7 @@ class TestDialogue:
         (_, given, *_), *_ = run("Only one speaks.")
         assert given == {}
 
-    def test_what_stands_before_the_first_name_has_the_first_voice(self, run):
+    def test_text_before_the_first_name_gets_the_first_voice(self, run):
         (turns, given, *_), *_ = run("Once upon a time.\n[1] One.", voices={"voice_1": VOICE})
         assert [turn.speaker for turn in turns] == ["", "1"] and given[""] is given["1"] is VOICE
 
@@ -495,12 +497,12 @@ class TestDialogue:
             ("[1] Zero.\n[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with a voice: 1"),
         ],
     )
-    def test_errors_name_node_and_remedy(self, run, script, voices, error):
+    def test_errors_name_the_node_and_the_remedy(self, run, script, voices, error):
         with pytest.raises(HiggsError, match=f"Higgs Dialogue: {error}"):
             run(script, voices=voices)
 
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-    def test_words_are_said_as_listed(self, run, library, encoding):
+    def test_pronunciations_are_applied(self, run, library, encoding):
         listed = "York = Yorrk\nNguyen = Nwin\n[Tom]\nYork = Jork\n"
         (library / "pronunciations.txt").write_text(listed, encoding=encoding)
         (turns, *_), *_ = run("Anna: Nguyen of York.\nTom: York.\nAnna: a\nTom: b", pronunciations="Nguyen = Win")

@@ -22,14 +22,14 @@ def patcher(module, make_engine):
     return module.make_patcher(make_engine())
 
 
-def test_takes_nothing_before_it_is_loaded(patcher):
+def test_a_patcher_uses_no_memory_before_loading(patcher):
     assert patcher.engine.calls == []
     assert (patcher.model_size(), patcher.loaded_size()) == (1000, 0)
     assert weakref.ref(patcher.model)() is patcher.model and not list(patcher.model.state_dict())
 
 
 @pytest.mark.parametrize("budget", [0, 0.1, -5.0, 1e32])
-def test_opens_whole_whatever_the_budget(patcher, budget):
+def test_the_engine_opens_whole_whatever_the_budget(patcher, budget):
     assert patcher.partially_load(CPU, budget) == 1000
     assert patcher.engine.opened and patcher.loaded_size() == 1000
     assert patcher.partially_load(CPU, budget) == 0 and patcher.engine.calls == ["open"]
@@ -43,7 +43,7 @@ def test_a_failed_open_leaves_nothing_behind(module, make_engine, fault):
     assert patcher.engine.calls == ["open", "close"] and patcher.loaded_size() == 0
 
 
-def test_only_true_closes_the_engine(patcher):
+def test_detach_closes_the_engine_only_with_unpatch_all(patcher):
     patcher.partially_load(CPU)
     patcher.detach(unpatch_all=False)
     assert patcher.engine.calls == ["open"]
@@ -59,14 +59,14 @@ def take(patcher, size):
     return False
 
 
-def test_mild_pressure_takes_the_cache_and_leaves_the_weights(patcher):
+def test_mild_pressure_frees_the_cache_and_keeps_the_weights(patcher):
     patcher.partially_load(CPU)
     assert take(patcher, 250)
     assert patcher.engine.calls == ["open", "trim"] and patcher.current_loaded_device() == CPU
     assert (patcher.loaded_size(), patcher.model_size()) == (700, 1000), "only what is missing counts as needed"
 
 
-def test_a_trimmed_engine_is_loaded_as_it_is_and_whole_after_speech(patcher):
+def test_a_trimmed_engine_loads_trimmed_and_is_whole_after_speech(patcher):
     patcher.partially_load(CPU)
     patcher.partially_unload(CPU, 1)
     assert patcher.partially_load(CPU) == 0 and patcher.engine.calls == ["open", "trim"]
@@ -75,19 +75,19 @@ def test_a_trimmed_engine_is_loaded_as_it_is_and_whole_after_speech(patcher):
 
 
 @pytest.mark.parametrize("size", [301, 999, 1000, 1e32])
-def test_strong_pressure_takes_all(patcher, size):
+def test_strong_pressure_closes_the_engine(patcher, size):
     patcher.partially_load(CPU)
     assert not take(patcher, size)
     assert not patcher.engine.opened and patcher.loaded_size() == 0 and patcher.engine.calls[-1] == "close"
 
 
-def test_a_second_mild_pressure_takes_the_rest(patcher):
+def test_a_second_mild_pressure_closes_the_engine(patcher):
     patcher.partially_load(CPU)
     assert take(patcher, 250) and not take(patcher, 250)
     assert patcher.loaded_size() == 0 and patcher.partially_load(CPU) == 1000
 
 
-def test_a_clone_takes_over_and_gives_back(patcher):
+def test_a_clone_shares_the_engine_and_returns_it(patcher):
     patcher.partially_load(CPU)
     clone = patcher.clone()
     assert clone.loaded_size() == 1000
@@ -100,7 +100,7 @@ def test_a_clone_takes_over_and_gives_back(patcher):
     assert patcher.clone().loaded_size() == 0
 
 
-def test_comfyui_s_own_methods_move_nothing(patcher):
+def test_comfyui_s_own_methods_move_no_weights(patcher):
     patcher.partially_load(CPU)
     assert patcher.patch_model(CPU) is patcher.model
     patcher.unpatch_model(CPU, unpatch_weights=True)
@@ -125,7 +125,7 @@ def test_nothing_is_raised_while_unloading(patcher, monkeypatch, caplog):
     assert "IndexError" in caplog.text and "ZeroDivisionError" in caplog.text
 
 
-def test_the_last_reference_closes_it(module, make_engine):
+def test_dropping_the_last_reference_closes_the_engine(module, make_engine):
     engine = make_engine()
     patcher = module.make_patcher(engine)
     patcher.partially_load(CPU)

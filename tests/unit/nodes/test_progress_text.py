@@ -15,7 +15,7 @@ def text(load_module, comfy, monkeypatch):
     return module
 
 
-def test_seconds_spoken_and_left_are_told_now_and_then(text, comfy):
+def test_progress_shows_seconds_spoken_and_left(text, comfy):
     with text.TimeLeft() as bar:
         for second in range(41):
             text.now = 100.0 + second / 10
@@ -28,7 +28,7 @@ def test_seconds_spoken_and_left_are_told_now_and_then(text, comfy):
 
 
 @pytest.mark.parametrize("speed, told", [(1.0, "10 min left"), (0.1, "1 h 44 min left")])
-def test_long_waits_are_told_in_minutes_and_hours(text, comfy, speed, told):
+def test_long_waits_are_shown_in_minutes_and_hours(text, comfy, speed, told):
     bar = text.TimeLeft()
     bar.step(0, 25_000)
     text.now += 40 / speed
@@ -36,7 +36,7 @@ def test_long_waits_are_told_in_minutes_and_hours(text, comfy, speed, told):
     assert comfy["server"].told[-1][0].endswith(told)
 
 
-def test_what_is_cut_short_says_so(text, comfy, interrupted):
+def test_an_interrupted_run_says_so(text, comfy, interrupted):
     with pytest.raises(interrupted), text.TimeLeft() as bar:
         bar.step(25, 2500)
         text.now += 1
@@ -45,7 +45,7 @@ def test_what_is_cut_short_says_so(text, comfy, interrupted):
     assert [line for line, *_ in comfy["server"].told] == ["2.0 s of about 1.7 min spoken, 49 s left", "stopped"]
 
 
-def test_a_line_is_told_once_and_none_where_no_node_runs(text, comfy):
+def test_a_line_is_shown_once_and_none_outside_a_node(text, comfy):
     with text.TimeLeft() as quick, pytest.raises(ValueError):
         quick.step(1, 2)
         raise ValueError
@@ -60,7 +60,7 @@ def test_a_line_is_told_once_and_none_where_no_node_runs(text, comfy):
 
 
 @pytest.mark.parametrize("why", ["a script queued it", "no server"])
-def test_nothing_is_told_where_nobody_looks(text, comfy, monkeypatch, why):
+def test_no_progress_is_sent_without_a_client(text, comfy, monkeypatch, why):
     """Without a client ComfyUI would tell every page."""
     if why == "no server":
         monkeypatch.delattr(comfy["server"].PromptServer, "instance")

@@ -29,7 +29,7 @@ def model(node, fake, comfy):
     assert mm.loads == [] and mm.freed == [], "something was loaded, or unloaded for it"
 
 
-def test_it_says_who_is_there_and_what_they_cannot_do(node, fake):
+def test_info_names_the_servers_and_their_limits(node, fake):
     with Fake("plain", model="other") as unknown:
         model, info = node.execute(f"{fake.address}\n{unknown.address}\n127.0.0.1:1").args
         assert info.splitlines()[:2] == [
@@ -41,12 +41,12 @@ def test_it_says_who_is_there_and_what_they_cannot_do(node, fake):
     assert not fake.calls and model.others == () and model.model.label.startswith("higgs, other on SGLang-Omni")
 
 
-def test_none_there_is_an_error_on_the_node(node):
+def test_an_unreachable_server_is_an_error_on_the_node(node):
     with pytest.raises(HiggsError, match=r"^Higgs TTS Server: The server cannot speak: 127\.0\.0\.1:1 refuses"):
         node.execute("127.0.0.1:1")
 
 
-def test_what_is_no_address_is_refused_before_it_runs(node):
+def test_a_bad_address_is_refused_before_the_run(node):
     check = node.validate_inputs
     assert check(None) is True and check("box:8000") is True and check("box HIGGS_TTS_KEY") is True
     assert "is not the address of a server" in check("ftp://box")
@@ -75,7 +75,7 @@ def test_a_voice_from_a_clip_is_sent_as_sound(load_module, model, fake):
     assert f"Backend: SGLang-Omni at {fake.address} (1 chunk). " in lines[-1]
 
 
-def test_a_clip_in_the_library_and_one_of_the_pack_s(load_module, model, library):
+def test_built_in_clips_are_sent_and_voices_without_sound_refused(load_module, model, library):
     read = load_module("voice_files")
     loaded, _ = read.HiggsTTSLoadVoice.execute("built-in/amber.flac", model).args
     assert loaded.is_sound and loaded.transcript
@@ -83,7 +83,7 @@ def test_a_clip_in_the_library_and_one_of_the_pack_s(load_module, model, library
         load_module("speak").HiggsTTSSpeak.execute(model, SPEECH, voice=read.load(library / "d.safetensors", None))
 
 
-def test_a_saved_voice_keeps_its_sound_and_is_heard_without_a_model(load_module, model, library):
+def test_a_saved_voice_keeps_its_sound_and_needs_no_model(load_module, model, library):
     voice, _ = load_module("voice").HiggsTTSVoice.execute(model, CLIP).args
     load_module("voice_files").HiggsTTSSaveVoice.execute(voice, "of a server")
     again = Voice.load(library / "of a server.safetensors")
@@ -97,7 +97,7 @@ def test_a_saved_voice_keeps_its_sound_and_is_heard_without_a_model(load_module,
     assert [one["problem"] for one in saved] == ["", ""]
 
 
-def test_dialogue(load_module, model, fake):
+def test_a_dialogue_is_spoken_by_a_server(load_module, model, fake):
     voice, _ = load_module("voice").HiggsTTSVoice.execute(model, CLIP, "What it says.").args
     script = "Anna: Did you hear that?\nTom: What should I have heard?\nAnna: There it is.\nTom: I hear nothing at all."
     node = load_module("dialogue").HiggsTTSDialogue
@@ -107,7 +107,7 @@ def test_dialogue(load_module, model, fake):
     assert cloned == {"Did you hear that?", "There it is."} and len(fake.calls) == 4
 
 
-def test_lines(load_module, model, fake, tmp_path):
+def test_lines_are_spoken_by_a_server(load_module, model, fake, tmp_path):
     node = load_module("lines").HiggsTTSLines
     sheet = "id,speaker,text\nhello,Anna,Hello there.\nbye,Anna,Good bye for now."
 
@@ -119,7 +119,7 @@ def test_lines(load_module, model, fake, tmp_path):
     assert "2 unchanged" in run(sheet) and len(fake.calls) == count
 
 
-def test_subtitles_with_the_voice_of_a_film(load_module, model, fake):
+def test_subtitles_are_spoken_by_a_server_in_a_film_s_voices(load_module, model, fake):
     srt = "1\n00:00:00,000 --> 00:00:02,000\nDid you hear that thing?\n"
     film = torch.rand(1, 1, 72_000) - 0.5
     film[..., 46_000:] = 0
@@ -129,7 +129,7 @@ def test_subtitles_with_the_voice_of_a_film(load_module, model, fake):
     assert "Voice of (no name)" in info and "ref_audio" in fake.calls[0] and audio["waveform"].shape[-1] >= 72_000
 
 
-def test_a_book(load_module, model, fake, tmp_path):
+def test_a_book_is_spoken_by_a_server(load_module, model, fake, tmp_path):
     node = load_module("book").HiggsTTSBook
     text = "# One\n\nFirst of all there is this.\n\n# Two\n\nAnd then there is that."
     report, _ = node.execute(model, text=text).args
@@ -138,7 +138,7 @@ def test_a_book(load_module, model, fake, tmp_path):
     assert "unchanged" in node.execute(model, text=text).args[0] and len(fake.calls) == count
 
 
-def test_a_lora_is_for_weights(load_module, model):
+def test_a_lora_on_a_server_is_refused(load_module, model):
     node = load_module("lora").HiggsTTSLoadLoRA
     assert node.execute(model, "any", 0.0).args == (model,)
     with pytest.raises(
@@ -158,7 +158,7 @@ def test_stop_ends_the_speech_and_its_calls(load_module, model, fake, comfy, int
     assert fake.left.acquire(timeout=30)
 
 
-def test_an_error_names_node_server_and_remedy(load_module, model, fake):
+def test_an_error_names_the_node_the_server_and_the_remedy(load_module, model, fake):
     fake.reply = lambda number, body: refusal(401, "No.")
     with pytest.raises(
         HiggsError, match=r"^Higgs Speak: SGLang-Omni at .* refused the key: No\. Put the correct key into"
@@ -176,7 +176,7 @@ class TestKeys:
         (tmp_path / "user" / "higgs_tts").mkdir(parents=True)
         return tmp_path / "user" / "higgs_tts" / "servers.txt"
 
-    def test_one_goes_only_to_servers_that_the_user_has_listed(self, node, fake, servers):
+    def test_a_key_goes_only_to_servers_that_the_user_has_listed(self, node, fake, servers):
         with pytest.raises(HiggsError, match=r"^Higgs TTS Server: the key in HIGGS_TTS_API_KEY") as refused:
             node.execute(fake.address)
         assert not fake.keys and f"http://{fake.address} HIGGS_TTS_API_KEY to {servers}" in str(refused.value)
@@ -187,7 +187,7 @@ class TestKeys:
         node.execute(fake.address)
         assert fake.keys == {"Bearer first"}
 
-    def test_each_server_gets_the_key_that_it_was_listed_with(self, node, fake, servers):
+    def test_each_server_gets_the_key_listed_for_it(self, node, fake, servers):
         servers.write_text(fake.address, encoding="utf-8")
         for given in ((f"{fake.address} HIGGS_TTS_OTHER",), (fake.address, "", "", "HIGGS_TTS_OTHER")):
             with pytest.raises(HiggsError, match="the key in HIGGS_TTS_OTHER was not sent to"):
@@ -196,12 +196,12 @@ class TestKeys:
         node.execute(f"{fake.address} HIGGS_TTS_OTHER")
         assert fake.keys == {"Bearer second"}
 
-    def test_without_one_nothing_needs_to_be_listed(self, node, fake, servers, monkeypatch):
+    def test_servers_without_a_key_need_not_be_listed(self, node, fake, servers, monkeypatch):
         monkeypatch.delenv("HIGGS_TTS_API_KEY")
         node.execute(fake.address)
         assert fake.keys == {None}
 
-    def test_a_list_that_cannot_be_read_is_told(self, node, fake, servers):
+    def test_an_unreadable_server_list_is_an_error(self, node, fake, servers):
         servers.write_text("ftp://box", encoding="utf-8")
         with pytest.raises(HiggsError, match=r"servers\.txt cannot be read: 'ftp://box' is not the address"):
             node.execute(fake.address)

@@ -42,7 +42,7 @@ def listen(ask, client, on=True):
     assert ask("listen", {"client": client, "on": on}).status == 200
 
 
-def test_the_page_that_queued_the_run_is_told_and_no_other(server, ask, speak):
+def test_events_go_only_to_the_page_that_queued_the_run(server, ask, speak):
     listen(ask, "me")
     listen(ask, "you")
     audio, *_ = speak()
@@ -56,7 +56,7 @@ def test_the_page_that_queued_the_run_is_told_and_no_other(server, ask, speak):
     assert heard == (wave * 32767).round().to(torch.int16).numpy().tobytes()
 
 
-def test_a_run_is_told_apart_by_its_seed_and_how_its_text_begins(server, ask, speak):
+def test_a_run_carries_its_seed_and_how_its_text_begins(server, ask, speak):
     listen(ask, "me")
     speak(seed=41)
     speak("One\n two. " + "Three. " * 50, seed=2**53)
@@ -76,7 +76,7 @@ def test_a_run_is_told_apart_by_its_seed_and_how_its_text_begins(server, ask, sp
         ({"client_id": "me"}, None),
     ],
 )
-def test_a_run_knows_the_workflow_that_its_prompt_was_made_of(server, ask, speak, sent, told):
+def test_a_run_carries_its_workflow(server, ask, speak, sent, told):
     other = {"extra_pnginfo": {"workflow": {"id": "another"}}}
     server.queued[:] = [(0, "another prompt", {}, other, [], {}), (1, "a prompt", {}, sent, [], {})]
     listen(ask, "me")
@@ -86,7 +86,7 @@ def test_a_run_knows_the_workflow_that_its_prompt_was_made_of(server, ask, speak
 
 
 @pytest.mark.parametrize("why", ["nobody asked", "switched off", "no browser", "another page", "no server"])
-def test_nothing_is_sent_or_kept_where_nobody_listens(server, ask, speak, tmp_path, monkeypatch, why):
+def test_runs_without_a_listening_page_send_and_keep_nothing(server, ask, speak, tmp_path, monkeypatch, why):
     if why == "another page":
         listen(ask, "you")
     elif why != "nobody asked":
@@ -109,7 +109,7 @@ def test_speech_is_the_same_with_and_without_a_listener(ask, speak):
     assert torch.equal(alone[0]["waveform"], heard[0]["waveform"]) and alone[1:] == heard[1:]
 
 
-def test_a_temp_folder_that_cannot_be_written_is_told_and_costs_no_speech(server, ask, speak, tmp_path):
+def test_an_unwritable_temp_folder_is_reported_and_speech_goes_on(server, ask, speak, tmp_path):
     listen(ask, "me")
     (tmp_path / "temp").write_text("a file")
     audio, info, *_ = speak()
@@ -119,7 +119,7 @@ def test_a_temp_folder_that_cannot_be_written_is_told_and_costs_no_speech(server
     assert "could not be written (File exists)" in told["problem"] and f"Warning: {told['problem']}" in info
 
 
-def test_a_temp_folder_that_fills_up_is_told(server, ask, speak, load_module, monkeypatch):
+def test_a_full_temp_folder_is_reported(server, ask, speak, load_module, monkeypatch):
     def full(data):
         raise OSError(28, "No space left on device")
 
@@ -141,7 +141,7 @@ def test_a_cancelled_run_ends_its_sound(server, ask, speak, comfy, interrupted, 
     assert ask("runs/{run}", run=run["id"], version=-1).data["state"] == "stopped"
 
 
-def test_the_oldest_sounds_make_room(server, ask, speak, load_module, monkeypatch, tmp_path):
+def test_the_oldest_sounds_are_dropped_first(server, ask, speak, load_module, monkeypatch, tmp_path):
     monkeypatch.setattr(load_module("page.events"), "KEPT_RUNS", 3)
     listen(ask, "me")
     for _ in range(5):
@@ -155,7 +155,7 @@ def test_the_oldest_sounds_make_room(server, ask, speak, load_module, monkeypatc
     assert len(list((tmp_path / "temp").iterdir())) <= 2
 
 
-def test_who_closed_the_page_is_forgotten(server, ask, speak):
+def test_closed_pages_are_forgotten(server, ask, speak):
     listen(ask, "me")
     del server.PromptServer.instance.sockets["me"]
     listen(ask, "you")
@@ -163,7 +163,7 @@ def test_who_closed_the_page_is_forgotten(server, ask, speak):
     assert server.sent == []
 
 
-def test_an_open_page_takes_over_the_runs_of_its_workflow_once_their_own_page_is_closed(server, ask, speak):
+def test_an_open_page_adopts_its_workflow_s_runs_from_a_closed_page(server, ask, speak):
     instance = server.PromptServer.instance
     server.queued[:] = [(0, "a prompt", {}, {"extra_pnginfo": {"workflow": {"id": "a workflow"}}}, [], {})]
     listen(ask, "me")
@@ -192,19 +192,19 @@ def test_an_open_page_takes_over_the_runs_of_its_workflow_once_their_own_page_is
     ],
 )
 @pytest.mark.parametrize("path", ["listen", "text", "lines"])
-def test_a_wrong_question_gets_a_sentence(ask, path, body):
+def test_a_bad_request_gets_a_clear_error(ask, path, body):
     answer = ask(path, body)
     assert answer.status == 400 and answer.data["error"].endswith(".") and len(answer.data["error"]) < 200
 
 
-def test_a_body_that_is_not_encoded_as_it_says_gets_a_sentence(ask, comfy):
+def test_a_wrongly_encoded_body_gets_a_clear_error(ask, comfy):
     answer = ask(
         "text", comfy["aiohttp"].web.RequestPayloadError("400, message:\n  Can not decode content-encoding: br")
     )
     assert answer.status == 400 and "Can not decode content-encoding: br" in answer.data["error"]
 
 
-def test_numbers_are_checked_and_what_is_gone_is_told(server, ask, speak):
+def test_bad_numbers_and_lost_sounds_get_clear_errors(server, ask, speak):
     listen(ask, "me")
     speak()
     run = server.sent[0][1]["id"]
@@ -219,7 +219,7 @@ def test_numbers_are_checked_and_what_is_gone_is_told(server, ask, speak):
     assert (far.status, far.data) == (200, b"")
 
 
-def test_news_wait_for_what_is_not_known_yet(server, ask, load_module):
+def test_a_request_for_news_waits_until_there_are_some(server, ask, load_module):
     """The answer comes with the next sound, or when the time is over."""
     listen(ask, "me")
     events, live = load_module("page.events"), load_module("page.live_sound")

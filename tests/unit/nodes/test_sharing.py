@@ -43,7 +43,7 @@ def test_different_loaders_stay_apart(load, settings):
     assert second.engine.opened
 
 
-def test_engines_that_speak_together_are_shared_with_such_alone(load, load_module, model):
+def test_engine_groups_are_shared_only_with_equal_groups(load, load_module, model):
     share, config = load_module("comfy.sharing").share_patchers, EngineConfig(str(model), device="cpu")
 
     def shared(context=4096):
@@ -63,14 +63,14 @@ def test_engines_that_speak_together_are_shared_with_such_alone(load, load_modul
     assert not other.opened, "and goes with the first"
 
 
-def test_a_replaced_file_is_another_engine(load, model, tmp_path):
+def test_a_replaced_file_opens_another_engine(load, model, tmp_path):
     first = load()
     for file in write_tiny(tmp_path / "new", "v3", seed=1).iterdir():
         os.replace(file, model / file.name)
     assert load() is not first
 
 
-def test_nothing_outlives_the_last_output(load):
+def test_no_engine_outlives_its_last_output(load):
     patcher, again = load(), load()
     patcher.partially_load(patcher.load_device)
     engine = patcher.engine

@@ -82,7 +82,7 @@ def test_each_cue_is_spoken_at_its_time(run):
     assert [cue.start for cue in cues] == [1, 4, 7, 8.5, 11] and "<i>Tom:" in run.srt and cues[2].stop == 8
 
 
-def test_the_page_has_the_whole_when_it_is_done(run, comfy, load_module):
+def test_the_page_gets_the_whole_sound_at_the_end(run, comfy, load_module):
     server, events = comfy["server"].PromptServer.instance, load_module("page.events")
     server.client_id, server.last_node_id, server.sockets = "me", "7", {"me": object()}
     events.listen("me", True)
@@ -97,7 +97,7 @@ def test_the_page_has_the_whole_when_it_is_done(run, comfy, load_module):
     assert load_module("page.live_sound").settle(60) and loud.size == 2 * 24_000 * 20, "one channel, at the page's rate"
 
 
-def test_voices_are_found_as_in_a_dialogue(run, library):
+def test_voices_are_matched_as_in_a_dialogue(run, library):
     run(voices={"voice_1": VOICE, "voice_2": OTHER})
     assert run.voices == {"Anna": VOICE, "Tom": OTHER}
     VOICE.save(library / "cleo.safetensors")
@@ -110,7 +110,7 @@ def test_voices_are_found_as_in_a_dialogue(run, library):
         run(voices={"voice_1": replace(VOICE, name="Anna")})
 
 
-def test_the_node_as_it_is_added_speaks_with_both_voices(run, load_module):
+def test_a_new_node_speaks_with_both_voices(run, load_module):
     default = load_module("subtitles").SRT
     run(default, voices={"voice_1": VOICE, "voice_2": OTHER})
     assert run.voices == {"Anna": VOICE, "Tom": OTHER}
@@ -119,13 +119,13 @@ def test_the_node_as_it_is_added_speaks_with_both_voices(run, load_module):
     assert "Warning: No speaker uses the connected voice 3 (ruth)." in run.info
 
 
-def test_a_cue_that_is_wrong_is_left_out_and_named(run):
+def test_a_faulty_cue_is_left_out_and_reported(run):
     said = run(SRT.replace("00:00:08,500 -->", "00:00:08,500 ->"))
     assert [speaker for speaker, _ in said] == ["Anna", "Tom", "Tom"] and "the cat" not in str(said)
     assert 'Warning: Cue 4 (line 14) was left out: "00:00:08,500 -> 00:00:10,000" is not a valid pair' in run.info
 
 
-def test_a_film_lends_its_voices_to_who_has_none(run):
+def test_speakers_without_a_voice_get_one_from_the_film(run):
     run(film=film())
     encoded = [call for call in run.engine.calls if isinstance(call, tuple) and len(call) == 4]
     assert [(rate, said) for _, rate, said, _ in encoded] == [
@@ -195,12 +195,12 @@ def test_the_bed_gives_rate_and_channels_and_is_lowered(run):
         ({"stretch": 9.0}, "stretch is 9.0"),
     ],
 )
-def test_what_is_wrong_is_told_on_the_node(run, given, told):
+def test_bad_input_is_an_error_on_the_node(run, given, told):
     with pytest.raises(HiggsError, match=f"^Higgs Subtitles: .*{told}"):
         run(**given)
 
 
-def test_files_are_read_from_comfyui_s_folders(run, tmp_path, load_module):
+def test_comfyui_s_own_folders_may_be_read(run, tmp_path, load_module):
     folder = tmp_path / "input"
     folder.mkdir()
     (folder / "film.srt").write_bytes(SRT.encode("utf-16"))
@@ -215,7 +215,7 @@ def test_files_are_read_from_comfyui_s_folders(run, tmp_path, load_module):
     assert run.node.fingerprint_inputs(None) == [""]
 
 
-def test_other_folders_are_read_once_the_user_has_listed_them(run, tmp_path):
+def test_other_folders_may_be_read_only_once_listed(run, tmp_path):
     films = tmp_path / "films"
     films.mkdir()
     (films / "film.srt").write_text(SRT, encoding="utf-8")
@@ -230,14 +230,14 @@ def test_other_folders_are_read_once_the_user_has_listed_them(run, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes in folders")
-def test_a_pipe_is_no_file(run, tmp_path):
+def test_a_pipe_is_refused_as_a_file(run, tmp_path):
     (tmp_path / "input").mkdir()
     os.mkfifo(tmp_path / "input" / "film.srt")
     with pytest.raises(HiggsError, match="there is no file"):
         run("film.srt")
 
 
-def test_words_are_said_as_listed_and_not_shown_so(run):
+def test_pronunciations_are_spoken_and_not_shown(run):
     said = run(pronunciations="Tom = Tomm\nnight = nite")
     assert said[1] == ("Tom", "Who is there, in the middle of the nite?") and "night?" in run.srt
 

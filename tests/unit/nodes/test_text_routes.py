@@ -31,7 +31,7 @@ def groups(ask, model):
     return {group["name"]: dict(group["tags"]) for group in ask("tags", model=model).data}
 
 
-def test_a_menu_has_the_tags_of_the_family_and_says_which_do_nothing_here(ask, tmp_path):
+def test_the_menu_lists_the_family_s_tags_and_those_without_effect(ask, tmp_path):
     every = groups(ask, V3)
     assert list(every) == ["emotion", "style", "prosody", "sfx", "pause"]
     assert sum(map(len, every.values())) == 43 + 2 and not any(
@@ -46,7 +46,7 @@ def test_a_menu_has_the_tags_of_the_family_and_says_which_do_nothing_here(ask, t
     assert groups(ask, "not here") == every
 
 
-def test_hints_stand_at_their_places_and_say_what_the_info_output_says(look):
+def test_hints_carry_places_and_equal_the_info_output(look):
     text = "🙂 Hi <|emotion:hapy|> there [laughs], <sfx:laughter> and [pause soon]."
     told = look(text)
     units = text.encode("utf-16-le")
@@ -59,13 +59,13 @@ def test_hints_stand_at_their_places_and_say_what_the_info_output_says(look):
     assert {told["hints"][at]["says"] for at in (0, 1, 3)} <= set(warnings)
 
 
-def test_no_tag_is_advised_that_the_model_has_not_learned(look):
+def test_only_tags_that_the_model_learned_are_suggested(look):
     for text, says in (("Ha [laughs]", "Write Haha instead."), ("<b>Ha</b>", "SSML and HTML tags are not supported")):
         hints = look(text)["hints"]
         assert hints and all(says in hint["says"] and "<|" not in hint["says"] for hint in hints), hints
 
 
-def test_a_language_is_noted_and_a_model_without_tags_has_no_hint_about_sounds(look):
+def test_foreign_text_is_noted_and_sound_hints_need_a_model_with_tags(look):
     assert "speaks only English" in look("Der Hund und die Katze sind nicht im Haus.")["notes"][0]
     assert look("Hello there.")["notes"] == ()
     told = look("<|emotion:awe|> Ha [laughs]", model=V2)
@@ -73,7 +73,7 @@ def test_a_language_is_noted_and_a_model_without_tags_has_no_hint_about_sounds(l
     assert "v2 has no control tags" in hint["says"]
 
 
-def test_seconds_are_the_estimate_with_all_pauses(look):
+def test_the_estimated_length_includes_all_pauses(look):
     one = look("The train leaves at half past seven, and I am on it.")["seconds"]
     assert 2 < one < 6
     paused = look("The train leaves at half past seven, and I am on it. [pause 4]")["seconds"]
@@ -119,7 +119,7 @@ def test_names_come_from_the_script_and_the_voices(look, library):
         ({}, "must be one of"),
     ],
 )
-def test_a_wrong_question_gets_a_sentence(ask, body, told):
+def test_a_bad_request_gets_a_clear_error(ask, body, told):
     answer = ask("text", body)
     assert answer.status == 400 and told in answer.data["error"]
 

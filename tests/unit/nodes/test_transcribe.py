@@ -29,12 +29,12 @@ def node(load_module, tmp_path, monkeypatch):
 AUDIO = {"waveform": torch.zeros(1, 2, 8000), "sample_rate": 1000}
 
 
-def test_a_part_of_a_recording_is_heard(node):
+def test_part_of_a_recording_can_be_transcribed(node):
     assert node.HiggsTTSTranscribe.execute(AUDIO, "mine", 2.0, 3.0).args == ("Hello.",)
     assert node.heard == [("mine", (2, 3000), 1000, "cpu")]
 
 
-def test_what_is_offered(node):
+def test_the_choices_are_local_models_and_downloads(node):
     assert node.choices()[0] == "mine" and "download: whisper-small" in node.choices()
     check = node.HiggsTTSTranscribe.validate_inputs
     assert check("mine") is check(None) is check("download: whisper-small") is check("whisper-small") is True
@@ -55,6 +55,6 @@ def test_a_download_is_fetched_once(node, tmp_path, monkeypatch):
     assert node.HiggsTTSTranscribe.execute(AUDIO, "mine").args == ("Hello.",) and len(fetched) == 1
 
 
-def test_no_sound_is_told(node):
+def test_empty_audio_is_refused(node):
     with pytest.raises(HiggsError, match=r"^Higgs Transcribe: the audio input is empty"):
         node.HiggsTTSTranscribe.execute(None, "mine")

@@ -23,7 +23,7 @@ def test_voices_with_and_without_a_transcript_are_listed(folders, library):
         folders.find_voice("e")
 
 
-def test_linked_folders_are_looked_into_once(folders, library, tmp_path):
+def test_linked_folders_are_searched_once(folders, library, tmp_path):
     elsewhere = tmp_path / "disk"
     (elsewhere / "more").mkdir(parents=True)
     (elsewhere / "more" / "eve.wav").write_text("eve")
@@ -32,7 +32,7 @@ def test_linked_folders_are_looked_into_once(folders, library, tmp_path):
     assert [name for name in folders.voices() if "eve" in name] == ["linked/more/eve.wav"]
 
 
-def test_no_voice_is_taken_for_another(folders, library):
+def test_a_voice_name_never_finds_another_voice(folders, library):
     for name in ("cast", "team"):
         (library / name).mkdir(exist_ok=True)
         (library / name / "anna.wav").write_text(name)
@@ -45,7 +45,7 @@ def test_no_voice_is_taken_for_another(folders, library):
         folders.find_voice("other/anna.wav")
 
 
-def test_built_in_voices_have_transcripts_and_stand_in_for_nobody(folders, library):
+def test_built_in_voices_have_transcripts_and_replace_no_missing_voice(folders, library):
     built_in = [name for name in folders.voices() if name.startswith("built-in/")]
     for name in built_in:
         path = folders.find_voice(name)
@@ -55,7 +55,7 @@ def test_built_in_voices_have_transcripts_and_stand_in_for_nobody(folders, libra
             folders.find_voice(path.name)  # somebody's own of that name, which is not here
 
 
-def test_clips_that_were_uploaded_can_be_chosen_and_go_by_no_name(folders, library, tmp_path):
+def test_uploaded_clips_can_be_chosen_but_not_matched_by_name(folders, library, tmp_path):
     (tmp_path / "input" / "sub").mkdir(parents=True)
     for name in ("me.wav", "sub/You.MP3", "b.wav", "film.mp4", "photo.png"):
         (tmp_path / "input" / name).write_text(name)
@@ -70,7 +70,7 @@ def test_clips_that_were_uploaded_can_be_chosen_and_go_by_no_name(folders, libra
             folders.find_voice(name)
 
 
-def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
+def test_a_voice_is_saved_inside_its_folder(folders, tmp_path):
     root = tmp_path / "models" / "voices"
     assert folders.voice_target(" anna ") == root / "anna.safetensors"
     assert folders.voice_target("team\\anna.safetensors") == root / "team" / "anna.safetensors"
@@ -96,6 +96,6 @@ def test_a_voice_is_saved_below_its_folder(folders, tmp_path):
         "x" * 300,
     ],
 )
-def test_names_that_lead_elsewhere_are_refused(folders, name):
+def test_names_that_lead_outside_the_folder_are_refused(folders, name):
     with pytest.raises(HiggsError, match="voice name"):
         folders.voice_target(name)

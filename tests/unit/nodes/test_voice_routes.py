@@ -37,7 +37,7 @@ def library(tmp_path):
     return root
 
 
-def test_the_list_tells_what_each_voice_is_and_why_one_does_not_fit(ask, library):
+def test_the_list_describes_voices_and_says_why_one_does_not_fit(ask, library):
     told = {voice["name"]: voice for voice in ask("voices", model=EMBEDDED_NAME).data}
     assert [name for name in told if not name.startswith("built-in/")] == [
         "anna.wav", "bob.safetensors", "cleo.safetensors", "dora.safetensors", "noise.wav", "team/long.wav",
@@ -55,7 +55,7 @@ def test_the_list_tells_what_each_voice_is_and_why_one_does_not_fit(ask, library
     assert unknown["bob.safetensors"] == "" and unknown["cleo.safetensors"] == "", "nothing is known of that model yet"
 
 
-def test_a_file_is_opened_again_only_when_it_has_changed(ask, library, load_module, monkeypatch):
+def test_a_file_is_read_again_only_after_a_change(ask, library, load_module, monkeypatch):
     module, opened = load_module("page.voice_sounds"), []
     for name in ("clip_seconds", "read_voice_head"):
         real = getattr(module, name)
@@ -70,7 +70,7 @@ def test_a_file_is_opened_again_only_when_it_has_changed(ask, library, load_modu
     assert "cannot be read" in told["noise.wav"]["problem"]
 
 
-def test_clips_are_heard_as_they_are_and_saved_voices_decoded(ask, library):
+def test_clips_are_played_unchanged_and_saved_voices_decoded(ask, library):
     assert ask("voice", name="anna.wav").data == (library / "anna.wav").read_bytes()
     heard, rate = soundfile.read(io.BytesIO(ask("voice", name="bob.safetensors").data))
     assert rate == 24_000 and len(heard) == 48_000 and abs(heard).max() > 0.01
@@ -87,6 +87,6 @@ def test_clips_are_heard_as_they_are_and_saved_voices_decoded(ask, library):
         ("dora.safetensors", 404, "a model that is not on this machine"),
     ],
 )
-def test_a_voice_that_cannot_be_heard_is_told(ask, library, name, status, told):
+def test_a_voice_that_cannot_be_played_gets_a_clear_error(ask, library, name, status, told):
     answer = ask("voice", name=name)
     assert answer.status == status and told in answer.data["error"]

@@ -60,13 +60,13 @@ def api(name, folder=TODAY):
     return json.loads((folder / "api" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def test_no_workflow_is_left_out():
+def test_every_workflow_is_tested():
     assert sorted(path.stem for path in (TODAY / "api").glob("*.json")) == sorted(EVERY)
     assert sorted(path.stem for path in TODAY.glob("*.json")) == sorted(TITLES.values())
     assert sorted(path.stem for path in TODAY.glob("*.jpg")) == sorted(TITLES.values())
 
 
-def test_the_voices_that_templates_name_are_there():
+def test_voices_named_in_templates_exist():
     voices = {path.name for path in (ROOT / "engine" / "voice" / "built_in").glob("*.flac")}
     inputs = [node["inputs"] for name in EVERY for node in api(name).values() if "Load" in node["class_type"]]
     named = [given["voice"] for given in inputs if "voice" in given]
@@ -88,7 +88,7 @@ def test_api_workflows_fit_the_schemas(folder, name, sockets):
 
 
 @every_graph
-def test_the_graph_says_what_the_api_workflow_says(folder, name, sockets):
+def test_graph_and_api_workflow_agree(folder, name, sockets):
     saved = graph(name, folder)
     links = {link[0]: link for link in saved["links"]}
     bypassed = {node["id"] for node in saved["nodes"] if node["mode"] == BYPASSED}
@@ -111,7 +111,7 @@ def test_the_graph_says_what_the_api_workflow_says(folder, name, sockets):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_links_are_known_at_both_ends(name):
+def test_links_agree_at_both_ends(name):
     saved = graph(name)
     nodes = {node["id"]: node for node in saved["nodes"]}
     for link, source, slot, target, into, kind in saved["links"]:
@@ -121,7 +121,7 @@ def test_links_are_known_at_both_ends(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_values_are_the_engine_s_defaults(name):
+def test_widget_values_are_the_engine_s_defaults(name):
     for node in api(name).values():
         for key, value in node["inputs"].items():
             if node["class_type"] in SPEAKING and hasattr(SamplingParams, key) and key != "seed":
@@ -135,13 +135,13 @@ def test_values_are_the_engine_s_defaults(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_no_node_is_deprecated(name):
+def test_workflows_use_no_deprecated_nodes(name):
     kinds = {node["class_type"] for node in api(name).values()}
     assert {kind for kind in kinds if not kind.startswith("HiggsTTS")} <= CORE.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nodes_are_apart_and_the_note_names_help_that_is_there(name):
+def test_nodes_do_not_overlap_and_the_note_links_existing_help(name):
     nodes = graph(name)["nodes"]
     boxes = [(*node["pos"], *map(sum, zip(node["pos"], node["size"], strict=True))) for node in nodes]
     for place, (left, top, right, bottom) in enumerate(boxes):
@@ -155,7 +155,7 @@ def test_nodes_are_apart_and_the_note_names_help_that_is_there(name):
     assert "`" not in note, "code has its theme's own colour on the note's"
 
 
-def test_a_clip_of_one_s_own_is_an_upload_away():
+def test_templates_accept_a_user_s_own_clip_by_upload():
     """Load Audio comes first, and Higgs Transcribe is one link from the transcript."""
     prompt = api("clone_voice")
     kinds = {node["class_type"]: number for number, node in prompt.items()}
@@ -166,6 +166,6 @@ def test_a_clip_of_one_s_own_is_an_upload_away():
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_no_path_of_one_machine(name):
+def test_workflows_hold_no_machine_s_paths(name):
     text = json.dumps([api(name), graph(name) if name in NAMES else {}])
     assert "\\\\" not in text and "/home" not in text and ":/" not in text
