@@ -1,4 +1,4 @@
-"""Our server, in this process, as a surface: requests with damaged heads and bodies through its port."""
+"""Our server, in this process, as a surface: requests with damaged headers and bodies, sent to its port."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ REPEATS = 15
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmark; the last line of output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=pathlib.Path, help="checkout of the older version")
     parser.add_argument("--before-commit", default="")
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def one(root: pathlib.Path, model: pathlib.Path, weights: str, device: str) -> dict:
-    """One run of one version."""
+    """Run one version once."""
     command = [sys.executable, str(HERE), "--worker", str(root), "--model", str(model)]
     command += ["--weights", weights, "--device", device]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
@@ -79,13 +79,13 @@ def one(root: pathlib.Path, model: pathlib.Path, weights: str, device: str) -> d
 
 
 def medians(runs: list[dict]) -> dict:
-    """Medians of what is timed; the rest is the same in all runs."""
+    """Return the medians of the timings. Everything else is equal in all runs."""
     timed = {name: round(statistics.median(run[name] for run in runs), 3) for name in runs[0] if name.endswith("_ms")}
     return runs[-1] | timed
 
 
 def work(model: str, weights: str, device: str) -> dict:
-    """The figures of the engine that is on the path."""
+    """Measure the engine on the path."""
     import torch
 
     import engine as pack
@@ -97,7 +97,7 @@ def work(model: str, weights: str, device: str) -> dict:
         sequence = prompt_of(runner.state.config)
 
         def fill():
-            """As the scheduler prefills a row; the older form took a row and a sequence."""
+            """Prefill a row as the scheduler does. Older versions took a row and a sequence."""
             if hasattr(runner, "fills"):
                 runner.prefill([(0, sequence)])
             else:
@@ -119,7 +119,7 @@ def work(model: str, weights: str, device: str) -> dict:
 
 
 def first_sound_ms(pack, opened) -> float:
-    """Median milliseconds to the first sound with a clip of ten seconds as the voice."""
+    """Return the median milliseconds to the first sound with a clip of ten seconds as the voice."""
     import torch
 
     codes = torch.randint(0, 1024, (CODES, 8), generator=torch.Generator().manual_seed(0))
@@ -136,7 +136,7 @@ def first_sound_ms(pack, opened) -> float:
 
 
 def captured(loaded, runner) -> dict:
-    """Seconds that all captures take, and what they hold of the device's memory."""
+    """Return the seconds that all captures take, and their device memory."""
     import torch
 
     def free() -> int:
@@ -152,7 +152,7 @@ def captured(loaded, runner) -> dict:
 
 
 def prompt_of(config):
-    """340 positions: text, codes, text; v2's last position holds codes as well."""
+    """Return 340 positions: text, codes, text; v2's last position holds codes as well."""
     import importlib
 
     import torch
@@ -172,7 +172,7 @@ def prompt_of(config):
 
 
 def host_ms(fill, wait) -> float:
-    """Median milliseconds until the host may go on, the device idle before."""
+    """Return the median milliseconds until the host may go on, starting with an idle device."""
     taken = []
     for _ in range(REPEATS):
         wait()
@@ -184,7 +184,7 @@ def host_ms(fill, wait) -> float:
 
 
 def on_device(fill) -> dict:
-    """Milliseconds that the device works, and the launches and copies, as torch's profiler sees them."""
+    """Return the device's busy milliseconds, launches and copies, from torch's profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

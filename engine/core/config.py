@@ -190,7 +190,7 @@ class ServerConfig(_Ranged):
 
 @dataclass(frozen=True)
 class CallLimits(_Ranged):
-    """What our own server accepts."""
+    """Limits of our own server."""
 
     max_characters: int = _number(20_000, 1, 10_000_000)  # per text
     max_calls: int = _number(256, 1, 65_536)  # at once, including waiting ones

@@ -48,12 +48,12 @@ class Piece:
         return sum(len(columns) for _, columns in self.spans())
 
     def counts(self, config: ModelConfig) -> tuple[int, int]:
-        """Number of places it takes of each kind, see Size."""
+        """Number of places of each kind, see Size."""
         positions, codes = self.stop - self.start, self.num_codes()
         return (positions - codes, codes) if FAMILIES[config.family].dual_ffn else (positions, 0)
 
     def cut(self) -> list[Piece]:
-        """Cut it into pieces that fit into a fill."""
+        """Return consecutive pieces that each fit into a fill."""
         cuts = [*range(self.start, self.stop, MAX_POSITIONS), self.stop]
         return [replace(self, start=start, stop=stop) for start, stop in itertools.pairwise(cuts)]
 

@@ -59,7 +59,7 @@ class Prefill:
         return f", torch ops for prompts ({self._reason})" if self._reason else ""
 
     def capture(self, state: DecodeState, stream: torch.cuda.Stream) -> None:
-        """Capture a fill of every size, once, on a state without a live row. `note` tells a failure."""
+        """Capture a fill of every size, once, on a state without a live row. Reports a failure to `note`."""
         if self._kernel is None or self._graphs or self.note:
             return
         try:
