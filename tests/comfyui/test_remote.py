@@ -103,7 +103,7 @@ def test_cancel_stops_the_server_too(fresh, prompt, address):
 def test_a_stopped_server_is_an_error_on_the_node(fresh, prompt):
     asked = prompt()
     asked["1"]["inputs"]["addresses"] = "127.0.0.1:9"
-    assert "Higgs TTS Server: The server cannot speak: 127.0.0.1:9 refuses connections" in fresh.run(asked).error
+    assert "Higgs TTS Server: The server cannot be used: 127.0.0.1:9 refused the connection" in fresh.run(asked).error
     asked["1"]["inputs"] |= {"addresses": "127.0.0.1:9", "key_variable": "bai-secret"}
     refused = fresh.run(asked).error
     assert "environment variable" in refused

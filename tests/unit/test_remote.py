@@ -111,7 +111,7 @@ def test_a_server_s_voice_is_used_by_name():
         assert not any("ref_audio" in call for call in fake.calls)
         engine_of(fake, voice="jake").speak(ONE, a_voice(), PARAMS)
         assert "ref_audio" in fake.calls[-1] and "voice" not in fake.calls[-1]
-        with pytest.raises(HiggsError, match=r"has no voice 'nobody', only default, Jake\."):
+        with pytest.raises(HiggsError, match=r"has no voice 'nobody'\. Choose one of: default, Jake\."):
             engine_of(fake, voice="nobody").speak(ONE)
 
 
@@ -134,18 +134,18 @@ def test_concurrent_calls_are_spread_over_servers():
     ("reply", "error"),
     [
         (refusal(401, "Wrong key."), rf"refused the key: Wrong key\. Put the correct key into .* {KEY}\."),
-        (refusal(404, "The model `x` does not exist."), "does not know this model, voice or path: The model `x`"),
+        (refusal(404, "The model `x` does not exist."), "has no such model, voice or path: The model `x`"),
         (refusal(400, "ref_audio is too short"), "refused the call: ref_audio is too short"),
         (Reply(b'{"detail": [{"loc": ["body", "input"], "msg": "Required"}]}', 422), "body.input: Required"),
         (refusal(413, "Too large"), "refused the call as too large: Too large. Use a shorter reference clip"),
         (refusal(500, "CUDA error"), "failed: CUDA error"),
         (refusal(302, "", {"Location": "http://elsewhere"}), "has moved to http://elsewhere. Enter that address"),
-        (Reply(b"<html>Sign in</html>", headers={"Content-Type": "text/html"}), "with text/html instead of sound"),
-        (Reply(b'{"error": {"message": "dead"}}', headers=JSON), "instead of sound: dead"),
-        (Reply(b"RIFF....WAVEnothing"), "answered with audio/wav instead of sound"),
-        (Reply(wav_file(np.zeros(0, "float32"))), "answered with empty audio"),
+        (Reply(b"<html>Sign in</html>", headers={"Content-Type": "text/html"}), "returned text/html instead of audio"),
+        (Reply(b'{"error": {"message": "dead"}}', headers=JSON), "instead of audio: dead"),
+        (Reply(b"RIFF....WAVEnothing"), "returned audio/wav instead of audio"),
+        (Reply(wav_file(np.zeros(0, "float32"))), "returned empty audio"),
         (Reply(wav_file(np.full(9000, np.nan, "float32"), subtype="FLOAT")), "invalid values"),
-        (Reply(wav_file(sound_of(ONE)), cut=True), "closed the connection in the middle of its answer"),
+        (Reply(wav_file(sound_of(ONE)), cut=True), "closed the connection before its answer was complete"),
     ],
 )  # fmt: skip
 def test_a_server_s_mistake_is_reported_with_its_name(reply, error):
@@ -218,9 +218,9 @@ def test_losing_all_servers_reports_every_reason():
         Fake("sglang", lambda number, body: refusal(401, "No.")) as one,
         Fake("vllm", lambda n, body: Reply(b"?")) as two,
     ):
-        with pytest.raises(HiggsError, match="No server is left to speak") as failed:
+        with pytest.raises(HiggsError, match="No server is left to use") as failed:
             engine_of(one, two, calls=1).speak(FIVE, a_voice(), PARAMS)
-        assert "refused the key" in str(failed.value) and "instead of sound" in str(failed.value)
+        assert "refused the key" in str(failed.value) and "instead of audio" in str(failed.value)
 
 
 class TestBeforeItRuns:
@@ -228,21 +228,22 @@ class TestBeforeItRuns:
         with Fake() as gone:
             address = gone.address
         with pytest.raises(
-            HiggsError, match=rf"The server cannot speak: {address} refuses connections\. Is the server"
+            HiggsError,
+            match=rf"The server cannot be used: {address} refused the connection\. Check that the server is running",
         ):
             RemoteEngine(ServerConfig(address)).speak(ONE)
         with Fake() as fake:
             speech = RemoteEngine(ServerConfig(f"{address}\n{fake.address}")).speak(ONE, a_voice(), PARAMS)
-            assert any("refuses connections" in one and "is not used" in one for one in speech.warnings)
+            assert any("refused the connection" in one and "is not used" in one for one in speech.warnings)
 
     @pytest.mark.parametrize(
         ("paths", "settings", "error"),
         [
             ({"/health": Reply(b'{"status": "starting"}', 503)}, {}, "is running but not ready"),
             ({"/v1/models": refusal(401, "Key?")}, {}, "refused the key: Key"),
-            ({"/v1/models": [1]}, {}, "does not list its models"),
-            ({"/v1/models": Reply(b"<html>")}, {}, "does not list its models"),
-            ({}, {"model": "other"}, "has no model 'other', only higgs"),
+            ({"/v1/models": [1]}, {}, "returned no list of models"),
+            ({"/v1/models": Reply(b"<html>")}, {}, "returned no list of models"),
+            ({}, {"model": "other"}, "has no model 'other'. Choose one of: higgs"),
         ],
     )
     def test_a_server_that_cannot_speak_is_refused_before_the_run(self, paths, settings, error):
@@ -260,11 +261,11 @@ class TestBeforeItRuns:
         assert kind(Fake("sglang")) == "SGLang-Omni" and kind(Fake("vllm")) == "vLLM-Omni"
         own = {**speech, "/v1/audio/speech/{request_id}": {}}
         assert kind(Fake("plain", **{"/openapi.json": {"paths": own}})) == "SGLang-Omni"
-        assert kind(Fake("plain", **{"/openapi.json": {"paths": speech}})) == "a server of another kind"
-        assert kind(Fake("plain")) == "a server of another kind"
+        assert kind(Fake("plain", **{"/openapi.json": {"paths": speech}})) == "unknown server"
+        assert kind(Fake("plain")) == "unknown server"
         with (
             Fake("plain", **{"/openapi.json": {"paths": {}}}) as fake,
-            pytest.raises(HiggsError, match="Is it a speech"),
+            pytest.raises(HiggsError, match="address of a speech server"),
         ):
             engine_of(fake).connect()
 
@@ -292,13 +293,14 @@ class TestBeforeItRuns:
             speech = engine_of(one, two).speak(f"{ONE} <|emotion:joy|>", a_voice(), PARAMS, scene="A kitchen.")
             told = "\n".join(speech.warnings)
             assert "different models (a, b)" in told and "Unknown tag <|emotion:joy|>" in told
-            assert "does not use scene descriptions" in told and "is of an unknown kind" in told
+            assert "does not use scene descriptions" in told and "may ignore seed" in told
 
     def test_voices_hold_either_codes_or_sound(self, written):
         codes = Voice(torch.zeros(50, 8, dtype=torch.int64), "One.")
         with Fake() as fake:
             with pytest.raises(
-                HiggsError, match="The voice of Anna was made for a model on this machine, but a server needs its sound"
+                HiggsError,
+                match="The voice of Anna was made for a model on this machine, but a server needs the clip itself",
             ):
                 engine_of(fake).speak_turns([Turn("Anna", ONE)], {"Anna": codes})
             assert not fake.calls
@@ -353,7 +355,7 @@ def test_closed_connections_open_no_new_ones():
         connections = Connections()
         (server,) = engine_of(fake).connect().servers
         connections.close()
-        with pytest.raises(HiggsError, match="is no longer called"):
+        with pytest.raises(HiggsError, match="was not called: the run has ended"):
             connections.ask(server.address, "GET", "/health")
 
 

@@ -92,11 +92,13 @@ class Connections:
         try:
             connection.connect()
         except TimeoutError as error:
-            raise Broken(f"could not be reached within {CONNECT_SECONDS:.0f} s.") from error
+            raise Broken(
+                f"could not be reached within {CONNECT_SECONDS:.0f} s. Check the address and the network."
+            ) from error
         opened: socket.socket = connection.sock  # http.client drops its reference while a response is read
         with self._lock:
             if self.closed:
-                raise Broken("is no longer called.")
+                raise Broken("was not called: the run has ended.")
             self._open.add(opened)
         try:
             yield opened
@@ -117,15 +119,15 @@ def whole_body(answer: http.client.HTTPResponse) -> bytes:
     """Read the rest of a response. Raises Broken if it is incomplete."""
     data = answer.read(_MOST_BYTES)
     if answer.length:  # http.client does not raise for it
-        raise Broken("closed the connection in the middle of its answer.")
+        raise Broken("closed the connection before its answer was complete.")
     return data
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "refuses connections. Is the server running?"
+        return "refused the connection. Check that the server is running."
     if isinstance(error, socket.gaierror):
-        return "was not found under that name."
+        return "was not found. Check the name in the address."
     if isinstance(error, (ConnectionError, http.client.IncompleteRead)):  # includes RemoteDisconnected
-        return "closed the connection in the middle of its answer."
+        return "closed the connection before its answer was complete."
     return f"could not be reached ({str(error) or type(error).__name__})."

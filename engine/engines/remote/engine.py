@@ -104,8 +104,8 @@ class RemoteEngine(SpeechAPI):
             if not (voice.is_sound or voice.codec == NAMED):
                 raise HiggsError(
                     f"The voice{f' of {name}' if name else ''} was made for a model on this machine, but a server "
-                    "needs its sound. Make it from its clip again, with Higgs TTS Server connected to Higgs Voice or "
-                    "Higgs Load Voice."
+                    "needs the clip itself. Make the voice again from its clip, with Higgs TTS Server connected to "
+                    "Higgs Voice or Higgs Load Voice."
                 )
         if self.config.voice:
             theirs = named_voice(self.config.voice)

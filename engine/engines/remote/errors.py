@@ -35,11 +35,11 @@ def error_of(answer: Answer, variable: str) -> HiggsError:
     if status in (401, 403):
         return Lost(f"refused the key{because} Put the correct key into the environment variable {variable}.")
     if status in (404, 405):
-        return Lost(f"does not know this model, voice or path{because}")
+        return Lost(f"has no such model, voice or path{because}")
     if status in (429, 503):
         return Busy(f"is busy{because}", _rest(answer))
     if status in (502, 504):
-        return Busy(f"could not be reached behind its gateway{because}")
+        return Busy(f"could not be reached through its gateway{because}")
     if status >= 500:
         return Failing(f"failed{because}")
     if 300 <= status < 400:
@@ -52,8 +52,8 @@ def error_of(answer: Answer, variable: str) -> HiggsError:
 def no_sound(answer: Answer) -> Lost:
     """Return the error for a response that is not audio."""
     said = _said(answer) if answer.kind in ("application/json", "text/plain") else ""
-    what = f"{answer.kind or 'something'} instead of sound" + (f": {said}" if said else "")
-    return Lost(f"answered with {what}. Is it the address of a speech server?")
+    what = f"{answer.kind or 'data'} instead of audio" + (f": {said}" if said else "")
+    return Lost(f"returned {what}. Check that this is the address of a speech server.")
 
 
 def _said(answer: Answer) -> str:

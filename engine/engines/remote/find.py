@@ -72,7 +72,9 @@ def _judged(found: Mapping[Address, Server | BaseException]) -> FoundServers:
     servers = [what for what in found.values() if isinstance(what, Server)]
     failed = [f"{address.label} {what}" for address, what in found.items() if not isinstance(what, Server)]
     if not servers:
-        raise HiggsError(" ".join(["No server can speak." if len(failed) > 1 else "The server cannot speak:", *failed]))
+        raise HiggsError(
+            " ".join(["None of the servers can be used." if len(failed) > 1 else "The server cannot be used:", *failed])
+        )
     warnings = [f"{sentence} It is not used." for sentence in failed]
     warnings += [f"{server.label} {server.lacks}" for server in servers if server.lacks]
     models = list(dict.fromkeys(server.model for server in servers if server.model))
@@ -84,7 +86,7 @@ def _judged(found: Mapping[Address, Server | BaseException]) -> FoundServers:
 def _look(address: Address, config: ServerConfig, connections: Connections) -> Server:
     if address.is_hosted:
         if not address.key:
-            raise Lost(f"needs a key. Put it into the environment variable {address.variable}, and restart.")
+            raise Lost(f"needs a key. Put it into the environment variable {address.variable}, then restart.")
         return Server(address, Kind.HOSTED, config.model or _HOSTED_MODEL)
     health = connections.ask(address, "GET", "/health", seconds=_SECONDS)
     if health.status == 503:
@@ -93,7 +95,7 @@ def _look(address: Address, config: ServerConfig, connections: Connections) -> S
     kind = _kind(address, models, connections)
     known = [str(model.get("id")) for model in models if model.get("id")]
     if config.model and known and config.model not in known:
-        raise Lost(f"has no model {config.model!r}, only {', '.join(known[:8])}.")
+        raise Lost(f"has no model {config.model!r}. Choose one of: {', '.join(known[:8])}.")
     if config.voice:
         _require_voice(address, config.voice, connections)
     server = Server(address, kind, config.model or (known[0] if known else ""))
@@ -110,7 +112,7 @@ def _models(address: Address, connections: Connections) -> list[Mapping[str, Any
     told = answer.json()
     listed = told.get("data") if isinstance(told, Mapping) else None
     if not isinstance(listed, list):
-        raise Lost("does not list its models as a speech server does. Is the address right?")
+        raise Lost("returned no list of models. Check that this is the address of a speech server.")
     return [model for model in listed if isinstance(model, Mapping)]
 
 
@@ -126,7 +128,7 @@ def _kind(address: Address, models: list[Mapping[str, Any]], connections: Connec
         if _SGLANG_S_OWN in paths:
             return Kind.SGLANG
         if SPEECH not in paths:
-            raise Lost(f"has no {SPEECH}. Is it a speech server?")
+            raise Lost(f"has no {SPEECH}. Enter the address of a speech server.")
     return Kind.OTHER
 
 
@@ -139,7 +141,7 @@ def _require_voice(address: Address, voice: str, connections: Connections):
         return
     names = [one if isinstance(one, str) else one.get("name") or one.get("id") for one in listed if _is_voice(one)]
     if names and voice.casefold() not in {str(name).casefold() for name in names}:
-        raise Lost(f"has no voice {voice!r}, only {', '.join(map(str, names[:16]))}.")
+        raise Lost(f"has no voice {voice!r}. Choose one of: {', '.join(map(str, names[:16]))}.")
 
 
 def _is_voice(one: object) -> bool:

@@ -40,7 +40,7 @@ class Kind(Enum):
     SGLANG = "SGLang-Omni"
     VLLM = "vLLM-Omni"
     HOSTED = "Boson's hosted API"
-    OTHER = "a server of another kind"
+    OTHER = "unknown server"
 
 
 _STREAMING = (Kind.OURS, Kind.SGLANG, Kind.VLLM)  # send events while speaking
@@ -74,7 +74,7 @@ class Server:
         if self.kind is Kind.HOSTED:
             return "ignores seed, sampling settings and max_frames, so each run sounds different."
         if self.kind is Kind.OTHER:
-            return "is of an unknown kind and may ignore seed, sampling settings and reference clips."
+            return "may ignore seed, sampling settings and reference clips."
         return ""
 
     def body(self, said: RemoteSequence) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Server:
             raise error_of(answer, self.address.variable)
         frames = pcm.to_frames(_sound(answer))
         if not len(frames):
-            raise Failing("answered with empty audio.")
+            raise Failing("returned empty audio.")
         yield Spoken(frames, self._has_ended(said, len(frames), answer.headers.get("X-Finish-Reason")))
 
     def _streamed(self, said: RemoteSequence, events: Iterable[Mapping[str, Any]]) -> Iterator[Spoken]:
@@ -137,10 +137,10 @@ class Server:
             elif kind == "speech.audio.done":
                 last = _frames(left + bytes(-len(left) % _FRAME_BYTES))
                 if not count + len(last):
-                    raise Failing("answered with empty audio.")
+                    raise Failing("returned empty audio.")
                 yield Spoken(last, self._has_ended(said, count + len(last), event.get("finish_reason")))
                 return
-        raise Broken("closed the connection in the middle of its answer.")
+        raise Broken("closed the connection before its answer was complete.")
 
     def _has_ended(self, said: RemoteSequence, frames: int, reason: str | None) -> bool:
         """True if speech ended by itself."""
@@ -160,7 +160,7 @@ def _decoded(event: Mapping[str, Any]) -> bytes:
     try:
         return base64.b64decode(event.get("audio") or "")
     except (TypeError, ValueError) as error:
-        raise Failing("sent sound that is not base64.") from error
+        raise Failing("returned audio that is not valid base64.") from error
 
 
 def _frames(data: bytes) -> torch.Tensor:
@@ -193,8 +193,8 @@ def _sound(answer: Answer) -> torch.Tensor:
     except RuntimeError as error:  # from soundfile
         raise no_sound(answer) from error
     except HiggsError as error:
-        raise Failing(f"answered with unusable audio. {error}") from error
+        raise Failing(f"returned unusable audio. {error}") from error
     mono = wav.mean(dim=0)
     if not bool(mono.isfinite().all()):
-        raise Failing("answered with audio that contains invalid values (NaN or infinity).")
+        raise Failing("returned audio with invalid values (NaN or infinity).")
     return resample(mono, rate, SAMPLE_RATE)

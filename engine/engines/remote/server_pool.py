@@ -90,7 +90,7 @@ class ServerPoolSession(PoolSession):
         if len(lost) == 1:
             return HiggsError(f"{lost[0].label} {lost[0].error}")
         told = " ".join(f"{member.label} {member.error}" for member in lost)
-        return HiggsError(f"No server is left to speak. {told}")
+        return HiggsError(f"No server is left to use. {told}")
 
     def _work(self, member: Member):
         """Make one call to a server after another, in a thread."""

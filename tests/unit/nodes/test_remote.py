@@ -34,15 +34,15 @@ def test_info_names_the_servers_and_their_limits(node, fake):
         model, info = node.execute(f"{fake.address}\n{unknown.address}\n127.0.0.1:1").args
         assert info.splitlines()[:2] == [
             f"SGLang-Omni at {fake.address}: higgs",
-            f"a server of another kind at {unknown.address}: other",
+            f"unknown server at {unknown.address}: other",
         ]
-        for told in ("127.0.0.1:1 refuses connections", "is of an unknown kind", "different models (higgs, other)"):
+        for told in ("127.0.0.1:1 refused the connection", "may ignore seed", "different models (higgs, other)"):
             assert f"{told}" in info and info.count("Warning: ") == 3
     assert not fake.calls and model.others == () and model.model.label.startswith("higgs, other on SGLang-Omni")
 
 
 def test_an_unreachable_server_is_an_error_on_the_node(node):
-    with pytest.raises(HiggsError, match=r"^Higgs TTS Server: The server cannot speak: 127\.0\.0\.1:1 refuses"):
+    with pytest.raises(HiggsError, match=r"^Higgs TTS Server: The server cannot be used: 127\.0\.0\.1:1 refused"):
         node.execute("127.0.0.1:1")
 
 
@@ -79,7 +79,7 @@ def test_built_in_clips_are_sent_and_voices_without_sound_refused(load_module, m
     read = load_module("voice_files")
     loaded, _ = read.HiggsTTSLoadVoice.execute("built-in/amber.flac", model).args
     assert loaded.is_sound and loaded.transcript
-    with pytest.raises(HiggsError, match="was made for a model on this machine, but a server needs its sound"):
+    with pytest.raises(HiggsError, match="was made for a model on this machine, but a server needs the clip itself"):
         load_module("speak").HiggsTTSSpeak.execute(model, SPEECH, voice=read.load(library / "d.safetensors", None))
 
 
