@@ -16,7 +16,7 @@ from .speaker import Refused
 LOG = logging.getLogger("higgs_tts.serve")
 LOG.addFilter(lambda line: not (line.exc_info and isinstance(line.exc_info[1], HttpProcessingError)))  # callers' faults
 FAILURES = (web.HTTPException, HiggsError, torch.OutOfMemoryError)  # answered by an envelope
-_NO_MEMORY = "the device is out of memory. Try again, or with a shorter text."
+_NO_MEMORY = "the device is out of memory. Try again, or send a shorter text."
 
 
 class Failure(NamedTuple):

@@ -133,7 +133,7 @@ class TextStream:
             except asyncio.TimeoutError:
                 if self._now is None and self._queue.empty():
                     waited = "session.config" if self._session is None else "a message"
-                    await self._tell_error(BadCall(f"{waited} did not come in time.", None, 408, "timeout"))
+                    await self._tell_error(BadCall(f"{waited} did not arrive in time.", None, 408, "timeout"))
                     return None
         if got.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             return None
@@ -147,7 +147,7 @@ class TextStream:
         if self._session is None and kind != "session.config":
             raise BadCall("the first message must be session.config.", "type")
         if self._is_closing and kind != "input.cancel":
-            raise BadCall("session.close was sent before, or the server stops.", "type")
+            raise BadCall("session.close was already sent, or the server is stopping.", "type")
         if kind == "session.config":
             await self._configure(message)
         elif kind == "input.text":

@@ -24,7 +24,7 @@ from .tiny import FAMILIES
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser, with defaults and ranges from config.py. `command` holds the chosen command."""
-    parser = argparse.ArgumentParser(prog="python -m engine", description="Higgs Audio v2 and Higgs TTS 3.")
+    parser = argparse.ArgumentParser(prog="python -m engine", description="Speak with Higgs TTS 3 and Higgs Audio v2.")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     _say_parser(commands)
     _narrate_parser(commands)
@@ -56,7 +56,7 @@ def _say_parser(commands):
         "--out",
         required=True,
         metavar="FILE.wav|.flac|.mp3|.ogg",
-        help="sound file to write; its ending sets the format",
+        help="sound file to write; the suffix sets the format",
     )
     _voice_arguments(command)
     _sampling_arguments(command)
@@ -76,7 +76,9 @@ def _cue_arguments(command):
     )
     group.add_argument("--srt-in", metavar="FILE.srt", help="speak an SRT or VTT file")
     group.add_argument("--film", metavar="FILE", help="the film or its sound, to clone its speakers")
-    group.add_argument("--translated", action="store_true", help="the film's language differs from the subtitles'")
+    group.add_argument(
+        "--translated", action="store_true", help="the film and the subtitles are in different languages"
+    )
     group.add_argument("--bed", metavar="FILE", help="background under the speech: a film or a sound file")
     _number_argument(group, CueParams, "lower_bed", "dB to lower the background during speech")
     group.add_argument("--no-faster", action="store_true", help="do not use speed tags for cues that are too long")
@@ -90,7 +92,11 @@ def _narrate_parser(commands):
     command.add_argument("book", type=Path, metavar="BOOK.txt|.md|.epub", help="the book to speak")
     command.add_argument("--script", action="store_true", help="the book is a script, with lines such as Alice: Hello")
     command.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER", help="folder for the chapters; run again to continue there"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder for the chapters; if it holds an unfinished book, continue it",
     )
     command.add_argument(
         "--format",
@@ -128,10 +134,10 @@ def _voice_arguments(command):
 
 
 def _sampling_arguments(command):
-    _sampling_argument(command, "seed")
-    _sampling_argument(command, "temperature")
-    _sampling_argument(command, "top_p")
-    _sampling_argument(command, "top_k")
+    _sampling_argument(command, "seed", "another seed gives another take")
+    _sampling_argument(command, "temperature", "randomness; lower is steadier, higher is livelier")
+    _sampling_argument(command, "top_p", "limit choices to the likeliest codes, up to this total probability")
+    _sampling_argument(command, "top_k", "limit choices to this many of the likeliest codes; 0 disables the limit")
     command.add_argument("--greedy", action="store_true", help="always take the most likely code")
     _sampling_argument(command, "max_frames", "longest speech per chunk, in frames (25 per second)")
     _sampling_argument(command, "retries", "maximum retries for a bad chunk")
@@ -202,7 +208,7 @@ def _way_arguments(command):
 def _model_arguments(command, model="checkpoint folder (default: the embedded model)"):
     command.add_argument("--model", metavar="DIR", help=model)
     command.add_argument("--codec", metavar="DIR", help="codec folder, if the checkpoint has none")
-    several = 'auto, cpu, cuda:0, several as in cuda:0,cuda:2, or "all GPUs"'
+    several = 'auto, cpu, cuda:0, several such as cuda:0,cuda:2, or "all GPUs"'
     command.add_argument("--device", default=EngineConfig.device, help=several)
     command.add_argument(
         "--dtype",

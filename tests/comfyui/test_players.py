@@ -224,7 +224,7 @@ def test_a_failed_voice_list_is_reported(voices):
     page = voices.page
     page.route("**/higgs_tts/voices*", lambda route: route.abort())
     page.locator(".higgs-voice").first.get_by_title("All voices").click()
-    page.get_by_text("ComfyUI does not answer").wait_for()
+    page.get_by_text("ComfyUI is not responding").wait_for()
     page.unroute("**/higgs_tts/voices*")
     page.evaluate("() => app.refreshComboInNodes()")
     page.locator(".higgs-voice").first.get_by_text(" s · ").wait_for()

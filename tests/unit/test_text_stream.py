@@ -430,7 +430,7 @@ def test_messages_at_the_wrong_time_are_refused(served, monkeypatch):
     async def amid(caller):
         await caller.send(CONFIG, text("One"), CONFIG, {"type": "session.close"}, text("Two"))
         said = [(await caller.until("error"))["message"] for _ in range(2)]
-        assert "before another session.config" in said[0] and "session.close was sent before" in said[1]
+        assert "before another session.config" in said[0] and "session.close was already sent" in said[1]
         gate.go_on.set()
 
     calling(served, first)

@@ -28,7 +28,7 @@ function addStrip(node) {
     more.addEventListener("click", async () => {
         const known = await voices(modelOf(node)).catch(() => null)
         if (!known) {
-            said.textContent = said.title = "ComfyUI does not answer. Is it running?"
+            said.textContent = said.title = "ComfyUI is not responding. Check that it is running."
             said.classList.add("higgs-problem")
             return
         }
