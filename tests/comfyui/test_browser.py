@@ -347,6 +347,20 @@ def test_saved_workflows_keep_no_paragraph_gap_and_new_nodes_have_one(fresh_brow
     assert fresh_browser.value("HiggsTTSSpeak", "paragraph_gap") == 0.6 and fresh_browser.faults == []
 
 
+def test_a_node_added_after_clearing_the_workflow_has_its_own_defaults(fresh_browser):
+    """In ComfyUI's frontend 1.49, Book kept the folder of an earlier Lines node with the same id."""
+    folders = fresh_browser.page.evaluate(
+        """types => types.map(type => {
+        app.graph.clear()
+        const node = LiteGraph.createNode(type)
+        app.graph.add(node)
+        return node.widgets.find(widget => widget.name === "folder").value
+    })""",
+        ["HiggsTTSLines", "HiggsTTSBook", "HiggsTTSLines"],
+    )
+    assert folders == ["lines", "book", "lines"]
+
+
 @pytest.mark.parametrize("node", ["HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"])
 def test_voice_sockets_appear_as_voices_are_connected(fresh_browser, node):
     sockets = fresh_browser.page.evaluate(

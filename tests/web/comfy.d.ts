@@ -49,6 +49,7 @@ export interface NodeType {
 export interface Graph {
     id?: string
     nodes?: Node[]
+    clear(): void
     getNodeById(id: number | string): Node | null | undefined
 }
 

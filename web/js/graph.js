@@ -2,7 +2,7 @@
 import { app } from "./comfy.js"
 
 const ELSEWHERE = "(on a server)" // no checkpoint's name: nothing is known here of what it can
-const NO_ID = "00000000-0000-0000-0000-000000000000" // of a graph that was emptied: it gets one when it is opened again
+export const NO_ID = "00000000-0000-0000-0000-000000000000" // of a graph that was emptied: it gets one when it is opened again
 const SPEAKERS = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"]
 
 /** The id of the graph that is open; another workflow has another one. */

@@ -1,6 +1,7 @@
 // Takes belong to an open workflow, and its id says to which: what is opened from a template, a file or the list of jobs
 // gets an id of its own.
 import { app } from "./comfy.js"
+import { NO_ID } from "./graph.js"
 
 /**
  * Whether another open workflow has this id, or will have it once the template or file is opened again.
@@ -23,6 +24,16 @@ app.registerExtension({
             const isOurs = Boolean(saved?.id) && JSON.stringify(saved).includes('"HiggsTTS')
             const given = isOurs && isShared(saved.id, workflow, options) ? { ...saved, id: LiteGraph.uuidv4() } : saved
             return load.call(this, given, clean, view, workflow, options, ...rest)
+        }
+    },
+    setup() {
+        // ComfyUI's frontend 1.49 leaves an emptied graph without an id, and a new node there takes the values of an
+        // earlier one with its number: Higgs Book would write to the folder of Higgs Lines.
+        const graph = app.rootGraph ?? app.graph
+        const clear = graph.clear
+        graph.clear = function () {
+            clear.call(this)
+            if (this.id === NO_ID) this.id = LiteGraph.uuidv4()
         }
     },
 })
