@@ -1,4 +1,4 @@
-// The files of Higgs Book as a list: each chapter can be heard, opened in a tab of its own, and saved.
+// Lists the files of Higgs Book, to play, open in a new tab, or save.
 import { Clip } from "./clip.js"
 import { api, app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
@@ -13,7 +13,7 @@ import { outputAddress } from "./server.js"
 
 const BOOK = "HiggsTTSBook"
 const HEIGHT = 28 // CSS pixels
-const PROGRESS = "$$node-text-preview" // ComfyUI's widget that said how far the book was
+const PROGRESS = "$$node-text-preview" // ComfyUI's widget that showed the progress
 
 addStyle(`
 .higgs-book { box-sizing: border-box; height: ${HEIGHT - 4}px; min-height: ${HEIGHT - 4}px;
@@ -93,7 +93,7 @@ function show(node, chapters) {
     }
 }
 
-/** @param {CustomEvent<{node: string, workflow: string | null, chapters: Chapter[]}>} event a chapter is whole */
+/** @param {CustomEvent<{node: string, workflow: string | null, chapters: Chapter[]}>} event a chapter is complete */
 function onChapters({ detail }) {
     const graph = graphOf(detail.workflow)
     const node = graph && graph !== graphId() ? undefined : speakerOf(detail.node, [BOOK])

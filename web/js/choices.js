@@ -1,4 +1,4 @@
-// A list over the page to choose a piece of text from, while the caret stays where it is.
+// List over the page for choosing a piece of text, while the caret stays in place.
 import { addStyle, make } from "./elements.js"
 
 addStyle(`
@@ -50,15 +50,15 @@ export class ChoiceList {
         return this.isOpen && this.element.classList.contains("higgs-menu")
     }
 
-    /** The option that Enter takes, as the page's accessibility tree knows it. */
+    /** Element of the option that Enter inserts, for assistive technology. */
     get active() {
         return this.#options[this.#at]
     }
 
     /**
      * @param {import("./tokens.js").Choice[]} choices
-     * @param {DOMRect} place what it opens beside, if it is a menu, or else below or above
-     * @param {{isMenu?: boolean, isSure?: boolean}} how isMenu: by groups; isSure: the first is taken by Enter
+     * @param {DOMRect} place a menu opens beside it, a list below or above
+     * @param {{isMenu?: boolean, isSure?: boolean}} how isMenu: grouped; isSure: Enter inserts the first
      */
     open(choices, place, { isMenu = false, isSure = true } = {}) {
         this.#choices = choices
@@ -81,13 +81,13 @@ export class ChoiceList {
         if (this.#at < 0) this.note.textContent = choices[0]?.note ?? ""
     }
 
-    /** @param {number} by options on or back; those that do nothing here count, so that one can read why */
+    /** @param {number} by options forward or back, including those without effect, so that their reason can be read */
     move(by) {
         const count = this.#choices.length
         this.#go(this.#at < 0 ? (by > 0 ? 0 : count - 1) : (this.#at + by + count) % count)
     }
 
-    /** Takes the active one, or the first; false where there is none that works. */
+    /** Inserts the active option, or the first. Returns false if none has an effect. */
     take() {
         const choice = this.#choices[Math.max(0, this.#at)]
         if (!choice || choice.isOff) return false
@@ -123,7 +123,7 @@ export class ChoiceList {
         option.textContent = isMenu ? choice.label.replace(/^[a-z]+:/, "").replaceAll("_", " ") : choice.label
         option.title = choice.isOff ? choice.note : choice.value
         option.addEventListener("pointermove", ({ movementX, movementY }) => {
-            if (movementX || movementY) this.#go(number) // not where the list opens below a pointer that rests
+            if (movementX || movementY) this.#go(number) // not if the list opens under a resting pointer
         })
         option.addEventListener("click", () => {
             this.#go(number)

@@ -1,8 +1,8 @@
-// A sound file that is played from the server.
+// Sound file played from the server.
 import { volume, volumeChanges } from "./context.js"
 import { begin, end, isHeard, leave } from "./turns.js"
 
-/** Dispatches "change" when it begins or ends, "error" where it cannot be heard. */
+/** Dispatches "change" when it starts or ends, "error" if it cannot be played. */
 export class Clip extends EventTarget {
     /** @type {HTMLAudioElement | null} */
     #audio = null
@@ -34,11 +34,11 @@ export class Clip extends EventTarget {
             this.stop()
             this.dispatchEvent(new Event("error"))
         })
-        audio.play().catch(() => {}) // stopped before it began
+        audio.play().catch(() => {}) // stopped before it started
         this.dispatchEvent(new Event("change"))
     }
 
-    /** Silence, as something else is heard now. */
+    /** Stops, because something else plays now. */
     pause() {
         leave(this)
         volumeChanges.removeEventListener("change", this.#setVolume)

@@ -16,7 +16,7 @@ function storedVolume() {
 export let volume = storedVolume()
 export const volumeChanges = new EventTarget() // dispatches "change"
 
-/** The context, and the node that whatever is heard goes into. Made on first use: browsers warn of one made before. */
+/** The context, and the node that all sound goes into. Made on first use: browsers warn about one made earlier. */
 export function speaker() {
     if (!context || !gain) {
         context = new AudioContext({ sampleRate: RATE, latencyHint: "interactive" })
@@ -34,10 +34,10 @@ export function setVolume(value) {
     volumeChanges.dispatchEvent(new Event("change"))
 }
 
-/** Whether sound comes out now; browsers allow it once the user has clicked or typed. */
+/** True if sound is audible now. Browsers allow it once the user has clicked or typed. */
 export async function isAllowed() {
     const { context } = speaker()
-    // The promise of `resume` stays open until they allow it.
+    // The promise of `resume` stays pending until then.
     await Promise.race([context.resume(), new Promise((resolve) => setTimeout(resolve, 250))])
     return context.state === "running"
 }

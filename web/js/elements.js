@@ -1,4 +1,4 @@
-// Elements of a page, in fewer words.
+// Short forms for making page elements.
 
 /**
  * @template {keyof HTMLElementTagNameMap} Tag
@@ -20,7 +20,7 @@ export function addStyle(rules) {
 }
 
 /**
- * Sets what is not so already: a page lays itself out anew for whatever is set.
+ * Sets only properties that differ, because every write causes a new layout.
  * @template {object} Target
  * @param {Target} target
  * @param {Partial<Target>} values

@@ -1,4 +1,4 @@
-// The files of Higgs Lines as a list: the takes of each row can be heard, and one be kept by its seed.
+// Lists the files of Higgs Lines: plays the takes of each row, and keeps one by its seed.
 import { Clip } from "./clip.js"
 import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
@@ -65,7 +65,7 @@ class Gallery {
         return this.node.widgets?.find(({ name }) => name === "lines")
     }
 
-    /** Why no take can be kept; empty where they can. */
+    /** Reason why no take can be kept, empty if they can. */
     get #problem() {
         return isLinked(this.node, "lines") ? "The lines come from another node. Enter the seed there." : ""
     }
@@ -83,7 +83,7 @@ class Gallery {
             isPlaying: () => clip.isPlaying,
             isShown: () => clip.isPlaying,
             isOwn: () => seed !== null && this.#kept.get(take.id) === seed,
-            wasKept: () => true, // a sheet has no seed that nobody wrote there
+            wasKept: () => true, // any seed in a sheet was written on purpose
             problem: this.#problem || take.problem || (seed === null ? "This seed is too large for a browser." : ""),
             play: () => clip.toggle(),
             keep: async () => {

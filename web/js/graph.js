@@ -1,17 +1,17 @@
 // Nodes of the open graph, by the ids that the server uses: "7", or "12:7" for node 7 in the subgraph of node 12.
 import { app } from "./comfy.js"
 
-const ELSEWHERE = "(on a server)" // no checkpoint's name: nothing is known here of what it can
-export const NO_ID = "00000000-0000-0000-0000-000000000000" // of a graph that was emptied: it gets one when it is opened again
+const ELSEWHERE = "(on a server)" // not a checkpoint's name: the server's abilities are unknown here
+export const NO_ID = "00000000-0000-0000-0000-000000000000" // of an emptied graph in older frontends
 const SPEAKERS = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles"]
 
-/** The id of the graph that is open; another workflow has another one. */
+/** Id of the open graph, unique for each workflow. */
 export function graphId() {
     return root().id
 }
 
 /**
- * The id of the graph that a workflow was sent from; undefined where it had none.
+ * Id of the graph that a workflow was sent from, undefined if it had none.
  * @param {string | null | undefined} workflow
  */
 export function graphOf(workflow) {
@@ -23,7 +23,7 @@ function root() {
 }
 
 /**
- * The node of this id and one of these types, if the open graph has it.
+ * Node with this id and one of these types, if the open graph has it.
  * @param {string} id
  * @param {string[]} [types] default: those that speak
  */
@@ -39,7 +39,7 @@ export function speakerOf(id, types = SPEAKERS) {
 }
 
 /**
- * Whether another node gives the value of an input.
+ * True if an input is linked to another node.
  * @param {import("../../tests/web/comfy").Node} node
  * @param {string} name
  */
@@ -57,8 +57,8 @@ function slotOf(node, name) {
 }
 
 /**
- * What Higgs Load Model is set to, of a node that has it at its input "model", also with LoRAs in between; empty where
- * there is none, and no checkpoint's name where a server speaks.
+ * Choice of the Higgs Load Model behind a node's input "model", also through LoRAs. Empty if there is none, ELSEWHERE
+ * for a server.
  * @param {import("../../tests/web/comfy").Node} node
  * @returns {string}
  */
@@ -76,7 +76,7 @@ export function modelOf(node) {
 }
 
 /**
- * Adds an element below a node's widgets, neither saved nor sent, and makes room for it. It is as wide as the node, and
+ * Adds an element below a node's widgets and makes room for it. It is as wide as the node, neither saved nor sent, and
  * has no row in the panel of properties.
  * @param {import("../../tests/web/comfy").Node} node
  * @param {string} name
@@ -94,9 +94,9 @@ export function addElement(node, name, element, height, margin = 10) {
         setValue() {},
     })
     widget.serialize = false
-    // A panel that draws it all the same would leave its own width here, for the canvas to take.
+    // A panel that shows it anyway would set its own width here, and the canvas would use that.
     Object.defineProperty(widget, "width", { get: () => undefined, set() {} })
-    widget.computeLayoutSize = undefined // by which a widget shares a node's free room
+    widget.computeLayoutSize = undefined // else it would get a share of the node's free space
     widget.computeSize = () => [0, height]
     const [width, least] = node.computeSize()
     node.setSize([Math.max(node.size[0], width), Math.max(node.size[1], least)])

@@ -1,4 +1,4 @@
-// Players on the nodes that speak: each shows the runs of its node, one after the other.
+// Players on the nodes that speak. Each shows the latest run of its node.
 import { api, app } from "./comfy.js"
 import { addElement, graphId, graphOf, speakerOf } from "./graph.js"
 import { Player } from "./player.js"
@@ -13,7 +13,7 @@ const SETTING = "HiggsTTS.PlayWhileSpeaking"
 const KEPT = 32 // players, as many as the server keeps sounds
 
 /**
- * graph: its node's, or where that was found; over: once no more is spoken; wasKept: by its seed.
+ * graph: the node's, or where it was found; over: speech has ended; wasKept: the run was kept by its seed.
  * @typedef {{player: Player, graph: string | undefined, over: Promise<void>, wasKept: boolean}} Entry
  */
 
@@ -22,8 +22,8 @@ const players = []
 /** @type {WeakMap<import("../../tests/web/comfy").Node, PlayerView>} */
 const views = new WeakMap()
 let isOn = true // the setting
-let told = "" // what the server knows of this page
-/** @type {Set<string | undefined>} graphs whose runs the server was asked for */
+let told = "" // last setting sent to the server
+/** @type {Set<string | undefined>} graphs whose runs were requested */
 const asked = new Set()
 
 async function tellServer() {
@@ -52,7 +52,7 @@ function nodeOf({ player, graph }) {
     return graph && graph !== graphId() ? undefined : speakerOf(player.sound.run.node)
 }
 
-/** Shows players on the nodes of the open graph. */
+/** Shows players on the open graph's nodes. */
 function attach() {
     players.forEach(attachOne)
 }
@@ -65,7 +65,7 @@ function attachOne(entry) {
     show(node, entry.player)
 }
 
-/** Nothing sounds whose node is not there: it has been removed, or another workflow was opened. */
+/** Stops sound whose node was removed, or whose workflow is no longer open. */
 function silenceLost() {
     for (const entry of players) if (!nodeOf(entry)) entry.player.stop()
 }
@@ -83,7 +83,7 @@ function show(node, player) {
         const onRemoved = node.onRemoved
         node.onRemoved = function () {
             onRemoved?.apply(this)
-            queueMicrotask(silenceLost) // to undo a change ComfyUI makes all nodes anew
+            queueMicrotask(silenceLost) // undo recreates all nodes
         }
     }
     const before = view.player
@@ -99,7 +99,7 @@ function show(node, player) {
 }
 
 /**
- * Opens the list of what a node has said lately, the newest first.
+ * Opens the list of a node's latest runs, newest first.
  * @param {import("../../tests/web/comfy").Node} node
  */
 function showTakes(node) {
@@ -142,15 +142,15 @@ function takeOf(entry, node, view) {
     }
 }
 
-/** @param {CustomEvent} event a node begins to speak */
+/** @param {CustomEvent} event a node starts to speak */
 function onRun(event) {
     const entry = add(event.detail)
-    if (!nodeOf(entry)) return // it can be played once its workflow is opened
+    if (!nodeOf(entry)) return // can be played once its workflow is open
     entry.player.playInTurn()
     attachOne(entry)
 }
 
-/** @param {CustomEvent} event a prompt ended early, maybe at a node behind */
+/** @param {CustomEvent} event a prompt ended early, perhaps at a later node */
 function onStop(event) {
     for (const { player, over } of players) {
         const { sound } = player
@@ -165,7 +165,7 @@ async function onConnect() {
     await onGraph()
 }
 
-/** Another graph may have been opened: its nodes get the players that this page has, and those that it can take over. */
+/** Shows the open graph's players, after another graph was opened: this page's own, and those it can take over. */
 async function onGraph() {
     attach()
     const graph = graphOf(graphId())
@@ -207,6 +207,6 @@ app.registerExtension({
         else api.addEventListener("status", () => told || onConnect())
     },
     afterConfigureGraph() {
-        onGraph().catch(console.warn) // nobody waits for it
+        onGraph().catch(console.warn) // not awaited
     },
 })

@@ -1,4 +1,4 @@
-// A copy of a text area over it, whose letters cannot be seen: underlines what is marked, and knows where the caret is.
+// Invisible copy of a text area, laid over it: underlines marked parts, and locates the caret.
 import { addStyle, make } from "./elements.js"
 
 addStyle(`
@@ -10,7 +10,7 @@ addStyle(`
     text-decoration-skip-ink: none; text-underline-offset: 2px; }
 `)
 
-// What decides where letters stand.
+// Properties that decide where letters are.
 const SAME = /** @type {const} */ ([
     "direction",
     "fontFamily",
@@ -74,7 +74,7 @@ export class Mirror {
         this.text.replaceChildren(...parts, "\n")
     }
 
-    /** Lies over the text area, wherever that has been moved to. @returns {number} how large that is on the page */
+    /** Covers the text area, wherever it has moved. @returns {number} its scale on the page */
     follow() {
         const { area, element } = this
         const box = area.getBoundingClientRect()
@@ -90,7 +90,7 @@ export class Mirror {
         return scale
     }
 
-    /** Where the caret is on the page. */
+    /** Position of the caret on the page. */
     caretBox() {
         return this.caret.getBoundingClientRect()
     }

@@ -1,15 +1,15 @@
-// What a player plays through: an AudioWorklet where the page may have one, scheduled buffers elsewhere.
+// Output of a player: an AudioWorklet if the page may use one, else scheduled buffers.
 import { ScheduledOutput } from "./scheduled_output.js"
 import { WorkletOutput } from "./worklet_output.js"
 
 /**
- * onOver: all that was pushed has been heard, and what follows waits for `go`.
+ * onOver: everything pushed has been heard, and later samples wait for `go`.
  * @typedef {{onProgress: () => void, onOver: () => void}} Listener
  */
 
 /** @returns {WorkletOutput | ScheduledOutput} */
 export function makeOutput() {
-    // ComfyUI at an address of the local network is plain http, where browsers have no AudioWorklet: Chromium lets one
-    // see its node's class there all the same.
+    // Over plain HTTP on a local network, browsers have no AudioWorklet. Chromium still shows the class of its node
+    // there.
     return "audioWorklet" in BaseAudioContext.prototype ? new WorkletOutput() : new ScheduledOutput()
 }

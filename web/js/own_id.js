@@ -1,12 +1,12 @@
-// Takes belong to an open workflow, and its id says to which: what is opened from a template, a file or the list of jobs
-// gets an id of its own.
+// Takes belong to an open workflow by its id. So what is opened from a template, a file or the list of jobs gets an id
+// of its own.
 import { app } from "./comfy.js"
 import { NO_ID } from "./graph.js"
 
 /**
- * Whether another open workflow has this id, or will have it once the template or file is opened again.
+ * True if another open workflow has this id, or will have it once the template or file is opened again.
  * @param {string} id
- * @param {import("../../tests/web/comfy").Workflow | string | null} [workflow] that it is loaded into; a new one's name
+ * @param {import("../../tests/web/comfy").Workflow | string | null} [workflow] target of the load, or a new workflow's name
  * @param {{openSource?: string}} [options]
  */
 function isShared(id, workflow, options) {
@@ -27,8 +27,8 @@ app.registerExtension({
         }
     },
     setup() {
-        // ComfyUI's frontend 1.49 leaves an emptied graph without an id, and a new node there takes the values of an
-        // earlier one with its number: Higgs Book would write to the folder of Higgs Lines.
+        // ComfyUI's frontend 1.49 gives an emptied graph the zero id. New nodes there inherit values of earlier nodes
+        // with the same node id: Higgs Book would write to the folder of Higgs Lines.
         const graph = app.rootGraph ?? app.graph
         const clear = graph.clear
         graph.clear = function () {

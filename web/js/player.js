@@ -1,16 +1,16 @@
-// Plays one sound: fetches samples ahead of what is heard, waits where speech is slower than that, seeks and pauses.
+// Plays one sound: fetches samples ahead of playback, buffers if speech is slower, seeks and pauses.
 import { isAllowed } from "./context.js"
 import { makeOutput } from "./output.js"
 import { interrupt } from "./server.js"
 import { RATE } from "./times.js"
 import { begin, end, forget, isHeard, isSilent, leave, wait } from "./turns.js"
 
-const AHEAD = 10 * RATE // samples that are fetched before they are heard
+const AHEAD = 10 * RATE // samples fetched ahead of playback
 const MOST = 5 * RATE // samples fetched at a time
-const PATIENCE = 1000 // ms before samples are asked for again where no answer came
-const LONGEST_WAIT = 10 // seconds that are gathered before sound begins, at most
-// Seconds to gather before sound begins. ease: the pace of speech against how fast its pieces grow at first; below 1 a
-// piece may take longer than all before it lasts. Speech may become slower by a sixth once a page plays beside it.
+const PATIENCE = 1000 // ms before a failed request is repeated
+const LONGEST_WAIT = 10 // maximum seconds buffered before playback
+// Seconds to buffer before playback. ease: pace of speech over the growth of its first pieces. Below 1, a piece may
+// take longer than all earlier ones last. Speech may slow down by a sixth while a page plays.
 const GATHERED = [
     { ease: 2, seconds: 0.35 },
     { ease: 1, seconds: 0.6 },
@@ -21,23 +21,23 @@ const GATHERED = [
 ]
 
 /** @type {ReturnType<typeof makeOutput> | undefined} */
-let output // of the player that is heard
+let output // of the audible player
 
 /**
- * "waiting" for its turn; "buffering" until enough is there; "playing", "paused" or "ended".
+ * "waiting" for its turn, "buffering", "playing", "paused" or "ended".
  * @typedef {"waiting" | "buffering" | "playing" | "paused" | "ended"} Mode
  */
 
-/** Dispatches "change" whenever anything that is shown may have changed. */
+/** Dispatches "change" whenever anything shown may have changed. */
 export class Player extends EventTarget {
     /** @type {Mode} */
     mode = "paused"
     isBlocked = false // by the browser, until the user clicks
-    isSlow = false // it had to wait in the middle
-    #from = 0 // the sample at which the output began
+    isSlow = false // it had to buffer during playback
+    #from = 0 // sample at which the output started
     #fed = 0 // the next sample to fetch
     #isFetching = false
-    #round = 0 // what was fetched for an earlier one comes too late
+    #round = 0 // samples fetched for an earlier round are ignored
 
     /** @param {import("./sound.js").Sound} sound */
     constructor(sound) {
@@ -47,7 +47,7 @@ export class Player extends EventTarget {
         sound.addEventListener("restart", () => this.#onRestart())
     }
 
-    /** The sample that is heard now. */
+    /** Sample that is playing now. */
     get position() {
         return isHeard(this) && output ? this.#from + output.played : this.#from
     }
@@ -56,14 +56,14 @@ export class Player extends EventTarget {
         return this.mode === "playing" || this.mode === "buffering"
     }
 
-    /** Plays once nobody else does. */
+    /** Plays once nothing else does. */
     playInTurn() {
         if (isSilent()) return this.play()
         wait(this)
         this.#set("waiting")
     }
 
-    /** Plays at once; whoever played before is paused. */
+    /** Plays at once, pausing any other sound. */
     async play() {
         begin(this)
         if (this.mode === "ended" || this.position >= this.sound.length) this.#from = 0
@@ -91,13 +91,13 @@ export class Player extends EventTarget {
         }
     }
 
-    /** Silence at once; what waits does not begin. */
+    /** Stops at once, and cancels a pending start. */
     stop() {
         forget(this)
         if (this.mode !== "ended") this.pause()
     }
 
-    /** As `stop`, and the node that speaks is cancelled. */
+    /** Stops, and cancels the node that speaks. */
     async cancel() {
         this.stop()
         if (this.sound.state === "speaking") await interrupt(this.sound.run.prompt)
@@ -133,7 +133,7 @@ export class Player extends EventTarget {
             })
             if (round !== this.#round) return
             this.#isFetching = false
-            if (revision !== this.sound.revision) return this.#feed() // what was asked for has been replaced
+            if (revision !== this.sound.revision) return this.#feed() // the requested samples were replaced
             if (wav) {
                 this.#fed += wav.length
                 output?.push(wav)
@@ -156,7 +156,7 @@ export class Player extends EventTarget {
         }
     }
 
-    /** Seconds to gather before sound begins, so that it need not stop again. */
+    /** Seconds to buffer so that playback need not stop again. */
     #needed() {
         const { expected, pace, piece, samples, delay, state } = this.sound
         if (state !== "speaking") return 0

@@ -1,4 +1,4 @@
-// What a player looks like: buttons, waveform, time, volume, and a line that says what it waits for.
+// View of a player: buttons, waveform, time, volume, and a status line.
 import { setVolume, volume } from "./context.js"
 import { addStyle, make, update } from "./elements.js"
 import { whatItSays } from "./player_words.js"
@@ -6,7 +6,7 @@ import { clock } from "./times.js"
 import { drawWaveform } from "./waveform.js"
 
 export const HEIGHT = 76 // CSS pixels
-const PAUSE = 100 // ms between two pictures at least: a page that draws takes time from a model on the same processor
+const PAUSE = 100 // minimum ms between redraws, which take time from a model on the same processor
 
 addStyle(`
 .higgs-player { --higgs-heard: #4a9eff; --higgs-there: var(--descrip-text, #999); box-sizing: border-box;
@@ -87,7 +87,7 @@ export class PlayerView {
         this.refresh()
     }
 
-    /** Draws it anew soon. */
+    /** Schedules a redraw. */
     refresh = () => {
         if (this.#isDue) return
         this.#isDue = true
@@ -108,7 +108,7 @@ export class PlayerView {
         const isSpeaking = sound.state === "speaking"
         const left = `${isSpeaking ? "~" : ""}${clock(sound.length - position)} left`
         const said = whatItSays(player)
-        drawWaveform(this.wave, sound, position) // reads sizes and colours: before anything is set
+        drawWaveform(this.wave, sound, position) // reads sizes and colours, so it comes before any write
         update(this.play, { textContent: player.isActive ? "❚❚" : "▶", title: player.isActive ? "Pause" : "Play" })
         update(this.stop.style, { visibility: isSpeaking ? "visible" : "hidden" })
         update(this.time, { textContent: `${clock(position)} · ${left}` })

@@ -1,7 +1,7 @@
-// The line under a player: what it waits for, and how far speech is.
+// Status line of a player: what it waits for, and the progress of speech.
 import { inWords, minutes, RATE } from "./times.js"
 
-const LONGEST_PIECE = 5 // seconds: speech that is heard while it is made comes in shorter pieces
+const LONGEST_PIECE = 5 // seconds; streamed speech comes in shorter pieces
 
 /** @param {import("./player.js").Player} player */
 export function whatItSays(player) {

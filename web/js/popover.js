@@ -1,7 +1,7 @@
-// A box over the page that goes with a click elsewhere or Escape.
+// Box over the page, closed by a click elsewhere or by Escape.
 
 /**
- * Opens an element below another one. Returns what closes it.
+ * Opens an element below another one. Returns a function that closes it.
  * @param {HTMLElement} element
  * @param {HTMLElement} below
  * @param {() => void} onClose

@@ -1,8 +1,8 @@
-// A saved node that is older than one of its widgets keeps saying what it said.
+// Keeps the speech of saved nodes that are older than one of their widgets.
 import { app } from "./comfy.js"
 
 /**
- * What a widget is worth in a workflow that was saved before there was such a widget.
+ * Value of a widget in a workflow saved before the widget existed.
  * @type {Record<string, Record<string, any>>}
  */
 const KEPT = { HiggsTTSSpeak: { paragraph_gap: 0 } }

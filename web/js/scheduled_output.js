@@ -1,9 +1,9 @@
-// Plays samples as buffers that follow each other on the context's clock: where a page has no AudioWorklet.
+// Plays samples as consecutive buffers on the context's clock, for pages without AudioWorklet.
 import { speaker } from "./context.js"
 import { RATE } from "./times.js"
 
 const LEAD = 0.05 // seconds from `go` to the first sample
-const TICK = 50 // ms between looks at the clock
+const TICK = 50 // ms between checks of the clock
 
 /** @typedef {import("./output.js").Listener} Listener */
 
@@ -12,16 +12,16 @@ export class ScheduledOutput {
     #waiting = []
     /** @type {{source: AudioBufferSourceNode, stop: number}[]} */
     #sources = []
-    #began = 0 // where the first sample of the stretch without a pause lies on the clock, in samples
-    #before = 0 // samples heard before that
-    #scheduled = 0 // samples of the stretch
+    #began = 0 // clock time of the first sample since the last pause, in samples
+    #before = 0 // samples played before that
+    #scheduled = 0 // samples scheduled since the last pause
     #playing = false
     /** @type {ReturnType<typeof setInterval> | undefined} */
     #timer
     /** @type {Listener | undefined} */
     #listener
 
-    /** Begins anew: what was pushed is not heard any more. @param {Listener} listener */
+    /** Starts over, dropping all pushed samples. @param {Listener} listener */
     async open(listener) {
         this.clear()
         this.#listener = listener
@@ -43,7 +43,7 @@ export class ScheduledOutput {
         if (this.#playing) this.#schedule()
     }
 
-    /** What was pushed is heard from now on. */
+    /** Starts playing the pushed samples. */
     go() {
         if (this.#playing) return
         this.#playing = true
@@ -53,7 +53,7 @@ export class ScheduledOutput {
         this.#timer = setInterval(() => this.#look(), TICK)
     }
 
-    /** Samples that have been heard since it was cleared. */
+    /** Samples played since the last clear. */
     get played() {
         if (!this.#playing) return this.#before
         const now = Math.floor(speaker().context.currentTime * RATE) - this.#began

@@ -1,4 +1,4 @@
-// The seed of a node: what it is, and how a take is kept by it.
+// Reads a node's seed, and keeps a take by it.
 import { isLinked } from "./graph.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
@@ -12,7 +12,7 @@ function widgetOf(node, name) {
 }
 
 /**
- * Whether the node's next run has this seed.
+ * True if the node's next run has this seed.
  * @param {Node} node
  * @param {number | null} seed
  */
@@ -21,14 +21,14 @@ export function hasSeed(node, seed) {
     return widgetOf(node, "seed")?.value === seed && (!control || control.value === "fixed")
 }
 
-/** Why a seed cannot be written into a node; empty where it can. @param {Node} node */
+/** Reason why a seed cannot be written into a node, empty if it can. @param {Node} node */
 export function problemOfSeed(node) {
     if (isLinked(node, "seed")) return "The seed comes from another node. Set it there."
     return widgetOf(node, "seed") ? "" : "This node has no seed."
 }
 
 /**
- * Writes a seed into a node, which keeps it from run to run.
+ * Writes a seed into a node and keeps it fixed.
  * @param {Node} node
  * @param {number} seed
  */

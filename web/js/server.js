@@ -2,13 +2,13 @@
 import { api } from "./comfy.js"
 
 /**
- * A run of a node that can be heard. workflow: the graph's id, where the page that queued it sent one; seed: that gives
- * the same sound again, if one does; said: how its text begins.
+ * Playable run of a node. workflow: the graph's id, if the queueing page sent one; seed: reproduces the sound, null if
+ * none does; said: beginning of its text.
  * @typedef {{id: string, node: string, prompt: string, workflow: string | null, seed: number | null, said: string}} Run
  */
 
 /**
- * How the sound of a run stands; see LiveSound.told in nodes/page/live_sound.py.
+ * State of a run's sound; see LiveSound.told in nodes/page/live_sound.py.
  * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", problem: string,
  *     restarts: string[], samples: number, piece: number, expected: number, done: number, left: number, pace: number,
  *     waited: number, first: number, outline: string}} News
@@ -17,7 +17,7 @@ import { api } from "./comfy.js"
 /**
  * @param {string} route
  * @param {RequestInit} [options]
- * @returns {Promise<Response | null>} null if the server does not have it any more
+ * @returns {Promise<Response | null>} null if the server no longer has it
  */
 async function ask(route, options) {
     const answer = await api.fetchApi(`/higgs_tts/${route}`, options)
@@ -27,7 +27,7 @@ async function ask(route, options) {
 }
 
 /**
- * Whether this page plays while a node speaks.
+ * Tells the server whether this page plays while a node speaks.
  * @param {string} client
  * @param {boolean} on
  */
@@ -40,7 +40,7 @@ export async function listen(client, on) {
 }
 
 /**
- * The runs of this page, the oldest first; with them those of an open workflow whose own page was closed.
+ * Runs of this page, oldest first, and those of the open workflow whose own page was closed.
  * @param {string} client
  * @param {string} [workflow]
  * @returns {Promise<Run[]>}
@@ -51,11 +51,11 @@ export async function runs(client, workflow = "") {
 }
 
 /**
- * How a sound stands, once it is no longer `version`, or after some seconds; null where it is not kept any more.
+ * State of a sound, once it is no longer `version` or after some seconds. Null if it is no longer kept.
  * @param {string} id
  * @param {number} version
  * @param {number} revision
- * @param {number} outline numbers of the outline that are known
+ * @param {number} outline known numbers of the outline
  * @returns {Promise<News | null>}
  */
 export async function news(id, version, revision, outline) {
@@ -64,7 +64,7 @@ export async function news(id, version, revision, outline) {
 }
 
 /**
- * Samples start..stop as far as they are there; null where the sound has changed or is not kept any more.
+ * Samples start..stop as far as they exist. Null if the sound has changed or is no longer kept.
  * @param {string} id
  * @param {number} revision
  * @param {number} start
@@ -81,18 +81,18 @@ export async function samples(id, revision, start, stop) {
 }
 
 /**
- * A voice of the library; problem: why it cannot be used with the model, empty where it can.
+ * Voice of the library. problem: why it does not work with the model, empty if it does.
  * @typedef {{name: string, seconds: number, transcript: string, problem: string}} Voice
  */
 
-const GATHER = 50 // ms before voices are asked for: all nodes of a workflow ask at once
+const GATHER = 50 // ms to collect requests, since all nodes of a workflow ask at once
 
-/** @type {Map<string, Promise<Voice[]>>} by the model, what is about to be asked */
+/** @type {Map<string, Promise<Voice[]>>} model -> pending request */
 const gathered = new Map()
 
 /**
- * All voices, judged for a model as Higgs Load Model calls it. Who asks at about the same time gets the same answer, which
- * is as they are after the question.
+ * All voices, checked for a model as Higgs Load Model calls it. Simultaneous calls share one request, sent after the
+ * last of them.
  * @param {string} model
  * @returns {Promise<Voice[]>}
  */
@@ -114,7 +114,7 @@ async function voicesSoon(model) {
 }
 
 /**
- * Where a voice can be heard.
+ * URL of a voice's sound.
  * @param {string} name
  */
 export function voiceAddress(name) {
@@ -122,12 +122,12 @@ export function voiceAddress(name) {
 }
 
 /**
- * Tags of a kind: where in a text they go, and each with why it does nothing here, or nothing.
+ * Tags of a kind: their place in a text, and the reason if a tag has no effect.
  * @typedef {{name: string, place: string, tags: [string, string][]}} TagGroup
  */
 
 /**
- * The tags of a model as Higgs Load Model calls it.
+ * Tags of a model as Higgs Load Model calls it.
  * @param {string} model
  * @returns {Promise<TagGroup[]>}
  */
@@ -137,7 +137,7 @@ export async function tagsOf(model) {
 }
 
 /**
- * What there is to tell of a text; see `look` in nodes/page/written_text.py.
+ * Hints on a text; see `look` in nodes/page/written_text.py.
  * @typedef {{seconds: number | null, hints: import("./tokens.js").Hint[], notes: string[], names: string[]}} Look
  */
 
@@ -159,7 +159,7 @@ export async function lookAt(kind, text, model, settings) {
 }
 
 /**
- * A sheet of lines with a seed for one row. Raises an error that says why where that cannot be.
+ * Sheet of lines with a seed set for one row. Throws an Error with the reason if that is not possible.
  * @param {string} lines
  * @param {string} id
  * @param {number} seed
@@ -177,7 +177,7 @@ export async function withSeed(lines, id, seed) {
 }
 
 /**
- * Where a file in ComfyUI's output folder can be heard.
+ * URL of a file in ComfyUI's output folder.
  * @param {{filename: string, subfolder: string, version: string}} file
  */
 export function outputAddress({ filename, subfolder, version }) {
@@ -185,7 +185,7 @@ export function outputAddress({ filename, subfolder, version }) {
 }
 
 /**
- * Cancels a prompt that runs.
+ * Cancels a running prompt.
  * @param {string} prompt
  */
 export async function interrupt(prompt) {

@@ -1,12 +1,12 @@
-// Higgs Save Voice shows where it saved, and the new voice is in Higgs Load Voice's list at once; Higgs Lines and Higgs
-// Book show their reports.
+// Shows the path on Higgs Save Voice, whose new voice Higgs Load Voice lists at once, and the reports on Higgs Lines
+// and Higgs Book.
 import { app } from "./comfy.js"
 
 const SHOWN = "saved" // the widget's name; it is neither saved nor sent
 const SHOWING = ["HiggsTTSSaveVoice", "HiggsTTSLines", "HiggsTTSBook"]
 
 /**
- * Whether the text is another one than before.
+ * Shows a text on a node. Returns true if it has changed.
  * @param {import("../../tests/web/comfy").Node} node
  * @param {string} text
  */

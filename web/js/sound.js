@@ -1,11 +1,11 @@
-// The sound of one run as this page knows it: how it stands and its outline. The samples stay on the server.
+// State and outline of one run's sound in this page. The samples stay on the server.
 import { news, samples } from "./server.js"
 import { RATE } from "./times.js"
 
-export const FRAME = 960 // samples that one number of the outline stands for
-const PATIENCE = 1000 // ms before the server is asked again when it does not answer
+export const FRAME = 960 // samples per number of the outline
+const PATIENCE = 1000 // ms before a failed request is repeated
 
-/** Dispatches "change" for whatever is new, "restart" where all before is void. */
+/** Dispatches "change" for news, and "restart" if all earlier sound is void. */
 export class Sound extends EventTarget {
     /** @param {import("./server.js").Run} run */
     constructor(run) {
@@ -14,28 +14,28 @@ export class Sound extends EventTarget {
         /** @type {"speaking" | "complete" | "stopped" | "gone"} */
         this.state = "speaking"
         this.samples = 0
-        this.piece = 0 // of the samples, those that came at once and last
-        this.expected = 0 // seconds of the whole, as far as that is known
-        this.done = 0 // seconds of it that are spoken, also where none can be heard yet
+        this.piece = 0 // number of samples in the last delivery
+        this.expected = 0 // estimated seconds of the whole
+        this.done = 0 // seconds spoken, including those not audible yet
         this.left = 0 // seconds until all is spoken
-        this.pace = 0 // seconds of each sequence that are spoken in a second
-        this.problem = "" // why it stopped before its end, where the disk is full
-        this.waited = 0 // and those that were spoken since anything new could be heard
-        /** @type {string[]} why its beginning was spoken again */
+        this.pace = 0 // seconds of each sequence spoken per second
+        this.problem = "" // why it ended early, such as a full disk
+        this.waited = 0 // seconds of each sequence spoken since the last delivery
+        /** @type {string[]} reasons why its beginning was spoken again */
         this.restarts = []
         this.outline = new Uint8Array(1024)
         this.drawn = 0 // numbers of the outline
-        this.delay = 0 // seconds from a question to its answer, when that is there
+        this.delay = 0 // seconds that a request takes
         this.version = -1
         this.revision = 0
     }
 
-    /** Samples of the whole, as far as that is known. */
+    /** Estimated samples of the whole. */
     get length() {
         return this.state === "speaking" ? Math.max(this.samples, this.expected * RATE) : this.samples
     }
 
-    /** Asks until all of it is there. */
+    /** Polls until the sound is complete. */
     async follow() {
         while (this.state === "speaking") {
             let told
@@ -72,7 +72,7 @@ export class Sound extends EventTarget {
 
     /**
      * @param {number} first
-     * @param {string} outline two hexadecimal digits a number
+     * @param {string} outline two hexadecimal digits per number
      */
     #draw(first, outline) {
         const count = outline.length / 2
@@ -88,7 +88,7 @@ export class Sound extends EventTarget {
     }
 
     /**
-     * Samples from `start`, at most `count`; null where there are none now.
+     * At most `count` samples from `start`. Null if there are none now.
      * @param {number} start
      * @param {number} count
      */

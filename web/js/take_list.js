@@ -1,4 +1,4 @@
-// The latest runs of a node as a list over the page: each can be heard, and one be kept.
+// List over the page with a node's latest runs, to play them and keep one.
 import { addStyle, make } from "./elements.js"
 import { openPopover } from "./popover.js"
 
@@ -21,7 +21,7 @@ addStyle(`
 `)
 
 /**
- * name: its title; said: its text; isOwn: whether the next run says it again; wasKept: whether it was kept for that;
+ * name: title; said: text; isOwn: the next run repeats it; wasKept: it was kept for that;
  * problem: why it cannot be kept, empty if it can.
  * @typedef {{name: () => string, said: string, isPlaying: () => boolean, isShown: () => boolean, isOwn: () => boolean,
  *     wasKept: () => boolean, problem: string, play: () => void, keep: () => void | Promise<void>,
@@ -29,7 +29,7 @@ addStyle(`
  */
 
 /**
- * Opens the list below an element. Returns it; it dispatches "close" when it is gone.
+ * Opens the list below an element and returns it. It dispatches "close" when it closes.
  * @param {HTMLElement} below
  * @param {string} title
  * @param {Take[]} takes

@@ -1,9 +1,9 @@
-// The line at the foot of a text area that is written in, above a small one: tags, what is wrong, how long it will be.
+// Line at the foot of the focused text area, or above a small one: tags, problems, estimated length.
 import { addStyle, make } from "./elements.js"
 import { about } from "./tokens.js"
 
 export const HEIGHT = 24 // CSS pixels
-const LEAST = 72 // of a text area that has room for it inside
+const LEAST = 72 // least height of a text area with room for it inside
 
 addStyle(`
 .higgs-text-bar { position: fixed; z-index: 901; box-sizing: border-box; min-height: ${HEIGHT}px; display: flex;
@@ -50,13 +50,13 @@ export class TextBar {
         this.isInside = area.offsetHeight >= LEAST
         this.padding = area.style.paddingBottom
         if (this.isInside) area.style.paddingBottom = `${HEIGHT + 2}px`
-        this.element.classList.toggle("higgs-above", !this.isInside) // below are widgets
+        this.element.classList.toggle("higgs-above", !this.isInside) // there are widgets below
         const colour = getComputedStyle(area).backgroundColor
         if (!/transparent|, 0\)/.test(colour)) this.element.style.backgroundColor = colour
         document.body.append(this.element)
     }
 
-    /** @param {number} scale how large the text area is on the page */
+    /** @param {number} scale scale of the text area on the page */
     follow(scale) {
         const box = this.area.getBoundingClientRect()
         Object.assign(this.element.style, {

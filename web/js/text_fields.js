@@ -1,4 +1,4 @@
-// Which text area on the page is which text of our nodes, on the canvas and in Nodes 2.0.
+// Matches the page's text areas to our nodes' texts, on the canvas and in Nodes 2.0.
 import { app } from "./comfy.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
@@ -11,13 +11,13 @@ const FIELDS = {
     HiggsTTSSubtitles: { widget: "srt", kind: "srt" },
     HiggsTTSBook: { widget: "text", kind: "text" },
 }
-const SETTINGS = ["paragraph_gap", "turn_gap", "takes"] // that decide how long speech will be
+const SETTINGS = ["paragraph_gap", "turn_gap", "takes"] // that affect the length of speech
 
 /** @type {WeakMap<Element, Node>} by the canvas's own text areas */
 const owners = new WeakMap()
 
 /**
- * To be called for every node that is made.
+ * Call this for every new node.
  * @param {Node} node
  */
 export function remember(node) {
@@ -37,20 +37,20 @@ function widgetOf(node) {
 }
 
 /**
- * The node of ours whose text is written there.
+ * Our node whose text is in this text area.
  * @param {HTMLTextAreaElement} area
  * @returns {Node | undefined}
  */
 export function nodeOf(area) {
     const owner = owners.get(area)
     if (owner) return owner
-    // Nodes 2.0 has elements of its own, each inside its node's. Which widget one is, its text tells.
+    // Nodes 2.0 has its own elements, each inside its node's. The text tells which widget one belongs to.
     const id = /** @type {HTMLElement | null} */ (area.closest("[data-node-id]"))?.dataset.nodeId
     const graph = app.canvas?.graph
     if (id === undefined || !graph) return undefined
     const node = graph.getNodeById(id) ?? graph.getNodeById(Number(id))
     const written = area.value.replaceAll("\r\n", "\n")
-    const candidates = node ? [node, ...(node.subgraph?.nodes ?? [])] : [] // a subgraph shows texts of nodes inside
+    const candidates = node ? [node, ...(node.subgraph?.nodes ?? [])] : [] // a subgraph shows texts of inner nodes
     return candidates.find((one) => String(widgetOf(one)?.value ?? "\0").replaceAll("\r\n", "\n") === written)
 }
 
@@ -61,7 +61,7 @@ export function kindOf(node) {
 }
 
 /**
- * The numbers of a node that decide how long its speech will be.
+ * Settings of a node that affect the length of its speech.
  * @param {Node} node
  * @returns {Record<string, number>}
  */
@@ -71,7 +71,7 @@ export function settingsOf(node) {
 }
 
 /**
- * Writes into a text area as a user would, so that it can be undone and everybody hears of it.
+ * Writes into a text area as a user would, so that it can be undone and all listeners are called.
  * @param {HTMLTextAreaElement} area
  * @param {{start: number, stop: number, value: string}} place
  */

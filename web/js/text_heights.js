@@ -1,13 +1,13 @@
-// On the classic canvas the main text is a node's largest box, and the texts that few people write are labelled lines that
-// grow. Nodes 2.0 has elements of its own.
+// On the classic canvas, makes the main text a node's largest box, and rarely used texts labelled lines that grow.
+// Nodes 2.0 has its own elements.
 import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
 
 const LINES = ["scene", "pronunciations"]
 const LEAST = 20 // CSS pixels: of a line
-const MOST = 100 // of one that has grown; it scrolls then
-const MAIN = 120 // of the main text, in a node that was just made
-const MARGIN = 20 // that ComfyUI leaves above and below an element, together
+const MOST = 100 // maximum of a line, which then scrolls
+const MAIN = 120 // of the main text in a new node
+const MARGIN = 20 // total of ComfyUI's margins above and below an element
 
 addStyle(`
 .higgs-line { display: flex; align-items: stretch; gap: 6px; overflow: hidden; border-radius: 4px;
@@ -27,15 +27,15 @@ function makeLine(node, widget, area) {
     name.textContent = widget.name
     if (area.placeholder === widget.name) area.placeholder = ""
     line.append(name, area)
-    line.blur = () => area.blur() // ComfyUI takes the focus from an element by this
+    line.blur = () => area.blur() // ComfyUI calls this to remove the focus
     widget.element = line
     let height = LEAST
-    let seen = "" // what that height is for
+    let seen = "" // state that the height was measured for
     const fit = () => {
         const state = `${node.size[0]} ${area.value}`
         if (state !== seen) {
             area.style.height = "0"
-            const needed = area.scrollHeight // 0 while nobody sees it
+            const needed = area.scrollHeight // 0 while it is hidden
             area.style.height = ""
             height = Math.max(LEAST, Math.min(needed, MOST))
             seen = needed ? state : ""

@@ -1,4 +1,4 @@
-// Lengths of sound, in samples and seconds, as people read them.
+// Formats lengths of sound for people.
 
 export const RATE = 24000 // Hz
 
@@ -15,7 +15,7 @@ export function minutes(seconds) {
 }
 
 /**
- * Seconds, and from 90 on minutes and seconds.
+ * Formats seconds, from 90 on as minutes and seconds.
  * @param {number} seconds
  * @param {number} [digits] of a second, below 90
  */

@@ -1,12 +1,12 @@
-// What is being written at the caret, and what could be meant. Knows no element and no server.
+// Finds the token at the caret and its completions. Uses no page elements and no server.
 
 /**
- * A piece of text that is offered. note: where it goes, or what is wrong with it; isOff: it does nothing here.
+ * Offered piece of text. note: its place, or its problem; isOff: it has no effect here.
  * @typedef {{value: string, label: string, group: string, note: string, isOff: boolean}} Choice
  */
 
 /**
- * What stands before the caret: a tag, a bracket or a name that has begun. isSure: nothing else can be meant.
+ * Unfinished tag, bracket or name before the caret. isSure: it cannot be anything else.
  * @typedef {{kind: "tag" | "bracket" | "name", start: number, query: string, isSure: boolean}} Token
  */
 
@@ -15,12 +15,12 @@
 const TAG = /<(?:\|[^<>|\n]{0,40}|[a-z]+:[^<>|\n]{0,30})$/
 const BRACKET = /\[[^[\]\n|]{0,40}$/
 const NAME = /(?:^|\n)[ \t]*(\p{L}[\p{L}\p{N} _.'’-]{1,38})$/u
-const LONGEST = 64 // characters before the caret that can matter
+const LONGEST = 64 // characters before the caret that are searched
 
 /**
  * @param {string} text
  * @param {number} caret
- * @param {boolean} hasNames whether speakers are named in such a text
+ * @param {boolean} hasNames true if such a text names speakers
  * @returns {Token | null}
  */
 export function tokenAt(text, caret, hasNames) {
@@ -41,7 +41,7 @@ export function tokenAt(text, caret, hasNames) {
 }
 
 /**
- * The groups of tags as choices, in their order.
+ * Groups of tags as choices, in order.
  * @param {import("./server.js").TagGroup[]} groups
  * @returns {Choice[]}
  */
@@ -58,7 +58,7 @@ export function tagChoices(groups) {
 }
 
 /**
- * What a token may become: what begins like it first, what does nothing here last.
+ * Completions of a token: those that start like it first, those without effect last.
  * @param {Token} token
  * @param {string} text
  * @param {Choice[]} tags
@@ -89,10 +89,10 @@ export function choicesFor(token, text, tags, names) {
 }
 
 /**
- * 0 where a choice or a word of it begins like the query, 1 where it has it inside, 2 where it has not.
+ * 0 if a choice or one of its words starts with the query, 1 if it contains it, else 2.
  * @param {Choice} choice
  * @param {string} query
- * @param {boolean} isWhole only the beginning counts
+ * @param {boolean} isWhole match only the beginning
  */
 function rank({ label }, query, isWhole) {
     const plain = label.toLowerCase().replace(/^\[|\]$/g, "")
@@ -103,11 +103,11 @@ function rank({ label }, query, isWhole) {
 }
 
 /**
- * Where a choice goes: instead of what is written of it, also behind the caret.
+ * Range that a choice replaces: the part already written, also after the caret.
  * @param {Choice} choice
  * @param {string} text
  * @param {number} caret
- * @param {Token | null} token null: nothing of it is written
+ * @param {Token | null} token null if nothing of it is written
  */
 export function placeFor(choice, text, caret, token) {
     const rest = text.slice(caret, caret + LONGEST)
@@ -117,7 +117,7 @@ export function placeFor(choice, text, caret, token) {
 }
 
 /**
- * Hints of a text that has been changed since: those before and behind the change, at their new places.
+ * Hints moved to their new positions after a change of the text. Those inside the change are dropped.
  * @param {Hint[]} hints
  * @param {string} before
  * @param {string} after
@@ -137,7 +137,7 @@ export function moved(hints, before, after) {
 }
 
 /**
- * A length in words.
+ * Formats a length in words.
  * @param {number | null} seconds
  */
 export function about(seconds) {

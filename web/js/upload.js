@@ -1,10 +1,10 @@
-// A button that uploads a file into ComfyUI's input folder and chooses it, on nodes whose schema asks for one.
+// Adds a button that uploads a file to ComfyUI's input folder and selects it, on nodes whose schema requests it.
 import { api, app } from "./comfy.js"
 
-const LABEL = "choose file to upload" // as ComfyUI's own button says
+const LABEL = "choose file to upload" // as on ComfyUI's own button
 
 /**
- * accept: suffixes of files; prefix: what stands before a file's name in the widget. See `upload_button` in
+ * accept: file suffixes; prefix: text before the file's name in the widget. See `upload_button` in
  * nodes/comfy/widgets.py.
  * @typedef {{widget: string, accept: string, prefix: string}} Upload
  */
@@ -13,13 +13,13 @@ const LABEL = "choose file to upload" // as ComfyUI's own button says
 const uploads = new Map()
 
 /**
- * Uploads a file; one of another content that has its name stays. Returns its name on the server.
+ * Uploads a file without replacing a different one of the same name. Returns its name on the server.
  * @param {File} file
  * @returns {Promise<string>}
  */
 async function send(file) {
     const body = new FormData()
-    body.append("image", file) // what ComfyUI calls any file
+    body.append("image", file) // ComfyUI's name for any file
     const answer = await api.fetchApi("/upload/image", { method: "POST", body })
     if (!answer.ok) throw new Error(answer.status === 413 ? "too large" : `${answer.status} ${answer.statusText}`)
     return (await answer.json()).name
@@ -45,7 +45,7 @@ function addButton(node, { widget: name, accept, prefix }) {
         node.setDirtyCanvas(true)
         try {
             const value = prefix + (await send(file))
-            await app.refreshComboInNodes() // a value that no list has would be refused
+            await app.refreshComboInNodes() // values outside the list are refused
             const widget = node.widgets?.find((one) => one.name === name)
             if (widget) widget.value = value
             widget?.callback?.(value)

@@ -1,4 +1,4 @@
-// The voices as a list over the page: name, length, what is said, a button to hear each; those that do not fit are grey.
+// List of voices over the page: name, length, transcript and a play button. Voices that do not fit are grey.
 import { Clip } from "./clip.js"
 import { addStyle, make } from "./elements.js"
 import { openPopover } from "./popover.js"
@@ -20,7 +20,7 @@ addStyle(`
 const HEAR = "Play the voice"
 
 /**
- * A button that plays a voice and stops it again, and what silences it.
+ * Returns a button that plays and stops a voice, and a function that silences it.
  * @param {() => string} name
  */
 export function hearButton(name) {

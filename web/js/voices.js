@@ -1,4 +1,4 @@
-// Higgs Load Voice tells about the voice that is chosen, plays it, and opens the list of all.
+// Shows the chosen voice on Higgs Load Voice, plays it, and opens the list of voices.
 import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
 import { addElement, modelOf } from "./graph.js"
@@ -74,7 +74,7 @@ app.registerExtension({
     nodeCreated(node) {
         if (node.type === "HiggsTTSLoadVoice" || node.comfyClass === "HiggsTTSLoadVoice") addStrip(node)
     },
-    // The values of a saved workflow come after its nodes, and so do links; Save Voice refreshes the lists.
+    // Values and links of a saved workflow are set after its nodes are created, and Save Voice refreshes the lists.
     afterConfigureGraph: () => tellers.forEach((tell) => tell()),
     refreshComboInNodes: () => tellers.forEach((tell) => tell()),
 })

@@ -1,12 +1,12 @@
-// Draws a sound's outline: what has been heard, what is there, and the room that the rest will take.
+// Draws a sound's outline: the played part, the available part, and space for the rest.
 import { FRAME } from "./sound.js"
 
-const BAR = 2 // CSS pixels, and as many between two bars at half of that
+const BAR = 2 // CSS pixels; the gap between bars is half of that
 
 /**
  * @param {HTMLCanvasElement} canvas
  * @param {import("./sound.js").Sound} sound
- * @param {number} position the sample that is heard
+ * @param {number} position the sample that is playing
  */
 export function drawWaveform(canvas, sound, position) {
     const scale = globalThis.devicePixelRatio || 1

@@ -1,4 +1,4 @@
-// Higgs Load LoRA and Higgs Transcribe are as wide as their longest choice.
+// Makes Higgs Load LoRA and Higgs Transcribe as wide as their longest choice.
 import { app } from "./comfy.js"
 
 /** @type {Record<string, number>} */

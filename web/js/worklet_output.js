@@ -1,7 +1,7 @@
-// Plays samples through an AudioWorklet, which no busy page can interrupt. Needs https or localhost.
+// Plays samples through an AudioWorklet, which a busy page cannot interrupt. Needs HTTPS or localhost.
 import { speaker } from "./context.js"
 
-// The worklet's code. ComfyUI imports every file below web/ into the page, where this would fail.
+// Code of the worklet, as a string: ComfyUI imports every file in web/ into the page, where it would fail.
 const PROCESSOR = `
 class Output extends AudioWorkletProcessor {
     constructor() {
@@ -66,14 +66,14 @@ async function makeNode() {
 /** @typedef {import("./output.js").Listener} Listener */
 
 export class WorkletOutput {
-    #round = 0 // what belongs to an earlier one comes too late
+    #round = 0 // messages of an earlier round are ignored
     #played = 0
     /** @type {AudioWorkletNode | undefined} */
     #node
     /** @type {Listener | undefined} */
     #listener
 
-    /** Begins anew: what was pushed is not heard any more. @param {Listener} listener */
+    /** Starts over, dropping all pushed samples. @param {Listener} listener */
     async open(listener) {
         this.clear()
         this.#listener = listener
@@ -98,12 +98,12 @@ export class WorkletOutput {
         this.#node?.port.postMessage({ wav }, [wav.buffer])
     }
 
-    /** What was pushed is heard from now on. */
+    /** Starts playing the pushed samples. */
     go() {
         this.#node?.port.postMessage({ go: true })
     }
 
-    /** Samples that have been heard since it was cleared. */
+    /** Samples played since the last clear. */
     get played() {
         return this.#played
     }

@@ -1,4 +1,4 @@
-// While a text of our nodes is written: completion, the menu of tags, underlines, and how long it will take.
+// Helps while a text of our nodes is written: completion, the menu of tags, underlines, and the estimated length.
 import { ChoiceList } from "./choices.js"
 import { app } from "./comfy.js"
 import { modelOf } from "./graph.js"
@@ -8,9 +8,9 @@ import { TextBar } from "./text_bar.js"
 import { kindOf, nodeOf, remember, settingsOf, write } from "./text_fields.js"
 import { choicesFor, moved, placeFor, tagChoices, tokenAt } from "./tokens.js"
 
-const REST = 250 // ms without a key before the server looks at the text
+const REST = 250 // ms without a key before the server checks the text
 
-/** What is known of the text that has the focus, and what is shown of that. */
+/** State and display of the focused text. */
 class Writing {
     /** @type {import("./tokens.js").Choice[]} */
     #tags = []
@@ -39,7 +39,7 @@ class Writing {
         area.setAttribute("aria-controls", this.list.list.id)
         tagsOf(this.model).then((groups) => {
             this.#tags = tagChoices(groups)
-            if (this.#token) this.#complete() // somebody writes faster than the server answers
+            if (this.#token) this.#complete() // the user types faster than the server answers
         }, console.warn)
         this.#ask()
         this.#follow()
@@ -58,7 +58,7 @@ class Writing {
         this.#timer = window.setTimeout(() => this.#ask(), REST)
     }
 
-    /** The caret has moved, or the answer has come. */
+    /** Updates the display after the caret has moved or an answer has arrived. */
     refresh() {
         if (this.#isOver) return
         this.mirror.draw(this.#look.hints)
@@ -74,7 +74,7 @@ class Writing {
         if (this.list.isOpen && !this.list.isMenu && token?.start !== this.#token?.start) this.closeList()
     }
 
-    /** @param {KeyboardEvent} event @returns {boolean} whether it was for the list */
+    /** @param {KeyboardEvent} event @returns {boolean} true if the list used it */
     onKey(event) {
         if (event.isComposing) return false
         if (event.key === " " && event.ctrlKey && !event.altKey && !event.shiftKey) {
@@ -174,11 +174,11 @@ class Writing {
         const { area } = this
         const place = placeFor(choice, area.value, area.selectionEnd, this.#token)
         write(area, place)
-        this.#token = null // what was written may look like the beginning of another one
+        this.#token = null // the inserted text may look like the start of another token
         this.closeList()
     }
 
-    /** Stays over the text area while the canvas is moved. */
+    /** Follows the text area while the canvas moves. */
     #follow() {
         if (this.#isOver) return
         if (!this.area.isConnected) return end()
