@@ -59,7 +59,7 @@ def compare(given: argparse.Namespace, folder: pathlib.Path) -> dict:
         opened = time.perf_counter() - began
 
         def kill_one(progress):
-            for seat in cluster.workers.ready:
+            for seat in cluster.seats.ready:
                 if not killed and progress.share > KILL_AT and seat.member and seat.member.parts:
                     os.kill(seat.about.process, signal.SIGKILL)
                     killed.append(seat.about.process)

@@ -35,6 +35,10 @@ class SpeechAPI(ABC):
         """Number of devices that decode together."""
         return 1
 
+    def workers(self) -> list[dict[str, object]]:
+        """Return machine, process, device and state of each worker of a cluster. Empty without one."""
+        return []
+
     def speak(
         self,
         text: str,

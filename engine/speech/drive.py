@@ -44,7 +44,7 @@ class Drive:
     def rows(self) -> tuple[int, int]:
         """Number of sequences with frames, and of those that wait for theirs. Thread-safe."""
         owned = list(self._owners)
-        running = sum(sequence.num_generated > 0 for sequence in owned)
+        running = sum(sequence.num_frames > 0 for sequence in owned)
         return running, len(owned) - running
 
     def add(self, request: SpeechRequest, stages: Stages) -> None:

@@ -1,5 +1,6 @@
 """A book by Ray workers: the same bytes, whichever worker dies. Some tests run without Ray."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -8,6 +9,7 @@ import platform
 import subprocess
 import sys
 import types
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -78,6 +80,22 @@ class TestWorker:
         worker.give(1, Orders(drops=(0,), is_end=True))
         assert not said[-1].is_last and not [part for one in news for part in one.parts]
 
+    def test_what_is_dropped_is_forgotten(self, worker, config):
+        stage, sequences = self.asked(config, replace(PARAMS, max_frames=300))
+        asked = [weakref.ref(sequence) for _, sequence in sequences]
+        worker.give(1, Orders(sequences))
+        del sequences
+        news = worker.decode(1, stage)
+        while not next(news).parts:
+            pass
+        worker.give(1, Orders(drops=tuple(range(len(asked)))))
+        while next(news).parts:
+            pass
+        gc.collect()
+        assert not any(one() for one in asked)
+        worker.give(1, Orders(is_end=True))
+        assert not list(news)
+
     def test_a_device_without_room_is_reported(self, worker, config, monkeypatch):
         def fail(runner):
             raise torch.cuda.OutOfMemoryError("planted")
@@ -96,16 +114,19 @@ class FakeRay(types.ModuleType):
         self.exceptions = types.ModuleType("ray.exceptions")
         self.exceptions.RayError = type("RayError", (Exception,), {})
         self.exceptions.RayTaskError = type("RayTaskError", (self.exceptions.RayError,), {})
-        self._answers = answers
+        self._answers, self.killed = answers, []
 
     def remote(self, what):
         promise = types.SimpleNamespace(options=lambda **options: promise, remote=lambda *given: object())
-        actor = types.SimpleNamespace(open=promise)
+        actor = types.SimpleNamespace(open=promise, is_open=promise)
         hire = types.SimpleNamespace(options=lambda **options: hire, remote=lambda config: actor)
         return hire
 
-    def wait(self, promises, timeout):
+    def wait(self, promises, timeout, num_returns=1):
         return promises, []
+
+    def kill(self, actor):
+        self.killed.append(actor)
 
     def get(self, promise):
         answer = next(self._answers)
@@ -146,7 +167,49 @@ def test_a_worker_s_death_is_reported_with_ray_s_reason(seats_of):
     assert seats.admit(seat, 1.0) and seat.is_gone and not seats.ready
     assert seat.reason.startswith(" Ray's reason: The node is gone. ") and seat.reason.endswith("...")
     assert len(seat.reason) < 500
-    assert str(seats.none_left()).startswith("All workers of the Ray cluster are lost. Finished speech is kept;")
+    assert str(seats.none_left()).startswith("All workers of the Ray cluster are lost. Try again;")
+
+
+def test_a_seat_is_filled_again_but_not_for_ever(seats_of):
+    here = About("model", "CPU", "here", 7)
+    seats, _, ray = seats_of(*[here] * 5)
+    (seat,) = seats.all
+    for _ in range(3):
+        seats.gather()
+        assert seats.ready == [seat]
+        seat.died(ray.exceptions.RayError("died"))
+        assert seat.opening is not None and not seats.ready
+    seats.gather()
+    seat.died(ray.exceptions.RayError("died"))
+    assert seat.is_gone and len(ray.killed) == 4, "a fourth time within minutes"
+    seats.call()
+    seats.gather()
+    assert seats.ready == [seat], "a later session tries again"
+
+
+def test_states_of_workers(seats_of):
+    here, there = About("model", "CPU", "here", 7), About("model", "CPU", "there", 8)
+    seats, *_ = seats_of(here, there, True, False, "died", there, True, count=2)
+    assert seats.states() == [{"state": "starting"}] * 2
+    seats.gather()
+    who = [{"machine": one.machine, "process": one.process, "device": "CPU"} for one in (here, there)]
+    assert seats.states() == [{"state": "running", **who[0]}, {"state": "starting", **who[1]}], "Ray restarted one"
+    seats.all[0].give_up(" It is gone.")
+    seats.call()
+    assert seats.admit(seats.all[0], 1.0) and seats.all[0].is_gone
+    assert seats.admit(seats.all[1], 1.0)
+    assert seats.states() == [{"state": "lost", "reason": "Ray's reason: died"}, {"state": "running", **who[1]}]
+
+
+def test_a_worker_that_never_starts_is_given_up(seats_of, monkeypatch):
+    seats, _, ray = seats_of()
+    (seat,) = seats.all
+    monkeypatch.setattr(ray, "wait", lambda promises, timeout: ([], promises))
+    assert not seats.admit(seat, 0.0)
+    seat.asked -= 601
+    assert seats.admit(seat, 0.0) and seat.is_gone
+    with pytest.raises(HiggsError, match=r"All workers of the Ray cluster are lost.*has not started it within 600 s"):
+        seats.gather()
 
 
 def test_workers_of_different_models_are_refused(seats_of):

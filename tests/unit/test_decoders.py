@@ -1,11 +1,8 @@
 """The same cases for every decoder: one device, two, two servers, and two Ray workers if Ray is installed."""
 
 import contextlib
-import importlib.util
 import os
-import pathlib
 import signal
-import tempfile
 import threading
 import time
 
@@ -28,12 +25,12 @@ from higgs_tts.engine.engines import pool
 from higgs_tts.engine.speech.decoder import ReferenceClip, Stage
 from higgs_tts.engine.speech.drive import Drive
 from higgs_tts.engine.speech.speech_input import SpeechInput
+from higgs_tts.tests.ray_workers import ray_workers
 from higgs_tts.tests.speech_servers import Fake, Reply, spoken, streamed, wav_file
 
 PARAMS = SamplingParams(seed=3, max_frames=30, chunk_seconds=3, retries=0)
 TEXT = " ".join(f"The sentence with the number {word} is here." for word in "one two three four".split())
 TURNS = [Turn(("Ann", "Bob")[number % 2], f"This is turn number {number}.") for number in range(4)]
-has_ray = importlib.util.find_spec("ray") is not None
 
 
 class Stop(Exception):
@@ -113,19 +110,15 @@ class Servers(Two):
 class Workers(Two):
     def __init__(self, *given):
         super().__init__(*given)
-        from higgs_tts.engine.engines.cluster.cluster import Cluster
-
-        packages = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-        (packages / "higgs_tts").symlink_to(pathlib.Path(__file__).resolve().parents[2])  # as the workers import it
-        paths = os.environ.get("PYTHONPATH", "")
-        self.monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(packages), paths])))
-        self.api = self.stack.enter_context(Cluster(EngineConfig(self.folder, context=512), workers=2))
+        self.api = self.stack.enter_context(ray_workers(EngineConfig(self.folder, context=512), 2))
 
     def lose(self, member, when):
         """Kill a worker after a delay."""
-        about = self.api.workers.all[member].about
+        about = self.api.seats.all[member].about
         delay = {"before": 0.0, "during": 0.3, "after": 0.6}[when]
-        threading.Timer(delay, lambda: os.kill(about.process, signal.SIGKILL)).start()
+        timer = threading.Timer(delay, lambda: os.kill(about.process, signal.SIGKILL))
+        timer.start()
+        self.stack.callback(timer.join)  # before the cluster ends its workers
 
 
 KINDS = {
@@ -138,8 +131,6 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def two(request, written, monkeypatch):
-    if request.param == "two workers" and not has_ray:
-        pytest.skip("ray is not installed")
     with contextlib.ExitStack() as stack:
         yield KINDS[request.param](str(written["v3"]), monkeypatch, stack)
 

@@ -49,9 +49,9 @@ class RayPool:
 class Cluster(SpeechAPI):
     """Speaks on the workers of a Ray cluster, for the length of a `with`.
 
-    Ray places the workers and restarts them. Every machine needs this pack and the model at the same paths. Codes match
-    a single engine if all devices are the same model. If a worker dies, the others take over its unfinished chunks, and
-    the result's warnings say so.
+    Ray places the workers, and others when they die. Every machine needs this pack and the model at the same paths.
+    Codes match a single engine if all devices are the same model. If a worker dies, the others take over its unfinished
+    chunks, and the result's warnings say so.
 
     Args:
         config: configuration of each worker, with a device of _DEVICES.
@@ -78,10 +78,10 @@ class Cluster(SpeechAPI):
             if not ray.is_initialized():
                 _join(self._address, self._workers)
                 stack.callback(ray.shutdown)
-            self.workers = self._hire()
-            stack.callback(self.workers.close)
-            self.workers.gather()
-            self._pool = RayPool(self.workers)
+            self.seats = self._hire()
+            stack.callback(self.seats.close)
+            self.seats.gather()
+            self._pool = RayPool(self.seats)
             self._open = stack.pop_all()
         return self
 
@@ -101,23 +101,26 @@ class Cluster(SpeechAPI):
     @property
     def devices(self) -> int:
         """Number of workers that decode together."""
-        return len(self.workers)
+        return len(self.seats)
+
+    def workers(self) -> list[dict[str, object]]:
+        return self.seats.states()
 
     @property
     def fingerprint(self) -> str:
         """Digest of weights and precision, as in `Engine`."""
-        return self.workers.fingerprint
+        return self.seats.fingerprint
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
         """Encode a voice on a worker, like `Engine.encode_voice`."""
-        for seat in self.workers.ready:
+        for seat in self.seats.ready:
             try:
                 return ray.get(seat.actor.encode_voice.remote(wav, sample_rate, transcript, name))
             except RayTaskError as error:
                 raise own_error(error) from None
             except RayError:  # died; the pool notices when it speaks
                 continue
-        raise HiggsError("All workers of the Ray cluster are lost. Run the command again.")
+        raise self.seats.none_left()
 
     def knows_tag(self, tag: str) -> bool:
         return self._planner.knows_tag(tag)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,9 +21,11 @@ from ...voice.voice import Voice
 from ..device_pool import described
 from ..pool import Member, Pool
 from ..pool_session import PoolSession
-from .seats import Seat, Seats, own_error, reason_of
+from .seats import Seat, Seats, own_error
 from .worker import News, Orders, Unfit
 
+_LOG = logging.getLogger("higgs_tts.ray")
+_END = 10.0  # seconds that a worker may take to end its stream
 _LOOK = 0.2  # seconds between checks for the end of the session while waiting for a worker
 
 
@@ -38,7 +42,7 @@ class _Stream:
 
 
 class RayPoolSession(PoolSession):
-    """A `Session` on workers. A thread follows each worker, and then the one Ray restarts in its place."""
+    """A `Session` on workers. A thread follows each worker, and then the one that takes its place."""
 
     def __init__(self, seats: Seats, stage: Stage, number: int):
         super().__init__(Pool([]))
@@ -48,6 +52,7 @@ class RayPoolSession(PoolSession):
         self._streams: dict[Member, tuple[Seat, _Stream]] = {}
         self._reports: dict[Member, tuple[str, SessionReport]] = {}  # device kind and report
         self._notes: list[str] = []
+        self._clips: deque[tuple[Future[Voice], ReferenceClip]] = deque()  # that wait for a worker
         self._unfit = ""
         self._has_started = False
 
@@ -67,6 +72,8 @@ class RayPoolSession(PoolSession):
             for member, copy in self._pool.drop(*sequences):
                 seat, stream = self._streams[member]
                 numbers = [number for number, one in stream.copies.items() if one is copy]
+                for number in numbers:
+                    del stream.copies[number]
                 self._give(seat, Orders(drops=tuple(numbers)))
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
@@ -77,10 +84,10 @@ class RayPoolSession(PoolSession):
         return made
 
     def _encode(self, made: Future[Voice], clip: ReferenceClip):
-        """Encode a clip on the least busy worker. If it dies, another one does it."""
+        """Encode a clip on the least busy worker, or on the first one that starts. If it dies, another one does it."""
         ready = [(seat, stream) for member, (seat, stream) in self._streams.items() if member.error is None]
         if not ready:
-            made.set_exception(self._workers.none_left())
+            self._clips.append((made, clip))
             return
         seat, stream = min(ready, key=lambda one: len(one[1].copies))
         number = next(stream.numbers)
@@ -93,17 +100,19 @@ class RayPoolSession(PoolSession):
     def _begin(self):
         if not self._has_started:
             self._has_started = True
-            for seat in self._workers.ready:
-                self._join(seat)
+            self._workers.call()
             for seat in self._workers.all:
-                if not seat.is_gone:
-                    self._run("worker", self._work, seat)
+                self._run("worker", self._work, seat)
 
     def _join(self, seat: Seat) -> None:
         assert seat.about
-        seat.member = Member(seat.name, seat.about.kind)
+        last, seat.member = seat.member, Member(seat.name, seat.about.kind)
         self._pool.members.append(seat.member)
         self._streams[seat.member] = seat, _Stream()
+        while self._clips:
+            self._encode(*self._clips.popleft())
+        if last:
+            self._tell(self._pool.give_up, last)  # it has been replaced, maybe by another kind
 
     def _end(self) -> BaseException | None:
         if not all(seat.is_gone for seat in self._workers.all):
@@ -115,7 +124,7 @@ class RayPoolSession(PoolSession):
     def _work(self, seat: Seat):
         """Follow a seat's worker and its replacements, in a thread."""
         try:
-            while not (self._closed or seat.is_gone) and self._admitted(seat):
+            while self._admitted(seat):
                 self._follow(seat)
         except HiggsError as error:
             self._fail(error)
@@ -125,19 +134,26 @@ class RayPoolSession(PoolSession):
 
     def _admitted(self, seat: Seat) -> bool:
         """Wait for the seat's worker. True if it takes part."""
-        while seat.opening is not None and not self._workers.admit(seat, _LOOK):
+        try:
+            while not (self._closed or self._workers.admit(seat, _LOOK)):
+                pass
+        except HiggsError as error:
+            seat.give_up(f" {error}")
+        with self._changed:
             if self._closed:
                 return False
-        if seat.about is None:
-            self._notes.append(f"A worker could not be started again.{seat.reason}")
-            self._tell(self._pool.give_up, seat.member) if seat.member else self.wake()
-            return False
-        with self._changed:
-            if seat.member is None or seat.member.error is not None:
-                if seat.member:
-                    seat.member.returns = False
+            if seat.about is not None:
                 self._join(seat)
-        return True
+                return True
+            self._note(f"A worker could not be started.{seat.reason}")
+            self._tell(self._pool.give_up, seat.member) if seat.member else self.wake()
+            while self._clips and all(seat.is_gone for seat in self._workers.all):
+                self._clips.popleft()[0].set_exception(self._workers.none_left())
+        return False
+
+    def _note(self, note: str):
+        self._notes.append(note)
+        _LOG.warning(note)
 
     def _follow(self, seat: Seat):
         """Read one worker's stream until it ends or dies."""
@@ -158,16 +174,17 @@ class RayPoolSession(PoolSession):
                 self._lose(seat, member, error)
 
     def _lose(self, seat: Seat, member: Member, error: RayError):
-        seat.reason = f" Ray's reason: {reason_of(error)}"
-        self._notes.append(f"{seat.name} died; the other workers took over its part.{seat.reason}")
-        seat.open()
+        name = seat.name
+        with self._changed:
+            seat.died(error)
+        self._note(f"{name} died; the other workers took over its part.{seat.reason}")
         self._leave(member, HiggsError("died."), True)
 
     def _dismiss(self, seat: Seat, member: Member, why: str):
         """End a worker whose device lacks memory."""
-        self._unfit, seat.about = why, None
-        self._notes.append(why)
-        ray.kill(seat.actor)
+        self._unfit = why
+        seat.give_up(f" {why}.")
+        self._note(why)
         self._leave(member, HiggsError(why), False)
 
     def _leave(self, member: Member, error: HiggsError, returns: bool):
@@ -185,10 +202,12 @@ class RayPoolSession(PoolSession):
         _, stream = self._streams[member]
         self._reports[member] = member.kind, news.report
         for part in news.parts:
-            copy = stream.copies[part.number]
+            with self._changed:
+                copy = stream.copies.pop(part.number, None) if part.is_last else stream.copies.get(part.number)
+            if copy is None:  # dropped
+                continue
             copy.num_frames = part.frames
             if part.is_last:
-                del stream.copies[part.number]
                 copy.error = part.error
                 if part.codes is not None:
                     copy.fill(part.codes, part.ended)
@@ -220,12 +239,15 @@ class RayPoolSession(PoolSession):
             seat.actor.give.remote(self._number, orders)
 
     def close(self) -> None:
-        """Tell the workers to end. Each thread ends with its worker's stream."""
+        """Tell the workers to end, and wait for the threads: in one that outlived Ray, Ray would start again."""
         super().close()
         for member, (seat, stream) in self._streams.items():
             if member.error is None:
                 self._give(seat, Orders(is_end=True))
-            for made, _ in stream.voices.values():
-                made.set_exception(HiggsError("The session ended before the voice was made. Try again."))
+            self._clips += stream.voices.values()
+        for made, _ in self._clips:
+            made.set_exception(HiggsError("The session ended before the voice was made. Try again."))
+        for thread in self._threads:
+            thread.join(_END)
         for seat in self._workers.all:
             seat.member = None

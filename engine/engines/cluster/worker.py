@@ -87,6 +87,10 @@ class Worker:
         self._engine.open()
         return About(self._engine.fingerprint, self._engine.kind, platform.node(), os.getpid())
 
+    def is_open(self) -> bool:
+        """True if the model is loaded."""
+        return self._engine.opened
+
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None, name: str) -> Voice:
         """Encode a voice, like `Engine.encode_voice`. Waits for a running session."""
         return self._engine.encode_voice(wav, sample_rate, transcript, name)
@@ -150,7 +154,10 @@ class _WorkerState:
                 self._received += 1
                 self._sequences[number], self._numbers[sequence] = sequence, number
                 self._session.submit(sequence)
-            self._session.drop(*(self._sequences[number] for number in orders.drops if number in self._sequences))
+            for number in orders.drops:
+                if sequence := self._sequences.pop(number, None):
+                    del self._numbers[sequence]
+                    self._session.drop(sequence)
             for number, clip in orders.clips:
                 made: Future[Voice] = self._session.encode_voice(clip)
                 self._voices.append((number, made.exception() or made.result()))
