@@ -145,7 +145,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 def narrate(args: argparse.Namespace) -> int:
     """Speak a book into a folder of sound files."""
     _check_voice(args)
-    engine = _narrator(args)
+    engine = _engine(args, _engine_config(args))
     book = said_as(read_book(args.book, args.script, (), engine.knows_tag), pronunciations_in(args.pronunciations))
     with engine:
         voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
@@ -168,14 +168,14 @@ def narrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _narrator(args: argparse.Namespace) -> Engine | Engines | Cluster:
-    """Return the book's speaker: this machine's device, or the workers of a Ray cluster."""
+def _engine(args: argparse.Namespace, config: EngineConfig) -> Engine | Engines | Cluster:
+    """Return this machine's devices, or the workers of a Ray cluster."""
     if args.ray is None and not args.ray_actors:
-        return engine_of(_engine_config(args))
+        return engine_of(config)
     import_optional("ray", "remote")  # a one-line error if it is missing
     from .engines.cluster.cluster import Cluster
 
-    return Cluster(_engine_config(args), args.ray or "", args.ray_actors)
+    return Cluster(config, args.ray or "", args.ray_actors)
 
 
 def voice(args: argparse.Namespace) -> int:
@@ -195,7 +195,7 @@ def serve(args: argparse.Namespace) -> int:
     from .serve.serve import serve as run
 
     limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)
-    with engine_of(replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
+    with _engine(args, replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
         run(engine, args.host, args.port, args.voices, args.api_key, limits, print, args.access_log)
     return 0
 

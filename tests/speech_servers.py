@@ -28,6 +28,7 @@ def running(engine, voices=None, **given):
     from higgs_tts.engine.serve.voices import VoiceFolder
 
     speaker, loop = SpeakerThread(engine), asyncio.new_event_loop()
+    given.setdefault("workers", engine.workers)
     server = SpeechServer(speaker, VoiceFolder(voices), "embedded", engine.knows_tag, **given)
     runner = web.AppRunner(server.app(), handler_cancellation=True)
     loop.run_until_complete(runner.setup())

@@ -44,6 +44,7 @@ class SpeechServer:
     """Serves one speaker over HTTP.
 
     model: its public name. knows_tag(tag): True if the model follows a control tag. card: the model's card for callers.
+    workers(): see `SpeechAPI.workers`.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class SpeechServer:
         limits: CallLimits | None = None,
         key: str = "",
         card: ModelCard | None = None,
+        workers: Callable[[], list[dict[str, object]]] = list,
     ):
         self._speaker, self._voices, self.model, self._knows_tag = speaker, voices, model, knows_tag
-        self._card = card or ModelCard()
+        self._card, self._workers = card or ModelCard(), workers
         self._call_voices, self._metrics = CallVoices(speaker, voices), ServerMetrics()
         self._stopping = False
         self._limits, self._key = limits or CallLimits(), key
@@ -115,8 +117,12 @@ class SpeechServer:
         return hmac.compare_digest(given, key)
 
     async def _health(self, request: web.Request) -> web.Response:
-        status = "unhealthy" if self._speaker.broken is not None else "stopping" if self._stopping else "healthy"
-        return web.json_response({"status": status}, status=200 if status == "healthy" else 503)
+        workers = await asyncio.to_thread(self._workers)
+        is_down = self._speaker.broken is not None or (workers and all(one["state"] != "running" for one in workers))
+        status = "unhealthy" if is_down else "stopping" if self._stopping else "healthy"
+        may_see = workers and (not self._key or self._has_key(request))  # anybody may ask for the status
+        told = {"status": status} | ({"workers": workers} if may_see else {})
+        return web.json_response(told, status=200 if status == "healthy" else 503)
 
     async def _tell_metrics(self, request: web.Request) -> web.Response:
         running, waiting = self._speaker.rows

@@ -53,7 +53,8 @@ def serve(
     speaker = SpeakerThread(engine)
     try:
         card = told_card(engine)
-        server = SpeechServer(speaker, VoiceFolder(voices), engine.model, engine.knows_tag, limits, key, card)
+        what = speaker, VoiceFolder(voices), engine.model, engine.knows_tag
+        server = SpeechServer(*what, limits, key, card, engine.workers)
         try:
             with access.access_log() if access_log else contextlib.nullcontext():
                 asyncio.run(_run(server, host, port, tell))

@@ -111,17 +111,21 @@ def _narrate_parser(commands):
     text = f"seconds of silence between paragraphs; {low} to {high}, default {BOOK_GAP}"
     command.add_argument("--paragraph-gap", type=float, default=BOOK_GAP, help=text)
     command.set_defaults(turn_gap=BOOK_GAP, allow_specials=False)
+    _ray_arguments(command)
+    _way_arguments(command)
+    _model_arguments(command)
+
+
+def _ray_arguments(command):
     group = command.add_argument_group(
         "several machines", "a Ray cluster, with one worker per GPU; needs pip install ray"
     )
     group.add_argument(
-        "--ray", nargs="?", const="", metavar="ADDRESS", help="address of the cluster (default: this machine)"
+        "--ray", nargs="?", const="", metavar="HOST:PORT", help="address of the cluster (default: this machine)"
     )
     group.add_argument(
         "--ray-actors", type=int, default=0, metavar="N", help="number of workers (default: one per GPU)"
     )
-    _way_arguments(command)
-    _model_arguments(command)
 
 
 def _voice_arguments(command):
@@ -193,6 +197,7 @@ def _serve_parser(commands):
     )
     _number_argument(command, EngineConfig, "batch", "maximum chunks generated together; 0: as many as fit")
     _number_argument(command, EngineConfig, "context", "room for one text, its voice and its speech, in tokens")
+    _ray_arguments(command)
     _way_arguments(command)
     _model_arguments(command)
 

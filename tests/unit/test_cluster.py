@@ -231,8 +231,8 @@ def narrate(*given):
 
 def test_missing_ray_is_one_clear_error(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert narrate("--ray") == narrate("--ray-actors", "2") == 2
-    assert capsys.readouterr().err.count("Install ray in the Python that runs this pack.") == 2
+    assert narrate("--ray") == narrate("--ray-actors", "2") == main(["serve", "--ray"]) == 2
+    assert capsys.readouterr().err.count("Install ray in the Python that runs this pack.") == 3
 
 
 @needs_ray

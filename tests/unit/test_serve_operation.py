@@ -144,6 +144,20 @@ class TestMetrics:
             assert ask(port, "GET", "/metrics", headers=["Authorization: Bearer secret"])[0] == 200
 
 
+def test_health_tells_of_the_workers_those_with_the_key(engine):
+    workers = [{"state": "running", "machine": "here"}, {"state": "starting"}]
+
+    def health(port, *headers):
+        status, _, body = ask(port, "GET", "/health", headers=headers)
+        return status, json.loads(body)
+
+    with running(engine, key="secret", workers=lambda: workers) as (port, _):
+        assert health(port) == (200, {"status": "healthy"})
+        assert health(port, "Authorization: Bearer secret") == (200, {"status": "healthy", "workers": workers})
+        del workers[0]
+        assert health(port) == (503, {"status": "unhealthy"})
+
+
 def test_the_access_log_has_one_line_per_call_without_texts_or_names(engine, caplog):
     with caplog.at_level(logging.INFO, "higgs_tts.serve.access"), running(engine) as (port, _):
         ask(port, body=SHORT)
