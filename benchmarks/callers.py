@@ -1,28 +1,35 @@
-"""Callers of the server in a process of their own: load, and callers that misbehave. Needs only Python's library.
+"""Callers of the server in a process of their own: load, callers that misbehave, and callers that compare.
 
     python benchmarks/callers.py PORT load CLIENTS WARM_SECONDS SECONDS FRAMES
     python benchmarks/callers.py PORT soak REQUESTS CLIENTS
+    python benchmarks/callers.py PORT compare CLIENTS SECONDS ANSWERS.json
 
-Both print one JSON line. `serve.py` starts them.
+All print one JSON line. `serve.py` starts them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import itertools
 import json
+import pathlib
 import random
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from text_callers import PHASES, WAYS, Gone, TextCaller
 
 WORDS = """the harbour was quiet and a small boat came in under wide grey sky while people on shore looked for their
 friends they had waited since morning with warm bread cold tea old stories about winter storms far from any
 town""".split()
 WORDS_A_TEXT = 20
 SAMPLE_BYTES, SAMPLE_RATE = 2, 24_000
-KINDS = ("whole", "stream", "sse", "batch", "bad", "leave at once", "leave in the middle", "leave a batch")
-PATIENCE = 120.0  # seconds without a byte that count as a hang
+KINDS = "whole", "stream", "sse", "batch", "text", "bad", "leave at once", "leave in the middle", "leave a batch"
+PATIENCE = 120.0  # seconds without an answer that count as a hang
+COMPARED = 16  # texts of `compare`
 BAD = (
     b"",
     b"{",
@@ -51,7 +58,7 @@ class Answer:
     status: int = 0
     samples: int = 0
     heard: bool = False
-    body: bytes = b""  # of a batch
+    body: bytearray = field(default_factory=bytearray)
 
 
 class Left(Exception):
@@ -78,7 +85,7 @@ async def call(
         status, chunked, heard = int(head.split()[1]), "transfer-encoding: chunked" in head, 0
         async for part in _chunks(reader) if chunked else _rest(reader):
             heard += len(part)
-            answer.body += part if batch else b""
+            answer.body += part
             hear(answer, len(part))
             if leave_after is not None and heard >= leave_after:
                 raise Left
@@ -174,10 +181,10 @@ async def soak(port: int, requests: int, clients: int) -> dict:
     left = iter(range(requests))
 
     async def one(number: int):
-        kind = kinds.choice(
-            ("whole", "stream", "sse", "batch", "bad", "leave at once", "leave in the middle", "leave a batch")
-        )
-        words = random.Random(number)
+        kind, words = kinds.choice(KINDS), random.Random(number)
+        if kind == "text":
+            await text(words)
+            return
         body = {"input": text_of(words, words.randint(1, 12)), "response_format": words.choice(("pcm", "wav", "mp3"))}
         body |= {"seed": number, "max_new_tokens": words.randint(5, 60), "retries": 0}
         if kind == "whole":
@@ -204,15 +211,64 @@ async def soak(port: int, requests: int, clients: int) -> dict:
         told["batches"] += batch
         told["wrong"] += answer.status not in wanted or (batch and not is_right(answer.body))
 
+    async def text(words: random.Random):
+        phase = words.choice(PHASES)
+        caller = TextCaller(words, phase, words.choice(WAYS))
+        told["texts"] += 1
+        try:
+            await asyncio.wait_for(caller.run(port), PATIENCE)
+        except Gone:
+            told["cancels"] += 1
+        except (asyncio.TimeoutError, TimeoutError):
+            told["hung"] += 1
+        else:
+            told["spoken"] += 1
+        told["wrong"] += not caller.is_right
+        interrupts[phase] += caller.is_cut
+
     async def caller():
         for number in left:
             await one(number)
 
+    interrupts: Counter[str] = Counter()
     await asyncio.gather(*(caller() for _ in range(clients)))
-    return {
-        "requests": requests,
-        **{key: told[key] for key in ("spoken", "cancels", "bad", "batches", "wrong", "hung")},
-    }
+    counts = {key: told[key] for key in ("spoken", "cancels", "bad", "batches", "texts", "wrong", "hung")}
+    return {"requests": requests, **counts, "interrupts": {phase: interrupts[phase] for phase in PHASES[:-1]}}
+
+
+async def compare(port: int, clients: int, seconds: float, path: pathlib.Path) -> dict:
+    """Repeat short calls, and compare each answer with the one in a file, which the first run writes.
+
+    Returns answers per second and, of all calls, those with other samples, with fewer samples as if they were whole,
+    and with an error.
+    """
+
+    async def ask(number: int) -> Answer:
+        body = {"input": text_of(random.Random(number), 6), "seed": number, "retries": 0, "response_format": "pcm"}
+        return await call(port, json.dumps({**body, "max_new_tokens": 100}).encode())
+
+    if not path.is_file():
+        answers = [await ask(number) for number in range(COMPARED)]
+        path.write_text(json.dumps([(len(one.body), hashlib.sha256(one.body).hexdigest()) for one in answers]))
+    wanted, told, numbers = json.loads(path.read_text()), Counter(), itertools.count()
+    began = time.perf_counter()
+
+    async def caller():
+        while time.perf_counter() - began < seconds:
+            number = next(numbers) % COMPARED
+            answer = await ask(number)
+            length, digest = wanted[number]
+            if answer.status != 200:
+                told["errors"] += 1
+                await asyncio.sleep(0.1)
+            elif hashlib.sha256(answer.body).hexdigest() == digest:
+                told["right"] += 1
+            else:
+                told["silent_short" if len(answer.body) < length else "wrong"] += 1
+
+    await asyncio.gather(*(caller() for _ in range(clients)))
+    rate = told["right"] / (time.perf_counter() - began)
+    return {"requests_s": round(rate, 2), **{key: told[key] for key in ("right", "wrong", "silent_short", "errors")}}
 
 
 def is_right(body: bytes) -> bool:
@@ -228,6 +284,9 @@ def main() -> None:
     if kind == "load":
         clients, warm, seconds, frames = map(float, numbers)
         found = load(int(port), int(clients), warm, seconds, int(frames))
+    elif kind == "compare":
+        clients, seconds, path = numbers
+        found = compare(int(port), int(clients), float(seconds), pathlib.Path(path))
     else:
         found = soak(int(port), *map(int, numbers))
     print(json.dumps(asyncio.run(found)))

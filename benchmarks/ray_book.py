@@ -2,7 +2,7 @@
 
     python benchmarks/ray_book.py --actors 2 [--device cuda] [--model FOLDER]
 
-Needs ray. Run it in the pack's folder, where the workers look for the engine. Writes a row of "ray" in
+Needs ray. Run it in the pack's folder, where the workers look for the engine. Writes a row of "ray_book" in
 results/serve.json, and prints it as JSON last. `lost`: files of sequences missing at the end.
 """
 
@@ -38,8 +38,8 @@ def main():
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         row = compare(given, pathlib.Path(folder)) | where(given.device)
-    result = json.loads(given.out.read_text()) if given.out.is_file() else {"rows": [], "soak": {}, "ray": []}
-    result["ray"] = put(result["ray"], row, ("actors", "gpu", "checkpoint"))
+    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
+    result["ray_book"] = put(result.get("ray_book", []), row, ("actors", "gpu", "checkpoint"))
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(row))
 

@@ -1,10 +1,12 @@
-"""The server under load, and a soak of callers that misbehave.
+"""The server under load, a soak of callers that misbehave, and a cluster whose workers are killed.
 
     python benchmarks/serve.py --load --device cuda:0 [--model FOLDER]     1, 16, 64, 128 callers, streams of 20 words
     python benchmarks/serve.py --soak                                      2,000 calls of every kind, on the CPU
+    python benchmarks/serve.py --ray                                       two CPU workers, one killed each minute
 
-The callers are a process of their own (`callers.py`). Each part of the result names its device, commit and date. The
-server needs aiohttp. Prints one JSON line last.
+The soak interrupts text that streams in, in every phase. For --ray, `ratio` compares with one undisturbed worker, and
+`kills` says how often a worker was killed. The callers are a process of their own (`callers.py`). Each part of the
+result names its device, commit and date. The server needs aiohttp. Prints one JSON line last.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import gc
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -32,7 +35,8 @@ RESULT = ROOT / "benchmarks" / "results" / "serve.json"
 CALLERS = str(ROOT / "benchmarks" / "callers.py")
 CLIENTS = "1,16,64,128"
 START = 300.0  # seconds for a server to load its model
-SOAK_CLIENTS = 16
+SOAK_CLIENTS = RAY_CLIENTS = 16
+KILL_AT, KILL_EVERY = 20.0, 60.0  # seconds
 SETTLE = 10.0  # seconds after which ended calls must have left nothing behind
 GONE = 20  # callers whose disconnect is timed
 
@@ -42,6 +46,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--load", action="store_true")
     parser.add_argument("--soak", action="store_true")
+    parser.add_argument("--ray", action="store_true")
     parser.add_argument("--model", help="checkpoint folder for --load; without it the embedded one speaks")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--clients", default=CLIENTS)
@@ -50,14 +55,17 @@ def main():
     parser.add_argument("--frames", type=int, default=250, help="of an answer at most; random weights speak that long")
     parser.add_argument("--requests", type=int, default=2000, help="of the soak")
     parser.add_argument("--warm-calls", type=int, default=600, help="before it, for the host's memory to settle")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of --ray; one worker alone speaks a minute at most")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
-    result = json.loads(given.out.read_text()) if given.out.is_file() else {"rows": [], "soak": {}, "ray": []}
+    result = json.loads(given.out.read_text()) if given.out.is_file() else {}
     if given.load:
         rows = load(given)
         result |= where(given.device) | {"checkpoint": pathlib.Path(given.model or "embedded").name, "rows": rows}
     if given.soak:
         result["soak"] = soak(given.requests, given.warm_calls) | where("cpu")
+    if given.ray:
+        result["ray"] = disturbed(given.minutes) | where("cpu")
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result))
@@ -75,7 +83,7 @@ def where(device: str) -> dict:
 def load(given: argparse.Namespace) -> list[dict]:
     """Return a row for each number of callers."""
     rows = []
-    with served(given) as port:
+    with served("--device", given.device, *(["--model", given.model] if given.model else [])) as port:
         for clients in given.clients.split(","):
             rows.append(called(port, "load", clients, given.warm, given.seconds, given.frames))
             print(rows[-1], flush=True)
@@ -83,13 +91,12 @@ def load(given: argparse.Namespace) -> list[dict]:
 
 
 @contextlib.contextmanager
-def served(given: argparse.Namespace):
+def served(*options: str):
     """Yield the port of a server in its own process, started as by users."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "engine", "serve", "--device", given.device, "--port", str(port)]
-    command += ["--model", given.model] if given.model else []
+    command = [sys.executable, "-m", "engine", "serve", "--port", str(port), *options]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         began = time.monotonic()
@@ -105,11 +112,51 @@ def served(given: argparse.Namespace):
         process.wait()
 
 
+def health(port: int) -> dict:
+    """Return what /health tells. Raises urllib's errors, also while no worker runs."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        return json.load(answer)
+
+
+def disturbed(minutes: float) -> dict:
+    """Compare one Ray worker with two, one of which is killed each minute."""
+    ray = "--device", "cpu", "--ray", "--ray-actors"
+    with tempfile.TemporaryDirectory() as folder:
+        answers = f"{folder}/answers.json"
+        with served(*ray, "1") as port:
+            one = called(port, "compare", RAY_CLIENTS, min(60.0, 60 * minutes), answers)
+        with served(*ray, "2") as port, killing(port) as kills:
+            two = called(port, "compare", RAY_CLIENTS, 60 * minutes, answers)
+    ratio = round(two["requests_s"] / one["requests_s"], 2)
+    return {"callers": RAY_CLIENTS, "minutes": minutes, "kills": len(kills), **two, "one_worker": one, "ratio": ratio}
+
+
+@contextlib.contextmanager
+def killing(port: int):
+    """Kill a running worker each minute, first after KILL_AT seconds, in turns. Yields the list of the killed."""
+    killed, end = [], threading.Event()
+
+    def kill():
+        wait = KILL_AT
+        while not end.wait(wait):
+            workers = [one for one in health(port)["workers"] if one["state"] == "running"]
+            os.kill(workers[len(killed) % len(workers)]["process"], signal.SIGKILL)
+            killed.append(workers)
+            wait = KILL_EVERY
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        end.set()
+        thread.join()
+
+
 def is_healthy(port: int) -> bool:
     """True if the server answers."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return answer.status == 200
+        return health(port)["status"] == "healthy"
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
 

@@ -35,13 +35,27 @@ def test_load_and_soak_go_into_one_file(serve, monkeypatch, capsys, tmp_path):
     for row in result["rows"]:
         assert row["errors"] == 0 and row["requests"] > 0 and row["audio_s_per_s"] > 0
         assert 0 < row["first_ms_p50"] <= row["first_ms_p99"]
-    assert result["commit"] == "abc" and result["checkpoint"] == "embedded" and result["ray"] == []
-    again = run(serve, monkeypatch, capsys, out, "--soak", "--requests", "30", "--warm-calls", "10")
+    assert result["commit"] == "abc" and result["checkpoint"] == "embedded"
+    again = run(serve, monkeypatch, capsys, out, "--soak", "--requests", "40", "--warm-calls", "10")
     soak = again["soak"]
     assert again["rows"] == result["rows"]
-    assert soak["spoken"] + soak["cancels"] + soak["bad"] == 30 and soak["cancels"] and soak["bad"]
-    assert 0 < soak["batches"] < soak["spoken"]
+    assert soak["spoken"] + soak["cancels"] + soak["bad"] == 40 and soak["cancels"] and soak["bad"]
+    assert 0 < soak["batches"] < soak["spoken"] and soak["texts"] and sum(soak["interrupts"].values())
     assert [soak[name] for name in ("wrong", "hung", "leaked_rows", "leaked_threads", "leaked_files")] == [0] * 5
+
+
+def test_answers_are_compared(serve, tmp_path):
+    answers = tmp_path / "answers.json"
+    counts = []
+    with serve.served("--device", "cpu") as port:
+        for change in (lambda length: [length, "another"], lambda length: [length + 2, "another"]):
+            counts.append(serve.called(port, "compare", 2, 1, answers))
+            wanted = json.loads(answers.read_text())
+            answers.write_text(json.dumps([change(length) for length, _ in wanted]))
+        counts.append(serve.called(port, "compare", 2, 1, answers))
+    for told, kind in zip(counts, ("right", "wrong", "silent_short"), strict=True):
+        others = {name: told[name] for name in ("right", "wrong", "silent_short", "errors") if name != kind}
+        assert told[kind] > 0 and not any(others.values())
 
 
 def test_a_server_that_does_not_start_is_reported(serve, monkeypatch, capsys, tmp_path):
