@@ -250,7 +250,6 @@ class SpeechServer:
         loop, told, limit = asyncio.get_running_loop(), asyncio.Queue(), self._limits.max_seconds
         began = loop.time() if began is None else began
         late = BadCall(f"the call took longer than this server's limit of {limit:g} s.", None, 504, "time_limit")
-        timer = loop.call_at(began + limit, told.put_nowait, late) if limit else None
 
         def tell(what: _Said | BaseException):
             with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits
@@ -259,6 +258,12 @@ class SpeechServer:
         voices = {} if voice is None else {"": voice}
         job = SpeechJob(call.text, tell, voices, call.params, call.scene, tell if listens else None, call.index)
         self._speaker.speak(job)
+
+        def end_late():
+            self._speaker.drop(job)  # at once, though the caller may still be reading what was spoken before
+            told.put_nowait(late)
+
+        timer = loop.call_at(began + limit, end_late) if limit else None
         try:
             heard = 0
             while True:

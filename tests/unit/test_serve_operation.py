@@ -1,5 +1,6 @@
 """Operation of a server: metrics, access log, limit of seconds, and a graceful stop."""
 
+import asyncio
 import itertools
 import json
 import logging
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from higgs_tts.engine import EMBEDDED, Engine, EngineConfig
@@ -19,6 +21,7 @@ pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
 from higgs_tts.engine.core.config import CallLimits
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.serve.metrics import ServerMetrics
+from higgs_tts.engine.serve.streams import EventStream
 from higgs_tts.tests.speech_servers import ask, error_of, running
 
 SHORT = {"input": "One apple.", "seed": 3, "max_new_tokens": 40, "retries": 0, "response_format": "pcm"}
@@ -196,6 +199,30 @@ class TestSeconds:
             go_on.set()
         assert status == 200 and body.count(b"speech.audio.delta") > 2
         assert b"event: error" in body and b"limit of 3 s" in body and b"speech.audio.done" not in body
+
+    def test_it_stops_a_call_whose_reader_is_slow(self, engine, monkeypatch):
+        reads, hear = threading.Event(), EventStream.hear
+
+        async def slowly(stream, wav):
+            await hear(stream, wav)
+            await asyncio.to_thread(reads.wait, 60)
+
+        monkeypatch.setattr(EventStream, "hear", slowly)
+        with running(engine, limits=CallLimits(max_seconds=1.5)) as (port, speaker):
+            answers, body = [], {**LONG, "input": LONG["input"] * 50, "stream_format": "sse"}  # minutes of work
+            call = threading.Thread(target=lambda: answers.append(ask(port, body=body)))
+            call.start()
+            while not speaker.speaking:
+                pass
+            for _ in range(600):
+                if not speaker.speaking:
+                    break
+                time.sleep(0.1)
+            assert not speaker.speaking
+            reads.set()
+            call.join()
+        ((_, _, body),) = answers
+        assert b"limit of 1.5 s" in body and b"speech.audio.done" not in body
 
     def test_a_call_within_the_time_limit_is_answered(self, engine):
         with running(engine, limits=CallLimits(max_seconds=600)) as (port, _):
