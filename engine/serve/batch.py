@@ -1,7 +1,6 @@
 """Several texts per call: the body and answer of POST /v1/audio/speech/batch.
 
-The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0. An item's fields override the batch's. Fields that would
-change the sound there but have no effect here are refused by name.
+The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0. An item's fields override the batch's.
 """
 
 from __future__ import annotations
@@ -11,26 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core.config import SAMPLE_RATE
 from ..speech.result import SpeechResult
-from .calls import BadCall, Call, Clip
+from .calls import BadCall, Call, Clip, refuse_ignored
 from .errors import Failure
 from .sound import FORMATS
 from .streams import finish_reason, usage_of
 
 MOST_VALUES = 4000  # of a body
 _VOICE = ("voice", "speaker", "ref_audio", "ref_text", "references")
-_WITHOUT_EFFECT = {  # their fields, with the values that change nothing
-    "instructions": ("",),
-    "sample_rate": (SAMPLE_RATE,),
-    "task_type": ("Base", "CustomVoice"),
-    "x_vector_only_mode": (False,),
-    "repetition_penalty": (1,),
-    "stream_codec_output": (False,),
-    "token_count": (),
-    "duration_tokens": (),
-    "stage_params": ({},),
-}
 _Read = Callable[[Mapping], Call]
 
 
@@ -51,9 +38,15 @@ def read_batch(body: Any, most: int, read: _Read) -> list[Call | BadCall]:
     defaults = {"response_format": "wav"} | _given(body)
     del defaults["items"]
     _check(defaults)
+
+    def strict(fields: Mapping) -> Call:
+        call = read(fields)
+        refuse_ignored(call, fields)
+        return call
+
     alone = "ref_text" in defaults and "ref_audio" not in defaults  # for the clips of items
-    shared = read({**defaults, "input": "-", **({"ref_text": None} if alone else {})})
-    return [_item(item, defaults, shared, read) for item in items]
+    shared = strict({**defaults, "input": "-", **({"ref_text": None} if alone else {})})
+    return [_item(item, defaults, shared, strict) for item in items]
 
 
 def _item(item: Any, defaults: Mapping, shared: Call, read: _Read) -> Call | BadCall:
@@ -83,9 +76,6 @@ def _given(body: Mapping) -> dict[str, Any]:
 def _check(fields: Mapping) -> None:
     if fields.get("stream") or fields.get("stream_format") == "sse":
         raise BadCall("a batch does not stream. Omit stream.", "stream" if fields.get("stream") else "stream_format")
-    for name, allowed in _WITHOUT_EFFECT.items():
-        if name in fields and fields[name] not in allowed:
-            raise BadCall(f"{name} has no effect on this model. Omit it.", name)
 
 
 def outcome(name: str, results: Sequence[dict]) -> dict:

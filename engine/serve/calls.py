@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.config import SamplingParams, range_of
+from ..core.config import SAMPLE_RATE, SamplingParams, range_of
 from ..core.errors import HiggsError
 from ..prompt.chunking import LETTER_SECONDS
 from ..prompt.script import read_pauses
@@ -33,6 +33,12 @@ _NUMBERS = {  # field -> SamplingParams field
 _PLAIN = """model input voice speaker response_format speed stream stream_format ref_audio ref_text references
 extra_params scene index"""
 _KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
+_HINTS = frozenset(["language", "suppress_bootstrap_silence", "initial_codec_chunk_frames", "non_streaming_mode"])
+_NEUTRAL = {  # fields of the other servers without effect here, with values that ask for nothing
+    "sample_rate": (SAMPLE_RATE,),
+    "task_type": ("Base", "CustomVoice"),
+    "repetition_penalty": (1,),
+}
 _TRANSPORT = ("audio", "sse")
 _MOST_INDEX = 1 << 31
 _LEADING = re.compile(rf"(?:\s*(?:{TAG_LIKE.pattern}))*")  # leading tags of a text
@@ -91,6 +97,17 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     bounded("scene", scene or "", most_characters)
     bounded("ref_text", clip.transcript if clip else "", most_characters)
     return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index)
+
+
+def refuse_ignored(call: Call, fields: Mapping[str, Any]) -> None:
+    """Check the fields of a call, in batches and streams of text, which have no header that names ignored ones.
+
+    Raises BadCall for a field without effect. Hints and values that ask for nothing are accepted.
+    """
+    for name in call.ignored:
+        value = fields.get(name)
+        if value and name not in _HINTS and value not in _NEUTRAL.get(name, ()):
+            raise BadCall(f"this server does not support {name[:80]}. Remove it.", name[:80])
 
 
 def bounded(param: str, text: str, most_characters: int) -> None:

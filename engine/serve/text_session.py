@@ -1,6 +1,6 @@
 """Parse session.config of /v1/audio/speech/stream. Imports no HTTP library and no engine.
 
-The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0. Fields that have no effect here are refused by name.
+The fields are those of SGLang-Omni 0.1.9 and vLLM-Omni 0.30.0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..prompt.incoming import GRANULARITIES
-from .calls import BadCall, Call, read_call
+from .calls import BadCall, Call, read_call, refuse_ignored
 
 _HTTP_ONLY = ("input", "index", "stream", "stream_format")  # of a call; a session has its own
 _ENVELOPE = ("type", "session")
@@ -51,7 +51,5 @@ def read_session(message: Mapping, most_characters: int, knows_tag: Callable[[st
         raise BadCall(f"split_granularity must be one of: {', '.join(GRANULARITIES)}.", "split_granularity")
     fields.setdefault("response_format", "pcm")
     session = TextSession(fields, granularity, streams, lambda body: read_call(body, most_characters, knows_tag))
-    for name in session.call_for("A word.").ignored:
-        if fields[name]:  # false, 0 and empty ask for nothing
-            raise BadCall(f"this server does not support {name[:80]}. Remove it.", name[:80])
+    refuse_ignored(session.call_for("A word."), fields)
     return session

@@ -173,7 +173,7 @@ class TextStream:
         call = session.call_for("A word.")
         self._voice = SessionVoice(await self._streams.find_voice(call), self._streams.most_reference)
         self._session, self._text = session, IncomingText(session.granularity)
-        told = {"stream_audio": session.streams, "split_granularity": session.granularity}
+        told = {"stream_audio": session.streams, "split_granularity": session.granularity, "ignored": call.ignored}
         await self._tell("session.configured", session_id=self._id, response_format=call.format, **told)
 
     def _add(self, text: object):

@@ -90,6 +90,18 @@ def test_every_published_field_is_honoured_reported_or_refused(package, model, f
         assert caught.value.param == field
 
 
+def test_what_asks_for_nothing_is_no_fault():
+    fields = {
+        "repetition_penalty": 1.0,
+        "task_type": "Base",
+        "sample_rate": 24_000,
+        "instructions": "",
+        "token_count": 0,
+    }
+    calls = read({**fields, "items": [{"input": "Hi.", **fields}, {"input": "Hi.", "nonsense": 1}]})
+    assert calls[0].text == "Hi." and calls[1].param == "nonsense"
+
+
 @pytest.mark.parametrize("package", PUBLISHED)
 def test_the_fixture_lists_the_published_models_fields(package):
     told = PUBLISHED[package]

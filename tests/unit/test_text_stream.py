@@ -307,10 +307,12 @@ def test_a_leaving_caller_leaves_nothing_running(served, phase):
 
 
 REFUSED = {
-    "task_type": "Base", "language": "en", "instructions": "Gently.", "x_vector_only_mode": True,
-    "stream_codec_output": True, "suppress_bootstrap_silence": True, "token_count": 5, "duration_tokens": 5,
-    "initial_codec_chunk_frames": 5, "repetition_penalty": 1.1, "stage_params": {"talker": {}},
-    "non_streaming_mode": True, "speaker_embedding": [0.5], "word_timestamps": True,
+    "task_type": "VoiceDesign", "instructions": "Gently.", "x_vector_only_mode": True, "stream_codec_output": True,
+    "token_count": 5, "duration_tokens": 5, "repetition_penalty": 1.1, "stage_params": {"talker": {}},
+    "speaker_embedding": [0.5], "word_timestamps": True,
+}  # fmt: skip
+IGNORED = {
+    "language": "en", "suppress_bootstrap_silence": True, "initial_codec_chunk_frames": 5, "non_streaming_mode": True,
 }  # fmt: skip
 
 
@@ -323,8 +325,16 @@ HONOURED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_every_published_field_is_honoured_or_refused(name):
-    assert set(PUBLISHED[name]["fields"]) <= HONOURED.keys() | REFUSED.keys()
+def test_every_published_field_is_honoured_told_or_refused(name):
+    assert set(PUBLISHED[name]["fields"]) <= HONOURED.keys() | REFUSED.keys() | IGNORED.keys()
+
+
+def test_ignored_fields_are_told(served):
+    async def talk(caller):
+        await caller.send({**CONFIG, **IGNORED})
+        assert (await caller.until("session.configured"))["ignored"] == sorted(IGNORED)
+
+    calling(served, talk)
 
 
 def test_honoured_fields_have_an_effect():
@@ -344,7 +354,8 @@ def test_honoured_fields_have_an_effect():
 
 
 def test_fields_without_a_request_are_accepted():
-    fields = dict.fromkeys(REFUSED) | {"word_timestamps": False, "initial_codec_chunk_frames": 0, "instructions": ""}
+    fields = dict.fromkeys(REFUSED) | {"word_timestamps": False, "instructions": "", "repetition_penalty": 1.0}
+    fields |= {"task_type": "Base", "sample_rate": 24_000, "stage_params": {}}
     assert read_session({"type": "session.config", **fields}, 100, bool).granularity == "sentence"
 
 
@@ -405,7 +416,7 @@ def test_a_bad_configuration_is_refused_by_name(served, config, param):
         (text("x" * 501), "text", "more than 500 characters"),
         (text("One [pause 9] two [pause 9] three [pause 9] four [pause 9].\n"), "text", "pauses"),
         ({**CONFIG, "voice": "nobody"}, "voice", "no voice"),
-        ({**CONFIG, "language": "en"}, "language", "does not support"),
+        ({**CONFIG, "instructions": "Gently."}, "instructions", "does not support"),
     ],
 )
 def test_a_bad_message_is_refused_and_the_connection_stays(served, message, param, says):
