@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from . import (
-    EMBEDDED,
     SAMPLE_RATE,
     CueParams,
     Engine,
-    EngineConfig,
-    Engines,
     HiggsError,
     Pronunciations,
     SamplingParams,
@@ -35,16 +32,17 @@ from . import (
     to_srt,
 )
 from . import narrate as narrate_book
-from .core.config import DEFAULT_GRAPHS, GRAPHS, Adapter, CallLimits
+from .core.config import CallLimits
 from .core.optional import import_optional
-from .engines.device_pool import engine_of
 from .engines.speech_api import SpeechAPI
 from .interrupt import STOPPED
 from .speech.result import duration
 from .tools.arguments import make_parser
+from .tools.arriving import arriving_sentences, speak_arriving, to_stdout
 from .tools.bench import as_text
 from .tools.bench import bench as time_steps
 from .tools.doctor import examine
+from .tools.engine_choice import config_of, engine_on, engine_or_servers, settings_of
 from .tools.film import film_voices, read_film
 from .tools.new_folder import new_folder, writable
 from .tools.outputs import Outputs
@@ -52,13 +50,6 @@ from .tools.progress import book_bar, with_bar
 from .tools.quantize_folder import quantize_folder
 from .tools.text_files import cues_in, dialogue_in, print_any_letter, pronunciations_in
 from .tools.tiny import write_tiny
-
-if TYPE_CHECKING:
-    from .engines.cluster.cluster import Cluster
-
-_SMALL_VOICE = (
-    f"No --model given, so the small embedded model speaks. It reads English only; see {EMBEDDED / 'README.md'}."
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,14 +80,18 @@ def say(args: argparse.Namespace) -> int:
     _check_voice(args)
     if sum(given is not None for given in (args.text, args.script, args.srt_in)) != 1:
         raise HiggsError("Give a text, a file with --script, or a file with --srt-in, but only one of them.")
+    if args.codes and args.server:
+        raise HiggsError("--codes needs a model on this machine. Omit --codes or --server.")
     if args.srt_in:
         return _say_cues(args, params)
+    if "-" in (args.text, args.out):
+        return _say_arriving(args, params)
     said, outputs = pronunciations_in(args.pronunciations), Outputs(args)
-    with engine_of(_engine_config(args)) as engine:
+    with engine_or_servers(args) as engine:
         if args.script:
             speech = with_bar(_dialogue(engine, Path(args.script), params, args, said))
         else:
-            voice = _voice(engine, args.voice, args.transcript) if args.voice else None
+            voice = _own_voice(engine, args)
             speech = with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
     outputs.write(speech.wav, functools.partial(to_srt, speech), speech.codes)
     for warning in speech.warnings:
@@ -111,6 +106,26 @@ def say(args: argparse.Namespace) -> int:
     return 0
 
 
+def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
+    """Speak text from stdin while it arrives, or any text to stdout."""
+    if args.text is None or args.codes or args.srt_out:
+        raise HiggsError("- goes with a text only. Omit --script, --srt-out and --codes, or name a file with --out.")
+    said, outputs = pronunciations_in(args.pronunciations), None if args.out == "-" else Outputs(args)
+    texts = arriving_sentences(functools.partial(os.read, sys.stdin.fileno())) if args.text == "-" else [args.text]
+    with engine_or_servers(args) as engine:
+        hear = None if outputs else to_stdout
+        what = map(said.apply, texts), _own_voice(engine, args), params, args.scene
+        spoken = speak_arriving(engine, *what, hear)
+    if not spoken:
+        raise HiggsError("There is nothing to speak: the text on stdin has no letters or digits.")
+    for warning in dict.fromkeys(warning for speech in spoken for warning in speech.warnings):
+        print(f"warning: {warning}", file=sys.stderr)
+    if outputs:
+        outputs.write(torch.cat([speech.wav for speech in spoken]), str)
+        print(outputs.sound)
+    return 0
+
+
 def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     """Speak a subtitle file into a sound file, each cue on time."""
     if args.codes:
@@ -118,13 +133,13 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
     fit = CueParams(not args.no_faster, args.stretch, not args.no_shift, args.run_on, args.lower_bed)
     path = Path(args.srt_in)
     film, bed = (read_film(given) if given else None for given in (args.film, args.bed))
-    engine = engine_of(_engine_config(args))
+    engine = engine_or_servers(args)
     sheet, said = cues_in(path, film is not None, engine.knows_tag), pronunciations_in(args.pronunciations)
     below, rate = (torch.from_numpy(bed[0]), bed[1]) if bed else (None, SAMPLE_RATE)
     outputs = Outputs(args, rate, 1 if below is None else len(below))
     with engine:
         voices = {name: _voice(engine, str(path.parent / file), None) for name, file in sheet.head.items()}
-        voices |= {"": _voice(engine, args.voice, args.transcript)} if args.voice else {}
+        voices |= {"": voice} if (voice := _own_voice(engine, args)) else {}
         if args.voice and "" not in sheet.speakers:
             print("warning: --voice was not used, because every cue has a name.", file=sys.stderr)
         if film:
@@ -145,7 +160,7 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
 def narrate(args: argparse.Namespace) -> int:
     """Speak a book into a folder of sound files."""
     _check_voice(args)
-    engine = _engine(args, _engine_config(args))
+    engine = engine_on(args, config_of(args))
     book = said_as(read_book(args.book, args.script, (), engine.knows_tag), pronunciations_in(args.pronunciations))
     with engine:
         voices = {name: _voice(engine, str(args.book.parent / file), None) for name, file in book.head.items()}
@@ -168,20 +183,10 @@ def narrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(args: argparse.Namespace, config: EngineConfig) -> Engine | Engines | Cluster:
-    """Return this machine's devices, or the workers of a Ray cluster."""
-    if args.ray is None and not args.ray_actors:
-        return engine_of(config)
-    import_optional("ray", "remote")  # a one-line error if it is missing
-    from .engines.cluster.cluster import Cluster
-
-    return Cluster(config, args.ray or "", args.ray_actors)
-
-
 def voice(args: argparse.Namespace) -> int:
     """Encode a reference clip as a voice file."""
     out = writable(args.out, ".safetensors")
-    made = _voice(Engine(_engine_config(args)), args.reference, args.transcript)
+    made = _voice(Engine(config_of(args)), args.reference, args.transcript)
     if not made.transcript:
         print("warning: cloning works less well without a --transcript.", file=sys.stderr)
     path = made.save(out)
@@ -195,7 +200,7 @@ def serve(args: argparse.Namespace) -> int:
     from .serve.serve import serve as run
 
     limits = CallLimits(args.max_characters, args.max_calls, args.max_items, args.max_seconds)
-    with _engine(args, replace(_engine_config(args), context=args.context, batch=args.batch)) as engine:
+    with engine_on(args, replace(config_of(args), context=args.context, batch=args.batch)) as engine:
         run(engine, args.host, args.port, args.voices, args.api_key, limits, print, args.access_log)
     return 0
 
@@ -209,7 +214,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 def bench(args: argparse.Namespace) -> int:
     """Measure the speed of a step, and the limit set by the device's memory."""
-    result = time_steps(_settings(args, args.model or ""))
+    result = time_steps(settings_of(args, args.model or ""))
     print(as_text(result))
     if args.json:
         print(json.dumps(result))
@@ -243,24 +248,6 @@ def _check_voice(args: argparse.Namespace):
         raise HiggsError("--transcript needs a clip. Add the clip with --voice, or omit --transcript.")
 
 
-def _engine_config(args: argparse.Namespace) -> EngineConfig:
-    if args.model is None:
-        print(_SMALL_VOICE, file=sys.stderr)
-    return _settings(args, args.model or EMBEDDED)
-
-
-def _settings(args: argparse.Namespace, model: str | Path) -> EngineConfig:
-    return EngineConfig(
-        model=str(model),
-        codec=args.codec,
-        device=args.device,
-        dtype=args.dtype,
-        runner=GRAPHS[getattr(args, "graphs", DEFAULT_GRAPHS)],
-        kernels=getattr(args, "kernels", EngineConfig.kernels),
-        adapters=tuple(map(Adapter.parse, getattr(args, "lora", None) or ())),
-    )
-
-
 def _sampling(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(
         seed=args.seed,
@@ -273,6 +260,12 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
         turn_gap=args.turn_gap,
         ban_specials=not args.allow_specials,
     )
+
+
+def _own_voice(engine: SpeechAPI, args: argparse.Namespace) -> Voice | None:
+    """Return the voice of --voice, unless it is a server's."""
+    is_theirs = args.server and not Path(args.voice or "").is_file()
+    return _voice(engine, args.voice, args.transcript) if args.voice and not is_theirs else None
 
 
 def _voice(engine: SpeechAPI, path: str, transcript: str | None) -> Voice:

@@ -195,7 +195,7 @@ class CallLimits(_Ranged):
     max_characters: int = _number(20_000, 1, 10_000_000)  # per text
     max_calls: int = _number(256, 1, 65_536)  # at once, including waiting ones
     max_items: int = _number(32, 1, 1000)  # texts per batch, each counted as a call
-    max_seconds: float = _number(0.0, 0.0, 86_400.0)  # per call, from its arrival to its last sound; 0: no limit
+    max_seconds: float = _number(0.0, 0.0, 86_400.0)  # from a call's arrival until all of it is spoken; 0: no limit
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ..core.config import SAMPLE_RATE
 from ..core.errors import HiggsError
 from ..prompt.incoming import IncomingText
 from ..speech.result import SpeechResult
+from ..speech.session_voice import SessionVoice
 from ..voice.voice import Voice
 from .bodies import MOST_BYTES, parse_json
 from .calls import BadCall, Call
@@ -26,7 +27,6 @@ from .errors import LOG, failure
 from .sound import encoded, encoder_of
 from .streams import finish_reason
 from .text_session import TextSession
-from .voices import SessionVoice
 
 CONFIG_SECONDS = 10.0  # until the first message
 IDLE_SECONDS = 30.0  # without a message, while nothing is spoken

@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import torch
-
 from ..files.whole_file import file_stamp
-from ..prompt.speakers import LEAST_REFERENCE_FRAMES
-from ..speech.result import SpeechResult
 from ..voice.clip import BUILT_IN_CLIPS, CLIP_SUFFIXES
-from ..voice.voice import Voice, voice_of_speech
+from ..voice.voice import Voice
 from .calls import STOCK_VOICES, BadCall
 
 _SAVED = ".safetensors"
@@ -86,21 +82,3 @@ class VoiceFolder:
                 if path.suffix.lower() in (_SAVED, *CLIP_SUFFIXES):
                     found[path.stem.casefold()] = path
         return found
-
-
-class SessionVoice:
-    """Voice of streamed text. Without a given one, its first 3 seconds of speech are the voice of the rest."""
-
-    def __init__(self, given: Voice | None, most: int):
-        self.current, self._is_given, self._most = given, given is not None, most
-        self._spoken: list[SpeechResult] = []
-
-    def hear(self, speech: SpeechResult) -> None:
-        """Add a spoken sentence."""
-        if self._is_given or not speech.frames or sum(one.frames for one in self._spoken) >= LEAST_REFERENCE_FRAMES:
-            return
-        self._spoken.append(speech)
-        codes = torch.cat([one.codes for one in self._spoken])
-        whole = all(one.complete for one in self._spoken) and len(codes) <= self._most
-        text = " ".join(chunk.text for one in self._spoken for chunk in one.said)
-        self.current = voice_of_speech(codes[: self._most], text if whole else None, "first sentence")

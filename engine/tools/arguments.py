@@ -47,7 +47,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _say_parser(commands):
     command = commands.add_parser("say", help="speak a text, a script or subtitles into a sound file")
-    command.add_argument("text", nargs="?", help="the text to speak; [pause 1.5] adds 1.5 seconds of silence")
+    command.add_argument(
+        "text", nargs="?", help="the text to speak; [pause 1.5] adds 1.5 seconds of silence; - reads stdin"
+    )
     command.add_argument(
         "--script", metavar="FILE.txt", help="speak a dialogue instead, with lines such as Alice: Hello"
     )
@@ -56,7 +58,13 @@ def _say_parser(commands):
         "--out",
         required=True,
         metavar="FILE.wav|.flac|.mp3|.ogg",
-        help="sound file to write; the suffix sets the format",
+        help="sound file to write; its suffix sets the format; - writes samples to stdout (24 kHz, 16 bits, mono)",
+    )
+    command.add_argument(
+        "--server",
+        action="append",
+        metavar="HOST:PORT",
+        help="speak on a server instead of this machine; repeat for several; set the key in HIGGS_TTS_API_KEY",
     )
     _voice_arguments(command)
     _sampling_arguments(command)

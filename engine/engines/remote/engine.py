@@ -46,6 +46,12 @@ class RemoteEngine(SpeechAPI):
         self.kept = KeptCodes()
         self._last: FoundServers | None = None
 
+    def __enter__(self) -> RemoteEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Do nothing: connections end with each call."""
+
     def connect(self, on_wait: Callable[[], object] = lambda: None) -> FoundServers:
         """Find the servers and their models. on_wait() is called meanwhile and may raise to cancel.
 

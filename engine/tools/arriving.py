@@ -1,0 +1,68 @@
+"""Speech of text that arrives while it is written, such as a language model's."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+
+from ..audio.pcm import pcm_bytes
+from ..core.config import SamplingParams
+from ..core.errors import HiggsError
+from ..engines.speech_api import SpeechAPI
+from ..prompt.incoming import IncomingText
+from ..prompt.script import Turn
+from ..prompt.speakers import most_reference_frames
+from ..speech.result import SpeechResult
+from ..speech.session_voice import SessionVoice
+from ..speech.speech_input import Listener
+from ..voice.voice import Voice
+
+_BYTES = 4096  # read at a time
+
+
+def arriving_sentences(read: Callable[[int], bytes]) -> Iterator[str]:
+    """Yield sentences as they become complete. read(most): next bytes of UTF-8 text, as soon as there are any."""
+    text, decoder = IncomingText("sentence"), codecs.getincrementaldecoder("utf-8-sig")()
+    try:
+        while data := read(_BYTES):
+            yield from text.add(decoder.decode(data))
+        yield from text.add(decoder.decode(b"", final=True))
+    except UnicodeDecodeError as error:
+        raise HiggsError(f"The text on stdin is not UTF-8 ({error}). Convert it.") from error
+    yield from text.flush()
+
+
+def speak_arriving(
+    engine: SpeechAPI,
+    texts: Iterable[str],
+    voice: Voice | None,
+    params: SamplingParams,
+    scene: str | None,
+    hear: Callable[[torch.Tensor], None] | None,
+) -> list[SpeechResult]:
+    """Speak texts one after another, each as soon as it is there, in one voice.
+
+    Without a voice, the first 3 seconds of speech become the voice of the rest. hear(wav [n]): sound as it comes.
+    """
+    spoken, following = [], SessionVoice(voice, most_reference_frames(engine.context))
+    for number, text in enumerate(texts):
+        voices = {} if following.current is None else {"": following.current}
+        turn = Turn("", text, occurrence=number)
+        speech = engine.speak_turns([turn], voices, params, scene, Listener(on_audio=hear), reuse=False, even=False)
+        following.hear(speech)
+        spoken.append(speech)
+    return spoken
+
+
+def to_stdout(wav: torch.Tensor) -> None:
+    """Write samples [n] float32 to stdout, as 16-bit little-endian. Raises HiggsError if its reader has ended."""
+    try:
+        sys.stdout.buffer.write(pcm_bytes(wav))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
+        raise HiggsError("The program that reads the sound has ended.") from None

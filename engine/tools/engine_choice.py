@@ -1,0 +1,60 @@
+"""The engine that a command's arguments name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..checkpoint.embedded import EMBEDDED
+from ..core.config import DEFAULT_GRAPHS, GRAPHS, Adapter, EngineConfig, ServerConfig
+from ..core.optional import import_optional
+from ..engines.device_pool import Engines, engine_of
+from ..engines.engine import Engine
+from ..engines.remote.engine import RemoteEngine
+
+if TYPE_CHECKING:
+    from ..engines.cluster.cluster import Cluster
+
+_SMALL_VOICE = (
+    f"No --model given, so the small embedded model speaks. It reads English only; see {EMBEDDED / 'README.md'}."
+)
+
+
+def settings_of(args: argparse.Namespace, model: str | Path) -> EngineConfig:
+    """Return the configuration with this checkpoint."""
+    return EngineConfig(
+        model=str(model),
+        codec=args.codec,
+        device=args.device,
+        dtype=args.dtype,
+        runner=GRAPHS[getattr(args, "graphs", DEFAULT_GRAPHS)],
+        kernels=getattr(args, "kernels", EngineConfig.kernels),
+        adapters=tuple(map(Adapter.parse, getattr(args, "lora", None) or ())),
+    )
+
+
+def config_of(args: argparse.Namespace) -> EngineConfig:
+    """Return the configuration with --model, or with the embedded checkpoint."""
+    if args.model is None:
+        print(_SMALL_VOICE, file=sys.stderr)
+    return settings_of(args, args.model or EMBEDDED)
+
+
+def engine_on(args: argparse.Namespace, config: EngineConfig) -> Engine | Engines | Cluster:
+    """Return this machine's devices, or the workers of a Ray cluster."""
+    if args.ray is None and not args.ray_actors:
+        return engine_of(config)
+    import_optional("ray", "remote")  # a one-line error if it is missing
+    from ..engines.cluster.cluster import Cluster
+
+    return Cluster(config, args.ray or "", args.ray_actors)
+
+
+def engine_or_servers(args: argparse.Namespace) -> Engine | Engines | RemoteEngine:
+    """Return this machine's devices, or the servers of --server. --voice may then be a server's voice."""
+    if not args.server:
+        return engine_of(config_of(args))
+    named = args.voice if args.voice and not Path(args.voice).is_file() else ""
+    return RemoteEngine(ServerConfig("\n".join(args.server), args.model or "", named))

@@ -1,0 +1,117 @@
+"""`say -`: text that arrives on stdin, spoken here or on a server, into a file or stdout."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from higgs_tts.engine import HiggsError
+from higgs_tts.engine.__main__ import main
+from higgs_tts.engine.tools.arriving import arriving_sentences
+from higgs_tts.tests.speech_servers import Fake, sound_of
+
+TEXT = "Où est-elle? The kettle is on. Good night."
+SAY = [sys.executable, "-m", "engine", "say", "-", "--device", "cpu", "--seed", "3", "--max-frames", "60"]
+
+
+def sentences_of(data, size):
+    pieces = iter([data[start : start + size] for start in range(0, len(data), size)] + [b""])
+    return list(arriving_sentences(lambda most: next(pieces)))
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_sentences_do_not_depend_on_the_pieces(size):
+    expected = ["Où est-elle?", "The kettle is on.", "Good night."]
+    assert sentences_of(TEXT.encode(), size) == sentences_of(TEXT.encode("utf-8-sig"), size) == expected
+    assert sentences_of(b" \n", size) == []
+
+
+def test_a_sentence_comes_before_the_rest_is_read():
+    pieces = iter([b"The kettle is on. Go"])
+    assert next(arriving_sentences(lambda most: next(pieces))) == "The kettle is on."
+
+
+@pytest.mark.parametrize("data", [b"Good\xff.", b"Good night\xc3"])
+def test_bytes_that_are_no_text(data):
+    with pytest.raises(HiggsError, match="The text on stdin is not UTF-8"):
+        sentences_of(data, 100)
+
+
+@pytest.fixture
+def say(pytestconfig):
+    """say(*options) -> the running command, with pipes."""
+    running = []
+
+    def start(*options):
+        running.append(
+            subprocess.Popen(
+                [*SAY, *options],
+                cwd=pytestconfig.rootpath,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+            )
+        )
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_a_sentence_is_heard_before_the_next_is_complete_and_a_file_has_the_same(say, tmp_path):
+    soundfile = pytest.importorskip("soundfile")
+    command = say("--out", "-")
+    command.stdin.write(b"The kettle is on. Good")
+    heard = command.stdout.read(1000)
+    assert len(heard) > 0
+    rest, errors = command.communicate(b" night.", timeout=300)
+    assert command.returncode == 0, errors
+    whole = say("--out", str(tmp_path / "whole.wav"))
+    whole.communicate(b"The kettle is on. Good night.", timeout=300)
+    samples, rate = soundfile.read(tmp_path / "whole.wav", dtype="int16")
+    streamed = np.frombuffer(heard + rest, "<i2").astype(int)
+    assert rate == 24_000 and len(streamed) == len(samples) and np.abs(streamed - samples).max() <= 1
+
+
+def test_a_server_speaks_each_sentence_as_it_is_complete(say):
+    with Fake("sglang") as fake:
+        command = say("--out", "-", "--server", fake.address, "--voice", "anna")
+        command.stdin.write(b"The kettle is on. Good")
+        heard = command.stdout.read(1000)
+        assert [call["input"] for call in fake.calls] == ["The kettle is on."] and fake.calls[0]["voice"] == "anna"
+        rest, errors = command.communicate(b" night.", timeout=300)
+        assert command.returncode == 0, errors
+        assert [call["input"] for call in fake.calls] == ["The kettle is on.", "Good night."]
+    wanted = sum(len(sound_of(call["input"])) for call in fake.calls)
+    assert abs(len(heard + rest) / 2 - wanted) < 2 * 960  # whole frames
+
+
+def test_a_reader_that_goes_ends_it_with_a_sentence(say):
+    command = say("--out", "-")
+    command.stdin.write(b"The kettle is on. Good night. " * 20)
+    assert command.stdout.read(100)
+    command.stdout.close()
+    assert command.wait(300) == 2
+    assert command.stderr.read().splitlines()[-1] == b"error: The program that reads the sound has ended."
+
+
+def test_text_without_words_is_an_error(say):
+    command = say("--out", "-")
+    sound, errors = command.communicate(b"...\n", timeout=300)
+    assert (command.returncode, sound) == (2, b"") and b"There is nothing to speak" in errors
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--script", "a.txt", "--out", "-"), "- goes with a text only"),
+        (("-", "--out", "-", "--srt-out", "a.srt"), "- goes with a text only"),
+        (("-", "--out", "-", "--codes", "a.npy"), "- goes with a text only"),
+        (("Hello.", "--out", "a.wav", "--codes", "a.npy", "--server", "here"), "--codes needs a model on this machine"),
+    ],
+)
+def test_what_does_not_go_together(given, says, capsys):
+    assert main(["say", *given]) == 2 and says in capsys.readouterr().err
