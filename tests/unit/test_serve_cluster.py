@@ -170,16 +170,27 @@ def test_with_no_worker_left_each_caller_is_told_so_and_later_ones_are_served(
     wait_until(lambda: all_run(port))
 
 
-def test_a_voice_that_is_added_is_spoken_by_all_workers(served, cluster):
-    port, _ = served
-    wait_until(lambda: all_run(port))
+def add_voice(port, name):
     clip = (BUILT_IN_CLIPS / "amber.flac").read_bytes()
-    parts = [b'--edge\r\nContent-Disposition: form-data; name="name"\r\n\r\nmine\r\n']
+    parts = [b'--edge\r\nContent-Disposition: form-data; name="name"\r\n\r\n' + name + b"\r\n"]
     parts += [b'--edge\r\nContent-Disposition: form-data; name="audio_sample"; filename="a.flac"\r\n\r\n' + clip]
     headers = ["Content-Type: multipart/form-data; boundary=edge"]
     status, _, told = ask(port, "POST", "/v1/audio/voices", b"".join(parts) + b"\r\n--edge--\r\n", headers)
     assert status == 200, told
+
+
+def test_a_voice_that_is_added_is_spoken_by_all_workers(served, cluster):
+    port, _ = served
+    wait_until(lambda: all_run(port))
+    add_voice(port, b"mine")
     before = {seat.member: seat.member.spoken for seat in cluster.seats.all}
     answers = at_once([body_of(1, voice="mine")] * CALLERS, port)
     assert all(answer[0] == 200 and same(answer[2], answers[0][2]) for answer in answers)
     assert all(member.spoken > spoken for member, spoken in before.items())
+
+
+def test_a_voice_waits_for_a_worker(cluster, tmp_path):
+    kill(cluster)
+    with running(cluster, tmp_path) as (port, _):
+        add_voice(port, b"mine")
+        wait_until(lambda: all_run(port))
