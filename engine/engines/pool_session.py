@@ -33,6 +33,11 @@ class PoolSession(ABC):
     @abstractmethod
     def report(self) -> SessionReport: ...
 
+    @property
+    def _is_done(self) -> bool:
+        """True if the iteration may end."""
+        return self._pool.is_done
+
     @abstractmethod
     def _start(self, members: list[Member]) -> None:
         """Start the threads of these members."""
@@ -51,7 +56,7 @@ class PoolSession(ABC):
         self._events.put(list)
 
     def __iter__(self) -> Iterator[list[Heard]]:
-        while not self._pool.is_done:
+        while not self._is_done:
             try:
                 events = deque([self._events.get(timeout=TICK)])
             except queue.Empty:

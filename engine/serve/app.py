@@ -118,7 +118,9 @@ class SpeechServer:
 
     async def _health(self, request: web.Request) -> web.Response:
         workers = await asyncio.to_thread(self._workers)
-        is_down = self._speaker.broken is not None or (workers and all(one["state"] != "running" for one in workers))
+        is_down = self._speaker.broken is not None or (
+            workers and not any(one["state"] in ("running", "starting") for one in workers)
+        )
         status = "unhealthy" if is_down else "stopping" if self._stopping else "healthy"
         may_see = workers and (not self._key or self._has_key(request))  # anybody may ask for the status
         told = {"status": status} | ({"workers": workers} if may_see else {})

@@ -194,3 +194,18 @@ def test_a_voice_waits_for_a_worker(cluster, tmp_path):
     with running(cluster, tmp_path) as (port, _):
         add_voice(port, b"mine")
         wait_until(lambda: all_run(port))
+
+
+def test_a_voice_is_made_by_another_worker_if_one_dies(cluster, tmp_path):
+    with running(cluster, tmp_path) as (port, _):
+        assert ask(port, body=body_of(0))[0] == 200  # the workers stay in the session for a while
+        wait_until(lambda: all_run(port))
+        for seat in cluster.seats.all:
+            os.kill(seat.about.process, signal.SIGSTOP)
+        adding = threading.Thread(target=add_voice, args=(port, b"mine"))
+        adding.start()
+        time.sleep(0.5)
+        kill(cluster)
+        adding.join(120)
+        assert b'"mine"' in ask(port, "GET", "/v1/audio/voices")[2]
+        wait_until(lambda: all_run(port))

@@ -157,7 +157,7 @@ def test_health_tells_of_the_workers_those_with_the_key(engine):
     with running(engine, key="secret", workers=lambda: workers) as (port, _):
         assert health(port) == (200, {"status": "healthy"})
         assert health(port, "Authorization: Bearer secret") == (200, {"status": "healthy", "workers": workers})
-        del workers[0]
+        workers[:] = [{"state": "lost"}, {"state": "not answering"}]
         assert health(port) == (503, {"status": "unhealthy"})
 
 

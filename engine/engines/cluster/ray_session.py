@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -31,8 +32,9 @@ _LOOK = 0.2  # seconds between checks for the end of the session while waiting f
 
 @dataclass(eq=False)
 class _Stream:
-    """Traffic with a worker's session, by numbers."""
+    """Traffic with a worker's session, by numbers. actor: the worker, which a seat may have replaced since."""
 
+    actor: Any
     copies: dict[int, Sequence] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     room: int = 0  # sequences it could start, as last reported
@@ -49,7 +51,7 @@ class RayPoolSession(PoolSession):
         self._workers, self._number = seats, number
         count = max(1, len(seats))
         self._stage = stage._replace(rows=math.ceil(stage.rows / count), shared=count > 1 and not stage.alone)
-        self._streams: dict[Member, tuple[Seat, _Stream]] = {}
+        self._streams: dict[Member, _Stream] = {}
         self._reports: dict[Member, tuple[str, SessionReport]] = {}  # device kind and report
         self._notes: list[str] = []
         self._clips: deque[tuple[Future[Voice], ReferenceClip]] = deque()  # that wait for a worker
@@ -70,11 +72,11 @@ class RayPoolSession(PoolSession):
     def drop(self, *sequences: Sequence) -> None:
         with self._changed:
             for member, copy in self._pool.drop(*sequences):
-                seat, stream = self._streams[member]
+                stream = self._streams[member]
                 numbers = [number for number, one in stream.copies.items() if one is copy]
                 for number in numbers:
                     del stream.copies[number]
-                self._give(seat, Orders(drops=tuple(numbers)))
+                self._give(stream, Orders(drops=tuple(numbers)))
 
     def encode_voice(self, clip: ReferenceClip) -> Future[Voice]:
         made: Future[Voice] = Future()
@@ -83,16 +85,25 @@ class RayPoolSession(PoolSession):
             self._encode(made, clip)
         return made
 
+    def _unmade(self) -> list[tuple[Future[Voice], ReferenceClip]]:
+        """Return the clips that are not voices yet."""
+        return [*self._clips, *(order for stream in self._streams.values() for order in stream.voices.values())]
+
+    @property
+    def _is_done(self) -> bool:
+        with self._changed:
+            return self._pool.is_done and not self._unmade()
+
     def _encode(self, made: Future[Voice], clip: ReferenceClip):
         """Encode a clip on the least busy worker, or on the first one that starts. If it dies, another one does it."""
-        ready = [(seat, stream) for member, (seat, stream) in self._streams.items() if member.error is None]
+        ready = [stream for member, stream in self._streams.items() if member.error is None]
         if not ready:
             self._clips.append((made, clip))
             return
-        seat, stream = min(ready, key=lambda one: len(one[1].copies))
+        stream = min(ready, key=lambda one: len(one.copies))
         number = next(stream.numbers)
         stream.voices[number] = made, clip
-        self._give(seat, Orders(clips=((number, clip),)))
+        self._give(stream, Orders(clips=((number, clip),)))
 
     def _start(self, members: list[Member]) -> None:
         self._begin()
@@ -108,7 +119,7 @@ class RayPoolSession(PoolSession):
         assert seat.about
         last, seat.member = seat.member, Member(seat.name, seat.about.kind)
         self._pool.members.append(seat.member)
-        self._streams[seat.member] = seat, _Stream()
+        self._streams[seat.member] = _Stream(seat.actor)
         while self._clips:
             self._encode(*self._clips.popleft())
         if last:
@@ -159,7 +170,7 @@ class RayPoolSession(PoolSession):
         """Read one worker's stream until it ends or dies."""
         member = seat.member
         assert member
-        stream = seat.actor.decode.options(num_returns="streaming").remote(self._number, self._stage)
+        stream = self._streams[member].actor.decode.options(num_returns="streaming").remote(self._number, self._stage)
         try:
             for promise in stream:
                 news: News | Unfit = ray.get(promise)
@@ -190,16 +201,16 @@ class RayPoolSession(PoolSession):
     def _leave(self, member: Member, error: HiggsError, returns: bool):
         def leave() -> list[Heard]:
             heard = self._pool.lose(member, error, returns)
-            _, stream = self._streams[member]
-            for order in stream.voices.values():
-                self._encode(*order)
+            stream = self._streams[member]
+            while stream.voices:
+                self._encode(*stream.voices.popitem()[1])
             self._feed_all()
             return heard
 
         self._tell(leave)
 
     def _take_news(self, member: Member, news: News):
-        _, stream = self._streams[member]
+        stream = self._streams[member]
         self._reports[member] = member.kind, news.report
         for part in news.parts:
             with self._changed:
@@ -213,7 +224,8 @@ class RayPoolSession(PoolSession):
                     copy.fill(part.codes, part.ended)
             self._tell(self._pool.hear, member, Heard(copy, part.wav, part.is_last))
         for number, voice in news.voices:
-            made, _ = stream.voices.pop(number)
+            with self._changed:
+                made, _ = stream.voices.pop(number)
             made.set_exception(voice) if isinstance(voice, BaseException) else made.set_result(voice)
         with self._changed:
             stream.room, stream.received = news.room, news.received
@@ -226,28 +238,27 @@ class RayPoolSession(PoolSession):
 
     def _feed(self, member: Member):
         """Send sequences up to a worker's free room."""
-        seat, stream = self._streams[member]
+        stream = self._streams[member]
         copies = self._pool.take(member, stream.room - (stream.sent - stream.received))
         if copies:
             numbered = [(next(stream.numbers), copy) for copy in copies]
             stream.copies |= dict(numbered)
             stream.sent += len(copies)
-            self._give(seat, Orders(tuple(numbered)))
+            self._give(stream, Orders(tuple(numbered)))
 
-    def _give(self, seat: Seat, orders: Orders):
+    def _give(self, stream: _Stream, orders: Orders):
         with contextlib.suppress(RayError):  # died; its thread notices
-            seat.actor.give.remote(self._number, orders)
+            stream.actor.give.remote(self._number, orders)
 
     def close(self) -> None:
         """Tell the workers to end, and wait for the threads: in one that outlived Ray, Ray would start again."""
         super().close()
-        for member, (seat, stream) in self._streams.items():
+        for member, stream in self._streams.items():
             if member.error is None:
-                self._give(seat, Orders(is_end=True))
-            self._clips += stream.voices.values()
-        for made, _ in self._clips:
-            made.set_exception(HiggsError("The session ended before the voice was made. Try again."))
+                self._give(stream, Orders(is_end=True))
         for thread in self._threads:
             thread.join(_END)
+        for made, _ in self._unmade():
+            made.set_exception(HiggsError("The session ended before the voice was made. Try again."))
         for seat in self._workers.all:
             seat.member = None
