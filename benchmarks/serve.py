@@ -54,7 +54,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=6.0, help="of each number of callers")
     parser.add_argument("--frames", type=int, default=250, help="of an answer at most; random weights speak that long")
     parser.add_argument("--requests", type=int, default=2000, help="of the soak")
-    parser.add_argument("--warm-calls", type=int, default=600, help="before it, for the host's memory to settle")
+    parser.add_argument("--warm-calls", type=int, default=1000, help="before it, for the host's memory to settle")
     parser.add_argument("--minutes", type=float, default=5.0, help="of --ray; one worker alone speaks a minute at most")
     parser.add_argument("--out", type=pathlib.Path, default=RESULT)
     given = parser.parse_args()
