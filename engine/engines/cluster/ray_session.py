@@ -58,10 +58,6 @@ class RayPoolSession(PoolSession):
         peak = max([0, *(report.peak_bytes for _, report in used)])
         return SessionReport(described((kind, report.how) for kind, report in used), tuple(notes), peak)
 
-    def submit(self, *sequences: Sequence) -> None:
-        super().submit(*sequences)
-        self._feed_all()
-
     def drop(self, *sequences: Sequence) -> None:
         with self._changed:
             for member, copy in self._pool.drop(*sequences):
@@ -88,7 +84,10 @@ class RayPoolSession(PoolSession):
         self._give(seat, Orders(clips=((number, clip),)))
 
     def _start(self, members: list[Member]) -> None:
+        """Begin, and send what the members may decode: nothing else feeds one that is idle."""
         self._begin()
+        for member in self._pool.left:
+            self._feed(member)
 
     def _begin(self):
         if not self._has_started:
@@ -101,9 +100,9 @@ class RayPoolSession(PoolSession):
 
     def _join(self, seat: Seat) -> None:
         assert seat.about
-        seat.member = Member(seat.name, seat.about.kind)
-        self._pool.members.append(seat.member)
+        lost, seat.member = seat.member, Member(seat.name, seat.about.kind)
         self._streams[seat.member] = seat, _Stream()
+        self._decide(self._pool.join, seat.member, lost)
 
     def _end(self) -> BaseException | None:
         if not all(seat.is_gone for seat in self._workers.all):
@@ -134,8 +133,6 @@ class RayPoolSession(PoolSession):
             return False
         with self._changed:
             if seat.member is None or seat.member.error is not None:
-                if seat.member:
-                    seat.member.returns = False
                 self._join(seat)
         return True
 
@@ -176,10 +173,9 @@ class RayPoolSession(PoolSession):
             _, stream = self._streams[member]
             for order in stream.voices.values():
                 self._encode(*order)
-            self._feed_all()
             return heard
 
-        self._tell(leave)
+        self._decide(leave)
 
     def _take_news(self, member: Member, news: News):
         _, stream = self._streams[member]
@@ -199,11 +195,6 @@ class RayPoolSession(PoolSession):
         with self._changed:
             stream.room, stream.received = news.room, news.received
             self._feed(member)
-
-    def _feed_all(self):
-        with self._changed:
-            for member in self._pool.left:
-                self._feed(member)
 
     def _feed(self, member: Member):
         """Send sequences up to a worker's free room."""
