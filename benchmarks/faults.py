@@ -1,0 +1,68 @@
+#!/usr/bin/env python
+"""Faults: random scenarios of a pool on a virtual clock.
+
+python benchmarks/faults.py pools --scenarios 1000000     # into benchmarks/results/faults.json
+python benchmarks/faults.py pools --seed 45               # one scenario, event by event
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import time
+
+import surfaces  # noqa: F401  (imports the pack as higgs_tts)
+from common import ROOT
+from higgs_tts.tests.pool_scenarios import Failed, Scenario
+
+RESULT = ROOT / "benchmarks" / "results" / "faults.json"
+
+
+def main():
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    pools_of = commands.add_parser("pools")
+    pools_of.set_defaults(run=pools)
+    pools_of.add_argument("--scenarios", type=int, default=1000)
+    pools_of.add_argument("--seed", type=int, help="run this one alone, and print its events")
+    given = parser.parse_args()
+    given.run(given)
+
+
+def write(part: str, told: object):
+    """Put a part of the results into the file."""
+    result = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {}
+    RESULT.write_text(json.dumps(result | {part: told}, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps({part: told}))
+
+
+def pools(given: argparse.Namespace):
+    """Run scenarios on all cores, with seeds that no earlier run had."""
+    if given.seed is not None:
+        Scenario(given.seed, print).run()
+        return
+    first, began = random.SystemRandom().randrange(1 << 32), time.monotonic()
+    print(f"seeds {first} to {first + given.scenarios - 1}", flush=True)
+    with multiprocessing.Pool(os.cpu_count()) as processes:
+        seeds = range(first, first + given.scenarios)
+        failing = [seed for seed in processes.imap_unordered(failing_seed, seeds, 500) if seed is not None]
+    minutes = (time.monotonic() - began) / 60
+    write("pools", {"scenarios": given.scenarios, "per_minute": round(given.scenarios / minutes), "failing": failing})
+
+
+def failing_seed(seed: int) -> int | None:
+    """Return the seed if its scenario fails."""
+    try:
+        Scenario(seed).run()
+    except Failed as error:
+        print(f"{error}. Repeat it: python benchmarks/faults.py pools --seed {seed}", flush=True)
+        return seed
+    return None
+
+
+if __name__ == "__main__":
+    main()
