@@ -1,8 +1,9 @@
 #!/usr/bin/env python
-"""Faults: random scenarios of a pool on a virtual clock.
+"""Faults: random scenarios of a pool on a virtual clock, and random input for parsers.
 
 python benchmarks/faults.py pools --scenarios 1000000     # into benchmarks/results/faults.json
 python benchmarks/faults.py pools --seed 45               # one scenario, event by event
+    python benchmarks/faults.py fuzz --examples 5000
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ def main():
     pools_of.set_defaults(run=pools)
     pools_of.add_argument("--scenarios", type=int, default=1000)
     pools_of.add_argument("--seed", type=int, help="run this one alone, and print its events")
+    fuzz_of = commands.add_parser("fuzz")
+    fuzz_of.set_defaults(run=fuzz)
+    fuzz_of.add_argument("--examples", type=int, default=1000, help="for each parser")
+    fuzz_of.add_argument("--parsers", help="some of them, with commas between")
+    fuzz_of.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     given = parser.parse_args()
     given.run(given)
 
@@ -62,6 +68,42 @@ def failing_seed(seed: int) -> int | None:
         print(f"{error}. Repeat it: python benchmarks/faults.py pools --seed {seed}", flush=True)
         return seed
     return None
+
+
+def fuzz(given: argparse.Namespace):
+    """Run examples of each parser."""
+    from higgs_tts.tests.fuzzed import PARSERS
+
+    print(f"seed {given.seed}", flush=True)
+    rows = [fuzz_one(name, given) for name in (given.parsers.split(",") if given.parsers else PARSERS)]
+    if not given.parsers:
+        write("fuzz", rows)
+
+
+def fuzz_one(name: str, given: argparse.Namespace) -> dict:
+    """Return a parser's row. found: defects, of which the smallest inputs are printed."""
+    from higgs_tts.tests.fuzzed import PARSERS, outcome
+    from hypothesis import HealthCheck, seed, settings
+    from hypothesis import given as given_by
+
+    row = {"parser": name, "executions": 0, "found": 0}
+
+    @seed(given.seed)
+    @settings(max_examples=given.examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given_by(PARSERS[name].inputs)
+    def parse(what):
+        row["executions"] += 1
+        outcome(PARSERS[name], what)
+
+    try:
+        parse()
+    except Exception as error:  # any is a defect; hypothesis groups several
+        defects = getattr(error, "exceptions", [error])
+        row["found"] = len(defects)
+        for one in defects:
+            print(f"{name}: {type(one).__name__}: {str(one)[:300]}", *getattr(one, "__notes__", ()), flush=True)
+    print(row, flush=True)
+    return row
 
 
 if __name__ == "__main__":

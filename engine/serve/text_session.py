@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.errors import shown_name
 from ..prompt.incoming import GRANULARITIES
 from .calls import BadCall, Call, read_call
 
@@ -53,5 +54,5 @@ def read_session(message: Mapping, most_characters: int, knows_tag: Callable[[st
     session = TextSession(fields, granularity, streams, lambda body: read_call(body, most_characters, knows_tag))
     for name in session.call_for("A word.").ignored:
         if fields[name]:  # false, 0 and empty ask for nothing
-            raise BadCall(f"this server does not support {name[:80]}. Remove it.", name[:80])
+            raise BadCall(f"this server does not support {shown_name(name)}. Remove it.", name[:80])
     return session
