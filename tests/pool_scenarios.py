@@ -192,6 +192,8 @@ class Scenario:
     def hear(self) -> None:
         """Iterate the session once, as the caller's thread does."""
         self.is_heard = True
+        if self.ends_early:  # closed since
+            return
         self.session.wake()
         try:
             heard = next(self.steps, None)
