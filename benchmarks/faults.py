@@ -4,6 +4,7 @@
 python benchmarks/faults.py pools --scenarios 1000000     # into benchmarks/results/faults.json
 python benchmarks/faults.py pools --seed 45               # one scenario, event by event
     python benchmarks/faults.py fuzz --examples 5000
+    python benchmarks/faults.py writes                        # --points 12: some of each operation
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import argparse
 import json
 import multiprocessing
 import os
+import pathlib
 import random
+import subprocess
+import sys
+import tempfile
 import time
 
 import surfaces  # noqa: F401  (imports the pack as higgs_tts)
@@ -35,6 +40,9 @@ def main():
     fuzz_of.add_argument("--examples", type=int, default=1000, help="for each parser")
     fuzz_of.add_argument("--parsers", help="some of them, with commas between")
     fuzz_of.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    writes_of = commands.add_parser("writes")
+    writes_of.set_defaults(run=writes)
+    writes_of.add_argument("--points", type=int, default=0, help="for each operation; all by default")
     given = parser.parse_args()
     given.run(given)
 
@@ -104,6 +112,18 @@ def fuzz_one(name: str, given: argparse.Namespace) -> dict:
             print(f"{name}: {type(one).__name__}: {str(one)[:300]}", *getattr(one, "__notes__", ()), flush=True)
     print(row, flush=True)
     return row
+
+
+def writes(given: argparse.Namespace):
+    """Let changes of files fail."""
+    tests = ROOT / "tests"
+    with tempfile.TemporaryDirectory() as folder:
+        library = pathlib.Path(folder) / "write_faults.so"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tests / "write_faults.c", "-ldl"], check=True)
+        command = [sys.executable, tests / "write_faults.py", *([str(given.points)] if given.points else [])]
+        env = os.environ | {"LD_PRELOAD": str(library)}
+        told = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True).stdout
+    write("writes", json.loads(told))
 
 
 if __name__ == "__main__":
