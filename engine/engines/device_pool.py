@@ -188,7 +188,7 @@ class DevicePoolSession(PoolSession):
         self._stage = self._stage._replace(shared=False)  # alone, it may decode with a single row
         alone = Member(small.label, small.kind)
         self._engines[alone] = self._engines[small]
-        self._pool.members.append(alone)
+        self._pool.join(alone)
         return None
 
     def _work(self, member: Member, turns: _InTurn, number: int):

@@ -100,11 +100,20 @@ class Pool:
         return [member for member in self.members if member.error is None]
 
     def start(self) -> list[Member]:
-        """Return the members to start: one per seat if none is running, else none."""
-        if any(member.error is None for member in self._started):
-            return []
-        self._started = self.left[: self._seats]
-        return self._started
+        """Return the members to start: one per seat if none is running, and spares that must continue heard audio."""
+        running = [member for member in self._started if member.error is None]
+        starting = [] if running else self.left[: self._seats]
+        spares = [member for member in self.left if member not in running + starting]
+        needed = {self._heard[one][1] for one in self._waiting if one in self._heard}
+        for kind in needed - {member.kind for member in running + starting}:
+            starting += [member for member in spares if member.kind == kind][:1]
+        self._started = running + starting
+        return starting
+
+    def join(self, member: Member, replaced: Member | None = None) -> list[Heard]:
+        """Add a member. replaced: the lost one whose place it takes; audio heard from it may be void now."""
+        self.members.append(member)
+        return [] if replaced is None else self.give_up(replaced)
 
     def submit(self, *sequences: Sequence) -> None:
         """Append sequences to the queue."""
@@ -194,7 +203,7 @@ class Pool:
         return self._give_back(member, list(member.parts), str(error))
 
     def give_up(self, member: Member) -> list[Heard]:
-        """Stop waiting for the replacement of a lost member."""
+        """Wait no longer for a replacement of the same kind as a lost member."""
         member.returns = False
         return self._give_back(member, [], str(member.error))
 

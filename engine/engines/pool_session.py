@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import threading
@@ -57,11 +58,9 @@ class PoolSession(ABC):
 
     def __iter__(self) -> Iterator[list[Heard]]:
         while not self._is_done:
-            try:
-                events = deque([self._events.get(timeout=TICK)])
-            except queue.Empty:
-                yield []
-                continue
+            events: deque[Callable[[], list[Heard]]] = deque()
+            with contextlib.suppress(queue.Empty):
+                events.append(self._events.get(timeout=TICK))
             while not self._events.empty():
                 events.append(self._events.get())
             yield self._take_in(events)
@@ -71,7 +70,7 @@ class PoolSession(ABC):
         with self._changed:
             for event in events:
                 heard += event()
-            if not self._pool.left and (error := self._end()):
+            if not (self._pool.is_done or self._pool.left) and (error := self._end()):
                 raise type(error)(*error.args)  # a copy: the member's own must not gain a traceback
             self._start(self._pool.start())
             self._changed.notify_all()
@@ -80,6 +79,17 @@ class PoolSession(ABC):
     def _tell(self, decide: Callable[..., list[Heard]], *given: object) -> None:
         """Queue decide(*given) for the thread that iterates the session. Called from a member's thread."""
         self._events.put(functools.partial(decide, *given))
+
+    def _decide(self, decide: Callable[..., list[Heard]], *given: object) -> None:
+        """Call decide(*given) at once, so that the member's thread sees the outcome, and queue its output.
+
+        Both under the lock: what a member that takes over lets hear must come after it.
+        """
+        with self._changed:
+            if self._closed:  # the error comes from closing the connections
+                return
+            self._tell(list, decide(*given))
+            self._changed.notify_all()
 
     def _fail(self, error: BaseException) -> None:
         """End the call with an unexpected error. Called from a member's thread."""

@@ -41,7 +41,8 @@ class IncomingText:
         units = []
         while text:
             room = _MOST - len(self._text)
-            self._text, text = self._text + text[:room], text[room:]
+            end = text.find("\n", 0, room) + 1 or room  # a line at a time, as pieces may come
+            self._text, text = self._text + text[:end], text[end:]
             units += self._take(self._cuts())
         return units
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.config import SAMPLE_RATE, SamplingParams, range_of
-from ..core.errors import HiggsError
+from ..core.errors import HiggsError, shown_name
 from ..prompt.chunking import LETTER_SECONDS
 from ..prompt.script import read_pauses
 from ..prompt.tags import TAG_LIKE, delivery_slot
@@ -107,7 +107,7 @@ def refuse_ignored(call: Call, fields: Mapping[str, Any]) -> None:
     for name in call.ignored:
         value = fields.get(name)
         if value and name not in _HINTS and value not in _NEUTRAL.get(name, ()):
-            raise BadCall(f"this server does not support {name[:80]}. Remove it.", name[:80])
+            raise BadCall(f"this server does not support {shown_name(name)}. Remove it.", name[:80])
 
 
 def bounded(param: str, text: str, most_characters: int) -> None:

@@ -22,20 +22,30 @@ def new_folder(path: Path) -> Iterator[Path]:
     partial, is_ours = path / _PART, False
     try:
         with write_errors(path):
-            if path.exists() and (not path.is_dir() or any(one != partial for one in path.iterdir())):
+            if path.exists() and not partial.is_dir() and (not path.is_dir() or any(path.iterdir())):
                 raise HiggsError(f"{path} already exists. Choose a new folder, or empty this one.")
         with write_errors(path), sole_writer(path, f"{_PART}/{_LOCK}"):
             is_ours = True
-            for left in _inside(partial):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            _remove(*_inside(partial))
             yield partial
-            for made in _inside(partial):
-                made.rename(path / made.name)
+            made = sorted(_inside(partial), key=lambda one: one.suffix == ".safetensors")  # weights last
+            try:
+                for one in made:
+                    _remove(path / one.name)  # a killed run got as far
+                    one.rename(path / one.name)
+            except BaseException:
+                _remove(*(path / one.name for one in made))
+                raise
     finally:
         if is_ours:
             shutil.rmtree(partial, ignore_errors=True)
             with contextlib.suppress(OSError):  # it holds the result
                 path.rmdir()
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _inside(partial: Path) -> list[Path]:

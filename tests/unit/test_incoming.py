@@ -77,6 +77,7 @@ def test_endless_text_is_cut_at_last(unit):
 TEXTS = [
     'He said "Stop!" and left. Dr. Who came (late). "Why?" No. 5 is alive... Is it? Yes! 3.14 is pi; e.g. here, there.',
     "<|emotion:awe|>Look! <|prosody:pause|> There. [pause] Now.\nSo\n\n<|prosody:speed_fast|>Go, go… on. 你好。好！",
+    "A sentence. -\nA sentence. ",
     "A < b and c > d. It is [sic] so. [pause] Yes. " * 6 + "and on " * 120 + "the end. Really.",
 ]
 

@@ -1,11 +1,15 @@
 """Which member decodes what: decisions alone."""
 
+import itertools
+import threading
+
 import pytest
 import torch
 from higgs_tts.engine import HiggsError
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.engines.pool import Member, Pool
-from higgs_tts.engine.speech.decoder import Heard
+from higgs_tts.engine.engines.pool_session import PoolSession
+from higgs_tts.engine.speech.decoder import Heard, SessionReport
 
 LOST = HiggsError("went away.")
 
@@ -145,3 +149,86 @@ def test_a_finished_sequence_is_handed_out_with_its_codes(members):
     assert copy.finished and not copy.ended and torch.equal(torch.cat(copy.codes), torch.ones(4, 8))
     pool.lose(members[0], LOST)
     assert asked.finished and asked.num_frames == 4
+
+
+@pytest.mark.parametrize("seats", [1, 2])
+def test_a_spare_that_alone_can_go_on_with_what_was_heard_is_started(members, seats):
+    one, two, three = members[0], members[2], members[1]
+    pool, (asked,) = Pool([one, two, three], seats), sequences(1, listened=True)
+    pool.submit(asked)
+    assert pool.start() == [one, two][:seats] and pool.start() == []
+    pool.hear(one, Heard(*pool.take(one, 1), sound(0, 6)))
+    assert not pool.lose(one, LOST)[0].void and not pool.has_work(two)
+    assert pool.start() == [two, three][seats - 1 :] and pool.start() == []
+    assert pool.hear(three, whole(*pool.take(three, 1)))[0].wav.tolist() == list(range(10))[6:]
+
+
+def test_what_was_heard_is_void_if_another_kind_takes_the_lost_one_s_place(members):
+    pool, (asked,) = Pool([members[0]]), sequences(1, listened=True)
+    pool.submit(asked)
+    pool.hear(members[0], Heard(*pool.take(members[0], 1), sound(0, 6)))
+    assert not pool.lose(members[0], LOST, returns=True)[0].void
+    (void,) = pool.join(members[2], members[0])
+    assert void.void == "One went away." and void.sequence is asked
+    assert pool.hear(members[2], whole(*pool.take(members[2], 1)))[0].wav.tolist() == list(range(10))
+
+
+class Threadless(PoolSession):
+    """A session whose members are the test."""
+
+    def __init__(self, pool):
+        super().__init__(pool)
+        self.tell, self.decide = self._tell, self._decide
+
+    @property
+    def report(self):
+        return SessionReport()
+
+    def drop(self, *sequences):
+        raise NotImplementedError
+
+    def encode_voice(self, clip):
+        raise NotImplementedError
+
+    def _start(self, members):
+        pass
+
+    def _end(self):
+        return HiggsError("No member is left.")
+
+
+def test_a_call_that_is_complete_survives_the_loss_of_all_members(members):
+    pool, asked = Pool(members[:1]), sequences(2)
+    session = Threadless(pool)
+    session.submit(asked[0])
+    (copy,) = pool.take(members[0], 1)
+    session.tell(pool.hear, members[0], whole(copy))
+    session.tell(pool.lose, members[0], LOST)
+    (heard,) = itertools.chain(*session)
+    assert heard.sequence is asked[0] and heard.is_last and not pool.left
+    session.submit(asked[1])
+    with pytest.raises(HiggsError, match="No member is left"):
+        list(session)
+
+
+def test_what_a_decision_voids_is_told_before_another_member_goes_on(members):
+    pool, (asked,) = Pool(members), sequences(1, listened=True)
+    session = Threadless(pool)
+    session.submit(asked)
+    (copy,) = pool.take(members[2], 1)
+    pool.hear(members[2], Heard(copy, sound(0, 6)))
+
+    def go_on():
+        (copy,) = pool.take(members[0], 1)
+        return pool.hear(members[0], Heard(copy, sound(0, 8)))
+
+    other = threading.Thread(target=session.decide, args=[go_on])
+
+    def fail():
+        other.start()  # waits for the lock
+        return pool.lose(members[2], LOST)
+
+    session.decide(fail)
+    other.join()
+    void, again = next(iter(session))
+    assert void.void == "Three went away." and len(again.wav) == 8

@@ -65,10 +65,6 @@ class RayPoolSession(PoolSession):
         peak = max([0, *(report.peak_bytes for _, report in used)])
         return SessionReport(described((kind, report.how) for kind, report in used), tuple(notes), peak)
 
-    def submit(self, *sequences: Sequence) -> None:
-        super().submit(*sequences)
-        self._feed_all()
-
     def drop(self, *sequences: Sequence) -> None:
         with self._changed:
             for member, copy in self._pool.drop(*sequences):
@@ -106,7 +102,10 @@ class RayPoolSession(PoolSession):
         self._give(stream, Orders(clips=((number, clip),)))
 
     def _start(self, members: list[Member]) -> None:
+        """Begin, and send what the members may decode: nothing else feeds one that is idle."""
         self._begin()
+        for member in self._pool.left:
+            self._feed(member)
 
     def _begin(self):
         if not self._has_started:
@@ -117,13 +116,11 @@ class RayPoolSession(PoolSession):
 
     def _join(self, seat: Seat) -> None:
         assert seat.about
-        last, seat.member = seat.member, Member(seat.name, seat.about.kind)
-        self._pool.members.append(seat.member)
+        lost, seat.member = seat.member, Member(seat.name, seat.about.kind)
         self._streams[seat.member] = _Stream(seat.actor)
         while self._clips:
             self._encode(*self._clips.popleft())
-        if last:
-            self._tell(self._pool.give_up, last)  # it has been replaced, maybe by another kind
+        self._decide(self._pool.join, seat.member, lost)
 
     def _end(self) -> BaseException | None:
         if not all(seat.is_gone for seat in self._workers.all):
@@ -204,10 +201,9 @@ class RayPoolSession(PoolSession):
             stream = self._streams[member]
             while stream.voices:
                 self._encode(*stream.voices.popitem()[1])
-            self._feed_all()
             return heard
 
-        self._tell(leave)
+        self._decide(leave)
 
     def _take_news(self, member: Member, news: News):
         stream = self._streams[member]
@@ -230,11 +226,6 @@ class RayPoolSession(PoolSession):
         with self._changed:
             stream.room, stream.received = news.room, news.received
             self._feed(member)
-
-    def _feed_all(self):
-        with self._changed:
-            for member in self._pool.left:
-                self._feed(member)
 
     def _feed(self, member: Member):
         """Send sequences up to a worker's free room."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 
 import torch
@@ -133,15 +133,6 @@ class ServerPoolSession(PoolSession):
 
     def _hear(self, member: Member, copy: Sequence, frames: torch.Tensor, is_last: bool):
         self._tell(self._pool.hear, member, Heard(copy, pcm.to_wav(frames), is_last))
-
-    def _decide(self, decide: Callable[..., list[Heard]], *given: object):
-        """Update the pool at once, so that this thread sees the back-off. Its output is queued."""
-        with self._changed:
-            if self._closed:  # the error comes from closing the connections
-                return
-            heard = decide(*given)
-            self._changed.notify_all()
-        self._tell(lambda: heard)
 
     def close(self) -> None:
         """Close all connections, so that servers stop. A thread still connecting ends by itself."""

@@ -1,0 +1,264 @@
+"""Parsers of untrusted input, with strategies of hypothesis that make input for them, and what was once found.
+
+`PARSERS` maps a name to a Parser. `outcome` runs one on an input.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from higgs_tts.engine import (
+    Adapter,
+    HiggsError,
+    Voice,
+    cue_names,
+    read_book,
+    read_cues,
+    read_dialogue,
+    read_lines,
+    read_pronunciations,
+    read_voice_head,
+    script_names,
+)
+from higgs_tts.engine.checkpoint.adapters import adapter_files
+from higgs_tts.engine.checkpoint.hf_config import read_settings
+from higgs_tts.engine.checkpoint.load import inspect, load_talker
+from higgs_tts.engine.checkpoint.tensor_file import open_tensors
+from higgs_tts.engine.files.gguf_header import read_gguf
+from higgs_tts.engine.files.json_file import read_json
+from higgs_tts.engine.prompt.card import CARD, read_card
+from higgs_tts.engine.prompt.incoming import GRANULARITIES, IncomingText
+from higgs_tts.engine.serve.batch import read_batch
+from higgs_tts.engine.serve.bodies import parse_form, parse_json
+from higgs_tts.engine.serve.calls import read_call
+from higgs_tts.engine.serve.text_session import read_session
+from higgs_tts.engine.tools.tiny import write_tiny
+from higgs_tts.tests.fuzz_inputs import (
+    CONFIGS,
+    FORM,
+    GGUF,
+    HEADER,
+    JSON,
+    MARKDOWN,
+    SCRIPT,
+    SHEET,
+    SRT,
+    TYPE,
+    VOICE,
+    as_json,
+    changed,
+    epubs,
+    safetensors,
+    text_of,
+)
+from higgs_tts.tests.peft_files import write_adapter
+from hypothesis import strategies as st
+
+SENTENCE = 1000  # characters of a message at most
+
+
+@dataclass(frozen=True)
+class Parser:
+    """inputs: makes input. read(input, folder): parses it, in an empty folder. found: inputs that once failed."""
+
+    inputs: st.SearchStrategy
+    read: Callable[..., object]
+    found: tuple = ()
+
+
+def outcome(parser: Parser, given: object) -> str:
+    """Return "" if the input has a value, else the message of its HiggsError. Raises what is a defect."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            parser.read(given, Path(folder))
+            return ""
+        except HiggsError as error:
+            said = str(error)
+    assert said and len(said) <= SENTENCE and "\n" not in said, f"a message of {len(said)} characters: {said[:200]!r}"
+    return said
+
+
+# Checkpoints
+
+
+def _read_safetensors(data: bytes, folder: Path):
+    (folder / "a.safetensors").write_bytes(data)
+    opened = open_tensors([folder / "a.safetensors"])
+    return [opened.get(name, torch.device("cpu")) for name in opened.shapes]
+
+
+def _read_gguf(data: bytes, folder: Path):
+    (folder / "a.gguf").write_bytes(data)
+    header = read_gguf(folder / "a.gguf")
+    return header.embedded("config.json"), [header.array(name) for name in header.arrays]
+
+
+def _read_config(given: tuple[str, object], folder: Path):
+    layout, config = given
+    (folder / "config.json").write_bytes(as_json(config))
+    return read_settings(read_json(folder / "config.json"), folder / "config.json", layout)
+
+
+def _read_card(card: object, folder: Path):
+    (folder / CARD).write_bytes(as_json(card))
+    found = read_card(folder)
+    for note in found.notes:
+        assert len(note) <= SENTENCE and "\n" not in note, note
+    return found.describe(), found.warnings("Hello.")
+
+
+@functools.cache
+def _with_adapter() -> tuple[Path, Path, dict]:
+    """Return (tiny checkpoint, LoRA of it, the LoRA's settings), made once."""
+    place = Path(tempfile.mkdtemp(prefix="higgs_fuzzed_"))
+    base = write_tiny(place / "v3", "v3")
+    write_adapter(base, place / "lora", "patterns", by_hand=True)
+    return base, place / "lora", json.loads((place / "lora" / "adapter_config.json").read_text())
+
+
+def _read_lora(settings: object, folder: Path):
+    base, lora, _ = _with_adapter()
+    shutil.copytree(lora, folder, dirs_exist_ok=True)
+    (folder / "adapter_config.json").write_bytes(as_json(settings))
+    adapter_files(folder)
+    checkpoint = inspect(base, adapters=[Adapter(str(folder))])
+    return load_talker(checkpoint, torch.device("cpu"), torch.float32)
+
+
+def _read_voice(given: tuple[dict, dict, bytes], folder: Path):
+    metadata, codes, data = given
+    header = as_json({"codes": codes, "__metadata__": metadata})
+    (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+    read_voice_head(folder / "a.safetensors")
+    return Voice.load(folder / "a.safetensors")
+
+
+def _read_epub(files: dict[str, str], folder: Path):
+    with zipfile.ZipFile(folder / "a.epub", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text.encode("utf-8", "surrogatepass"))
+    return _checked(read_book(folder / "a.epub").warnings)
+
+
+def _checked(warnings: tuple[str, ...]):
+    for one in warnings:
+        assert len(one) <= SENTENCE and "\n" not in one, one
+
+
+def _read_markdown(text: str, folder: Path):
+    (folder / "a.md").write_bytes(text.encode("utf-8", "surrogatepass"))
+    return _checked(read_book(folder / "a.md").warnings)
+
+
+def _read_cues(text: str, folder: Path):
+    cue_names(text)
+    return _checked(read_cues(text).warnings)
+
+
+def _read_script(text: str, folder: Path):
+    script_names(text)
+    return _checked(read_dialogue(text).warnings)
+
+
+def _read_words(text: str, folder: Path):
+    return read_pronunciations(text).apply("Hello, Nguyen and a = b.", "Anna")
+
+
+# Calls
+
+_CALL = {
+    "model": "tts-1",
+    "input": "Hi.",
+    "voice": "alloy",
+    "response_format": "wav",
+    "speed": 1.0,
+    "seed": 3,
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 20,
+    "stream": True,
+    "stream_format": "sse",
+    "extra_params": {"seed": 4},
+    "scene": "A room.",
+    "index": 1,
+    "retries": 0,
+    "max_new_tokens": 12,
+}
+_CLIP = {"input": "Hi.", "references": [{"audio_path": "UklGRg==", "text": "A text."}], "ref_text": "A text."}
+_BATCH = {"items": [{"input": "Hi.", "seed": 3}, {"input": "No."}], "voice": "alloy", "response_format": "wav"}
+_SESSION = {
+    "type": "session.config",
+    "session": {"voice": "alloy", "split_granularity": "sentence", "stream_audio": True},
+}
+_BESIDE = {"type": "session.config", "voice": "alloy", "split_granularity": "word", "speed": 1.5, "seed": None}
+
+
+def _read_call(body: object, folder: Path):
+    return read_call(parse_json(as_json(body)), 4096, lambda tag: True)
+
+
+def _read_batch(body: object, folder: Path):
+    return read_batch(parse_json(as_json(body)), 16, lambda fields: read_call(fields, 4096, lambda tag: True))
+
+
+def _read_form(given: tuple[bytes, str], folder: Path):
+    return parse_form(*given)
+
+
+def _read_message(message: object, folder: Path):
+    message = parse_json(as_json(message))
+    if isinstance(message, dict):  # anything else is refused before
+        session = read_session(message, 4096, lambda tag: True)
+        session.call_for("A word.", 1)
+
+
+def _read_raw(data: bytes, folder: Path):
+    return parse_json(data)
+
+
+def _read_incoming(pieces: list[str], folder: Path):
+    for granularity in GRANULARITIES:
+        text = IncomingText(granularity)
+        units = [unit for piece in pieces for unit in text.add(piece)] + text.flush()
+        assert all(units), "a unit is empty"
+
+
+PARSERS = {
+    "safetensors": Parser(
+        st.builds(safetensors, changed(HEADER).map(as_json), st.just(24) | st.integers(0, 40)) | st.binary(max_size=64),
+        _read_safetensors,
+    ),
+    "gguf": Parser(GGUF | st.binary(max_size=64), _read_gguf),
+    "config": Parser(
+        st.sampled_from(sorted(CONFIGS)).flatmap(lambda name: st.tuples(st.just(name), changed(CONFIGS[name]))),
+        _read_config,
+    ),
+    "card": Parser(changed({"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": True}) | JSON, _read_card),
+    "lora": Parser(st.deferred(lambda: changed(_with_adapter()[2])), _read_lora),
+    "voice": Parser(VOICE, _read_voice),
+    "epub": Parser(epubs(), _read_epub),
+    "markdown": Parser(MARKDOWN, _read_markdown),
+    "subtitles": Parser(SRT, _read_cues),
+    "script": Parser(SCRIPT, _read_script),
+    "sheet": Parser(
+        SHEET | changed([{"id": "a", "text": "Hi.", "seed": 4}]).map(json.dumps), lambda text, _: read_lines(text)
+    ),
+    "pronunciations": Parser(text_of("a = b\n", "=", "[Anna]\n", "#", "Nguyen = Win\n", "\\", "("), _read_words),
+    "call": Parser(changed(_CALL) | changed(_CLIP) | JSON, _read_call),
+    "batch": Parser(changed(_BATCH) | JSON, _read_batch),
+    "form": Parser(st.tuples(FORM.map(b"".join), TYPE), _read_form),
+    "message": Parser(
+        changed(_SESSION) | changed(_BESIDE), _read_message, ({"type": "session.config", "session": {"\n": 1}},)
+    ),
+    "json": Parser(st.binary(max_size=40) | JSON.map(as_json), _read_raw),
+    "incoming": Parser(st.lists(text_of("A sentence. ", "?", "[pause 1]", "<|"), max_size=5), _read_incoming),
+}
