@@ -54,7 +54,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
         self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
-        self._first_frames = first_frames
+        self._first_steps = self._steps_for(first_frames) if first_frames else 0
         self._firsts: set[int] = set()  # steps after which a listened sequence has its first frames
         self._filling: tuple[list[tuple[int, Sequence]], Iterator[None]] | None = None  # prompts under way
         self._copies: deque = deque()  # copies in flight to the host
@@ -148,8 +148,8 @@ class Scheduler:
         elif failed is None:
             for row, sequence in admitted:
                 self.running[row] = sequence
-                if sequence.listened and self._first_frames:
-                    self._firsts.add(self.num_steps + self._steps_for(self._first_frames))
+                if sequence.listened and self._first_steps and not self.low_latency_frames:
+                    self._firsts.add(self.num_steps + self._first_steps)
                 if sequence.finished:  # dropped meanwhile
                     self.drop(sequence)
             yield []

@@ -206,6 +206,15 @@ def test_low_latency_decodes_the_first_sequence_alone_until_it_sounds(scheduled,
         assert torch.equal(torch.cat(sequence.codes), other)
 
 
+def test_a_listener_s_first_frames_are_copied_in_the_step_that_completes_them(scheduled):
+    for first in (5, 6, 7, 8):  # only one of them falls on a regular copy
+        run = scheduled(2, indexes=[2, 0], first_frames=first)
+        listened = run.sequences[0]
+        listened.listened = True
+        next(outputs for outputs in run if listened.num_frames >= first)
+        assert listened.num_frames == first
+
+
 def test_low_latency_does_not_need_a_long_sequence(scheduled):
     expected = said(scheduled(2, indexes=[1, 2, 3]))
     for codes, other in zip(said(scheduled(2, indexes=[1, 2, 3], low_latency_frames=11)), expected, strict=True):
