@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from ..cuda.graph import Graph, GraphError, MemoryId, capture, capturing, same_b
 from ..cuda.nvrtc import trim_graph_memory
 from ..device.memory import PrivatePool, send, to_device
 from .model import CodecDecoder, pack
+
+log = logging.getLogger("higgs_tts")
 
 
 class Captured(NamedTuple):
@@ -69,6 +72,7 @@ class WindowGraphs:
         except GraphError as error:
             reason = str(error).strip().splitlines()[0]
             self.note = f"CUDA graphs are off for the codec, so speech begins later: {reason}."
+            log.info("Higgs TTS: %s", self.note)  # a session's groups have no other place to say so
 
     def _captured(self, rows: int, length: int, stream: torch.cuda.Stream) -> Captured:
         """Capture a shape, and prove it: an eager run and a replay must agree bit for bit."""

@@ -45,7 +45,7 @@ def test_workspaces_and_pinned_memory_can_be_released():
 def test_pools_streams_and_captures_accept_our_arguments():
     assert "use_count" in dir(torch.cuda.MemPool) or torch.__version__ < "2.6"
     assert list(parameters(torch.cuda.use_mem_pool))[:2] == ["pool", "device"]
-    assert {"stream", "capture_error_mode"} <= parameters(torch.cuda.graph.__init__).keys()
+    assert list(parameters(torch.cuda.CUDAGraph.capture_begin))[1:3] == ["pool", "capture_error_mode"]
     assert {"device", "priority"} <= parameters(torch.cuda.Stream.__new__).keys()
-    assert {"replay", "reset"} <= set(dir(torch.cuda.CUDAGraph))
+    assert {"capture_end", "pool", "replay", "reset"} <= set(dir(torch.cuda.CUDAGraph))
     assert callable(torch.cuda.get_allocator_backend)
