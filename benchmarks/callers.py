@@ -28,6 +28,7 @@ town""".split()
 WORDS_A_TEXT = 20
 SAMPLE_BYTES, SAMPLE_RATE = 2, 24_000
 KINDS = "whole", "stream", "sse", "batch", "text", "bad", "leave at once", "leave in the middle", "leave a batch"
+BATCHES = "batch", "leave a batch"
 PATIENCE = 120.0  # seconds without an answer that count as a hang
 COMPARED = 16  # texts of `compare`
 BAD = (
@@ -175,6 +176,21 @@ def _share(found: list[float], share: float) -> float | None:
     return round(found[round(share * (len(found) - 1))], 1) if found else None
 
 
+def body_of(kind: str, number: int, words: random.Random) -> bytes:
+    """Return the body of a call of KINDS."""
+    body = {"input": text_of(words, words.randint(1, 12)), "response_format": words.choice(("pcm", "wav", "mp3"))}
+    body |= {"seed": number, "max_new_tokens": words.randint(5, 60), "retries": 0}
+    if kind == "whole":
+        body["stream"] = False
+    elif kind in ("stream", "leave in the middle"):
+        body |= {"response_format": "pcm", "stream": True}
+    elif kind == "sse":
+        body |= {"response_format": "pcm", "stream_format": "sse"}
+    elif kind in BATCHES:  # two texts and one that nobody can speak
+        body["items"] = [{"input": body.pop("input")}, {"input": "Good day."}, {"input": ""}]
+    return words.choice(BAD) if kind == "bad" else json.dumps(body).encode()
+
+
 async def soak(port: int, requests: int, clients: int) -> dict:
     """Make calls of every kind in random order, many at once: whole, streamed, batches, bad, callers who leave."""
     kinds, told = random.Random(requests), Counter()
@@ -185,18 +201,7 @@ async def soak(port: int, requests: int, clients: int) -> dict:
         if kind == "text":
             await text(words)
             return
-        body = {"input": text_of(words, words.randint(1, 12)), "response_format": words.choice(("pcm", "wav", "mp3"))}
-        body |= {"seed": number, "max_new_tokens": words.randint(5, 60), "retries": 0}
-        if kind == "whole":
-            body["stream"] = False
-        elif kind in ("stream", "leave in the middle"):
-            body |= {"response_format": "pcm", "stream": True}
-        elif kind == "sse":
-            body |= {"response_format": "pcm", "stream_format": "sse"}
-        batch = kind in ("batch", "leave a batch")
-        if batch:  # two texts and one that nobody can speak
-            body["items"] = [{"input": body.pop("input")}, {"input": "Good day."}, {"input": ""}]
-        data = words.choice(BAD) if kind == "bad" else json.dumps(body).encode()
+        data, batch = body_of(kind, number, words), kind in BATCHES
         leave = {"leave at once": 0, "leave a batch": 0, "leave in the middle": words.choice((1, 20_000))}.get(kind)
         try:
             answer = await asyncio.wait_for(call(port, data, leave_after=leave, batch=batch), PATIENCE)

@@ -265,7 +265,7 @@ class Scenario:
         check(hope or (self.coming > 0 and not said), f"nobody may decode sequence {sequence.index} any more")
 
     def take(self, voice: Voice) -> None:
-        """Take what fits, and check that whoever has the fewest running sequences comes first."""
+        """Take what fits. Callers with the fewest running sequences must come first."""
         member, room = voice.member, voice.rows - len(voice.calls)
         if room <= 0:
             return
