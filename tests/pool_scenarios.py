@@ -208,7 +208,7 @@ class Scenario:
             caller = self.callers[one.sequence.caller]
             caller.hear(one)
             if one.is_last and self.rng.random() < 0.1:
-                self.ask(caller, 1)  # another attempt
+                self.later(f"caller {caller.number} makes another attempt", self.ask, caller, 1, after=0.0)
         for caller in self.callers:
             for sequence, said in caller.missing.items():
                 self.check_hope(sequence, said)

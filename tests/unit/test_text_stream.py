@@ -432,14 +432,14 @@ def test_a_bad_message_is_refused_and_the_connection_stays(served, message, para
 
 
 def test_messages_at_the_wrong_time_are_refused(served, monkeypatch):
-    gate = Gate(monkeypatch, free=0)  # the connection closes once "One" is spoken
+    gate = Gate(monkeypatch, free=0)  # the connection closes once "One." is spoken
 
     async def first(caller):
         await caller.send(text("Yes."))
         assert (await caller.until("error"))["param"] == "type" and await caller.closed()
 
     async def amid(caller):
-        await caller.send(CONFIG, text("One"), CONFIG, {"type": "session.close"}, text("Two"))
+        await caller.send(CONFIG, text("One. And"), CONFIG, {"type": "session.close"}, text("Two"))
         said = [(await caller.until("error"))["message"] for _ in range(2)]
         assert "before another session.config" in said[0] and "session.close was already sent" in said[1]
         gate.go_on.set()
