@@ -11,10 +11,12 @@ python benchmarks/faults.py sites                         # --part batch: one pa
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import multiprocessing
 import os
 import pathlib
+import platform
 import random
 import subprocess
 import sys
@@ -22,7 +24,7 @@ import tempfile
 import time
 
 import surfaces  # noqa: F401  (imports the pack as higgs_tts)
-from common import ROOT
+from common import ROOT, commit
 from higgs_tts.tests.pool_scenarios import Failed, Scenario
 
 RESULT = ROOT / "benchmarks" / "results" / "faults.json"
@@ -56,8 +58,13 @@ def main():
 
 def write(part: str, told: object):
     """Put a part of the results into the file."""
+    import torch
+
     result = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {}
-    RESULT.write_text(json.dumps(result | {part: told}, indent=1) + "\n", encoding="utf-8")
+    here = {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
+    here |= {"date": str(datetime.date.today()), "commit": commit()}
+    result |= {part: told, "made": result.get("made", {}) | {part: here}}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({part: told}))
 
 
