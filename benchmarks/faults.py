@@ -1,19 +1,22 @@
 #!/usr/bin/env python
-"""Faults: random scenarios of a pool on a virtual clock, and random input for parsers.
+"""Faults: random scenarios of a pool on a virtual clock, random input for parsers, writes and allocations that fail.
 
 python benchmarks/faults.py pools --scenarios 1000000     # into benchmarks/results/faults.json
 python benchmarks/faults.py pools --seed 45               # one scenario, event by event
-    python benchmarks/faults.py fuzz --examples 5000
-    python benchmarks/faults.py writes                        # --points 12: some of each operation
+python benchmarks/faults.py fuzz --examples 5000
+python benchmarks/faults.py writes                        # --points 12: some of each operation
+python benchmarks/faults.py sites                         # --part batch: one part; --points 12: some of it
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import multiprocessing
 import os
 import pathlib
+import platform
 import random
 import subprocess
 import sys
@@ -21,7 +24,7 @@ import tempfile
 import time
 
 import surfaces  # noqa: F401  (imports the pack as higgs_tts)
-from common import ROOT
+from common import ROOT, commit
 from higgs_tts.tests.pool_scenarios import Failed, Scenario
 
 RESULT = ROOT / "benchmarks" / "results" / "faults.json"
@@ -43,14 +46,25 @@ def main():
     writes_of = commands.add_parser("writes")
     writes_of.set_defaults(run=writes)
     writes_of.add_argument("--points", type=int, default=0, help="for each operation; all by default")
+    sites_of = commands.add_parser("sites")
+    sites_of.set_defaults(run=sites)
+    sites_of.add_argument("--part", help="one of them")
+    sites_of.add_argument("--points", type=int, default=0, help="for each part; all by default")
+    sites_of.add_argument("--device", default="cpu")
+    sites_of.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     given = parser.parse_args()
     given.run(given)
 
 
 def write(part: str, told: object):
     """Put a part of the results into the file."""
+    import torch
+
     result = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.is_file() else {}
-    RESULT.write_text(json.dumps(result | {part: told}, indent=1) + "\n", encoding="utf-8")
+    here = {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
+    here |= {"date": str(datetime.date.today()), "commit": commit()}
+    result |= {part: told, "made": result.get("made", {}) | {part: here}}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({part: told}))
 
 
@@ -124,6 +138,24 @@ def writes(given: argparse.Namespace):
         env = os.environ | {"LD_PRELOAD": str(library)}
         told = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True).stdout
     write("writes", json.loads(told))
+
+
+def sites(given: argparse.Namespace):
+    """Let allocations of tensors fail."""
+    import torch
+    from higgs_tts.tests.allocation_faults import parts, run
+
+    torch.set_num_threads(1)
+    print(f"seed {given.seed}", flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, part in parts(pathlib.Path(folder), given.device).items():
+            if given.part in (None, name):
+                row, failing = run(name, part, given.points, given.seed)
+                rows.append(row)
+                print(row, *failing, sep="\n", flush=True)
+    if not (given.part or given.points):
+        write("sites", rows)
 
 
 if __name__ == "__main__":

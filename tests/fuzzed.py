@@ -227,9 +227,12 @@ def _read_raw(data: bytes, folder: Path):
 
 def _read_incoming(pieces: list[str], folder: Path):
     for granularity in GRANULARITIES:
-        text = IncomingText(granularity)
-        units = [unit for piece in pieces for unit in text.add(piece)] + text.flush()
-        assert all(units), "a unit is empty"
+        found = []
+        for given in (pieces, ["".join(pieces)]):
+            text = IncomingText(granularity)
+            found.append([unit for piece in given for unit in text.add(piece)] + text.flush())
+        assert all(found[0]), "a unit is empty"
+        assert found[0] == found[1], "units depend on the pieces"
 
 
 PARSERS = {

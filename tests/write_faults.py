@@ -5,9 +5,11 @@ Run by `benchmarks/faults.py writes` and `tests/unit/test_write_faults.py` with 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import importlib.util
+import io
 import json
 import os
 import random
@@ -50,15 +52,20 @@ from higgs_tts.engine import (  # noqa: E402
     HiggsError,
     SamplingParams,
     Voice,
+    mix_speech,
     narrate,
     read_book_text,
+    read_cues,
+    speak_cues,
 )
+from higgs_tts.engine.checkpoint.download import download_checkpoint  # noqa: E402
 from higgs_tts.engine.cuda import cubin_cache  # noqa: E402
 from higgs_tts.engine.tools.arguments import make_parser  # noqa: E402
 from higgs_tts.engine.tools.outputs import Outputs  # noqa: E402
 from higgs_tts.engine.tools.quantize_folder import quantize_folder  # noqa: E402
 from higgs_tts.engine.tools.tiny import write_tiny  # noqa: E402
 from higgs_tts.nodes.sheet.files import LineFiles  # noqa: E402
+from higgs_tts.tests.hub import hub_of  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,18 @@ def operations(made: Path) -> dict[str, Operation]:
         wav = torch.linspace(-0.5, 0.5, 9000) * version
         Outputs(given).write(wav, lambda: f"{version}", torch.full((2, 8), version))
 
+    def subtitles(folder: Path, version: int):
+        args = [f"--out={folder / 'a.flac'}", f"--srt-out={folder / 'a.srt'}"]
+        given = make_parser().parse_args(["say", "--srt-in=a.srt", *args])
+        outputs = Outputs(given)
+        cues = read_cues(f"1\n00:00:01,000 --> 00:00:02,000\nThe end{' again' * version}.").cues
+        speech = speak_cues(engine, cues, params=params)
+        outputs.write(mix_speech(speech.sounds, speech.seconds), speech.to_srt)
+
+    def download(folder: Path, _: int):
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
+            download_checkpoint("Higgs TTS 3 (4B)", folder)
+
     return {
         "voice": Operation(lambda folder, v: Voice(torch.full((9, 8), v)).save(folder / "a.st"), (".st",)),
         "lines": Operation(lines, (".wav",)),
@@ -103,13 +122,16 @@ def operations(made: Path) -> dict[str, Operation]:
         "narrate flac": Operation(book("flac"), (".flac", ".srt")),
         "narrate m4b": Operation(book("m4b"), (".m4b", ".srt")),
         "quantize": Operation(lambda folder, _: quantize_folder(EMBEDDED, folder / "new", "int4"), weights, False),
+        "say --srt-in": Operation(subtitles, (".flac", ".srt")),
+        "download": Operation(download, (*weights, ".json"), False),
         "cubins": Operation(lambda folder, v: cubin_cache.save("key", bytes([v]) * 9000), (".cubin",)),
     }  # fmt: skip
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
     """Return the files below a folder, without locks and the unfinished."""
-    found = [path for path in folder.rglob("*") if path.is_file() and ".part" not in str(path)]
+    found = [path for path in folder.rglob("*") if path.is_file() and not {".part", ".cache"} & {*path.parts}]
+    found = [path for path in found if not path.name.endswith(".part")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in found if not path.name.endswith("lock")}
 
 
@@ -178,7 +200,7 @@ def main():
     """Try all errors at every change, or one at as many as a number says, and the end of the process at each."""
     library, rows = ctypes.CDLL(os.environ["LD_PRELOAD"]), []
     most = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as made, hub_of(write_tiny(Path(made) / "hub", "v3")):
         for name, operation in operations(Path(made)).items():
             place = Path(made) / name.replace(" ", "_")
             place.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -116,12 +117,13 @@ class Adapters:
             for one, part in zip(sources, parts, strict=True)
             for change in self.changes.get(one.name, ())
         ]
+        return functools.partial(_merge, work) if work else None
 
-        def merge() -> None:
-            for change, part in work:
-                change.apply(part)
 
-        return merge if work else None
+def _merge(work: Sequence[tuple[Change, torch.Tensor]]) -> None:
+    """Apply changes to their tensors. Not a closure, through which an error would keep the tensors."""
+    for change, part in work:
+        change.apply(part)
 
 
 def lay_over(adapters: Sequence[Adapter], family: str, plan: TensorPlan) -> tuple[Adapters, TensorPlan]:

@@ -12,9 +12,12 @@ from huggingface_hub import constants, errors
 from tqdm.std import tqdm
 
 from ..core.errors import HiggsError
+from ..files.file_list import write_errors
 from .catalog import DOWNLOADS, Download, Repo
 from .discover import CODEC_SUBFOLDER, CONFIG, missing_parts
 from .tensor_file import open_folder, open_tensors
+
+_BEGUN = "download.incomplete"  # in the folder until all files are there, also those that loading does not need
 
 
 def download_checkpoint(
@@ -31,12 +34,16 @@ def download_checkpoint(
         raise HiggsError(f"{label!r} is not a known download. Choose one of: {', '.join(DOWNLOADS)}.")
     download = DOWNLOADS[label]
     folder = Path(target_root) / download.folder
-    if _is_whole(folder, download):
+    begun = folder / _BEGUN
+    if _is_whole(folder, download) and (constants.HF_HUB_OFFLINE or not begun.is_file()):
         return folder
     if constants.HF_HUB_OFFLINE:
         raise HiggsError(
             f"{label} cannot be downloaded: HF_HUB_OFFLINE is set. Unset it, or put {download.talker.id} into {folder}."
         )
+    with write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        begun.touch()
     report = _Reporter(download.size, on_progress)
     _fetch(download.talker, folder, report)
     if download.codec:
@@ -45,6 +52,8 @@ def download_checkpoint(
         raise HiggsError(
             f"{folder} is incomplete. {' '.join(lacks)} Start the download again; it resumes where it stopped."
         )
+    with write_errors(folder):
+        begun.unlink()
     return folder
 
 

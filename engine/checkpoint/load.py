@@ -75,21 +75,21 @@ def load_talker(
     dtype: torch.dtype,
     weights: str = "",
     allocate: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    into: dict[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Load the talker's tensors under canonical names, fused, in `dtype` on `device`.
 
     weights: quantisation of the layers' matrices, see `format_for`. They are quantised one by one through SCRATCH,
         which stays allocated. Matrices that the file already stores in this format are copied. Adapters are merged
         before.
-    allocate: context for allocations that stay.
+    allocate: context for allocations that stay. into: a dict to fill, which the caller can free after an error.
 
     `embed_text` stays in host memory in the file's dtype, backed by the file if it is stored in one piece. A tied head
     is the same tensor object as `embed_codes`. Raises HiggsError if the checkpoint has problems.
     """
     require_whole(checkpoint)
     weights = format_for(checkpoint, weights)
-    tensors: dict[str, torch.Tensor] = {}
-    jobs: list[Job] = []
+    tensors, jobs = {} if into is None else into, list[Job]()
     with allocate():
         if size := _scratch_bytes(checkpoint, dtype, weights):
             tensors[SCRATCH] = torch.empty(size, dtype=torch.uint8, device=device)
@@ -142,12 +142,12 @@ def _then(
     quantize = format.quantize and functools.partial(format.quantize, whole, data)
     if merge is None or quantize is None:
         return merge or quantize
+    return functools.partial(_both, merge, quantize)
 
-    def both() -> None:
-        merge()
-        quantize()
 
-    return both
+def _both(merge: Callable[[], None], quantize: Callable[[], None]) -> None:
+    merge()
+    quantize()
 
 
 def _place(file: TensorFile, stored: list[str], target: torch.Tensor, then: Callable[[], None] | None) -> list[Job]:

@@ -107,7 +107,7 @@ class Attention(nn.Module):
         self.k_proj, self.v_proj, self.q_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C]
-        q, k, v = (self._split(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = map(self._split, (self.q_proj(x), self.k_proj(x), self.v_proj(x)))  # an error keeps no closure
         return self.out_proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:  # [B, T, C] -> [B, heads, T, C / heads]

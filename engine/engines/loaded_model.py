@@ -23,7 +23,7 @@ from ..cuda.nvrtc import KernelUnavailable
 from ..decode.model_runner import ModelRunner
 from ..decode.prefix_cache import PrefixCache
 from ..decode.prompts import Prefill, open_prefill
-from ..device.memory import PrivatePool, device_bytes, free_bytes, workspace_bytes
+from ..device.memory import PrivatePool, device_bytes, drop, free_bytes, workspace_bytes
 from ..device.torch_names import release_pinned_memory
 from ..talker import build_talker
 from ..talker.rope import rope_sizes
@@ -71,9 +71,10 @@ class LoadedModel:
         self._codec_backend = ""
         self.pool = PrivatePool(device)
         self._make_spare(device)
+        tensors: dict[str, torch.Tensor] = {}
         try:
             self._lasting_bytes = _lasting_bytes(checkpoint, config, context, device, dtype)
-            tensors = load_talker(checkpoint, device, dtype, config.weights, self.pool.allocate)
+            load_talker(checkpoint, device, dtype, config.weights, self.pool.allocate, tensors)
             check_weights(checkpoint, tensors)
             with self.pool.allocate():
                 self.talker = build_talker(checkpoint.config, tensors, context)
@@ -83,7 +84,7 @@ class LoadedModel:
             self._warm_up(checkpoint, self.runner())
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)  # frames keep tensors alive
-            tensors = None
+            drop(tensors.values())  # as do the closures of the frames' functions
             self.close()
             raise
 

@@ -13,7 +13,8 @@ from .tags import is_spoken
 GRANULARITIES = ("none", "sentence", "clause")
 _MOST = 600  # characters that wait for the end of a sentence
 _MOST_SECONDS = 30.0  # of the parts of a longer sentence
-_OPEN = re.compile(r"(?:<[^<>\r\n]{0,79}|\[[^\[\]\r\n]{0,59})$")  # a tag or a pause marker that may still go on
+_OPEN = re.compile(r"(?:<[^<>\r\n]{0,79}|\[[^\[\]\r\n]{0,59})\Z")  # a tag or a pause marker that may still go on
+_LINE = re.compile(r"[^\n\]]*[\n\]]")  # to its end, or that of what may be a pause marker, which ends it too
 
 
 class IncomingText:
@@ -41,7 +42,8 @@ class IncomingText:
         units = []
         while text:
             room = _MOST - len(self._text)
-            end = text.find("\n", 0, room) + 1 or room  # a line at a time, as pieces may come
+            line = _LINE.match(text, 0, room)  # one at a time, as pieces may come
+            end = line.end() if line else room
             self._text, text = self._text + text[:end], text[end:]
             units += self._take(self._cuts())
         return units
@@ -55,8 +57,9 @@ class IncomingText:
 
     def _cuts(self) -> list[int]:
         """Return the ends of the complete units."""
-        open_tag = _OPEN.search(self._text)
-        known = mask_pauses(self._text[: open_tag.start() if open_tag else None])
+        known = mask_pauses(self._text)
+        if open_tag := _OPEN.search(known):
+            known = known[: open_tag.start()]
         cuts = self._starts(known)[1:-1]
         if "\n" in known[len(known.rstrip()) :] and is_spoken(known):
             cuts.append(len(known))

@@ -82,7 +82,7 @@ class Drive:
                 return Ended(request, None)
         except (HiggsError, torch.cuda.OutOfMemoryError) as error:
             self.drop(request)
-            return Ended(request, error)
+            return Ended(request, error.with_traceback(None))  # its frames would keep what was heard
         return None
 
     def _advance(self, request: SpeechRequest, caller: int) -> bool:

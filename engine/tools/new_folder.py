@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..core.errors import HiggsError
 from ..files.file_list import sole_writer, write_errors
+from ..files.whole_file import write_whole
 
 _PART, _LOCK = ".part", ".lock"  # in the new folder while it is filled, and beside its files
+_MOVED = ".moved"  # names of the files that leave it at the end, so that a killed run's are known
 
 
 @contextlib.contextmanager
@@ -22,16 +25,17 @@ def new_folder(path: Path) -> Iterator[Path]:
     partial, is_ours = path / _PART, False
     try:
         with write_errors(path):
-            if path.exists() and not partial.is_dir() and (not path.is_dir() or any(path.iterdir())):
+            moved = json.loads(names.read_bytes()) if (names := partial / _MOVED).is_file() else []
+            if path.exists() and (not path.is_dir() or {one.name for one in path.iterdir()} - {_PART, *moved}):
                 raise HiggsError(f"{path} already exists. Choose a new folder, or empty this one.")
         with write_errors(path), sole_writer(path, f"{_PART}/{_LOCK}"):
             is_ours = True
-            _remove(*_inside(partial))
+            _remove(*(path / name for name in moved), *_inside(partial))
             yield partial
             made = sorted(_inside(partial), key=lambda one: one.suffix == ".safetensors")  # weights last
+            write_whole(names, json.dumps([one.name for one in made]).encode())
             try:
                 for one in made:
-                    _remove(path / one.name)  # a killed run got as far
                     one.rename(path / one.name)
             except BaseException:
                 _remove(*(path / one.name for one in made))

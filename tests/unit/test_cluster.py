@@ -8,6 +8,7 @@ import pathlib
 import platform
 import subprocess
 import sys
+import threading
 import types
 import weakref
 from dataclasses import replace
@@ -20,6 +21,7 @@ from higgs_tts.engine.book.book import Chapter
 from higgs_tts.engine.book.chapters import PlannedChapter, groups
 from higgs_tts.engine.decode.model_runner import ModelRunner
 from higgs_tts.engine.engines.cluster.worker import About, Orders, Unfit, Worker
+from higgs_tts.engine.speech.decoder import Stage
 from higgs_tts.engine.speech.speech_input import SpeechInput
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -143,14 +145,50 @@ def seats_of(monkeypatch):
         ray = FakeRay(iter(answers))
         monkeypatch.setitem(sys.modules, "ray", ray)
         monkeypatch.setitem(sys.modules, "ray.exceptions", ray.exceptions)
-        path = ROOT / "engine" / "engines" / "cluster" / "seats.py"
-        spec = importlib.util.spec_from_file_location("higgs_tts.engine.engines.cluster.seats_of_fakes", path)
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
+        module = with_fake_ray("seats", monkeypatch)
         return module.Seats(None, count, {}), module, ray
 
     return make
+
+
+def with_fake_ray(name, monkeypatch):
+    """Return a module of the cluster, loaded anew, for this test alone."""
+    full = f"higgs_tts.engine.engines.cluster.{name}"
+    spec = importlib.util.spec_from_file_location(full, ROOT / "engine" / "engines" / "cluster" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, full, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_session_closed_while_a_worker_joins_starts_no_stream(seats_of, monkeypatch):
+    seats, module, _ = seats_of(About("model", "CPU", "here", 7))
+    (seat,) = seats.all
+    joined, ended, streams = threading.Event(), threading.Event(), []
+
+    class Paused(module.Seat):
+        """Pauses the thread that has joined until the session has told its stream to end."""
+
+        @property
+        def member(self):
+            if self.joins is not None:
+                joined.set()
+                ended.wait(60)
+            return self.joins
+
+        @member.setter
+        def member(self, member):
+            self.joins = member
+
+    seat.joins, seat.__class__ = None, Paused
+    starts = types.SimpleNamespace(remote=lambda *given: streams.append(given) or iter(()))
+    seat.actor.decode = types.SimpleNamespace(options=lambda **_: starts)
+    seat.actor.give = types.SimpleNamespace(remote=lambda *_: ended.set())
+    session = with_fake_ray("ray_session", monkeypatch).RayPoolSession(seats, Stage(1, 64), 0)
+    session.submit()
+    joined.wait(60)
+    session.close()
+    assert ended.is_set() and not streams
 
 
 def test_a_worker_s_death_is_reported_with_ray_s_reason(seats_of):

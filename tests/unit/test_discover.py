@@ -247,6 +247,21 @@ def test_progress_counts_files_if_sizes_are_unknown(hub, tmp_path, monkeypatch):
     assert seen == [(0.5, "1 of 2 files"), (1.0, "2 of 2 files"), (0.75, "3 of 4 files"), (1.0, "4 of 4 files")]
 
 
+def test_a_download_that_stopped_goes_on_even_if_the_model_would_load(hub, tmp_path, monkeypatch):
+    def stop(*args, **kwargs):
+        raise OSError("no space")
+
+    folder = make(tmp_path / DOWNLOADS[V3].folder)
+    (folder / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr(download.huggingface_hub, "snapshot_download", stop)
+    with pytest.raises(HiggsError, match="no space"):
+        download_checkpoint(V3, tmp_path)
+    save_file({"weight": torch.zeros(8)}, folder / "model.safetensors")
+    door = Hub(monkeypatch, fill=False)
+    assert download_checkpoint(V3, tmp_path) == folder and len(door.calls) == 1
+    assert download_checkpoint(V3, tmp_path) == folder and len(door.calls) == 1
+
+
 class Cancelled(Exception):
     pass
 

@@ -78,6 +78,9 @@ TEXTS = [
     'He said "Stop!" and left. Dr. Who came (late). "Why?" No. 5 is alive... Is it? Yes! 3.14 is pi; e.g. here, there.',
     "<|emotion:awe|>Look! <|prosody:pause|> There. [pause] Now.\nSo\n\n<|prosody:speed_fast|>Go, go… on. 你好。好！",
     "A sentence. -\nA sentence. ",
+    "A sentence. [pause 1]?",
+    "A [tag,3\n “",
+    'So <Dr[pause]<".<…-',
     "A < b and c > d. It is [sic] so. [pause] Yes. " * 6 + "and on " * 120 + "the end. Really.",
 ]
 

@@ -157,6 +157,15 @@ def test_leftovers_of_a_killed_run_do_not_prevent_quantising(tmp_path):
     assert not (out / ".part").exists() and not examine(out).problems
 
 
+def test_a_file_that_you_added_beside_leftovers_is_kept(tmp_path):
+    out = tmp_path / "new"
+    (out / ".part").mkdir(parents=True)
+    (out / "config.json").write_text("mine")
+    with pytest.raises(HiggsError, match=r"new already exists\. Choose a new folder, or empty this one"):
+        quantize_folder(EMBEDDED, out, "int4")
+    assert (out / "config.json").read_text() == "mine"
+
+
 def test_the_folder_appears_only_when_whole(tmp_path, monkeypatch):
     """A killed run leaves nothing that looks like a checkpoint, and two runs do not fill one folder."""
     seen, copy = [], shutil.copy2

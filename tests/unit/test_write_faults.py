@@ -20,4 +20,4 @@ def test_a_write_that_fails_leaves_the_earlier_or_the_whole(tmp_path):
     done = subprocess.run(command, env=os.environ | {"LD_PRELOAD": str(library)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert len(rows) == 7 and not {row["operation"]: row["failing"] for row in rows if row["failing"]}
+    assert len(rows) == 9 and not {row["operation"]: row["failing"] for row in rows if row["failing"]}

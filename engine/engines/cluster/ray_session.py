@@ -116,11 +116,11 @@ class RayPoolSession(PoolSession):
 
     def _join(self, seat: Seat) -> None:
         assert seat.about
-        lost, seat.member = seat.member, Member(seat.name, seat.about.kind)
-        self._streams[seat.member] = _Stream(seat.actor)
+        lost, member = seat.member, Member(seat.name, seat.about.kind)
+        seat.member, self._streams[member] = member, _Stream(seat.actor)
         while self._clips:
             self._encode(*self._clips.popleft())
-        self._decide(self._pool.join, seat.member, lost)
+        self._decide(self._pool.join, member, lost)
 
     def _end(self) -> BaseException | None:
         if not all(seat.is_gone for seat in self._workers.all):
@@ -166,8 +166,12 @@ class RayPoolSession(PoolSession):
     def _follow(self, seat: Seat):
         """Read one worker's stream until it ends or dies."""
         member = seat.member
-        assert member
-        stream = self._streams[member].actor.decode.options(num_returns="streaming").remote(self._number, self._stage)
+        with self._changed:
+            if self._closed:  # nobody would end the stream
+                return
+            assert member
+            decode = self._streams[member].actor.decode.options(num_returns="streaming")
+            stream = decode.remote(self._number, self._stage)
         try:
             for promise in stream:
                 news: News | Unfit = ray.get(promise)

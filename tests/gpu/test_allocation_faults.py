@@ -1,0 +1,55 @@
+"""Allocations on a GPU fail at places of the engine's code, or since it is full: all is given back, and it goes on."""
+
+import random
+
+import pytest
+import torch
+from higgs_tts.tests.allocation_faults import PARTS, Allocations, Trials, parts, run
+from higgs_tts.tests.device_memory import free_bytes
+
+POINTS = 4
+SEED = random.SystemRandom().randrange(1 << 32)
+
+
+class Full(Allocations):
+    """A device with `room` more bytes for torch's allocator than it has reserved."""
+
+    def __init__(self, room: int):
+        super().__init__()
+        self._room, self.has_failed = room, True
+
+    def __enter__(self):
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + self._room) / total)
+        return super().__enter__()
+
+    def __exit__(self, *exc):
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        return super().__exit__(*exc)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return parts(tmp_path_factory.mktemp("checkpoints"), "cuda:0")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_an_allocation_that_fails_leaves_nothing_behind(name, made):
+    print(
+        f"repeat it: python benchmarks/faults.py sites --device cuda:0 --part '{name}' --points {POINTS} --seed {SEED}"
+    )
+    run(name, made[name], 1, SEED)  # libraries keep memory from their first use on
+    before = free_bytes()
+    row, failing = run(name, made[name], POINTS, SEED)
+    assert not failing and (row["points"] == POINTS or name == "close") and free_bytes() >= before
+
+
+@pytest.mark.parametrize("name", ["open", "batch", "clip", "trim"])
+def test_a_full_device_leaves_nothing_behind(name, made):
+    trials = Trials(made[name])
+    before = free_bytes()
+    for megabytes in (0, 2, 6, 20, 60):
+        found, _ = trials.defects(Full(megabytes << 20))
+        assert not found, f"{megabytes} MB"
+    assert free_bytes() >= before
