@@ -82,6 +82,7 @@ from .voice.clip import (
     transcript_of,
 )
 from .voice.voice import Voice, VoiceHead, read_voice_head
+from .words.word import Word, words_json
 
 __all__ = [  # noqa: RUF022 - by subject
     # engines
@@ -127,6 +128,8 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_rate",
     "to_srt",
     "turn_to_srt",
+    "Word",
+    "words_json",
     # text
     "Dialogue",
     "read_dialogue",

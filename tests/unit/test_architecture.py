@@ -19,6 +19,7 @@ TIERS = [
     {"codec", "talker", "voice"},
     {"checkpoint", "decode", "prompt"},
     {"preview", "speech"},
+    {"words"},
     {"book", "engines"},
     {"dubbing", "serve"},
     {"__init__", "tools"},

@@ -1,0 +1,33 @@
+"""A word and its time, and words as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word as written, with its punctuation and without tags, and when it is heard."""
+
+    text: str
+    start: float  # seconds in the speech's wav
+    end: float
+    speaker: str = ""
+    method: str = "estimated"  # how the times were found: attention, whisper or estimated
+
+
+def words_json(words: Iterable[Word]) -> str:
+    """Return words as JSON: {"words": [{"word", "start", "end", "speaker", "method"}]}, in milliseconds' precision."""
+    rows = (
+        {
+            "word": word.text,
+            "start": round(word.start, 3),
+            "end": round(word.end, 3),
+            "speaker": word.speaker,
+            "method": word.method,
+        }
+        for word in words
+    )
+    return json.dumps({"words": list(rows)}, ensure_ascii=False)
