@@ -41,24 +41,8 @@ def sentence_cues(wav: torch.Tensor, chunk: SpokenTurn) -> list[Cue]:
     ]
 
 
-def turn_to_srt(speech: SpeechResult, number: int) -> str:
-    """Return one turn of a dialogue as SubRip text. number: index in `speech.turns`."""
-    turn = speech.turns[number]
-    said = [
-        replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
-        for chunk in speech.said
-        if turn.start <= chunk.start and chunk.stop <= turn.stop
-    ]
-    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(said)))
-
-
-def to_srt(speech: SpeechResult) -> str:
-    """Return the cues as SubRip text. Cues carry names if there are several speakers."""
-    return srt_of(cues_of(speech))
-
-
 def srt_of(cues: Sequence[Cue]) -> str:
-    """Return given cues as SubRip text, like `to_srt`."""
+    """Return the cues as SubRip text. Cues carry names if there are several speakers."""
     several = len({cue.speaker for cue in cues}) > 1
     return write_srt(cues if several else [replace(cue, speaker="") for cue in cues])
 

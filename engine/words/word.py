@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,11 @@ class Word:
     end: float
     speaker: str = ""
     method: str = "estimated"  # how the times were found: attention, whisper or estimated
+
+
+def moved(words: Iterable[Word], by: float, tempo: float = 1.0) -> list[Word]:
+    """Return words sped up by `tempo` and then moved by seconds."""
+    return [replace(word, start=by + word.start / tempo, end=by + word.end / tempo) for word in words]
 
 
 def words_json(words: Iterable[Word]) -> str:
@@ -31,3 +36,9 @@ def words_json(words: Iterable[Word]) -> str:
         for word in words
     )
     return json.dumps({"words": list(rows)}, ensure_ascii=False)
+
+
+def read_words(text: str) -> list[Word]:
+    """Parse the text of `words_json`. Raises ValueError, TypeError or KeyError for any other."""
+    rows = json.loads(text)["words"]
+    return [Word(row["word"], row["start"], row["end"], row["speaker"], row["method"]) for row in rows]

@@ -1,6 +1,8 @@
 """When each word is heard: splitting, estimated times and JSON."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,14 +12,23 @@ from higgs_tts.engine import (
     Engine,
     EngineConfig,
     SamplingParams,
+    SpeechResult,
     SpokenTurn,
     Turn,
     Word,
+    to_srt,
+    turn_to_srt,
+    words_by_turn,
     words_json,
 )
+from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.prompt.chunking import split_sentences, split_words
 from higgs_tts.engine.speech.subtitles import cues_of
+from higgs_tts.engine.words.cues import lines_of
 from higgs_tts.engine.words.estimate import estimate
+from higgs_tts.engine.words.word import read_words
+
+RATE = SAMPLE_RATE
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +93,69 @@ def test_words_of_real_speech_lie_in_their_sentences(engine):
     assert at == len(words) and [cue.text for cue in cues][:1] == split_sentences("A first sentence, here.")
 
 
+def speech_of(*chunks):
+    """Return speech of (speaker, text), each a turn of a second of noise."""
+    said = tuple(SpokenTurn(who, text, at * RATE, (at + 1) * RATE) for at, (who, text) in enumerate(chunks))
+    wav = 0.1 * torch.randn(len(chunks) * RATE, generator=torch.Generator().manual_seed(0))
+    return SpeechResult(wav, torch.empty(0, 8), 1.0, len(said), "end of speech", turns=said, said=said)
+
+
+def words_of(speech):
+    return [word for chunk in speech.said for word in estimate(speech.wav, chunk)]
+
+
+def test_sentences_get_the_times_of_their_words():
+    speech = speech_of(("Ann", "One two. Three."), ("Bob", "Four!"))
+    words = [replace(word, start=at, end=at + 0.25) for at, word in enumerate(words_of(speech))]
+    times = re.findall(r"(\S+) --> (\S+)\n(.*)", to_srt(speech, words))
+    assert times == [
+        ("00:00:00,000", "00:00:01,250", "Ann: One two."),
+        ("00:00:02,000", "00:00:02,250", "Ann: Three."),
+        ("00:00:03,000", "00:00:03,250", "Bob: Four!"),
+    ]
+
+
+def test_lines_end_with_sentences_turns_and_long_silences():
+    speech = speech_of(("Ann", "So it is. And so it goes on"), ("Bob", "and on, Mr. Smith"))
+    words = words_of(speech)
+    assert [cue.text for cue in lines_of(words, 3)] == ["So it is.", "And so it", "goes on", "and on, Mr.", "Smith"]
+    assert [cue.text for cue in lines_of(words, 1)] == [word.text for word in words]
+    assert [(cue.start, cue.stop) for cue in lines_of(words, 1)] == [(word.start, word.end) for word in words]
+    assert "Ann" not in to_srt(speech, words, 3)
+    assert [cue.text for cue in lines_of([Word("One", 0, 1), Word("two", 1.5, 2), Word("three", 3, 4)], 9)] == [
+        "One two",
+        "three",
+    ]
+
+
+def test_lines_have_spaces_only_where_the_script_has_them():
+    (line,) = lines_of(words_of(speech_of(("", "我用 Python 写2024年，yes — 안녕 세계。"))), 20)
+    assert line.text == "我用Python写2024年，yes — 안녕 세계。"
+
+
+def test_each_turn_has_its_own_words_from_its_start():
+    speech = speech_of(("Ann", "One two."), ("Bob", "..."), ("Bob", "One two."))
+    first, second, third = words_by_turn(speech, words_of(speech))
+    assert [word.text for word in first] == ["One", "two."] and second == []
+    assert [(word.start, word.end) for word in third] == [pytest.approx((word.start, word.end)) for word in first]
+    assert turn_to_srt(speech, 2, words_of(speech), 1).startswith("1\n00:00:00,000 --> ")
+    assert re.findall(r"-->.*\n(\S+)\n", turn_to_srt(speech, 2, words_of(speech), 1)) == ["One", "two."]
+
+
+def test_the_terminal_writes_words_and_lines(tmp_path, capsys):
+    out, srt, words = (tmp_path / name for name in ("a.wav", "a.srt", "a.json"))
+    command = ["say", "Hello there, you two.", "--out", str(out), "--device", "cpu"]
+    assert main([*command, "--srt-out", str(srt), "--srt-words", "2", "--words", str(words)]) == 0
+    rows = json.loads(words.read_text(encoding="utf-8"))["words"]
+    assert [row["word"] for row in rows] == ["Hello", "there,", "you", "two."]
+    assert re.findall(r"-->.*\n(.*)", srt.read_text(encoding="utf-8")) == ["Hello there,", "you two."]
+    capsys.readouterr()
+    assert main([*command, "--srt-words", "2"]) == 2 and "--srt-out" in capsys.readouterr().err
+    assert main([*command, "--srt-out", str(srt), "--srt-words", "99"]) == 2
+    assert "srt_words is 99" in capsys.readouterr().err
+    assert main([*command, "--words", str(tmp_path / "a.txt")]) == 2 and ".json" in capsys.readouterr().err
+
+
 def test_words_become_json_in_milliseconds():
     words = [Word("Ça,", 0.123456, 1.0, "Ann", "attention"), Word("va?", 1, 1.5)]
     assert "Ça" in words_json(words)
@@ -91,4 +165,5 @@ def test_words_become_json_in_milliseconds():
             {"word": "va?", "start": 1, "end": 1.5, "speaker": "", "method": "estimated"},
         ]
     }
+    assert read_words(words_json(words)) == [replace(words[0], start=0.123), words[1]]
     assert json.loads(words_json([])) == {"words": []}
