@@ -83,7 +83,7 @@ from .voice.clip import (
 )
 from .voice.voice import Voice, VoiceHead, read_voice_head
 from .words.cues import to_srt, turn_to_srt, words_by_turn
-from .words.word import Word, moved, words_json
+from .words.word import Word, moved, word_rows, words_json
 
 __all__ = [  # noqa: RUF022 - by subject
     # engines
@@ -132,6 +132,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "turn_to_srt",
     "Word",
     "moved",
+    "word_rows",
     "words_by_turn",
     "words_json",
     # text

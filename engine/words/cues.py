@@ -28,15 +28,14 @@ def to_srt(speech: SpeechResult, words: Sequence[Word] | None = None, size: int 
 
 
 def turn_to_srt(speech: SpeechResult, number: int, words: Sequence[Word] | None = None, size: int = 0) -> str:
-    """Return one turn of a dialogue like `to_srt`. number: index in `speech.turns`."""
+    """Return one turn of a dialogue like `to_srt`. number: index in `speech.turns`. words: see `words_by_turn`."""
     turn = speech.turns[number]
     said = [
         replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
         for chunk in speech.said
         if turn.start <= chunk.start and chunk.stop <= turn.stop
     ]
-    own = None if words is None else words_by_turn(speech, words)[number]
-    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(said)), own, size)
+    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(said)), words, size)
 
 
 def sentences_of(speech: SpeechResult, words: Sequence[Word]) -> list[Cue]:

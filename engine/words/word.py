@@ -23,9 +23,9 @@ def moved(words: Iterable[Word], by: float, tempo: float = 1.0) -> list[Word]:
     return [replace(word, start=by + word.start / tempo, end=by + word.end / tempo) for word in words]
 
 
-def words_json(words: Iterable[Word]) -> str:
-    """Return words as JSON: {"words": [{"word", "start", "end", "speaker", "method"}]}, in milliseconds' precision."""
-    rows = (
+def word_rows(words: Iterable[Word]) -> list[dict[str, str | float]]:
+    """Return words for JSON: {"word", "start", "end", "speaker", "method"}, in milliseconds' precision."""
+    return [
         {
             "word": word.text,
             "start": round(word.start, 3),
@@ -34,8 +34,12 @@ def words_json(words: Iterable[Word]) -> str:
             "method": word.method,
         }
         for word in words
-    )
-    return json.dumps({"words": list(rows)}, ensure_ascii=False)
+    ]
+
+
+def words_json(words: Iterable[Word] | None) -> str:
+    """Return words as JSON: {"words": [...]}, each as in `word_rows`. Empty for None."""
+    return "" if words is None else json.dumps({"words": word_rows(words)}, ensure_ascii=False)
 
 
 def read_words(text: str) -> list[Word]:

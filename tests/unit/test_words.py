@@ -138,8 +138,8 @@ def test_each_turn_has_its_own_words_from_its_start():
     first, second, third = words_by_turn(speech, words_of(speech))
     assert [word.text for word in first] == ["One", "two."] and second == []
     assert [(word.start, word.end) for word in third] == [pytest.approx((word.start, word.end)) for word in first]
-    assert turn_to_srt(speech, 2, words_of(speech), 1).startswith("1\n00:00:00,000 --> ")
-    assert re.findall(r"-->.*\n(\S+)\n", turn_to_srt(speech, 2, words_of(speech), 1)) == ["One", "two."]
+    assert turn_to_srt(speech, 2, third, 1).startswith("1\n00:00:00,000 --> ")
+    assert re.findall(r"-->.*\n(\S+)\n", turn_to_srt(speech, 2, third, 1)) == ["One", "two."]
 
 
 def test_the_terminal_writes_words_and_lines(tmp_path, capsys):
@@ -166,4 +166,4 @@ def test_words_become_json_in_milliseconds():
         ]
     }
     assert read_words(words_json(words)) == [replace(words[0], start=0.123), words[1]]
-    assert json.loads(words_json([])) == {"words": []}
+    assert json.loads(words_json([])) == {"words": []} and words_json(None) == ""
