@@ -238,9 +238,8 @@ class _Narration:
         """Complete a chapter: write its subtitles and words, and list its files."""
         with write_errors(self._sound(one)):
             file.finish()
+            self._drop_words(self._sound(one))
         sound, subtitles, *words = self._names(one)
-        if not words:  # those of an earlier text
-            (self._folder / f"{subtitles.rpartition('.')[0]}.{WORDS}").unlink(missing_ok=True)
         cues = lines_of(file.words, self._srt_words) if self._srt_words else file.cues
         text = json.dumps([asdict(cue) for cue in cues]) if self._kind == BOUND else srt_of(cues)
         write_file(self._folder / subtitles, text.encode())
@@ -259,6 +258,11 @@ class _Narration:
 
     def _sound(self, one: PlannedChapter) -> Path:
         return self._folder / self._names(one)[0]
+
+    def _drop_words(self, sound: Path):
+        """Delete unwanted words of an earlier text beside a sound that is made again."""
+        if not self._words:
+            sound.with_name(f"{sound.name.rpartition('.')[0]}.{WORDS}").unlink(missing_ok=True)
 
     @property
     def _bound(self) -> str:
@@ -284,6 +288,7 @@ class _Narration:
         tags = Tags(self._book.title, self._book.title, self._book.author)
         with write_errors(path), replacing(path) as partial:
             bind(partial, parts, tags)
+            self._drop_words(path)
         for name, text in zip(names[1:], (srt_of(cues), words_json(words)), strict=False):
             write_file(self._folder / name, text.encode())
         self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}

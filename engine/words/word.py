@@ -45,4 +45,4 @@ def words_json(words: Iterable[Word] | None) -> str:
 def read_words(text: str) -> list[Word]:
     """Parse the text of `words_json`. Raises ValueError, TypeError or KeyError for any other."""
     rows = json.loads(text)["words"]
-    return [Word(row["word"], row["start"], row["end"], row["speaker"], row["method"]) for row in rows]
+    return [Word(row["word"], float(row["start"]), float(row["end"]), row["speaker"], row["method"]) for row in rows]

@@ -306,6 +306,8 @@ def test_words_of_a_resumed_book_are_the_same(engine, tmp_path):
     assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
     again = narrate(engine, book, tmp_path / "b", params=PARAMS, words=engine.words, srt_words=2)
     assert not any(file.made for file in again.files)
+    narrate(engine, book, tmp_path / "b", params=PARAMS)
+    assert not list((tmp_path / "b").glob("*.words.json")), "those of an earlier form are not left"
 
 
 def test_a_bound_book_has_the_words_of_its_chapters(tmp_path):
