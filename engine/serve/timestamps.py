@@ -53,7 +53,7 @@ class AudioChunks:
 
     async def sound(self, data: bytes) -> None:
         """Send the next samples, 16-bit mono."""
-        start = self._ms
+        start = self._length
         self._bytes += len(data)
         await self._send(data, None, start)
 
@@ -62,11 +62,11 @@ class AudioChunks:
         await self._send(b"", times, 0)
 
     @property
-    def _ms(self) -> int:
+    def _length(self) -> int:
         return round(1000 * self._bytes / 2 / SAMPLE_RATE)
 
     async def _send(self, data: bytes, times: list[dict] | None, start: int):
-        span: dict[str, Any] = {"chunk_id": self._count, "chunk_start_ms": start, "chunk_end_ms": self._ms}
+        span: dict[str, Any] = {"chunk_id": self._count, "chunk_start_ms": start, "chunk_end_ms": self._length}
         self._count += 1
         sound = {"sample_rate": SAMPLE_RATE, "audio_b64": base64.b64encode(data).decode()}
         await self._tell("audio.chunk", **self._where, **span, **sound, timestamps=times)
