@@ -39,6 +39,7 @@ from .core.config import (
     EngineConfig,
     SamplingParams,
     ServerConfig,
+    SubtitleParams,
     range_of,
 )
 from .core.errors import HiggsError
@@ -69,7 +70,6 @@ from .prompt.pronunciations import Pronunciations, read_pronunciations
 from .prompt.script import Turn
 from .speech.result import Retried, SpeechResult, SpokenTurn, duration
 from .speech.speech_input import Listener
-from .speech.subtitles import to_srt, turn_to_srt
 from .voice.clip import (
     BUILT_IN_CLIPS,
     CLIP_SUFFIXES,
@@ -82,6 +82,8 @@ from .voice.clip import (
     transcript_of,
 )
 from .voice.voice import Voice, VoiceHead, read_voice_head
+from .words.cues import to_srt, turn_to_srt, words_by_turn
+from .words.word import Word, moved, word_rows, words_json
 
 __all__ = [  # noqa: RUF022 - by subject
     # engines
@@ -112,6 +114,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "adapter_files",
     # speech
     "SamplingParams",
+    "SubtitleParams",
     "range_of",
     "Listener",
     "Turn",
@@ -127,6 +130,11 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_rate",
     "to_srt",
     "turn_to_srt",
+    "Word",
+    "moved",
+    "word_rows",
+    "words_by_turn",
+    "words_json",
     # text
     "Dialogue",
     "read_dialogue",

@@ -21,6 +21,7 @@ from . import (
     Pronunciations,
     SamplingParams,
     SpeechResult,
+    SubtitleParams,
     Voice,
     cue_lines,
     cue_summary,
@@ -93,7 +94,8 @@ def say(args: argparse.Namespace) -> int:
         else:
             voice = _own_voice(engine, args)
             speech = with_bar(functools.partial(engine.speak, said.apply(args.text), voice, params, args.scene))
-    outputs.write(speech.wav, functools.partial(to_srt, speech), speech.codes)
+        words = engine.words(speech) if outputs.need_words else None
+    outputs.write(speech.wav, functools.partial(to_srt, speech, words, outputs.srt_words), speech.codes, words)
     for warning in speech.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     for chunk in speech.spoken_again:
@@ -108,8 +110,10 @@ def say(args: argparse.Namespace) -> int:
 
 def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
     """Speak text from stdin while it arrives, or any text to stdout."""
-    if args.text is None or args.codes or args.srt_out:
-        raise HiggsError("- goes with a text only. Omit --script, --srt-out and --codes, or name a file with --out.")
+    if args.text is None or args.codes or args.srt_out or args.words:
+        raise HiggsError(
+            "- goes with a text only. Omit --script, --srt-out, --words and --codes, or name a file with --out."
+        )
     said, outputs = pronunciations_in(args.pronunciations), None if args.out == "-" else Outputs(args)
     texts = arriving_sentences(functools.partial(os.read, sys.stdin.fileno())) if args.text == "-" else [args.text]
     with engine_or_servers(args) as engine:
@@ -147,10 +151,11 @@ def _say_cues(args: argparse.Namespace, params: SamplingParams) -> int:
             voices |= film_voices(engine, sheet, film, without, args.translated)
         cues = sheet.said_as(said).cues
         what = engine, cues, voices, params, fit, args.scene
-        speech = with_bar(functools.partial(speak_cues, *what, even=not args.uneven))
+        how = {"even": not args.uneven, "words": outputs.need_words}
+        speech = with_bar(functools.partial(speak_cues, *what, **how))
     seconds = max(speech.seconds, film[0].shape[1] / film[1] if film else 0.0)
     wav = mix_speech(speech.sounds, seconds, below, rate, fit.lower_bed)
-    outputs.write(wav, speech.to_srt)
+    outputs.write(wav, functools.partial(speech.to_srt, outputs.srt_words), words=speech.words)
     for warning in (*sheet.warnings, *speech.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     print("\n".join([*cue_lines(speech), cue_summary(speech), str(outputs.sound)]))
@@ -169,6 +174,8 @@ def narrate(args: argparse.Namespace) -> int:
         try:
             with book_bar() as on_progress:
                 how = {"scene": args.scene, "kind": args.format, "even": not args.uneven, "on_progress": on_progress}
+                srt_words = SubtitleParams(args.srt_words).srt_words
+                how |= {"words": engine.words if args.words or srt_words else None, "srt_words": srt_words}
                 report = narrate_book(engine, book, args.out, voices, _sampling(args), devices=engine.devices, **how)
         except KeyboardInterrupt:
             print(f"Finished speech is kept in {args.out}. Run the same command again to continue.", file=sys.stderr)

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 
 from comfy_api.latest import io
 
-from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt
+from ..engine import Dialogue, HiggsError, SamplingParams, Voice, read_dialogue, script_names, to_srt, words_json
 from . import voice_files
 from .comfy import audio, types, widgets
-from .comfy.linked import check_linked
+from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
 from .library.voice_folders import listed_pronunciations, voice_called
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, srt_output, with_player
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
+from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Dialogue"
+WORDS = "HiggsTTSDialogue", 4  # the output
 SCRIPT = """Anna: Did you hear that?
 Tom: Hear what?
 Anna: There. Somebody is at the door. [pause 1]
@@ -57,6 +59,7 @@ class HiggsTTSDialogue(io.ComfyNode):
                 *advanced_inputs(),
                 *_switches(),
                 retries_input(),
+                srt_words_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The whole scene: 24 kHz, mono."),
@@ -67,15 +70,19 @@ class HiggsTTSDialogue(io.ComfyNode):
                 ),
                 io.String.Output(display_name="info", tooltip="Length, speed, speakers and any warnings."),
                 srt_output(),
+                words_output(),
             ],
         )
 
     @classmethod
     def fingerprint_inputs(cls, script: str | None, **others: object) -> list:
-        """Speak again if a voice file named in the script has changed. A linked script is None."""
+        """Speak again if a voice file named in the script has changed, or if `words` was connected.
+
+        A linked script is None.
+        """
         head, names = script_names(script or "")
         files = filter(None, map(voice_called, [*head.values(), *names]))
-        return [listed_pronunciations(), *(voice_files.fingerprint(path) for path in files)]
+        return [listed_pronunciations(), is_used(*WORDS), *(voice_files.fingerprint(path) for path in files)]
 
     @classmethod
     def execute(
@@ -87,6 +94,7 @@ class HiggsTTSDialogue(io.ComfyNode):
         pronunciations: str = "",
         reuse: bool = True,
         even_loudness: bool = True,
+        srt_words: int = 0,
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -98,12 +106,15 @@ class HiggsTTSDialogue(io.ComfyNode):
             given = voices_of(dialogue.speakers, sockets, model, dialogue.head)
             turns = said_as(pronunciations).respelled(dialogue.turns)
             what = turns, given, params, scene.strip() or None
-            speak = functools.partial(load_engine(model).speak_turns, *what, reuse=reuse, even=even_loudness)
+            engine = load_engine(model)
+            speak = functools.partial(engine.speak_turns, *what, reuse=reuse, even=even_loudness)
             speech = with_player(speak, params.seed, script)
+            words = words_if_needed(engine, speech, WORDS, srt_words)
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings, *voice_doubts(sockets, given))
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")
-        return io.NodeOutput(audio.from_speech(speech), audio.by_speaker(speech, speakers), info, to_srt(speech))
+        sounds = audio.from_speech(speech), audio.by_speaker(speech, speakers)
+        return io.NodeOutput(*sounds, info, to_srt(speech, words, srt_words), words_json(words))
 
 
 def _switches() -> list[io.Input]:

@@ -10,10 +10,20 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..engine import HiggsError, LinesRow, SpeechResult, Voice, read_lines, turn_to_srt
+from ..engine import (
+    HiggsError,
+    LinesRow,
+    SpeechResult,
+    Voice,
+    Word,
+    read_lines,
+    turn_to_srt,
+    words_by_turn,
+    words_json,
+)
 from . import voice_files
 from .comfy import audio, folders, types
-from .comfy.linked import check_linked
+from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
@@ -24,8 +34,10 @@ from .sheet.plan import LinePlan, LineTake, plan
 from .sheet.takes import takes_of
 from .speak import advanced_inputs, describe, retries_input, said_as, sampling, sampling_inputs, with_player
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voices_input, voices_of
+from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Lines"
+WORDS = "HiggsTTSLines", 2  # the output
 FOLDER, MOST_TAKES = "lines", 16
 SHOWN = 5  # names of unrelated files in the report
 LINES = """id,speaker,text
@@ -78,17 +90,19 @@ class HiggsTTSLines(io.ComfyNode):
                 ),
                 retries_input(),
                 _subtitles_input(),
+                srt_words_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="The lines spoken in this run: 24 kHz, mono."),
                 io.String.Output(display_name="report", tooltip="The result for each row, and any warnings."),
+                words_output(),
             ],
             hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
     def fingerprint_inputs(cls, lines: Sequence[str | None], **others: object) -> list:
-        """Run again if a voice file named in the rows, or an output file, has changed.
+        """Run again if a voice file named in the rows, or an output file, has changed, or if `words` was connected.
 
         A linked input is [None].
         """
@@ -97,7 +111,12 @@ class HiggsTTSLines(io.ComfyNode):
         files = filter(None, map(voice_called, sorted(filter(None, speakers))))
         asked = repr((cls.hidden.unique_id, lines, sorted(others.items())))
         key = _asked[cls.hidden.unique_id] = hashlib.sha256(asked.encode(errors="replace")).hexdigest()
-        return [listed_pronunciations(), _written.number(key), *(voice_files.fingerprint(path) for path in files)]
+        return [
+            listed_pronunciations(),
+            is_used(*WORDS),
+            _written.number(key),
+            *(voice_files.fingerprint(path) for path in files),
+        ]
 
     @classmethod
     def execute(cls, lines: Sequence[str], **others: Sequence[Any]) -> io.NodeOutput:
@@ -116,6 +135,7 @@ class HiggsTTSLines(io.ComfyNode):
         pronunciations: str = "",
         even_loudness: bool = True,
         subtitles: bool = False,
+        srt_words: int = 0,
         **settings: float,
     ) -> io.NodeOutput:
         check_linked(model=model)
@@ -125,18 +145,22 @@ class HiggsTTSLines(io.ComfyNode):
         scene = scene.strip()
         common = model.engine.fingerprint, scene, even_loudness
         planned = plan(spoken, takes, params, said_as(pronunciations), _voices(spoken, voices, model), common)
-        wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles)}
+        wanted = {take.file for take in planned.takes if not _is_there(files, take, subtitles, srt_words)}
         needed, turns, given = planned.to_speak(wanted)
-        speech, numbers = None, []
+        speech, numbers, said = None, [], []
         if turns:
             what = turns, given, params, scene or None
-            speech = with_player(functools.partial(load_engine(model).speak_turns, *what, even=even_loudness))
-            numbers = _write(files, speech, needed, wanted, subtitles)
+            engine = load_engine(model)
+            speech = with_player(functools.partial(engine.speak_turns, *what, even=even_loudness))
+            words = words_if_needed(engine, speech, WORDS, srt_words if subtitles else 0)
+            timed = None if words is None else words_by_turn(speech, words)
+            numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words)
+            said = audio.words_of_turns(speech, numbers, timed or [])
         if key := _asked.get(cls.hidden.unique_id):
             _written.leave(key, functools.partial(look, files.folder), changed=bool(numbers))
         report = _report(model, rows, planned, files, wanted, speech)
         shown = {"text": (report,), "higgs_tts_takes": takes_of(planned, files)}
-        return io.NodeOutput(audio.of_turns(speech, numbers), report, ui=shown)
+        return io.NodeOutput(audio.of_turns(speech, numbers), report, words_json(said), ui=shown)
 
 
 def _file_inputs() -> list[io.Input]:
@@ -165,8 +189,8 @@ def _subtitles_input() -> io.Input:
         default=False,
         optional=True,
         advanced=True,
-        tooltip="Also write an SRT file next to each sound file, with one cue per sentence. For games and apps that "
-        "show text.",
+        tooltip="Also write an SRT file next to each sound file, with one cue per sentence unless srt_words is set. "
+        "For games and apps that show text.",
     )
 
 
@@ -178,10 +202,15 @@ def _voices(rows: Sequence[LinesRow], voices: Mapping[str, Voice | None] | None,
     return voices_of(speakers, sockets, model)
 
 
-def _is_there(files: LineFiles, take: LineTake, subtitles: bool) -> bool:
+def _is_there(files: LineFiles, take: LineTake, subtitles: bool, srt_words: int) -> bool:
     """True if a take is in the folder, including its subtitles if `subtitles`."""
-    wanted = [take.file, *([subtitles_of(take.file)] if subtitles else [])]
-    return all(files.has(file, take.fingerprint) for file in wanted)
+    has_subtitles = not subtitles or files.has(subtitles_of(take.file), _form(take, srt_words))
+    return files.has(take.file, take.fingerprint) and has_subtitles
+
+
+def _form(take: LineTake, srt_words: int) -> str:
+    """Return the fingerprint of a take's subtitles."""
+    return f"{take.fingerprint}-{srt_words}" if srt_words else take.fingerprint
 
 
 def _write(
@@ -190,15 +219,21 @@ def _write(
     takes: Sequence[LineTake],
     wanted: set[str],
     subtitles: bool,
+    timed: Sequence[Sequence[Word]] | None,
+    srt_words: int,
 ) -> list[int]:
-    """Write the wanted files and return their turns' numbers in the speech. takes: one for each turn of the speech."""
+    """Write the wanted files and return their turns' numbers in the speech.
+
+    takes: one for each turn of the speech. timed: the words of each, if known.
+    """
     made, numbers = {}, []
     for number, (spoken, take) in enumerate(zip(speech.turns, takes, strict=True)):
         if take.file in wanted and spoken.is_spoken:
             made[take.file] = take.fingerprint, audio.wav_file(speech, number)
             beside = subtitles_of(take.file)
             if subtitles or beside in files.listed:  # keeps an existing SRT file in step with the sound
-                made[beside] = take.fingerprint, turn_to_srt(speech, number).encode()
+                size, own = (srt_words, timed[number]) if timed else (0, None)
+                made[beside] = _form(take, size), turn_to_srt(speech, number, own, size).encode()
             numbers.append(number)
     files.put(made)
     return numbers

@@ -22,18 +22,21 @@ from ..engine import (
     read_dialogue,
     read_pronunciations,
     to_srt,
+    words_json,
 )
 from .comfy import audio, progress_text, types, widgets
 from .comfy.exit_guard import is_exiting
 from .comfy.info import info
-from .comfy.linked import check_linked
+from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import check_interrupt, node_errors
 from .comfy.remote_model import AnyModel
 from .library.voice_folders import PRONUNCIATIONS, listed_pronunciations
 from .page import events
+from .word_times import srt_words_input, words_if_needed, words_output
 
 NAME = "Higgs Speak"
+WORDS = "HiggsTTSSpeak", 3  # the output
 Speech = TypeVar("Speech", SpeechResult, CueSpeech)
 PARAGRAPH_GAP = 0.6  # seconds, for a new node
 SENTENCE = "Hello! This is how I sound when I read a sentence to you."
@@ -68,6 +71,7 @@ class HiggsTTSSpeak(io.ComfyNode):
                 *sampling_inputs(),
                 *advanced_inputs(),
                 retries_input(),
+                srt_words_input(),
             ],
             outputs=[
                 io.Audio.Output(display_name="audio", tooltip="24 kHz, mono."),
@@ -75,13 +79,14 @@ class HiggsTTSSpeak(io.ComfyNode):
                     display_name="info", tooltip="Length, speed, whether all of the text was spoken, and any warnings."
                 ),
                 srt_output(),
+                words_output(),
             ],
         )
 
     @classmethod
-    def fingerprint_inputs(cls, **inputs: object) -> str:
-        """Speak again if the pronunciations in models/voices have changed."""
-        return listed_pronunciations()
+    def fingerprint_inputs(cls, **inputs: object) -> list:
+        """Speak again if the pronunciations in models/voices have changed, or if `words` was connected."""
+        return [listed_pronunciations(), is_used(*WORDS)]
 
     @classmethod
     def execute(
@@ -91,6 +96,7 @@ class HiggsTTSSpeak(io.ComfyNode):
         voice: Voice | None = None,
         scene: str = "",
         pronunciations: str = "",
+        srt_words: int = 0,
         **settings: float,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -102,8 +108,9 @@ class HiggsTTSSpeak(io.ComfyNode):
             engine = load_engine(model)
             speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None)
             speech = with_player(speak, params.seed, text)
-        warnings = (*model.model.warnings, *_hints(text))
-        return io.NodeOutput(audio.from_speech(speech), describe(speech, model.model.label, warnings), to_srt(speech))
+            words = words_if_needed(engine, speech, WORDS, srt_words)
+        told = describe(speech, model.model.label, (*model.model.warnings, *_hints(text)))
+        return io.NodeOutput(audio.from_speech(speech), told, to_srt(speech, words, srt_words), words_json(words))
 
 
 FRESH = SamplingParams(paragraph_gap=PARAGRAPH_GAP)  # defaults of nodes that no old workflow contains
@@ -266,12 +273,14 @@ def advanced_inputs(paragraphs: bool = True) -> list[io.Input]:
 
 
 def srt_output() -> io.Output:
-    """The SRT output. Must come last: workflows refer to outputs by position."""
-    return io.String.Output(display_name="srt", tooltip="Subtitles in SRT format, one cue per sentence.")
+    """The SRT output. Only `words` may come after it: workflows refer to outputs by position."""
+    return io.String.Output(
+        display_name="srt", tooltip="Subtitles in SRT format, one cue per sentence unless srt_words is set."
+    )
 
 
 def retries_input() -> io.Input:
-    """The retries widget. Must come last: workflows store widgets by position, and older ones lack it."""
+    """The retries widget. Comes after those of older workflows, which store widgets by position."""
     return widgets.number(
         SamplingParams,
         "retries",

@@ -25,11 +25,12 @@ from ..engine import (
     mix_speech,
     read_cues,
     speak_cues,
+    words_json,
 )
 from . import voice, voice_files
 from .comfy import audio, types, widgets
 from .comfy.info import info
-from .comfy.linked import check_linked
+from .comfy.linked import check_linked, is_used
 from .comfy.memory import load_engine
 from .comfy.node_errors import node_errors
 from .comfy.remote_model import AnyModel
@@ -38,8 +39,10 @@ from .library.voice_folders import listed_pronunciations, voice_called
 from .page import events
 from .speak import advanced_inputs, retries_input, said_as, sampling, sampling_inputs, with_bar
 from .speakers import by_name, even_loudness_input, in_turn, known_names, voice_doubts, voices_input, voices_of
+from .word_times import srt_words_input, words_output
 
 NAME = "Higgs Subtitles"
+WORDS = "HiggsTTSSubtitles", 4  # the output
 SRT = """1
 00:00:00,500 --> 00:00:02,500
 Anna: Did you hear that?
@@ -91,18 +94,27 @@ class HiggsTTSSubtitles(io.ComfyNode):
                     "Even out the loudness of cues, by up to 8 dB. Turn off to keep natural differences."
                 ),
                 retries_input(),
+                srt_words_input(),
             ],
             outputs=_outputs(),
         )
 
     @classmethod
     def fingerprint_inputs(cls, srt: str | None, **others: object) -> list:
-        """Speak again if the file, or a voice file it names, has changed. A linked srt is None."""
+        """Speak again if the file, or a voice file it names, has changed, or if `words` was connected.
+
+        A linked srt is None.
+        """
         if srt is None:
-            return [listed_pronunciations()]
+            return [listed_pronunciations(), is_used(*WORDS)]
         head, names = cue_names(subtitle_text(srt)[0])
         files = filter(None, map(voice_called, [*head.values(), *names]))
-        return [listed_pronunciations(), fingerprint(srt), *(voice_files.fingerprint(path) for path in files)]
+        return [
+            listed_pronunciations(),
+            is_used(*WORDS),
+            fingerprint(srt),
+            *(voice_files.fingerprint(path) for path in files),
+        ]
 
     @classmethod
     def execute(
@@ -114,6 +126,7 @@ class HiggsTTSSubtitles(io.ComfyNode):
         pronunciations: str = "",
         translated: bool = False,
         even_loudness: bool = True,
+        srt_words: int = 0,
         **settings: Any,
     ) -> io.NodeOutput:
         with node_errors(NAME):
@@ -135,15 +148,15 @@ class HiggsTTSSubtitles(io.ComfyNode):
             bed = None if bed is None else audio.at_most_stereo(bed)
             # Cues are batched and placed in time afterwards, so there is nothing to play before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:
-                speech = with_bar(
-                    functools.partial(speak_cues, *what, even=even_loudness), Listener(sound and sound.step)
-                )
+                how = {"even": even_loudness, "words": bool(srt_words) or is_used(*WORDS)}
+                speech = with_bar(functools.partial(speak_cues, *what, **how), Listener(sound and sound.step))
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
                 if sound is not None:
                     sound.finish(audio.for_player(wav, rate))
                     sheet = replace(sheet, warnings=(*sheet.warnings, *sound.problems()))
         told = _describe(speech, model, sheet, lent.told)
-        return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(), "\n".join(cue_lines(speech)))
+        report, words = "\n".join(cue_lines(speech)), words_json(speech.words if how["words"] else None)
+        return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(srt_words), report, words)
 
 
 class _Film:
@@ -263,4 +276,5 @@ def _outputs() -> list[io.Output]:
         io.String.Output(display_name="info", tooltip="How many cues fit, the voices used, and any warnings."),
         io.String.Output(display_name="srt", tooltip="The subtitles at the times they are heard."),
         io.String.Output(display_name="report", tooltip="The length of each cue, and the changes made to fit it."),
+        words_output(),
     ]

@@ -52,6 +52,7 @@ from higgs_tts.engine import (  # noqa: E402
     HiggsError,
     SamplingParams,
     Voice,
+    Word,
     mix_speech,
     narrate,
     read_book_text,
@@ -88,7 +89,7 @@ def operations(made: Path) -> dict[str, Operation]:
     def book(kind: str):
         def run(folder: Path, version: int):
             text = f"# One\n\nIt goes on.\n\n# Two\n\nThe end{' again' * (version - 1)}."
-            return narrate(engine, read_book_text(text, "Book"), folder, params=params, kind=kind)
+            return narrate(engine, read_book_text(text, "Book"), folder, params=params, kind=kind, words=engine.words)
 
         return run
 
@@ -99,9 +100,10 @@ def operations(made: Path) -> dict[str, Operation]:
 
     def outputs(folder: Path, version: int):
         args = [f"--out={folder / 'a.flac'}", f"--srt-out={folder / 'a.srt'}", f"--codes={folder / 'a.npy'}"]
+        args.append(f"--words={folder / 'a.json'}")
         given = make_parser().parse_args(["say", "Hi.", *args])
         wav = torch.linspace(-0.5, 0.5, 9000) * version
-        Outputs(given).write(wav, lambda: f"{version}", torch.full((2, 8), version))
+        Outputs(given).write(wav, lambda: f"{version}", torch.full((2, 8), version), [Word(str(version), 0, 1)])
 
     def subtitles(folder: Path, version: int):
         args = [f"--out={folder / 'a.flac'}", f"--srt-out={folder / 'a.srt'}"]
@@ -118,9 +120,9 @@ def operations(made: Path) -> dict[str, Operation]:
     return {
         "voice": Operation(lambda folder, v: Voice(torch.full((9, 8), v)).save(folder / "a.st"), (".st",)),
         "lines": Operation(lines, (".wav",)),
-        "say": Operation(outputs, (".flac", ".srt", ".npy")),
-        "narrate flac": Operation(book("flac"), (".flac", ".srt")),
-        "narrate m4b": Operation(book("m4b"), (".m4b", ".srt")),
+        "say": Operation(outputs, (".flac", ".srt", ".npy", ".json")),
+        "narrate flac": Operation(book("flac"), (".flac", ".srt", ".words.json")),
+        "narrate m4b": Operation(book("m4b"), (".m4b", ".srt", ".words.json")),
         "quantize": Operation(lambda folder, _: quantize_folder(EMBEDDED, folder / "new", "int4"), weights, False),
         "say --srt-in": Operation(subtitles, (".flac", ".srt")),
         "download": Operation(download, (*weights, ".json"), False),

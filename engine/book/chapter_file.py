@@ -14,6 +14,7 @@ from ..audio.pcm import to_int16
 from ..core.config import SAMPLE_RATE
 from ..files.whole_file import replacing
 from ..speech.subtitles import Cue
+from ..words.word import Word, moved
 from .sound_file import Tags, open_sound
 
 _LEAD, _TAIL = 0.5, 1.0  # seconds of silence at a chapter's start and end, as audiobook shops require
@@ -29,6 +30,7 @@ class ChapterFile:
         self._stack = contextlib.ExitStack()
         self._samples = 0  # so far
         self.cues: list[Cue] = []
+        self.words: list[Word] = []
         with contextlib.ExitStack() as stack:
             partial = stack.enter_context(replacing(path))
             self._file = open_sound(partial, kind, tags)
@@ -49,11 +51,12 @@ class ChapterFile:
     def seconds(self) -> float:
         return self._samples / SAMPLE_RATE
 
-    def append(self, gap: float, wav: torch.Tensor, cues: list[Cue]) -> None:
-        """Append a turn [n] after `gap` seconds of silence. Its cues' times are relative to the turn."""
+    def append(self, gap: float, wav: torch.Tensor, cues: list[Cue], words: list[Word]) -> None:
+        """Append a turn [n] after `gap` seconds of silence. Its cues and words are timed from its start."""
         self._silence(gap)
         begin = self.seconds
         self.cues += [replace(cue, start=begin + cue.start, stop=begin + cue.stop) for cue in cues]
+        self.words += moved(words, begin)
         self._write(to_int16(wav).numpy())
 
     def finish(self) -> None:

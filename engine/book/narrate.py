@@ -10,8 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from ..core.config import SAMPLE_RATE, SamplingParams
 from ..core.errors import HiggsError
 from ..device.threads import one_thread
@@ -19,17 +17,21 @@ from ..files.file_list import FileList, sole_writer, write_errors, write_file
 from ..files.whole_file import replacing
 from ..prompt.chunking import estimate_frames
 from ..prompt.script import Turn
-from ..speech.result import Retried, SpeechResult, SpokenTurn
+from ..speech.result import Retried, SpeechResult
 from ..speech.speech_input import Listener
-from ..speech.subtitles import Cue, cues_of, srt_of
+from ..speech.subtitles import Cue, srt_of
 from ..voice.voice import Voice, voice_of_speech
+from ..words.cues import lines_of
+from ..words.word import Word, moved, read_words, words_json
 from .book import Book
 from .chapter_file import ChapterFile
 from .chapters import PlannedChapter, groups, passage_of, plan_chapters, portable, settings_of
+from .parts import parts_of
 from .report import BookFile, BookProgress, BookReport, Narrator
 from .sound_file import BOUND, Tags, bind, opens, require, seconds_of
 from .spoken import SpokenSequences
 
+WORDS = "words.json"  # ending of the files of words
 LIST, KEPT = "book.json", "spoken"  # in the book's folder: the list of files, and the spoken sequences
 _KIND = "higgs-tts-book"
 _PARTS = "chapters"  # below KEPT: parts of a single output file
@@ -50,6 +52,8 @@ def narrate(
     on_progress: Callable[[BookProgress], None] = lambda progress: None,
     on_file: Callable[[BookFile], None] = lambda file: None,
     devices: int = 1,
+    words: Callable[[SpeechResult], tuple[Word, ...]] | None = None,
+    srt_words: int = 0,
 ) -> BookReport:
     """Speak a book into `folder`: one file per chapter, or one M4B, each with SRT subtitles.
 
@@ -58,6 +62,8 @@ def narrate(
     left alone. A speaker without a voice gets one, by seed and name, from the start of their text. Memory holds at most
     about 20 minutes of sound for each of `devices`, which speak together.
 
+    words: the speaker's `words`, to write a JSON file of them beside each sound. srt_words: most words of a subtitle
+    cue, if `words` is given; 0: a cue per sentence.
     on_progress is called after every step and may raise to cancel. on_file gets each complete chapter file, those of
     earlier runs first. Raises HiggsError like `speak_turns`, if a file cannot be written, or if another run writes
     there.
@@ -66,7 +72,7 @@ def narrate(
     params = params or SamplingParams()
     params = replace(params, turn_gap=params.paragraph_gap)
     with sole_writer(folder, _LOCK):
-        settings = _BookSettings(params, scene, kind, even, devices)
+        settings = _BookSettings(params, scene, kind, even, devices, words, srt_words)
         return _Narration(speaker, book, folder, dict(voices or {}), settings, on_progress, on_file).run()
 
 
@@ -76,6 +82,8 @@ class _BookSettings(NamedTuple):
     kind: str
     even: bool
     devices: int
+    words: Callable[[SpeechResult], tuple[Word, ...]] | None
+    srt_words: int
 
 
 class _Narration:
@@ -90,12 +98,13 @@ class _Narration:
         on_file: Callable[[BookFile], None],
     ):
         self._speaker, self._book, self._folder, self._voices = speaker, book, folder, voices
-        self._params, self._scene, self._kind, self._even, self._devices = params, scene, kind, even, _ = settings
+        self._params, self._scene, self._kind, self._even, self._devices, self._words, self._srt_words = settings
+        params, scene, kind, even, *_ = settings
         self._on_progress, self._on_file = on_progress, on_file
         self._files = FileList(folder, LIST, _KIND)
         model = speaker.fingerprint
         self._store = SpokenSequences(folder / KEPT, model)
-        sound = model, settings_of(params), scene, even, kind
+        sound = model, settings_of(params), scene, even, kind, *([self._srt_words] if self._srt_words else [])
         self._chapters = plan_chapters(book, sound, {name: voices[name] for name in book.speakers if name in voices})
         self._warnings: dict[str, None] = dict.fromkeys([*book.warnings, *filter(None, [self._files.damage])])
         self._retried: list[Retried] = []
@@ -135,21 +144,23 @@ class _Narration:
             self._peak,
         )
 
-    def _names(self, one: PlannedChapter) -> tuple[str, str]:
-        """Return a chapter's sound and subtitle files. Those of a bound book are temporary."""
-        if self._kind == BOUND:
-            return f"{KEPT}/{_PARTS}/{one.name}.{_PART_KIND}", f"{KEPT}/{_PARTS}/{one.name}.json"
-        return f"{one.name}.{self._kind}", f"{one.name}.srt"
+    def _names(self, one: PlannedChapter) -> list[str]:
+        """Return a chapter's files: sound, subtitles and, if wanted, words. Those of a bound book are temporary."""
+        is_part = self._kind == BOUND
+        place = f"{KEPT}/{_PARTS}/{one.name}" if is_part else one.name
+        kinds = (_PART_KIND, "json") if is_part else (self._kind, "srt")
+        return [f"{place}.{kind}" for kind in (*kinds, *([WORDS] if self._words else []))]
 
     def _is_there(self, one: PlannedChapter) -> bool:
         is_listed = all(self._files.has(file, one.fingerprint) for file in self._names(one))
-        return is_listed and opens(self._sound(one)) and (self._kind != BOUND or self._held_cues(one) is not None)
+        return is_listed and opens(self._sound(one)) and (self._kind != BOUND or self._held(one) is not None)
 
-    def _held_cues(self, one: PlannedChapter) -> list[Cue] | None:
-        """Return the cues of a chapter to be bound, or None if the file is damaged."""
+    def _held(self, one: PlannedChapter) -> tuple[list[Cue], list[Word]] | None:
+        """Return the cues and words of a chapter to be bound, or None if a file is damaged."""
         try:
-            return [Cue(**entry) for entry in json.loads((self._folder / self._names(one)[1]).read_text())]
-        except (TypeError, ValueError):
+            cues, *words = ((self._folder / name).read_text(encoding="utf-8") for name in self._names(one)[1:])
+            return [Cue(**entry) for entry in json.loads(cues)], [word for text in words for word in read_words(text)]
+        except (TypeError, KeyError, ValueError):
             return None
 
     def _give_voices(self, missing: list[PlannedChapter]):
@@ -171,24 +182,25 @@ class _Narration:
         """Speak chapter after chapter. A file is open from a chapter's first turn to its last."""
         with contextlib.ExitStack() as self._open_files:
             for group in groups(missing, self._devices):
-                self._write(group, self._say_group(group))
+                self._write(group, *self._say_group(group))
 
     @one_thread()
-    def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult):
+    def _write(self, group: list[tuple[PlannedChapter, Turn]], speech: SpeechResult, words: tuple[Word, ...] | None):
         """Write a group's turns to their chapters' files."""
-        for at, ((one, turn), gap, wav, cues) in enumerate(zip(group, *_parts(speech, self._tail), strict=True)):
+        parts = parts_of(speech, self._tail, words)
+        for at, ((one, turn), (gap, wav, cues, own)) in enumerate(zip(group, parts, strict=True)):
             if self._current is None:
                 self._current, gap = (one, self._open(one)), 0.0
             elif at == 0:
                 gap = gap or self._params.paragraph_gap
             with write_errors(self._sound(one)):
-                self._current[1].append(gap, wav, cues)
+                self._current[1].append(gap, wav, cues, own)
             if turn is one.chapter.turns[-1]:
                 self._finish(*self._current)
                 self._current = None
         self._tail = (len(speech.wav) - speech.turns[-1].stop) / SAMPLE_RATE
 
-    def _say_group(self, group: list[tuple[PlannedChapter, Turn]]) -> SpeechResult:
+    def _say_group(self, group: list[tuple[PlannedChapter, Turn]]) -> tuple[SpeechResult, tuple[Word, ...] | None]:
         turns, first = [turn for _, turn in group], group[0][0]
         size, spoken_before = sum(estimate_frames(turn.text) for turn in turns), self._frames
         self._later -= size
@@ -205,7 +217,7 @@ class _Narration:
         self._peak = max(self._peak, speech.peak_bytes)
         self._warnings |= dict.fromkeys(speech.warnings)
         self._how = speech.how if speech.frames and not speech.how.startswith("none") else self._how
-        return speech
+        return speech, self._words and self._words(speech)
 
     def _tell(self, frames: float, left: float | None, one: PlannedChapter):
         """Report progress, with `frames` of the estimated total done."""
@@ -223,13 +235,17 @@ class _Narration:
             return self._open_files.enter_context(ChapterFile(self._sound(one), kind, tags))
 
     def _finish(self, one: PlannedChapter, file: ChapterFile):
-        """Complete a chapter: write its subtitles and list both files."""
+        """Complete a chapter: write its subtitles and words, and list its files."""
         with write_errors(self._sound(one)):
             file.finish()
-        sound, subtitles = self._names(one)
-        text = json.dumps([asdict(cue) for cue in file.cues]) if self._kind == BOUND else srt_of(file.cues)
+            self._drop_words(self._sound(one))
+        sound, subtitles, *words = self._names(one)
+        cues = lines_of(file.words, self._srt_words) if self._srt_words else file.cues
+        text = json.dumps([asdict(cue) for cue in cues]) if self._kind == BOUND else srt_of(cues)
         write_file(self._folder / subtitles, text.encode())
-        for name in (sound, subtitles):
+        for name in words:
+            write_file(self._folder / name, words_json(file.words).encode())
+        for name in (sound, subtitles, *words):
             self._files.listed[name] = one.fingerprint, (self._folder / name).stat().st_size
         self._files.write()
         self._tell_file(one, made=True)
@@ -243,27 +259,38 @@ class _Narration:
     def _sound(self, one: PlannedChapter) -> Path:
         return self._folder / self._names(one)[0]
 
+    def _drop_words(self, sound: Path):
+        """Delete unwanted words of an earlier text beside a sound that is made again."""
+        if not self._words:
+            sound.with_name(f"{sound.name.rpartition('.')[0]}.{WORDS}").unlink(missing_ok=True)
+
     @property
     def _bound(self) -> str:
         return f"{portable(self._book.title) or 'book'}.{BOUND}"
 
     def _bind(self) -> bool:
         """Join all chapters into one file. False if it is already there."""
-        path, names = self._folder / self._bound, (self._bound, f"{self._bound[: -len(BOUND)]}srt")
+        kinds = (BOUND, "srt", *([WORDS] if self._words else []))
+        path, names = self._folder / self._bound, [f"{self._bound[: -len(BOUND)]}{kind}" for kind in kinds]
         made_of = "".join(one.fingerprint for one in self._chapters)
         if all(self._files.has(name, made_of) for name in names) and opens(path):
             return False
         self._files.forget(names)
         cues: list[Cue] = []
+        words: list[Word] = []
         parts, at = [], 0.0
         for one in self._chapters:
-            cues += [replace(cue, start=at + cue.start, stop=at + cue.stop) for cue in self._held_cues(one) or ()]
+            own, spoken = self._held(one) or ((), ())
+            cues += [replace(cue, start=at + cue.start, stop=at + cue.stop) for cue in own]
+            words += moved(spoken, at)
             parts.append((one.chapter.title, self._sound(one)))
             at += seconds_of(self._sound(one))
         tags = Tags(self._book.title, self._book.title, self._book.author)
         with write_errors(path), replacing(path) as partial:
             bind(partial, parts, tags)
-        write_file(self._folder / names[1], srt_of(cues).encode())
+            self._drop_words(path)
+        for name, text in zip(names[1:], (srt_of(cues), words_json(words)), strict=False):
+            write_file(self._folder / name, text.encode())
         self._files.listed |= {name: (made_of, (self._folder / name).stat().st_size) for name in names}
         self._files.write()
         return True
@@ -271,19 +298,3 @@ class _Narration:
 
 def _frames(one: PlannedChapter) -> int:
     return sum(estimate_frames(turn.text) for turn in one.chapter.turns)
-
-
-def _parts(speech: SpeechResult, tail: float) -> tuple[list[float], list[torch.Tensor], list[list[Cue]]]:
-    """Return (silences before in seconds, sounds, relative cues) by turn. tail: silence requested before the first."""
-    stops = [0, *(turn.stop for turn in speech.turns)]
-    gaps = [(turn.start - stop) / SAMPLE_RATE for turn, stop in zip(speech.turns, stops, strict=False)]
-    gaps[0] += tail
-    cues = [(cue, round(cue.start * SAMPLE_RATE)) for cue in cues_of(speech)]
-    within = [[_shifted(cue, turn) for cue, at in cues if turn.start <= at < turn.stop] for turn in speech.turns]
-    return gaps, [speech.wav[turn.start : turn.stop] for turn in speech.turns], within
-
-
-def _shifted(cue: Cue, turn: SpokenTurn) -> Cue:
-    """Shift a cue by whole samples, so the result does not depend on the turn's place in a batch."""
-    start, stop = ((round(time * SAMPLE_RATE) - turn.start) / SAMPLE_RATE for time in (cue.start, cue.stop))
-    return replace(cue, start=start, stop=stop)

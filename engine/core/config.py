@@ -210,6 +210,13 @@ class CueParams(_Ranged):
 
 
 @dataclass(frozen=True)
+class SubtitleParams(_Ranged):
+    """Form of the subtitles that are written."""
+
+    srt_words: int = _number(0, 0, 20)  # most words of a cue; 0: a cue per sentence
+
+
+@dataclass(frozen=True)
 class ClipParams(_Ranged):
     """Part of a recording to use as the reference clip."""
 

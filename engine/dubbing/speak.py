@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
@@ -20,6 +21,8 @@ from ..prompt.tags import TAG_LIKE, delivery_slot
 from ..speech.result import SpeechResult
 from ..speech.speech_input import Listener
 from ..voice.voice import Voice
+from ..words.cues import lines_of, words_by_turn
+from ..words.word import Word, moved
 from .timeline import Timeline
 
 _GROUP = 256  # cues whose speech is held in all its stages at once
@@ -53,6 +56,12 @@ class CueSpeech:
     sounds: tuple[tuple[float, torch.Tensor], ...]
     parts: tuple[SpeechResult, ...]  # the calls that made it, without their sound
     warnings: tuple[str, ...]
+    timed: tuple[tuple[Word, ...], ...] = ()  # words of each of the sounds, if asked for
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """Return when each word is heard, in order."""
+        return tuple(sorted(itertools.chain(*self.timed), key=lambda word: word.start))
 
     @property
     def frames(self) -> int:
@@ -64,9 +73,12 @@ class CueSpeech:
         """Return when the last cue ends, in the file or as heard."""
         return max(max(one.stop, one.cue.stop) for one in self.cues)
 
-    def to_srt(self) -> str:
-        """Return the file's cues at the times when they are heard."""
-        return write_srt(Cue(one.start, one.stop, one.cue.text) for one in sorted(self.cues, key=lambda one: one.start))
+    def to_srt(self, size: int = 0) -> str:
+        """Return the file's cues at the times when they are heard, or lines of at most `size` words of each cue."""
+        cues = [Cue(one.start, one.stop, one.cue.text) for one in self.cues]
+        if size:
+            cues = [line for words in self.timed for line in lines_of(words, size)]
+        return write_srt(sorted(cues, key=lambda cue: cue.start))
 
 
 def speak_cues(
@@ -79,14 +91,25 @@ def speak_cues(
     listener: Listener | None = None,
     reuse: bool = True,
     even: bool = True,
+    words: bool = False,
 ) -> CueSpeech:
     """Speak cues in order of their starts, each on time. Other arguments: see `Engine.speak_turns`.
+
+    words: find when each word is heard, too.
 
     Only the listener's on_frame is called, since a cue may be spoken again to fit. Raises HiggsError before speaking
     anything, if no cue has a word or a cue is beyond MOST_FILM_SECONDS.
     """
-    run = _CueRun(engine, voices, replace(params or SamplingParams(), turn_gap=0.0), fit or CueParams(), listener)
+    params = replace(params or SamplingParams(), turn_gap=0.0)
+    run = _CueRun(engine, voices, params, fit or CueParams(), listener, words)
     return run.all(cues, {"scene": scene, "reuse": reuse, "even": even})
+
+
+class _Said(NamedTuple):
+    """A cue's speech [n] and, if asked for, its words."""
+
+    wav: torch.Tensor
+    words: list[Word]
 
 
 class _CueRun:
@@ -99,8 +122,10 @@ class _CueRun:
         params: SamplingParams,
         fit: CueParams,
         listener: Listener | None,
+        words: bool,
     ):
         self._engine, self._voices, self._params, self._fit = engine, dict(voices), params, fit
+        self._wants_words = words
         self._on_frame, self._done, self._ahead = listener and listener.on_frame, 0, 0
         self._parts: list[SpeechResult] = []
 
@@ -115,13 +140,14 @@ class _CueRun:
                 f"{srt_time(MOST_FILM_SECONDS)}. Correct its times, or split the file."
             )
         warnings = self._check()
-        timeline, spoken, sounds = Timeline(with_words, self._fit), [], []
+        timeline, spoken, sounds, timed = Timeline(with_words, self._fit), [], [], []
         self._ahead = sum(_frames(cue) for cue in with_words)
         for first in range(0, len(with_words), _GROUP):
             group = with_words[first : first + _GROUP]
             self._ahead -= sum(map(_frames, group))
             slots = [timeline.slot(first + at) for at in range(len(group))]
-            for cue, slot, (wav, at_first, pace) in zip(group, slots, self._group(group, slots, options), strict=True):
+            for cue, slot, (said, at_first, pace) in zip(group, slots, self._group(group, slots, options), strict=True):
+                wav = said.wav
                 place = timeline.place(len(wav) / SAMPLE_RATE)
                 if not len(wav):  # pronunciations, or a model without tags, left no word
                     spoken.append(SpokenCue(replace(cue, turns=()), cue.start, cue.stop))
@@ -130,10 +156,11 @@ class _CueRun:
                 stop = place.start + len(wav) / SAMPLE_RATE
                 spoken.append(SpokenCue(cue, place.start, stop, slot, at_first, pace, place.tempo))
                 sounds.append((place.start, wav))
+                timed.append(tuple(moved(said.words, place.start, place.tempo)))
         told = tuple(dict.fromkeys([*warnings, *(warning for part in self._parts for warning in part.warnings)]))
         heard = iter(spoken)
         every = tuple(next(heard) if cue.turns else SpokenCue(cue, cue.start, cue.stop) for cue in cues)
-        return CueSpeech(every, tuple(sounds), tuple(self._parts), told)
+        return CueSpeech(every, tuple(sounds), tuple(self._parts), told, tuple(timed))
 
     def _check(self) -> list[str]:
         """Return a warning for each requested feature that is not available here."""
@@ -147,9 +174,9 @@ class _CueRun:
 
     def _group(
         self, cues: Sequence[CueTurns], slots: Sequence[float], options: Mapping
-    ) -> list[tuple[torch.Tensor, float, str]]:
-        """Return, for each cue, its speech [n], its first length, and the speed tag that shortened it."""
-        found = [(wav, len(wav) / SAMPLE_RATE, "") for wav in self._say([cue.turns for cue in cues], options)]
+    ) -> list[tuple[_Said, float, str]]:
+        """Return, for each cue, its speech, its first length, and the speed tag that shortened it."""
+        found = [(said, len(said.wav) / SAMPLE_RATE, "") for said in self._say([cue.turns for cue in cues], options)]
         again = {}
         if self._fit.faster:
             for at, (cue, slot, (_, seconds, _)) in enumerate(zip(cues, slots, found, strict=True)):
@@ -157,12 +184,12 @@ class _CueRun:
                 if seconds > _NOTHING * slot and self._engine.knows_tag(_tag(pace)) and not _has_pace(cue):
                     again[at] = pace
         faster = [[replace(turn, text=_tag(pace) + turn.text) for turn in cues[at].turns] for at, pace in again.items()]
-        for (at, pace), wav in zip(again.items(), self._say(faster, options) if faster else [], strict=True):
-            if len(wav) < len(found[at][0]):
-                found[at] = wav, found[at][1], pace
+        for (at, pace), said in zip(again.items(), self._say(faster, options) if faster else [], strict=True):
+            if len(said.wav) < len(found[at][0].wav):
+                found[at] = said, found[at][1], pace
         return found
 
-    def _say(self, cues: Sequence[Sequence[Turn]], options: Mapping) -> list[torch.Tensor]:
+    def _say(self, cues: Sequence[Sequence[Turn]], options: Mapping) -> list[_Said]:
         """Return the speech of each cue's turns."""
         before, ahead = self._done, self._ahead
 
@@ -174,12 +201,17 @@ class _CueRun:
         speech = self._engine.speak_turns(turns, self._voices, self._params, listener=Listener(tick), **options)
         self._done += speech.frames
         self._voices |= speech.voices  # speakers keep the voices they got
-        wavs, gap = iter(speech.turns), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
+        timed = words_by_turn(speech, self._engine.words(speech)) if self._wants_words else [[]] * len(turns)
+        spans, gap = iter(zip(speech.turns, timed, strict=True)), torch.zeros(round(_BETWEEN * SAMPLE_RATE))
         found = []
         for cue in cues:
-            spans = [span for span in itertools.islice(wavs, len(cue)) if span.is_spoken]
-            parts = [part for span in spans for part in (gap, speech.wav[span.start : span.stop].cpu())]
-            found.append(torch.cat(parts[1:] or [gap[:0]]))
+            wavs, words = [gap[:0]], []
+            for span, own in itertools.islice(spans, len(cue)):
+                if span.is_spoken:
+                    wavs += [gap] if len(wavs) > 1 else []
+                    words += moved(own, sum(map(len, wavs)) / SAMPLE_RATE)
+                    wavs.append(speech.wav[span.start : span.stop].cpu())
+            found.append(_Said(torch.cat(wavs), words))
         earlier = sum(part.chunks for part in self._parts)
         retried = tuple(replace(chunk, chunk=earlier + chunk.chunk) for chunk in speech.retried)
         self._parts.append(replace(speech, wav=torch.empty(0), turns=(), said=(), retried=retried))

@@ -20,6 +20,8 @@ from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..voice.clip import Wave
 from ..voice.voice import Voice
+from ..words.estimate import estimate
+from ..words.word import Word
 
 
 class SpeechAPI(ABC):
@@ -82,6 +84,10 @@ class SpeechAPI(ABC):
         kept = self.kept if reuse is True else None if reuse is False else reuse
         what = SpeechInput(turns, voices, params or SamplingParams(), scene)
         return self._speak(what, listener, DialogueOptions(kept, even))
+
+    def words(self, speech: SpeechResult) -> tuple[Word, ...]:
+        """Return when each word of this engine's speech is heard, in order. Not part of `speak`: it takes time."""
+        return tuple(word for chunk in speech.said for word in estimate(speech.wav, chunk))
 
     @torch.inference_mode()
     def _speak(self, what: SpeechInput, listener: Listener | None, dialogue: DialogueOptions | None) -> SpeechResult:

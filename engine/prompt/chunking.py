@@ -20,7 +20,8 @@ LETTER_SECONDS = 1 / 15
 SYLLABLE_SECONDS = 1 / 4.5
 DIGIT_SECONDS = 4 * LETTER_SECONDS  # read as a word
 
-_SYLLABIC = "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
+_UNSPACED = "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_SYLLABIC = f"{_UNSPACED}\uac00-\ud7a3"  # Korean has spaces
 _SYLLABIC_CHARACTER = re.compile(f"[{_SYLLABIC}]")
 _CLOSERS = "\"'”’»›)\\]}」』）】》〉］｝"
 _OPENERS = "(\\[{“‘«‹「『（【《〈［｛¿¡"
@@ -39,10 +40,14 @@ _SENTENCE = re.compile(
 # Text is cut by the first of these that makes pieces short enough.
 _CLAUSE = re.compile(rf"[,;:—–…][{_CLOSERS}]*\s+|—(?=\w)|(?:[、，；：،؛፣]|……)[{_CLOSERS}]*\s*")
 _SPACE = re.compile(r"\s+")
-_SYLLABLE = re.compile(
-    rf"(?<=[{_SYLLABIC}])(?![\s{_CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ])"
-)
+_JOINED = rf"\s{_CLOSERS}、，；：。！？…,;:.!?ーぁぃぅぇぉっゃゅょァィゥェォッャュョ"  # to the syllable before
+_SYLLABLE = re.compile(rf"(?<=[{_SYLLABIC}])(?![{_JOINED}])")
 _LETTER = re.compile("")
+# Signs stay with a word: a cut needs a letter or a digit before the next space.
+_WORD = re.compile(
+    rf"(?:\s+|(?<=[{_UNSPACED}])(?![{_JOINED}])"
+    rf"|(?<=[^\W{_UNSPACED}]|[」』）】》〉］｝、，；：。！？…])(?=[{_UNSPACED}「『（【《〈［｛]))(?=\S*[^\W_])"
+)
 _LEVELS = (_CLAUSE, _SPACE, _SYLLABLE, _LETTER)
 
 # A full stop after these never ends a sentence.
@@ -105,6 +110,18 @@ def split_sentences(text: str) -> list[str]:
     sentences = Cutter(text, math.inf).sentences
     said = (" ".join(TAG_LIKE.sub(" ", text[start:end]).split()) for start, end in pairwise(sentences))
     return [sentence for sentence in said if any(map(str.isalnum, sentence))]
+
+
+def split_words(sentence: str) -> list[str]:
+    """Return the words of one of `split_sentences`, with their punctuation.
+
+    In Chinese and Japanese each character is a word. Scripts that have neither spaces nor such characters, like Thai,
+    are split at spaces too.
+    """
+    words = _WORD.split(sentence)
+    if len(words) > 1 and not any(map(str.isalnum, words[0])):
+        words[:2] = [" ".join(words[:2])]
+    return words
 
 
 def leading_tags(text: str, start: int = 0) -> dict[str, str]:

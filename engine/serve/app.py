@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import hmac
 import json
-import re
-import uuid
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 
 import torch
@@ -29,14 +27,14 @@ from .errors import FAILURES, LOG, failure
 from .metrics import ServerMetrics
 from .sound import FORMATS, encoded
 from .speaker import SpeakerThread, SpeechJob
-from .streams import EventStream, RawStream, finish_reason
+from .streams import EventStream, RawStream, answer_headers, finish_reason
 from .text_session import read_session
 from .text_stream import TextStreams
+from .timestamps import word_headers, word_times
 from .voices import VoiceFolder
 
 _ENDS_KEPT = 1024  # of streams, whose body cannot say how they ended
 OWNER = "higgs-tts"  # the model's owner as listed; our own clients recognise the server by it
-_NO_HEADER = re.compile(r"[^ -~]")  # characters that a header cannot hold
 _Said = torch.Tensor | SpeechResult
 
 
@@ -67,7 +65,8 @@ class SpeechServer:
         most = self._limits.max_characters
         read = partial(read_session, most_characters=most, knows_tag=knows_tag)
         self._texts = TextStreams(
-            self._say, self._call_voices.of, read, most, speaker.most_reference_frames, self._metrics.failed
+            *(self._say, self._call_voices.of, read, most, speaker.most_reference_frames, self._metrics.failed),
+            word_times=partial(word_times, speaker),
         )
         self._ends: OrderedDict[str, str] = OrderedDict()  # of raw streams, by request id
 
@@ -168,12 +167,13 @@ class SpeechServer:
         call = self._read(parse_json(await request.read()))
         with self._one_call():
             voice = await self._call_voices.of(call)
-            headers = self._headers(call.ignored)
+            headers = answer_headers(self.model, call.ignored)
             if call.stream:
                 return await self._stream(request, call, voice, headers)
             said = await self._whole(call, voice, CALL.get().began)
             body = await asyncio.to_thread(encoded, said.wav, call.format)
             headers |= {"X-Finish-Reason": finish_reason(said), "Content-Type": FORMATS[call.format]}
+            headers |= word_headers(await word_times(self._speaker, said)) if call.word_timestamps else {}
             return web.Response(body=body, headers=headers)
 
     async def _text_stream(self, request: web.Request) -> web.StreamResponse:
@@ -183,7 +183,9 @@ class SpeechServer:
     async def _batch(self, request: web.Request) -> web.Response:
         most = min(self._limits.max_items, self._limits.max_calls)
         calls = read_batch(parse_json(await request.read(), MOST_VALUES), most, self._read)
-        headers = self._headers({name for call in calls if isinstance(call, Call) for name in call.ignored})
+        headers = answer_headers(
+            self.model, {name for call in calls if isinstance(call, Call) for name in call.ignored}
+        )
         with self._one_call(len(calls)):
             results = await asyncio.gather(*(self._item(call, CALL.get().began) for call in calls))
             body = await asyncio.to_thread(json.dumps, outcome(headers["X-Request-Id"], results))
@@ -201,12 +203,6 @@ class SpeechServer:
 
     def _read(self, body: object) -> Call:
         return read_call(body, self._limits.max_characters, self._knows_tag)
-
-    def _headers(self, ignored: Iterable[str]) -> dict[str, str]:
-        headers = {"X-Request-Id": uuid.uuid4().hex, "X-Model": self.model}
-        if names := sorted(ignored):
-            headers["X-Ignored-Fields"] = _NO_HEADER.sub("?", ", ".join(names))[:400]
-        return headers
 
     async def _whole(self, call: Call, voice: Voice | None, began: float) -> SpeechResult:
         async with contextlib.aclosing(self._say(call, voice, False, began)) as speech:

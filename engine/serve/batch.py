@@ -74,6 +74,8 @@ def _given(body: Mapping) -> dict[str, Any]:
 
 
 def _check(fields: Mapping) -> None:
+    if fields.get("word_timestamps"):
+        raise BadCall("a batch has no word times. Send texts one by one, or omit word_timestamps.", "word_timestamps")
     if fields.get("stream") or fields.get("stream_format") == "sse":
         raise BadCall("a batch does not stream. Omit stream.", "stream" if fields.get("stream") else "stream_format")
 

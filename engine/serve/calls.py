@@ -31,7 +31,7 @@ _NUMBERS = {  # field -> SamplingParams field
     **dict.fromkeys(("max_tokens", "max_new_tokens"), "max_frames"),
 }
 _PLAIN = """model input voice speaker response_format speed stream stream_format ref_audio ref_text references
-extra_params scene index"""
+extra_params scene index word_timestamps"""
 _KNOWN = frozenset([*_PLAIN.split(), *_NUMBERS])
 _HINTS = frozenset(["language", "suppress_bootstrap_silence", "initial_codec_chunk_frames", "non_streaming_mode"])
 _NEUTRAL = {  # fields of the other servers without effect here, with values that ask for nothing
@@ -75,6 +75,7 @@ class Call:
     params: SamplingParams = field(default_factory=SamplingParams)
     ignored: tuple[str, ...] = ()  # fields that have no effect here
     index: int = 0  # position of a part in a split text, so that equal seeds get different noise
+    word_timestamps: bool = False  # the answer says when each word is heard
 
 
 def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool]) -> Call:
@@ -83,7 +84,12 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
         raise BadCall("the body must be a JSON object.")
     text = _text(body, most_characters)
     sound = _one_of(body, "response_format", FORMATS, "mp3")
-    stream = _stream(body)
+    stream, word_timestamps = _stream(body), _is_on(body, "word_timestamps")
+    if word_timestamps and (body.get("stream") or stream == "sse"):
+        raise BadCall(
+            "word_timestamps needs a whole answer. Omit stream, or use the WebSocket /v1/audio/speech/stream.",
+            "word_timestamps",
+        )
     clip, voice = _clip(body), _string(body, "voice") or _string(body, "speaker") or DEFAULT_VOICE
     if clip and voice not in STOCK_VOICES:
         raise BadCall("a call may have a voice or a reference, but not both. Remove one.", "voice")
@@ -96,7 +102,8 @@ def read_call(body: Any, most_characters: int, knows_tag: Callable[[str], bool])
     scene = _string(body, "scene")
     bounded("scene", scene or "", most_characters)
     bounded("ref_text", clip.transcript if clip else "", most_characters)
-    return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index)
+    stream = "" if word_timestamps else stream
+    return Call(text, voice, sound, clip, stream, scene, _params(body), unknown, index, word_timestamps)
 
 
 def refuse_ignored(call: Call, fields: Mapping[str, Any]) -> None:
@@ -140,11 +147,15 @@ def _text(body: Mapping, most_characters: int) -> str:
 
 def _stream(body: Mapping) -> str:
     """Return OpenAI's stream_format. Only `stream: false` waits for the whole; events always stream."""
-    asked = body.get("stream")
-    if not isinstance(asked, (bool, type(None))):
-        raise BadCall("stream must be true or false.", "stream")
+    _is_on(body, "stream")
     how = _one_of(body, "stream_format", _TRANSPORT, "audio")
-    return "" if asked is False and how != "sse" else how
+    return "" if body.get("stream") is False and how != "sse" else how
+
+
+def _is_on(body: Mapping, name: str) -> bool:
+    if not isinstance(value := body.get(name), (bool, type(None))):
+        raise BadCall(f"{name} must be true or false.", name)
+    return bool(value)
 
 
 def _clip(body: Mapping) -> Clip | None:

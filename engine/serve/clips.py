@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from collections import OrderedDict
+from functools import partial
 
 import torch
 
@@ -13,6 +13,7 @@ from ..audio.resample import check_rate
 from ..core.errors import HiggsError
 from ..voice.clip import check_clip, decode_clip, read_clip, transcript_of
 from ..voice.voice import Voice
+from .asked import asked
 from .calls import STOCK_VOICES, BadCall, Call, Clip
 from .speaker import SpeakerThread
 from .voices import VoiceFolder
@@ -61,20 +62,7 @@ class CallVoices:
         return await self._encode(await asyncio.to_thread(_clip, data, param), transcript)
 
     async def _encode(self, clip: tuple[torch.Tensor, int], transcript: str) -> Voice:
-        loop = asyncio.get_running_loop()
-        made: asyncio.Future[Voice] = loop.create_future()
-
-        def end(what: Voice | BaseException):
-            def settle():
-                if made.done():  # no caller waits any more
-                    return
-                made.set_exception(what) if isinstance(what, BaseException) else made.set_result(what)
-
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle)
-
-        self._speaker.encode(*clip, transcript, end)
-        return await made
+        return await asked(partial(self._speaker.encode, *clip, transcript))
 
 
 def _clip(data: bytes, param: str) -> tuple[torch.Tensor, int]:

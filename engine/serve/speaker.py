@@ -108,6 +108,17 @@ class SpeakerThread:
 
         self._put(encode, end)
 
+    def words(self, speech: SpeechResult, end: Callable[[Any], None]) -> None:
+        """Find when each word of a result is heard, between two steps, then call end(words or exception)."""
+
+        def find(batch: _Batch):
+            try:
+                end(self._engine.words(speech))
+            except (HiggsError, torch.OutOfMemoryError) as error:  # the running jobs go on
+                end(error)
+
+        self._put(find, end)
+
     def close(self) -> None:
         """End the thread after its step, failing all waiting jobs."""
         self._wake(None)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Mapping
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from aiohttp import web
@@ -16,7 +18,16 @@ from .errors import Failure
 from .sound import FORMATS, encoder_of
 
 _PCM = {"X-Sample-Rate": str(SAMPLE_RATE), "X-Channels": "1", "X-Bit-Depth": "16"}  # raw PCM carries none of this
+_NO_HEADER = re.compile(r"[^ -~]")  # characters that a header cannot hold
 _PART = SAMPLE_RATE  # samples written at a time
+
+
+def answer_headers(model: str, ignored: Iterable[str]) -> dict[str, str]:
+    """Return the headers of every answer. ignored: the call's fields that have no effect."""
+    headers = {"X-Request-Id": uuid.uuid4().hex, "X-Model": model}
+    if names := sorted(ignored):
+        headers["X-Ignored-Fields"] = _NO_HEADER.sub("?", ", ".join(names))[:400]
+    return headers
 
 
 def finish_reason(speech: SpeechResult) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..prompt.incoming import GRANULARITIES
+from ..speech.session_voice import SessionVoice
 from .calls import BadCall, Call, read_call, refuse_ignored
 
 _HTTP_ONLY = ("input", "index", "stream", "stream_format")  # of a call; a session has its own
@@ -28,6 +29,18 @@ class TextSession:
     def call_for(self, text: str, index: int = 0) -> Call:
         """Return the call that speaks one unit. Raises BadCall."""
         return self.call({**self.fields, "input": text, "index": index})
+
+
+@dataclass
+class Unit:
+    """A sentence or clause to speak, and how much of it was sent."""
+
+    session: TextSession
+    voice: SessionVoice
+    text: str
+    index: int  # in the connection
+    where: Mapping[str, object]  # fields of its messages
+    total_bytes: int = 0
 
 
 def read_session(message: Mapping, most_characters: int, knows_tag: Callable[[str], bool]) -> TextSession:
@@ -51,5 +64,8 @@ def read_session(message: Mapping, most_characters: int, knows_tag: Callable[[st
         raise BadCall(f"split_granularity must be one of: {', '.join(GRANULARITIES)}.", "split_granularity")
     fields.setdefault("response_format", "pcm")
     session = TextSession(fields, granularity, streams, lambda body: read_call(body, most_characters, knows_tag))
-    refuse_ignored(session.call_for("A word."), fields)
+    call = session.call_for("A word.")
+    refuse_ignored(call, fields)
+    if call.word_timestamps and not (streams and call.format == "pcm"):
+        raise BadCall("word_timestamps needs stream_audio and response_format pcm. Set them.", "word_timestamps")
     return session

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import torch
@@ -26,7 +25,8 @@ from .calls import BadCall, Call
 from .errors import LOG, failure
 from .sound import encoded, encoder_of
 from .streams import finish_reason
-from .text_session import TextSession
+from .text_session import TextSession, Unit
+from .timestamps import AudioChunks
 
 CONFIG_SECONDS = 10.0  # until the first message
 IDLE_SECONDS = 30.0  # without a message, while nothing is spoken
@@ -36,7 +36,7 @@ class TextStreams:
     """All open streams of text.
 
     say(call, voice, listens), find_voice(call): as in SpeechServer. most_reference: frames of a generated voice.
-    count(kind): counts an error.
+    count(kind): counts an error. word_times(speech): see there.
     """
 
     def __init__(
@@ -47,9 +47,11 @@ class TextStreams:
         most_characters: int,
         most_reference: int,
         count: Callable[[str], None],
+        word_times: Callable[[SpeechResult], Awaitable[list[dict] | None]],
     ):
         self.say, self.find_voice, self.read = say, find_voice, read
         self.most_characters, self.most_reference, self.count = most_characters, most_reference, count
+        self.word_times = word_times
         self._open: set[TextStream] = set()
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
@@ -72,18 +74,6 @@ class TextStreams:
             stream.finish()
 
 
-@dataclass
-class _Unit:
-    """A sentence or clause to speak, and how much of it was sent."""
-
-    session: TextSession
-    voice: SessionVoice
-    text: str
-    index: int  # in the connection
-    where: Mapping[str, object]  # fields of its messages
-    total_bytes: int = 0
-
-
 class TextStream:
     """One connection: reads messages, while a task speaks what they ask for, in order."""
 
@@ -92,8 +82,8 @@ class TextStream:
         self._id = f"speech_ws_{uuid.uuid4().hex}"
         self._session: TextSession | None = None
         self._text = IncomingText("none")
-        self._queue: asyncio.Queue[_Unit | dict | None] = asyncio.Queue()  # None closes the connection
-        self._now: _Unit | None = None  # the unit that is spoken
+        self._queue: asyncio.Queue[Unit | dict | None] = asyncio.Queue()  # None closes the connection
+        self._now: Unit | None = None  # the unit that is spoken
         self._waiting = 0  # characters in the queue
         self._is_open = self._is_closing = False  # there was text since input.done; session.close has come
         self._utterance = self._sentences = self._segment = self._committed = self._units = 0
@@ -201,7 +191,7 @@ class TextStream:
         for text in units:
             where = {"utterance_index": self._utterance, "sentence_index": self._sentences}
             where |= {"id": f"{self._id}-{self._units}"}
-            self._queue.put_nowait(_Unit(self._session, self._voice, text, self._units, where))
+            self._queue.put_nowait(Unit(self._session, self._voice, text, self._units, where))
             self._waiting += len(text)
             self._sentences, self._units = self._sentences + 1, self._units + 1
 
@@ -239,7 +229,7 @@ class TextStream:
     async def _speak_all(self):
         with contextlib.suppress(ConnectionResetError):  # the caller disconnected
             while (item := await self._queue.get()) is not None:
-                if isinstance(item, _Unit):
+                if isinstance(item, Unit):
                     self._waiting -= len(item.text)
                     self._now = item
                     await self._speak(item)
@@ -252,11 +242,12 @@ class TextStream:
             LOG.error("A stream of text failed.", exc_info=error)
             self._closing = asyncio.create_task(self._socket.close(code=WSCloseCode.INTERNAL_ERROR))
 
-    async def _speak(self, unit: _Unit):
+    async def _speak(self, unit: Unit):
         told = {"error": False, "finish_reason": "error"}
         try:
             call = unit.session.call_for(unit.text, unit.index)
             start = {"sentence_text": unit.text, "format": call.format, "sample_rate": SAMPLE_RATE}
+            start |= {"word_timestamps": True} if call.word_timestamps else {}
             await self._tell("audio.start", **unit.where, **start)
             speech = await self._send_sound(unit, call)
             unit.voice.hear(speech)
@@ -268,12 +259,15 @@ class TextStream:
         self._now = None
         await self._tell("audio.done", **unit.where, total_bytes=unit.total_bytes, **told)
 
-    async def _send_sound(self, unit: _Unit, call: Call) -> SpeechResult:
+    async def _send_sound(self, unit: Unit, call: Call) -> SpeechResult:
+        chunks = AudioChunks(self._tell, unit.where) if call.word_timestamps else None
+        deliver = chunks.sound if chunks else self._socket.send_bytes
+
         async def send(encode: Callable[..., bytes], *given: object):
             data = await asyncio.to_thread(encode, *given) if is_slow else encode(*given)
             if data:
                 unit.total_bytes += len(data)
-                await self._socket.send_bytes(data)
+                await deliver(data)
 
         encoder = encoder_of(call.format)
         is_slow = encoder.is_slow or not unit.session.streams
@@ -281,6 +275,8 @@ class TextStream:
             async for said in speech:
                 if isinstance(said, SpeechResult):
                     await (send(encoder.end) if unit.session.streams else send(encoded, said.wav, call.format))
+                    if chunks:
+                        await chunks.words(await self._streams.word_times(said))
                     return said
                 for part in said.split(SAMPLE_RATE):
                     await send(encoder.encode, part)

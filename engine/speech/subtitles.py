@@ -13,7 +13,7 @@ from ..core.config import SAMPLE_RATE
 from ..device.threads import one_thread
 from ..prompt.chunking import estimate_seconds, split_sentences
 from ..prompt.cues import Cue, write_srt
-from .result import SpeechResult
+from .result import SpeechResult, SpokenTurn
 
 _LEAST_PAUSE = 0.06  # seconds; shorter silences are stops inside words
 _LONG_PAUSE = 0.4  # seconds; longer pauses score the same
@@ -26,47 +26,38 @@ _NO_PAUSE = 3.0  # cost of a sentence end without a pause
 @one_thread()
 def cues_of(speech: SpeechResult) -> list[Cue]:
     """Return a cue for each spoken sentence, in order."""
-    found = []
-    for chunk in speech.said:
-        sentences = split_sentences(chunk.text)
-        if chunk.stop > chunk.start and sentences:
-            for text, (start, stop) in zip(
-                sentences, _times(speech.wav[chunk.start : chunk.stop], sentences), strict=True
-            ):
-                begin, end = ((chunk.start + sample) / SAMPLE_RATE for sample in (start, stop))
-                found.append(Cue(begin, end, text, chunk.speaker))
-    return found
+    return [cue for chunk in speech.said for cue in sentence_cues(speech.wav, chunk)]
 
 
-def turn_to_srt(speech: SpeechResult, number: int) -> str:
-    """Return one turn of a dialogue as SubRip text. number: index in `speech.turns`."""
-    turn = speech.turns[number]
-    said = [
-        replace(chunk, start=chunk.start - turn.start, stop=chunk.stop - turn.start)
-        for chunk in speech.said
-        if turn.start <= chunk.start and chunk.stop <= turn.stop
+def sentence_cues(wav: torch.Tensor, chunk: SpokenTurn) -> list[Cue]:
+    """Return a cue for each sentence of a chunk. wav: the whole speech [n]."""
+    sentences = split_sentences(chunk.text)
+    if not chunk.is_spoken or not sentences:
+        return []
+    times = share_time(wav[chunk.start : chunk.stop], sentences)
+    return [
+        Cue((chunk.start + start) / SAMPLE_RATE, (chunk.start + stop) / SAMPLE_RATE, text, chunk.speaker)
+        for text, (start, stop) in zip(sentences, times, strict=True)
     ]
-    return to_srt(replace(speech, wav=speech.wav[turn.start : turn.stop], said=tuple(said)))
-
-
-def to_srt(speech: SpeechResult) -> str:
-    """Return the cues as SubRip text. Cues carry names if there are several speakers."""
-    return srt_of(cues_of(speech))
 
 
 def srt_of(cues: Sequence[Cue]) -> str:
-    """Return given cues as SubRip text, like `to_srt`."""
+    """Return the cues as SubRip text. Cues carry names if there are several speakers."""
     several = len({cue.speaker for cue in cues}) > 1
     return write_srt(cues if several else [replace(cue, speaker="") for cue in cues])
 
 
-def _times(wav: torch.Tensor, sentences: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the (start, stop) samples of each sentence in wav [n]."""
+def share_time(wav: torch.Tensor, parts: Sequence[str], are_words: bool = False) -> list[tuple[int, int]]:
+    """Return the (start, stop) samples of each part of a text in wav [n], by length and pauses.
+
+    are_words: pauses are between the parts. Else longer parts have pauses inside.
+    """
     first, last = spoken_part(wav) or (0, len(wav))
     least = _LEAST_PAUSE * SAMPLE_RATE
     pauses = [(a, b) for a, b in silences(wav) if first < a and b < last and b - a >= least]
-    whole = sum(map(estimate_seconds, sentences)) or 1.0
-    lengths = [max(1.0, estimate_seconds(sentence) / whole * (last - first)) for sentence in sentences]
+    sounding = last - first - are_words * sum(stop - start for start, stop in pauses)
+    whole = sum(map(estimate_seconds, parts)) or 1.0
+    lengths = [max(1.0, estimate_seconds(part) / whole * sounding) for part in parts]
     between = _boundaries(pauses, lengths, first, last)
     return list(zip([first, *(stop for _, stop in between)], [*(start for start, _ in between), last], strict=True))
 

@@ -17,6 +17,7 @@ from ..core.config import (
     CueParams,
     EngineConfig,
     SamplingParams,
+    SubtitleParams,
     range_of,
 )
 from .tiny import FAMILIES
@@ -72,10 +73,16 @@ def _say_parser(commands):
     _sampling_argument(command, "turn_gap", "seconds of silence between turns of a --script")
     command.add_argument("--allow-specials", action="store_true", help="allow begin and end codes inside speech")
     command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, one cue per sentence")
+    _srt_words_argument(command)
+    command.add_argument("--words", metavar="FILE.json", help="also write when each word is heard")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _cue_arguments(command)
     _way_arguments(command)
     _model_arguments(command)
+
+
+def _srt_words_argument(command):
+    _number_argument(command, SubtitleParams, "srt_words", "most words of a subtitle cue; 0: one cue per sentence")
 
 
 def _cue_arguments(command):
@@ -118,6 +125,10 @@ def _narrate_parser(commands):
     low, high, _ = range_of(SamplingParams, "paragraph_gap")
     text = f"seconds of silence between paragraphs; {low} to {high}, default {BOOK_GAP}"
     command.add_argument("--paragraph-gap", type=float, default=BOOK_GAP, help=text)
+    _srt_words_argument(command)
+    command.add_argument(
+        "--words", action="store_true", help="also write when each word is heard, a file per chapter; --srt-words does"
+    )
     command.set_defaults(turn_gap=BOOK_GAP, allow_specials=False)
     _ray_arguments(command)
     _way_arguments(command)

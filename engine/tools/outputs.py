@@ -5,25 +5,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from ..book.sound_file import BySoundfile, Tags
-from ..core.config import SAMPLE_RATE
+from ..core.config import SAMPLE_RATE, SubtitleParams
 from ..core.errors import HiggsError
 from ..core.optional import import_optional
 from ..files.file_list import write_errors
 from ..files.whole_file import replacing
+from ..words.word import Word, words_json
 from .new_folder import writable
 
 SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 
 
 class Outputs:
-    """The sound, its codes and its subtitles. Existing files are replaced once all new ones are complete.
+    """The sound, its codes, its subtitles and its words. Existing files are replaced once all new ones are complete.
 
     args: those of `say`. rate: Hz. Raises HiggsError if a file cannot be written, or not in this format.
     """
@@ -32,6 +33,10 @@ class Outputs:
         self.sound, self._rate, self._channels = writable(args.out, *SOUNDS), rate, channels
         self._codes = writable(args.codes, ".npy") if args.codes else None
         self._srt = writable(args.srt_out, ".srt") if args.srt_out else None
+        self._words = writable(args.words, ".json") if args.words else None
+        self.srt_words = SubtitleParams(args.srt_words).srt_words
+        if self.srt_words and not self._srt:
+            raise HiggsError("--srt-words needs subtitles. Name their file with --srt-out, or omit --srt-words.")
         try:
             import_optional("soundfile", "SoundFile")(io.BytesIO(), "w", rate, channels, format=self._kind).close()
         except (RuntimeError, ValueError) as error:  # soundfile's own
@@ -40,7 +45,18 @@ class Outputs:
                 "ends in .wav."
             ) from error
 
-    def write(self, wav: torch.Tensor, srt: Callable[[], str], codes: torch.Tensor | None = None) -> None:
+    @property
+    def need_words(self) -> bool:
+        """True if a file needs the words' times."""
+        return bool(self._words or self.srt_words)
+
+    def write(
+        self,
+        wav: torch.Tensor,
+        srt: Callable[[], str],
+        codes: torch.Tensor | None = None,
+        words: Iterable[Word] | None = None,
+    ) -> None:
         """Write the files. wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
         with contextlib.ExitStack() as stack:  # the last is renamed first
 
@@ -50,6 +66,8 @@ class Outputs:
 
             if self._srt:
                 partial(self._srt).write_bytes(srt().encode())
+            if self._words and words is not None:
+                partial(self._words).write_bytes(words_json(words).encode())
             if self._codes and codes is not None:
                 np.save(data := io.BytesIO(), codes.numpy())  # to memory: np.save does not report every failed write
                 partial(self._codes).write_bytes(data.getvalue())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from ...engine import SAMPLE_RATE, HiggsError, SpeechResult, resample, wav_bytes
+from ...engine import SAMPLE_RATE, HiggsError, SpeechResult, Word, moved, resample, wav_bytes
 
 _HEADER = 44  # bytes of a WAV file's header
 
@@ -70,9 +70,25 @@ def of_turns(speech: SpeechResult | None, numbers: Collection[int]) -> dict:
     """Return the chosen turns as AUDIO, each followed by its silence. No turns give a moment of silence."""
     if speech is None or not numbers:
         return of_wave(torch.zeros(1, SAMPLE_RATE // 10), SAMPLE_RATE)
-    ends = [*(turn.start for turn in speech.turns[1:]), len(speech.wav)]
-    parts = [speech.wav[turn.start : end] for turn, end in zip(speech.turns, ends, strict=True)]
+    parts = [speech.wav[start:end] for start, end in _spans(speech)]
     return of_wave(torch.cat([parts[number] for number in sorted(numbers)]).detach().float().cpu()[None], SAMPLE_RATE)
+
+
+def words_of_turns(speech: SpeechResult, numbers: Collection[int], timed: Sequence[Sequence[Word]]) -> list[Word]:
+    """Return the words of the chosen turns at their times in `of_turns`. timed: those of each turn, from its start."""
+    found, at = [], 0
+    spans = _spans(speech)
+    for number in sorted(numbers) if timed else ():
+        start, end = spans[number]
+        found += moved(timed[number], at / SAMPLE_RATE)
+        at += end - start
+    return found
+
+
+def _spans(speech: SpeechResult) -> list[tuple[int, int]]:
+    """Return (start, stop) samples of each turn with the silence after it."""
+    starts = [turn.start for turn in speech.turns]
+    return list(zip(starts, [*starts[1:], len(speech.wav)], strict=True))
 
 
 def wav_file(speech: SpeechResult, number: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pathlib
 import re
 import shutil
@@ -72,6 +73,29 @@ def test_long_narration_is_split_and_saved(comfy, workflow):
     assert chunks > 1
     check_speech(outcome, "SaveAudio", chunks)
     assert (comfy.base / "models" / "voices" / "narrator.safetensors").is_file()
+
+
+def test_words_are_there_once_their_output_is_connected(fresh, template):
+    prompt = template("speak")
+    (speak,) = (key for key, node in prompt.items() if node["class_type"] == "HiggsTTSSpeak")
+    (shown,) = (node for node in prompt.values() if node["class_type"] == "PreviewAny")
+
+    def run():
+        """Return what is shown, and whether the text was spoken."""
+        outcome = fresh.run(prompt)
+        assert not outcome.error
+        return outcome.text(), speak in {data["node"] for data in outcome.data("executing")}
+
+    assert run()[1] and not run()[1]
+    shown["inputs"]["source"] = [speak, 3]
+    words, spoken = run()
+    rows = json.loads(words)["words"]
+    assert spoken and " ".join(row["word"] for row in rows) == prompt[speak]["inputs"]["text"]
+    assert not run()[1]
+    prompt[speak]["inputs"]["srt_words"] = 4
+    shown["inputs"]["source"] = [speak, 2]
+    lines = re.findall(r"-->.*\n(.*)\n", run()[0])
+    assert " ".join(lines) == prompt[speak]["inputs"]["text"] and max(len(line.split()) for line in lines) == 4
 
 
 def test_each_speaker_of_a_script_has_its_voice(fresh, template):

@@ -19,6 +19,7 @@ TIERS = [
     {"codec", "talker", "voice"},
     {"checkpoint", "decode", "prompt"},
     {"preview", "speech"},
+    {"words"},
     {"book", "engines"},
     {"dubbing", "serve"},
     {"__init__", "tools"},
@@ -107,8 +108,8 @@ def test_each_comfyui_module_is_imported_only_by_its_owners():
         # memory.py loads and frees, devices.py asks for ComfyUI's device and flags, node_errors.py for the user's stop.
         "comfy.model_management": {"memory.py", "devices.py", "node_errors.py"},
         "folder_paths": {"folders.py"},  # registers and lists folders
-        # Whether it still runs, who listens, routes of our own, and a line of text on a node.
-        "server": {"exit_guard.py", "events.py", "routes.py", "progress_text.py"},
+        # Whether it still runs, who listens, routes of our own, a line of text on a node, and the running prompt.
+        "server": {"exit_guard.py", "events.py", "routes.py", "progress_text.py", "linked.py"},
     }
     found = {module: set() for module in may}
     for path in NODES.rglob("*.py"):

@@ -1,5 +1,6 @@
 """Books as files: a resumed run gives the same bytes, and speaks only what is missing."""
 
+import json
 import os
 import pathlib
 import re
@@ -30,11 +31,13 @@ from higgs_tts.engine import (
     read_pronunciations,
     said_as,
 )
+from higgs_tts.engine.__main__ import main
 from higgs_tts.engine.book import chapters as planning
 from higgs_tts.engine.book import sound_file
 from higgs_tts.engine.book.sound_file import BySoundfile, Tags, open_sound, seconds_of
 from higgs_tts.engine.prompt.script import read_pauses
 from higgs_tts.engine.speech import attempts
+from higgs_tts.engine.words.estimate import estimate
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARAMS = SamplingParams(seed=2, max_frames=60, retries=0, paragraph_gap=0.6)
@@ -281,6 +284,57 @@ def test_retried_takes_are_the_same_after_resuming(engine, tmp_path, monkeypatch
     assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
 
 
+def test_words_of_a_resumed_book_are_the_same(engine, tmp_path):
+    """They come from the saved codes. Asking for them later speaks nothing."""
+    book = read_book_text(TEXT, "Book")
+    report = narrate(engine, book, tmp_path / "a", params=PARAMS, words=engine.words, srt_words=2)
+    rows = json.loads((tmp_path / "a" / "02 Two 2.words.json").read_text(encoding="utf-8"))["words"]
+    assert " ".join(row["word"] for row in rows) == "Two / 2? It goes on. It goes on. The end."
+    times = [row[side] for row in rows for side in ("start", "end")]
+    assert times == sorted(times) and times[0] >= 0.5 and times[-1] <= report.files[1].seconds - 0.999
+    srt = (tmp_path / "a" / "02 Two 2.srt").read_text(encoding="utf-8")
+    assert re.findall(r"-->.*\n(.*)\n", srt)[:4] == ["Two / 2?", "It goes", "on.", "It goes"]
+
+    def stop(progress):
+        if len(list((tmp_path / "b").rglob("spoken/*/*.safetensors"))) >= 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        narrate(engine, book, tmp_path / "b", params=PARAMS, on_progress=stop)
+    resumed = narrate(engine, book, tmp_path / "b", params=PARAMS, words=engine.words, srt_words=2)
+    assert [file.made for file in resumed.files] == [True, True] and resumed.reused > 0
+    assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
+    again = narrate(engine, book, tmp_path / "b", params=PARAMS, words=engine.words, srt_words=2)
+    assert not any(file.made for file in again.files)
+    narrate(engine, book, tmp_path / "b", params=PARAMS)
+    assert not list((tmp_path / "b").glob("*.words.json")), "those of an earlier form are not left"
+
+
+def test_a_bound_book_has_the_words_of_its_chapters(tmp_path):
+    pytest.importorskip("av", reason="PyAV comes with ComfyUI and is not in requirements.txt")
+    voice, robot = {"": Voice(torch.zeros(50, 8).long(), "A.")}, Robot()
+    made = "A book.words.json", "A book.srt"
+    for name in "ab":
+        for text in ("# One\n\nIt is.", "# One\n\nIt is.\n\n# Two\n\nIt ends."):  # the first chapter is kept
+            book = read_book_text(text, "A book")
+            narrate(robot, book, tmp_path / name, voice, kind="m4b", words=robot.words)
+    rows = json.loads((tmp_path / "a" / made[0]).read_text(encoding="utf-8"))["words"]
+    assert [row["word"] for row in rows] == ["One", "It", "is.", "Two", "It", "ends."]
+    assert [round(row["start"]) for row in rows[::3]] == [0, 4] and made_in(tmp_path / "a") == made_in(tmp_path / "b")
+    for name in made:
+        (tmp_path / "a" / name).unlink()
+    narrate(robot, book, tmp_path / "a", voice, kind="m4b", words=robot.words)
+    assert made_in(tmp_path / "a") == made_in(tmp_path / "b")
+
+
+def test_the_terminal_writes_the_words_of_a_book(tmp_path):
+    (tmp_path / "book.txt").write_text("It ends here.", encoding="utf-8")
+    command = ["narrate", tmp_path / "book.txt", "--out", tmp_path / "out", "--device", "cpu", "--max-frames", "60"]
+    assert main([*map(str, command), "--words"]) == 0
+    (words,) = (tmp_path / "out").glob("*.words.json")
+    assert [row["word"] for row in json.loads(words.read_text(encoding="utf-8"))["words"]] == ["It", "ends", "here."]
+
+
 def wait_for(process, folder, count):
     """Wait until so many sequences are saved."""
     while len(list(folder.rglob("spoken/*/*.safetensors"))) < count:
@@ -326,6 +380,9 @@ class Robot:
 
     def __init__(self, seconds=1.0):
         self.seconds, self.given, self.alive, self.results = seconds, [], [], []
+
+    def words(self, speech):
+        return [word for chunk in speech.said for word in estimate(speech.wav, chunk)]
 
     def speak_turns(self, turns, voices, params, scene, listener, *, reuse, even):
         self.alive.append(sum(result() is not None for result in self.results))

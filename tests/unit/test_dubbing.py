@@ -35,6 +35,7 @@ from higgs_tts.engine.dubbing.timeline import Timeline
 from higgs_tts.engine.prompt.chunking import estimate_seconds
 from higgs_tts.engine.prompt.cues import Cue, CueTurns, write_srt
 from higgs_tts.engine.tools.film import read_film
+from higgs_tts.engine.words.estimate import estimate
 
 ALL = CueParams(run_on=0)
 PLAIN = CueParams(faster=False, stretch=1, run_on=0)
@@ -105,6 +106,9 @@ class Spoken:
     def knows_tag(self, tag):
         return self.knows and "speed" in tag
 
+    def words(self, speech):
+        return [word for chunk in speech.said for word in estimate(speech.wav, chunk)]
+
     def speak_turns(self, turns, voices, params, scene=None, listener=None, reuse=True, even=True):
         self.calls.append([turn.text for turn in turns])
         assert params.turn_gap == 0
@@ -124,6 +128,7 @@ class Spoken:
             len(turns),
             "end of speech",
             turns=tuple(spans),
+            said=tuple(spans),
             voices=made | dict(voices),
         )
 
@@ -179,6 +184,19 @@ def test_long_speech_is_spoken_faster_then_stretched_then_shifted():
         (7.44, 8.44),
     ]
     assert ticks == sorted(ticks) and speech.seconds == 9
+
+
+def test_words_are_where_the_fitted_speech_is():
+    pytest.importorskip("av")
+    cues = [cue(0, 1, "Ann", text="One two."), cue(2, 3, "Ann", text=words(30)), cue(4, 5, "Bob", text="It ends.")]
+    speech = speak_cues(Spoken(knows=False), cues, fit=ALL, words=True)
+    assert [round(tempo, 2) for tempo in (one.tempo for one in speech.cues)] == [1, 1.25, 1]
+    for one, own in zip(speech.cues, speech.timed, strict=True):
+        assert (own[0].start, own[-1].end) == (pytest.approx(one.start, abs=0.01), pytest.approx(one.stop, abs=0.01))
+    assert [word.text for word in speech.words][:3] == ["One", "two.", "w0"] and len(speech.words) == 34
+    lines = read_cues(speech.to_srt(20)).cues
+    assert [line.text for line in lines] == ["One two.", words(20), words(10, 20), "It ends."]
+    assert not speak_cues(Spoken(), cues, fit=ALL).words
 
 
 def test_the_counts_of_a_summary_add_up():

@@ -23,6 +23,7 @@ from higgs_tts.engine.decode.model_runner import ModelRunner  # noqa: E402
 from higgs_tts.engine.serve.serve import is_loopback, serve  # noqa: E402
 from higgs_tts.engine.serve.speaker import SpeakerThread, SpeechJob  # noqa: E402
 from higgs_tts.engine.serve.streams import RawStream  # noqa: E402
+from higgs_tts.engine.serve.timestamps import word_headers  # noqa: E402
 from higgs_tts.engine.speech.request import SpeechRequest  # noqa: E402
 from higgs_tts.engine.voice.clip import BUILT_IN_CLIPS  # noqa: E402
 from higgs_tts.tests.speech_servers import ask, error_of, running  # noqa: E402
@@ -72,6 +73,24 @@ def alone():
     """An engine's own speech, as 16-bit samples."""
     with opened() as engine:
         return (engine.speak(SHORT["input"], params=PARAMS).wav.clamp(-1, 1) * 32767).round().numpy().astype(np.int16)
+
+
+def test_a_whole_answer_says_when_each_word_is_heard(served):
+    status, headers, data = ask(served[0], body={**SHORT, "response_format": "wav", "word_timestamps": True})
+    words = json.loads(headers["x-word-timestamps"])
+    assert status == 200 and [word["word"] for word in words] == ["One", "apple."]
+    times = [word[side] for word in words for side in ("start_ms", "end_ms")]
+    assert times == sorted(times) and times[-1] <= (len(data) - 44) / 48 + 1
+    _, headers, plain = ask(served[0], body={**SHORT, "response_format": "wav", "stream": False})
+    assert plain == data and not [name for name in headers if "word" in name]
+
+
+def test_words_that_a_header_cannot_hold_are_named():
+    times = [{"word": "é", "start_ms": 0, "end_ms": 1}]
+    assert word_headers(times) == {"X-Word-Timestamps": '[{"word": "\\u00e9", "start_ms": 0, "end_ms": 1}]'}
+    size = len(json.dumps(100 * times))
+    assert word_headers(100 * times) == {"X-Word-Timestamps-Omitted": f"oversize; bytes={size}; limit=4096"}
+    assert word_headers(None) == {} and word_headers([]) == {"X-Word-Timestamps": "[]"}
 
 
 class TestOpenAIClient:

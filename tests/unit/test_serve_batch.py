@@ -142,6 +142,7 @@ def test_an_item_uses_its_own_voice_or_the_batch_s():
         ({"items": [{"input": "Hi."}] * 33}, "items", "has 33 texts, but this server accepts at most 32"),
         ({"input": "Hi.", "items": [{"input": "Hi."}]}, "input", "belongs inside each item"),
         ({"items": [{"input": "Hi."}], "stream_format": "sse"}, "stream_format", "does not stream"),
+        ({"items": [{"input": "Hi."}], "word_timestamps": True}, "word_timestamps", "has no word times"),
         ({"items": [{"input": "Hi."}], "response_format": "mid"}, "response_format", "Choose one of"),
         ({"items": [{"input": "Hi."}], "seed": -1}, "seed", "number from 0"),
     ],

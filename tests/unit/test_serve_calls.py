@@ -90,6 +90,12 @@ def test_speed_is_mapped_to_tags():
     assert read(speed=2, input=paced).text == paced
 
 
+def test_word_timestamps_make_the_answer_whole():
+    assert read().stream == "audio" and not read(word_timestamps=False).word_timestamps
+    call = read(word_timestamps=True)
+    assert call.word_timestamps and call.stream == ""
+
+
 def test_unknown_fields_are_reported():
     assert read(instructions="gently", language="en").ignored == ("instructions", "language")
 
@@ -98,6 +104,9 @@ def test_unknown_fields_are_reported():
     ("asked", "param", "says"),
     [
         ({"input": None}, "input", "must be the text"),
+        ({"word_timestamps": 1}, "word_timestamps", "true or false"),
+        ({"word_timestamps": True, "stream": True}, "word_timestamps", "Omit stream"),
+        ({"word_timestamps": True, "stream_format": "sse"}, "word_timestamps", "Omit stream"),
         ({"input": " "}, "input", "must be the text"),
         ({"input": 5}, "input", "must be the text"),
         ({"input": "x" * 101}, "input", "accepts at most 100"),

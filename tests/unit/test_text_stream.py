@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, Engine, EngineConfig, HiggsError, SamplingParams
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams
 from higgs_tts.engine.voice.voice import voice_of_speech
 
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -169,6 +169,39 @@ def test_a_sentence_is_heard_before_the_text_ends(served, alone):
     assert_sounds(calling(served, talk), alone[:1])
 
 
+def test_words_come_after_the_sound_of_a_sentence(served, engine, monkeypatch):
+    async def talk(caller):
+        await caller.send({**CONFIG, "stream_audio": True, "word_timestamps": timed}, text(TEXT), DONE)
+        await caller.until("session.done")
+
+    timed = False
+    plain = calling(served, talk)
+    timed = True
+    caller = calling(served, talk)
+    assert not any(caller.sounds) and not plain.all("audio.chunk")
+    assert all(message["word_timestamps"] for message in caller.all("audio.start"))
+    for at, (sentence, sound) in enumerate(zip(SENTENCES, plain.sounds, strict=True)):
+        chunks = [message for message in caller.all("audio.chunk") if message["sentence_index"] == at]
+        assert b"".join(base64.b64decode(chunk["audio_b64"]) for chunk in chunks) == sound
+        assert [chunk["chunk_id"] for chunk in chunks] == list(range(len(chunks)))
+        *sounds, last = chunks
+        assert all(chunk["timestamps"] is None and chunk["sample_rate"] == SAMPLE_RATE for chunk in sounds)
+        assert sounds[0]["chunk_start_ms"] == 0 and last["audio_b64"] == ""
+        assert sounds[-1]["chunk_end_ms"] == last["chunk_end_ms"] == round(len(sound) / 2 / SAMPLE_RATE * 1000)
+        words = last["timestamps"]
+        assert " ".join(word["word"] for word in words) == sentence
+        times = [word[side] for word in words for side in ("start_ms", "end_ms")]
+        assert times == sorted(times) and times[0] >= 0 and times[-1] <= last["chunk_end_ms"]
+
+    def fail(speech):
+        raise HiggsError("The words were lost.")
+
+    monkeypatch.setattr(engine, "words", fail)
+    failed = calling(served, talk)
+    assert {message["error"] for message in failed.all("audio.done")} == {False}
+    assert [chunk["timestamps"] for chunk in failed.all("audio.chunk")] == [None] * len(failed.all("audio.chunk"))
+
+
 def test_commit_and_done_flush_and_the_connection_stays(served):
     async def talk(caller):
         await caller.send(CONFIG, text("One apple"), {"type": "input.commit"}, text("Two. Thr"), text("ee."), DONE)
@@ -309,7 +342,7 @@ def test_a_leaving_caller_leaves_nothing_running(served, phase):
 REFUSED = {
     "task_type": "VoiceDesign", "instructions": "Gently.", "x_vector_only_mode": True, "stream_codec_output": True,
     "token_count": 5, "duration_tokens": 5, "repetition_penalty": 1.1, "stage_params": {"talker": {}},
-    "speaker_embedding": [0.5], "word_timestamps": True,
+    "speaker_embedding": [0.5],
 }  # fmt: skip
 IGNORED = {
     "language": "en", "suppress_bootstrap_silence": True, "initial_codec_chunk_frames": 5, "non_streaming_mode": True,
@@ -320,7 +353,7 @@ HONOURED = {
     "model": "any", "voice": "amber", "response_format": "wav", "speed": 1.0, "stream_audio": True,
     "split_granularity": "clause", "ref_audio": base64.b64encode(b"sound").decode(), "ref_text": "Words.",
     "references": [{"data": base64.b64encode(b"sound").decode(), "text": "Words."}], "max_new_tokens": 5,
-    "temperature": 0.5, "top_p": 0.5, "top_k": 5, "seed": 5,
+    "temperature": 0.5, "top_p": 0.5, "top_k": 5, "seed": 5, "word_timestamps": True,
 }  # fmt: skip
 
 
@@ -344,6 +377,7 @@ def test_honoured_fields_have_an_effect():
     plain = read()
     for field, value in HONOURED.items():
         extra = {"ref_audio": HONOURED["ref_audio"]} if field == "ref_text" else {}
+        extra |= {"stream_audio": True} if field == "word_timestamps" else {}
         value = 2.0 if field == "speed" else value
         session = read(**extra, **{field: value})
         if field == "model":  # any name is this server's model
@@ -374,6 +408,9 @@ def test_the_fixture_lists_the_published_model_s_fields(name):
     ("config", "param"),
     [
         *(({name: value}, name) for name, value in REFUSED.items()),
+        ({"word_timestamps": True}, "word_timestamps"),  # as in vLLM-Omni, without stream_audio
+        ({"word_timestamps": True, "stream_audio": True, "response_format": "wav"}, "word_timestamps"),
+        ({"word_timestamps": "yes"}, "word_timestamps"),
         ({"voice": "nobody"}, "voice"),
         ({"speed": 9}, "speed"),
         ({"temperature": "hot"}, "temperature"),

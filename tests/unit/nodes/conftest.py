@@ -11,7 +11,7 @@ import types
 
 import pytest
 import torch
-from higgs_tts.engine import SpeechResult, SpokenTurn, Voice
+from higgs_tts.engine import SpeechResult, SpokenTurn, Voice, Word
 
 CPU = torch.device("cpu")
 
@@ -123,6 +123,10 @@ class FakeEngine:
             how="by hand",
             said=(SpokenTurn("", text, 0, len(wav)),),
         )
+
+    def words(self, speech):
+        self.calls.append("words")
+        return tuple(Word(chunk.text, 0.01, 0.07, method="attention") for chunk in speech.said)
 
     def speak_turns(self, turns, voices, params, scene=None, listener=None, reuse=True, even=True):
         self.calls.append((turns, voices, params, scene, even))

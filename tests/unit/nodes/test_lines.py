@@ -126,6 +126,15 @@ def test_subtitles_are_written_beside_the_sound_and_updated_with_it(run):
     assert "\nBye.\n" in (run.folder / "bye.srt").read_text(encoding="utf-8"), "none says what is not heard"
 
 
+def test_subtitles_of_words_replace_those_of_sentences(run):
+    given = {"voices": VOICES, "subtitles": True}
+    assert len(run(SHEET, **given)) == 3 and len(run(SHEET, **given, srt_words=1)) == 3
+    assert run(SHEET, **given, srt_words=1) == []
+    srt = (run.folder / "hello.srt").read_text(encoding="utf-8")
+    assert srt == "1\n00:00:00,010 --> 00:00:00,070\nHello.\n"
+    assert len(run(SHEET, **given)) == 3
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -365,7 +374,7 @@ def test_the_embedded_engine_speaks_lines(load_module, tmp_path):
     other = load_module("comfy.sharing").share_patchers(
         [Engine(EngineConfig(str(EMBEDDED), device="cpu", context=2048))], [["files"]], "embedded"
     )
-    audio, report = node.execute(**as_lists(model=other, lines=[sheet], max_frames=50, takes=2)).args
+    audio, report, _ = node.execute(**as_lists(model=other, lines=[sheet], max_frames=50, takes=2)).args
     assert report.count(", spoken") == 3 and report.count(", unchanged") == 5
     assert {name: (folder / name).read_bytes() for name in made} == made
     frames = sum(len(made[name]) - 44 for name in ("c_2.wav", "d_1.wav", "a_2.wav")) // 2

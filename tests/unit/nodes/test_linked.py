@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pathlib
+
 import pytest
 import torch
 from higgs_tts.engine import HiggsError, Voice
@@ -23,6 +26,49 @@ OTHERS = [
     ("voice_files.HiggsTTSLoadVoice", {"voice": "b.wav"}),
 ]
 LITERALS = ["text", 5, 0.5, True, {}, ["7", 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("node", "name", "given", "position"),
+    [
+        ("speak.HiggsTTSSpeak", "HiggsTTSSpeak", {"text": "Hi."}, 3),
+        ("dialogue.HiggsTTSDialogue", "HiggsTTSDialogue", {"script": "Hi."}, 4),
+        ("lines.HiggsTTSLines", "HiggsTTSLines", {"lines": ["Hi.", "Ho."]}, 2),
+        ("subtitles.HiggsTTSSubtitles", "HiggsTTSSubtitles", {"srt": CUES.replace("Anna: ", "")}, 4),
+    ],
+)
+def test_words_are_computed_only_while_their_output_is_connected(
+    comfy, load_module, make_engine, node, name, given, position
+):
+    patcher = load_module("comfy.patcher").make_patcher(make_engine())
+    patcher.model.label, patcher.model.warnings = "higgs", ()
+    module, _, kind = node.partition(".")
+    node = getattr(load_module(module), kind)
+    assert node.define_schema().outputs[position].display_name == "words"
+    inputs = {"model": patcher, **given}
+    inputs = (
+        {key: value if key == "lines" else [value] for key, value in inputs.items()} if "lines" in given else inputs
+    )
+
+    def outcome(*links):
+        nodes = {str(at): {"class_type": "PreviewAny", "inputs": {"source": link}} for at, link in enumerate(links)}
+        prompt = {"7": {"class_type": name, "inputs": {}}, "8": {"class_type": "Other", "inputs": {}}, **nodes}
+        comfy["server"].queued[:] = [(0, "a prompt", prompt, {}, [], {})]
+        for path in (pathlib.Path(load_module("comfy.folders").output()) / "lines").rglob("*"):
+            path.unlink()
+        before = patcher.engine.calls.count("words")
+        words = node.execute(**inputs).args[position]
+        return patcher.engine.calls.count("words") - before, words, node.fingerprint_inputs(**given)
+
+    count, none, apart = outcome(["7", 0], ["8", position], "text", ["7", "x", position])
+    assert count == 0 and none in ("", '{"words": []}')
+    count, words, together = outcome(["7", position])
+    assert count == 1 and together != apart
+    rows = json.loads(words)["words"]
+    assert [row["word"] for row in rows] == (["Hi.", "Ho."] if "lines" in given else ["Hi."])
+    assert rows[0]["method"] == "attention" and [row["start"] for row in rows] == sorted(row["start"] for row in rows)
+    comfy["server"].PromptServer.instance = None
+    assert node.execute(**{**inputs, **({"folder": ["b"]} if "lines" in given else {})}).args[position] == words
 
 
 @pytest.fixture

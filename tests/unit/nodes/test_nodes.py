@@ -152,7 +152,7 @@ class TestSpeak:
         patcher.model.label, patcher.model.warnings = "higgs", ()
         speak = load_module("speak").HiggsTTSSpeak
         for text, told in (("Anna: Hi.\nTom: Ho.\nAnna: Bye.", True), ("Anna: Hi.\nThat was all.", False)):
-            _, info, _ = speak.execute(patcher, text).args
+            _, info, *_ = speak.execute(patcher, text).args
             assert ("Names such as Anna" in info and "Higgs Dialogue" in info) == told
 
     @pytest.fixture
@@ -170,12 +170,12 @@ class TestSpeak:
         assert "Peak memory: 10.0 GB." in peak
 
     def test_speech_uses_given_settings_and_defaults_for_the_rest(self, load_module, comfy, patcher):
-        audio, info, srt = (
+        audio, info, srt, words = (
             load_module("speak").HiggsTTSSpeak.execute(patcher, "Hi", voice=VOICE, scene=" a room ", seed=5).args
         )
         assert patcher.engine.calls == ["open", ("Hi", VOICE, SamplingParams(seed=5), "a room")]
         assert audio["waveform"].shape == (1, 1, 1920) and audio["sample_rate"] == 24000
-        assert srt == "1\n00:00:00,000 --> 00:00:00,080\nHi\n"
+        assert srt == "1\n00:00:00,000 --> 00:00:00,080\nHi\n" and words == ""
         assert info.splitlines() == [
             "0.1 s of speech in 0.0 s, 4.0 times real time. Complete.",
             "Warning: a warning of the loader",
@@ -373,7 +373,7 @@ class TestDialogue:
         node = load_module("dialogue").HiggsTTSDialogue
 
         def run(script, **given):
-            audio, speakers, info, _ = node.execute(patcher, script, **given).args
+            audio, speakers, info, *_ = node.execute(patcher, script, **given).args
             return patcher.engine.calls[-1], audio, speakers, info
 
         run.engine, run.node = patcher.engine, node
@@ -462,7 +462,7 @@ class TestDialogue:
         before = run.node.fingerprint_inputs(script, model=None)
         OTHER.save(library / "anna.safetensors")
         assert run.node.fingerprint_inputs(script, model=None) != before
-        assert run.node.fingerprint_inputs(None) == [""]
+        assert run.node.fingerprint_inputs(None) == ["", False]
 
     def test_a_script_header_does_not_hide_the_sockets(self, run):
         script = "Cleo = 1\nCleo: One.\n[2] Two.\n[2] Three.\nTOM: Four."

@@ -66,7 +66,7 @@ def test_stop_ends_the_search(node, comfy, interrupted):
 def test_a_voice_from_a_clip_is_sent_as_sound(load_module, model, fake):
     voice, told = load_module("voice").HiggsTTSVoice.execute(model, CLIP, "What it says.").args
     assert voice.is_sound and told.startswith("2.0 s, 'What it says.'")
-    audio, info, srt = load_module("speak").HiggsTTSSpeak.execute(model, SPEECH, voice=voice, seed=5).args
+    audio, info, srt, _ = load_module("speak").HiggsTTSSpeak.execute(model, SPEECH, voice=voice, seed=5).args
     (call,) = fake.calls
     assert (call["input"], call["seed"], call["ref_text"]) == (SPEECH, 5, "What it says.")
     assert audio["sample_rate"] == 24_000 and audio["waveform"].abs().max() > 0.2 and SPEECH in srt
@@ -101,7 +101,7 @@ def test_a_dialogue_is_spoken_by_a_server(load_module, model, fake):
     voice, _ = load_module("voice").HiggsTTSVoice.execute(model, CLIP, "What it says.").args
     script = "Anna: Did you hear that?\nTom: What should I have heard?\nAnna: There it is.\nTom: I hear nothing at all."
     node = load_module("dialogue").HiggsTTSDialogue
-    _, speakers, info, _ = node.execute(model, script, voices={"voice_1": voice}).args
+    _, speakers, info, *_ = node.execute(model, script, voices={"voice_1": voice}).args
     assert speakers["waveform"].shape[0] == 2 and "Speakers: 1 Anna, 2 Tom" in info
     cloned = {call["input"] for call in fake.calls if call.get("ref_text") == "What it says."}
     assert cloned == {"Did you hear that?", "There it is."} and len(fake.calls) == 4

@@ -47,8 +47,8 @@ def run(load_module, make_engine):
     node = load_module("subtitles").HiggsTTSSubtitles
 
     def run(srt=SRT, **given):
-        """Return the spoken texts; `run.audio`, `run.info`, `run.srt` and `run.report` are the outputs."""
-        run.audio, run.info, run.srt, run.report = node.execute(patcher, srt, **given).args
+        """Return the spoken texts; `run.audio`, `run.info`, `run.srt`, `run.report` and `run.words` are the outputs."""
+        run.audio, run.info, run.srt, run.report, run.words = node.execute(patcher, srt, **given).args
         calls = [call for call in patcher.engine.calls if isinstance(call, tuple) and len(call) == 5]
         run.turns, run.voices, run.params, run.scene, run.even = calls[-1]
         return [(turn.speaker, turn.text) for turn in run.turns]
@@ -212,7 +212,7 @@ def test_comfyui_s_own_folders_may_be_read(run, tmp_path, load_module):
     before = run.node.fingerprint_inputs("film.srt")
     (folder / "film.srt").write_text(SRT + "\n", encoding="utf-8")
     assert run.node.fingerprint_inputs("film.srt") != before
-    assert run.node.fingerprint_inputs(None) == [""]
+    assert run.node.fingerprint_inputs(None) == ["", False]
 
 
 def test_other_folders_may_be_read_only_once_listed(run, tmp_path):
@@ -250,7 +250,7 @@ def test_the_embedded_engine_dubs_its_own_film(load_module):
     srt = SRT.replace("Good.", "Then we can go to bed again.").replace("[door slams]", "Anna: One moment, please!")
     made, info, *_ = node.execute(patcher, "Anna = amber\nTom = oliver\n\n" + srt).args
     assert "5 cues: " in info and "Voice of" not in info
-    dub, info, times, report = node.execute(patcher, srt, film=made, bed=made, stretch=1.5, run_on=0.0).args
+    dub, info, times, report, _ = node.execute(patcher, srt, film=made, bed=made, stretch=1.5, run_on=0.0).args
     assert dub["waveform"].shape == made["waveform"].shape and dub["sample_rate"] == 24000
     assert "Voice of Anna: " in info and "Voice of Tom: " in info and "Backend: torch" in info
     assert len(report.splitlines()) == 5 == len(read_cues(times).cues)

@@ -1,0 +1,1 @@
+"""When each word of finished speech is heard."""

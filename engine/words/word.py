@@ -1,0 +1,48 @@
+"""A word and its time, and words as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word as written, with its punctuation and without tags, and when it is heard."""
+
+    text: str
+    start: float  # seconds in the speech's wav
+    end: float
+    speaker: str = ""
+    method: str = "estimated"  # how the times were found: attention, whisper or estimated
+
+
+def moved(words: Iterable[Word], by: float, tempo: float = 1.0) -> list[Word]:
+    """Return words sped up by `tempo` and then moved by seconds."""
+    return [replace(word, start=by + word.start / tempo, end=by + word.end / tempo) for word in words]
+
+
+def word_rows(words: Iterable[Word]) -> list[dict[str, str | float]]:
+    """Return words for JSON: {"word", "start", "end", "speaker", "method"}, in milliseconds' precision."""
+    return [
+        {
+            "word": word.text,
+            "start": round(word.start, 3),
+            "end": round(word.end, 3),
+            "speaker": word.speaker,
+            "method": word.method,
+        }
+        for word in words
+    ]
+
+
+def words_json(words: Iterable[Word] | None) -> str:
+    """Return words as JSON: {"words": [...]}, each as in `word_rows`. Empty for None."""
+    return "" if words is None else json.dumps({"words": word_rows(words)}, ensure_ascii=False)
+
+
+def read_words(text: str) -> list[Word]:
+    """Parse the text of `words_json`. Raises ValueError, TypeError or KeyError for any other."""
+    rows = json.loads(text)["words"]
+    return [Word(row["word"], float(row["start"]), float(row["end"]), row["speaker"], row["method"]) for row in rows]
