@@ -198,8 +198,12 @@ class Engine(SpeechAPI):
 
     @torch.inference_mode()
     def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
-        if not (heads := self.heads()):
-            return super().words(speech, whisper)
+        heads = self.heads()
+        return self.words_by(heads, speech) if heads else super().words(speech, whisper)
+
+    @torch.inference_mode()
+    def words_by(self, heads: Sequence[Head], speech: SpeechResult) -> tuple[Word, ...]:
+        """Return the words of `words` by the attention of given heads."""
         with self.decoding() as decoder:
             loaded = decoder.loaded
             return align(loaded.talker, _row_of(loaded), self._builder, heads, speech)
