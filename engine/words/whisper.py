@@ -39,11 +39,12 @@ def words_by_whisper(folder: Path, speech: SpeechResult) -> tuple[Word, ...]:
             if turn.is_spoken:
                 wav = speech.wav[turn.start : turn.stop]
                 heard = [HeardWord(*word) for word in hearing.words(resample(wav, SAMPLE_RATE, HEARS))]
-                found += _placed(turn, wav, heard)
+                found += placed(turn, wav, heard)
     return tuple(found)
 
 
-def _placed(turn: SpokenTurn, wav: torch.Tensor, heard: Sequence[HeardWord]) -> list[Word]:
+def placed(turn: SpokenTurn, wav: torch.Tensor, heard: Sequence[HeardWord]) -> list[Word]:
+    """Return the words of a chunk at the times of what was heard in its wav [n]."""
     words, (first, last, _) = words_of(turn.text), pauses_of(wav)
     times = match_times(words, heard, first / SAMPLE_RATE, last / SAMPLE_RATE)
     begin = turn.start / SAMPLE_RATE
