@@ -27,10 +27,11 @@ from ..speech.kept_codes import KeptCodes
 from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ..talker import Talker
 from ..voice.clip import Wave, check_clip, prepare_clip
 from ..voice.voice import Voice
 from ..words.align import align, find_heads
-from ..words.attention import Head, Row
+from ..words.attention import Head
 from ..words.heads import PROBE, PROBE_FRAMES, checked, keep_heads, kept_heads
 from ..words.word import Word
 from .device_decoder import DeviceDecoder
@@ -204,41 +205,52 @@ class Engine(SpeechAPI):
     @torch.inference_mode()
     def words_by(self, heads: Sequence[Head], speech: SpeechResult) -> tuple[Word, ...]:
         """Return the words of `words` by the attention of given heads."""
-        with self.decoding() as decoder:
-            loaded = decoder.loaded
-            return align(loaded.talker, _row_of(loaded), self._builder, heads, speech)
+        with self._talker() as talker:
+            return align(talker, self._builder, heads, speech)
 
     @torch.inference_mode()
     def heads(self) -> tuple[Head, ...]:
         """Return the talker's attention heads that follow the words. Empty if none aligns.
 
         The model's card or an earlier call names them. Else the talker speaks for some seconds, and they are looked for
-        in that. On a CPU a large talker would take minutes: it has none until a GPU has found them.
+        in that; not while it speaks for others. On a CPU a large talker would take minutes: it has none until a GPU has
+        found them.
         """
-        if self._heads is None:
-            config = self.checkpoint.config
-            self._heads = checked(self.card.word_heads, config) or kept_heads(self.fingerprint, config)
-        if self._heads is None and not is_slow(self.device, self._talker_bytes):
-            probe = self.speak(PROBE, params=SamplingParams(chunk_seconds=0, max_frames=PROBE_FRAMES, retries=0))
-            with self.decoding() as decoder:
-                loaded = decoder.loaded
-                self._heads = find_heads(loaded.talker, _row_of(loaded), self._builder, probe)
-            keep_heads(self.fingerprint, self._heads)
-        return self._heads or ()
+        with self._lock:
+            if self._heads is None:
+                self._heads = checked(self.card.word_heads, self.checkpoint.config)
+            if self._heads is None:
+                self._heads = kept_heads(self.fingerprint, self.checkpoint.config)
+            if self._heads is None and not self._speaking and not is_slow(self.device, self._talker_bytes):
+                probe = self.speak(PROBE, params=SamplingParams(chunk_seconds=0, max_frames=PROBE_FRAMES, retries=0))
+                with self._talker() as talker:
+                    self._heads = find_heads(talker, self._builder, probe)
+                keep_heads(self.fingerprint, self._heads)
+            return self._heads or ()
+
+    @contextlib.contextmanager
+    def _talker(self) -> Iterator[Talker]:
+        """Give one thread the talker, also while it speaks. Raises HiggsError if nothing is open."""
+        with self._lock, self._on_device(), few_threads(self.device, self._talker_bytes):
+            yield self._opened().talker
 
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[DeviceDecoder]:
         """Give one thread the decoder. Others that speak or close the engine wait. See `SpeechAPI.decoding`."""
         with self._lock, self._on_device(), few_threads(self.device, self._talker_bytes):
-            if self.loaded is None:
-                raise HiggsError("The engine is not open. Open it before speaking.")
+            loaded = self._opened()
             self._speaking = True
             try:
-                yield DeviceDecoder(self.loaded, self.encode_voice, self.require_open)
+                yield DeviceDecoder(loaded, self.encode_voice, self.require_open)
             finally:
                 self._speaking = False
                 if self._drop_after:
                     self._drop()
+
+    def _opened(self) -> LoadedModel:
+        if self.loaded is None:
+            raise HiggsError("The engine is not open. Open it before speaking.")
+        return self.loaded
 
     def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
         for name, voice in what.voices.items():
@@ -248,9 +260,3 @@ class Engine(SpeechAPI):
                     "this one. Create it again from its clip."
                 )
         return SpeechRequest(self._builder, (self.context, self.checkpoint.config.codebooks), what, listener, dialogue)
-
-
-def _row_of(loaded: LoadedModel) -> Row:
-    """Return the row of the single-row runner, which is free between calls."""
-    cache = loaded.runner().state.cache
-    return Row(cache.keys[:, 0], cache.values[:, 0])

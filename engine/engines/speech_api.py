@@ -21,6 +21,7 @@ from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..voice.clip import Wave
 from ..voice.voice import Voice
+from ..words.attention import Head
 from ..words.estimate import estimate
 from ..words.whisper import words_by_whisper
 from ..words.word import Word
@@ -86,6 +87,10 @@ class SpeechAPI(ABC):
         kept = self.kept if reuse is True else None if reuse is False else reuse
         what = SpeechInput(turns, voices, params or SamplingParams(), scene)
         return self._speak(what, listener, DialogueOptions(kept, even))
+
+    def heads(self) -> tuple[Head, ...]:
+        """Return the attention heads that `words` uses. Empty if there are none."""
+        return ()
 
     def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
         """Return when each word of this engine's speech is heard, in order. Not part of `speak`: it takes time.

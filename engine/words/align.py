@@ -10,7 +10,7 @@ from ..core.config import FRAME_RATE, SAMPLE_RATE
 from ..prompt.builder import PromptBuilder
 from ..speech.result import SpeechResult, SpokenTurn
 from ..talker import Talker
-from .attention import Head, ReadChunk, Row, attention_to_words, read_chunk
+from .attention import Head, ReadChunk, attention_to_words, read_chunk
 from .boundaries import word_spans
 from .estimate import estimate
 from .heads import choose_heads
@@ -20,35 +20,33 @@ from .word import Word
 _FRAME = SAMPLE_RATE // FRAME_RATE
 
 
-def align(
-    talker: Talker, row: Row, builder: PromptBuilder, heads: Sequence[Head], speech: SpeechResult
-) -> tuple[Word, ...]:
+def align(talker: Talker, builder: PromptBuilder, heads: Sequence[Head], speech: SpeechResult) -> tuple[Word, ...]:
     """Return the words of a speech in order. A chunk whose text cannot be matched with its prompt is estimated."""
     found: list[Word] = []
     for turn in speech.said:
         chunk = read_chunk(builder, speech, turn) if turn.is_spoken else None
-        found += estimate(speech.wav, turn) if chunk is None else _aligned(talker, row, heads, speech.wav, turn, chunk)
+        found += estimate(speech.wav, turn) if chunk is None else _aligned(talker, heads, speech.wav, turn, chunk)
     return tuple(found)
 
 
-def find_heads(talker: Talker, row: Row, builder: PromptBuilder, speech: SpeechResult) -> tuple[Head, ...]:
+def find_heads(talker: Talker, builder: PromptBuilder, speech: SpeechResult) -> tuple[Head, ...]:
     """Return the talker's aligning heads, judged by its speech of one chunk. Empty if none aligns."""
     (turn,) = speech.said
     chunk = read_chunk(builder, speech, turn)
     if chunk is None:
         return ()
     every = dict.fromkeys(range(talker.config.layers), range(talker.config.heads))
-    layers = attention_to_words(talker, row, chunk, every)
+    layers = attention_to_words(talker, chunk, every)
     return choose_heads(layers, chunk, speech.wav[turn.start : turn.stop], turn.lead)
 
 
 def _aligned(
-    talker: Talker, row: Row, heads: Sequence[Head], wav: torch.Tensor, turn: SpokenTurn, chunk: ReadChunk
+    talker: Talker, heads: Sequence[Head], wav: torch.Tensor, turn: SpokenTurn, chunk: ReadChunk
 ) -> list[Word]:
     by_layer: dict[int, list[int]] = {}
     for head in sorted(heads):
         by_layer.setdefault(head.layer, []).append(head.head)
-    maps = torch.cat(list(attention_to_words(talker, row, chunk, by_layer)))
+    maps = torch.cat(list(attention_to_words(talker, chunk, by_layer)))
     maps = torch.stack([_shifted(one, head.lag) for one, head in zip(maps, sorted(heads), strict=True)])
     starts = _evened(find_paths(maps.mean(0, keepdim=True))[0][0].tolist(), chunk)
     samples = [(start + 0.5) * _FRAME - turn.lead for start in starts]

@@ -26,13 +26,6 @@ class Head(NamedTuple):
     lag: int = 0
 
 
-class Row(NamedTuple):
-    """A row of a KV cache: keys and values [layers, kv_heads, S, D]. Overwritten."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
 @dataclass(frozen=True)
 class ReadChunk:
     """A spoken chunk as the talker reads it again: prompt, words, and which tokens are which word.
@@ -60,9 +53,7 @@ def read_chunk(builder: PromptBuilder, speech: SpeechResult, chunk: SpokenTurn) 
     return None if shares is None else ReadChunk(prompt, words, shares, codes)
 
 
-def attention_to_words(
-    talker: Talker, row: Row, chunk: ReadChunk, heads: Mapping[int, Sequence[int]]
-) -> Iterable[torch.Tensor]:
+def attention_to_words(talker: Talker, chunk: ReadChunk, heads: Mapping[int, Sequence[int]]) -> Iterable[torch.Tensor]:
     """Return each layer's [heads, T, W] fp32 on the host: of what heads attend to in the text, the share of each word.
 
     heads: layer -> its heads of interest. The frame at index t is the one whose first code is predicted there. Layers
@@ -86,7 +77,9 @@ def attention_to_words(
     # The columns are those of decoding in both families: v2's first one is in its prompt.
     columns = apply_v3(chunk.codes)[: frames - 1]
     ids, audio = [*prompt.ids, *[FILLER] * len(columns)], (*prompt.audio, (len(prompt), columns))
-    keys, values = (cache[: max(heads) + 1] for cache in row)
+    # A cache of its own: other sequences may be decoding.
+    size = max(heads) + 1, config.kv_heads, total, config.head_dim
+    keys, values = (torch.empty(size, dtype=talker.dtype, device=talker.device) for _ in range(2))
     for start in range(0, total, _POSITIONS):
         talker.fill(ids, audio, keys, values, start, min(start + _POSITIONS, total), look)
     return [torch.cat(parts, 1).cpu() for parts in found.values()]
