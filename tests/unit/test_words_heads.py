@@ -1,6 +1,7 @@
 """When words are heard: paths through attention, aligning heads, ends at pauses, Whisper's times for known words."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -98,6 +99,30 @@ def test_a_random_checkpoint_has_no_aligning_heads_and_its_words_are_estimated(k
     with Engine(EngineConfig(str(folder), device="cpu")) as engine:
         monkeypatch.setattr(engine, "speak", lambda *args, **given: pytest.fail("it looked again"))
         assert engine.heads() == ()
+
+
+def test_the_guided_heads_of_the_embedded_talker_are_found_by_its_speech(cache):
+    with Engine(EngineConfig(str(EMBEDDED), device="cpu")) as engine:
+        engine.card = replace(engine.card, word_heads=None)
+        found = engine.heads()
+        assert {(head.layer, head.head) for head in found} == {(1, 0), (2, 0)}
+        assert all(abs(head.lag) <= 1 for head in found)
+        assert kept_heads(engine.fingerprint, engine.checkpoint.config) == found
+
+
+def test_heads_are_not_looked_for_while_the_engine_speaks_for_others(cache, tmp_path):
+    with Engine(EngineConfig(str(write_tiny(tmp_path / "tiny", "v3")), device="cpu")) as engine:
+        with engine.decoding():
+            assert engine.heads() == () and not cache.exists()
+        engine.heads()
+        assert cache.exists()
+
+
+def test_words_are_found_while_the_engine_speaks_for_others(engine):
+    speech = engine.speak("Hello, you two.")
+    alone = engine.words(speech)
+    with engine.decoding():
+        assert engine.words(speech) == alone
 
 
 def test_heads_are_kept_by_fingerprint_and_damaged_ones_are_missing(engine, cache):
