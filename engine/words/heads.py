@@ -15,7 +15,7 @@ import torch
 
 from ..core.config import FRAME_RATE, SAMPLE_RATE
 from ..core.errors import HiggsError
-from ..cuda.cubin_cache import cache_folder
+from ..cuda import cubin_cache
 from ..files.json_file import read_json
 from ..files.whole_file import write_whole
 from ..talker.config import ModelConfig
@@ -114,5 +114,5 @@ def keep_heads(fingerprint: str, heads: Sequence[Head]) -> None:
 
 
 def _path(fingerprint: str) -> Path | None:
-    folder = cache_folder()
+    folder = cubin_cache.cache_folder()
     return folder / "heads" / f"{fingerprint}.json" if folder else None

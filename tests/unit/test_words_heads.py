@@ -7,8 +7,8 @@ import pytest
 import torch
 from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Turn
 from higgs_tts.engine.core.sequence import Sequence
+from higgs_tts.engine.cuda import cubin_cache
 from higgs_tts.engine.tools.tiny import write_tiny
-from higgs_tts.engine.words import heads as heads_module
 from higgs_tts.engine.words.attention import Head, ReadChunk
 from higgs_tts.engine.words.boundaries import word_spans
 from higgs_tts.engine.words.heads import choose_heads, keep_heads, kept_heads
@@ -23,7 +23,7 @@ FRAME = 960
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(heads_module, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(cubin_cache, "cache_folder", lambda: tmp_path / "cache")
     return tmp_path / "cache"
 
 
