@@ -69,10 +69,10 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cubins(tmp_path_factory):
-    """Keep compiled kernels in the session's folder, not in the user's."""
-    place = tmp_path_factory.mktemp("cubins")
+    """Keep compiled kernels and aligning heads in the session's folder, not in the user's."""
+    place = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cubin_cache, "folder", lambda: place)
+        patch.setattr(cubin_cache, "cache_folder", lambda: place)
         yield
 
 

@@ -20,13 +20,18 @@ from engine.prompt.card import CARD
 from engine.prompt.tags import PAUSE_SECONDS, TAGS, delivery_slot
 from engine.tools.tiny_config import v3_config
 
-from .talker import EPS, Shape
+from .talker import EPS, GUIDED_LAYERS, Shape
 from .tokenizer import byte_tokenizer
 from .weights import load_talker, published, save_shards
 
 CONTEXT = 8192
 LEARNED = [tag for tag in TAGS if delivery_slot(tag) == "speed" or tag in PAUSE_SECONDS]  # tags that the data teaches
-TOLD = {"languages": ["en"], "tags": LEARNED, "one_voice": True}  # card of what the data teaches
+TOLD = {  # card of what the data teaches
+    "languages": ["en"],
+    "tags": LEARNED,
+    "one_voice": True,
+    "word_heads": [[layer, 0, 0] for layer in GUIDED_LAYERS],
+}
 SUMS = ".embed_avg"  # a codebook's running sums: 1 MB for all eight
 HERE = Path(__file__).parent
 

@@ -25,6 +25,7 @@ class Assembly:
         self._wavs: list[torch.Tensor] = []
         self._length = self._heard = 0  # samples that are final; samples heard, including the streamed chunk
         self.spans: list[tuple[int, int]] = []  # (start, stop) samples of each chunk
+        self.leads: list[int] = []  # samples trimmed from the start of each chunk
 
     def stream(self, wav: torch.Tensor) -> None:
         """Pass on the next chunk's audio so far, [n], as far as it is final."""
@@ -42,6 +43,7 @@ class Assembly:
         at = self._length + len(before)
         self._add(before, spoken)
         self.spans.append((at, at + len(spoken)))
+        self.leads.append(start)
 
     def restart(self) -> None:
         """Void the streamed audio of the next chunk."""

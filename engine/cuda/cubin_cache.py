@@ -19,13 +19,19 @@ _MOST = 64  # entries kept, newest first; a model needs four per GPU
 _DIGEST = hashlib.sha256().digest_size
 
 
-def folder() -> pathlib.Path | None:
-    """Return the folder of the entries, in the user's cache folder. None if there is no home folder."""
+def cache_folder() -> pathlib.Path | None:
+    """Return the pack's folder in the user's cache folder. None if there is no home folder."""
     named = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     try:
-        return pathlib.Path(named or pathlib.Path.home() / ".cache") / "higgs_tts" / "cubins"
+        return pathlib.Path(named or pathlib.Path.home() / ".cache") / "higgs_tts"
     except RuntimeError:  # no home folder
         return None
+
+
+def folder() -> pathlib.Path | None:
+    """Return the folder of the entries. None if there is no home folder."""
+    place = cache_folder()
+    return place / "cubins" if place else None
 
 
 def key_of(*parts: str) -> str:

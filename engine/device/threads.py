@@ -21,8 +21,12 @@ _usual = 0  # torch's thread count before the first of these calls
 
 def few_threads(device: torch.device, talker_bytes: int) -> contextlib.AbstractContextManager[None]:
     """Limit torch to one thread inside, except for a large model on the CPU."""
-    is_large = device.type == "cpu" and talker_bytes > _SMALL_BYTES
-    return contextlib.nullcontext() if is_large else one_thread()
+    return contextlib.nullcontext() if is_slow(device, talker_bytes) else one_thread()
+
+
+def is_slow(device: torch.device, talker_bytes: int) -> bool:
+    """True for a large model on the CPU, where a second of speech takes many."""
+    return device.type == "cpu" and talker_bytes > _SMALL_BYTES
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -25,6 +26,8 @@ from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..voice.clip import Wave
 from ..voice.voice import Voice
+from ..words.attention import Head
+from ..words.word import Word
 from .device_decoder import DeviceSession, TooSmall, run_into
 from .engine import Engine
 from .pool import Member, Pool
@@ -73,6 +76,16 @@ class Engines(SpeechAPI):
 
     def encode_voice(self, wav: Wave, sample_rate: int, transcript: str | None = None, name: str = "") -> Voice:
         return self._engines[0].encode_voice(wav, sample_rate, transcript, name)
+
+    def heads(self) -> tuple[Head, ...]:
+        return self._first_open.heads()
+
+    def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
+        return self._first_open.words(speech, whisper)
+
+    @property
+    def _first_open(self) -> Engine:
+        return next((engine for engine in self._engines if engine.opened), self._engines[0])
 
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[DevicePool]:

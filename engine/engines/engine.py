@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -14,11 +15,11 @@ from ..checkpoint.codec_layout import encoder_shapes, fp32_sizes
 from ..checkpoint.digest import fingerprint_of
 from ..checkpoint.load import inspect, require_quantizable, require_whole, talker_sizes
 from ..codec.model import encode_once
-from ..core.config import EngineConfig
+from ..core.config import EngineConfig, SamplingParams
 from ..core.errors import HiggsError
 from ..device.device import device_of
 from ..device.memory import device_bytes, free_bytes
-from ..device.threads import few_threads
+from ..device.threads import few_threads, is_slow
 from ..prompt.builder import PromptBuilder
 from ..prompt.card import read_card
 from ..prompt.script import Turn
@@ -26,8 +27,13 @@ from ..speech.kept_codes import KeptCodes
 from ..speech.request import SpeechRequest
 from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
+from ..talker import Talker
 from ..voice.clip import Wave, check_clip, prepare_clip
 from ..voice.voice import Voice
+from ..words.align import align, find_heads
+from ..words.attention import Head
+from ..words.heads import PROBE, PROBE_FRAMES, checked, keep_heads, kept_heads
+from ..words.word import Word
 from .device_decoder import DeviceDecoder
 from .dtypes import auto_dtype, compute_dtype
 from .loaded_model import LoadedModel, planned_bytes
@@ -60,6 +66,7 @@ class Engine(SpeechAPI):
         self._closing = self._speaking = self._drop_after = False
         self.loaded: LoadedModel | None = None  # None if closed; public for tests and benchmarks only
         self.kept = KeptCodes()
+        self._heads: tuple[Head, ...] | None = None  # None until they were looked for
 
     @property
     def family(self) -> str:
@@ -92,6 +99,10 @@ class Engine(SpeechAPI):
     def planned_bytes(self) -> int:
         """Bytes that `open` takes on the device: weights, cache, buffers and codec decoder."""
         return planned_bytes(self.checkpoint, self.config, self.context, self.device, self.dtype)
+
+    @property
+    def _talker_bytes(self) -> int:
+        return sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
 
     @property
     def encoder_bytes(self) -> int:
@@ -186,20 +197,60 @@ class Engine(SpeechAPI):
         """True if the engine is being closed, or is closed."""
         return self._closing or not self.opened
 
+    @torch.inference_mode()
+    def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
+        heads = self.heads()
+        return self.words_by(heads, speech) if heads else super().words(speech, whisper)
+
+    @torch.inference_mode()
+    def words_by(self, heads: Sequence[Head], speech: SpeechResult) -> tuple[Word, ...]:
+        """Return the words of `words` by the attention of given heads."""
+        with self._talker() as talker:
+            return align(talker, self._builder, heads, speech)
+
+    @torch.inference_mode()
+    def heads(self) -> tuple[Head, ...]:
+        """Return the talker's attention heads that follow the words. Empty if none aligns.
+
+        The model's card or an earlier call names them. Else the talker speaks for some seconds, and they are looked for
+        in that; not while it speaks for others. On a CPU a large talker would take minutes: it has none until a GPU has
+        found them.
+        """
+        with self._lock:
+            if self._heads is None:
+                self._heads = checked(self.card.word_heads, self.checkpoint.config)
+            if self._heads is None:
+                self._heads = kept_heads(self.fingerprint, self.checkpoint.config)
+            if self._heads is None and not self._speaking and not is_slow(self.device, self._talker_bytes):
+                probe = self.speak(PROBE, params=SamplingParams(chunk_seconds=0, max_frames=PROBE_FRAMES, retries=0))
+                with self._talker() as talker:
+                    self._heads = find_heads(talker, self._builder, probe)
+                keep_heads(self.fingerprint, self._heads)
+            return self._heads or ()
+
+    @contextlib.contextmanager
+    def _talker(self) -> Iterator[Talker]:
+        """Give one thread the talker, also while it speaks. Raises HiggsError if nothing is open."""
+        with self._lock, self._on_device(), few_threads(self.device, self._talker_bytes):
+            yield self._opened().talker
+
     @contextlib.contextmanager
     def decoding(self, on_wait: Callable[[], object] = lambda: None) -> Iterator[DeviceDecoder]:
         """Give one thread the decoder. Others that speak or close the engine wait. See `SpeechAPI.decoding`."""
-        size = sum(talker_sizes(self.checkpoint, self.dtype, self.config.weights))
-        with self._lock, self._on_device(), few_threads(self.device, size):
-            if self.loaded is None:
-                raise HiggsError("The engine is not open. Open it before speaking.")
+        with self._lock, self._on_device(), few_threads(self.device, self._talker_bytes):
+            loaded = self._opened()
             self._speaking = True
             try:
-                yield DeviceDecoder(self.loaded, self.encode_voice, self.require_open)
+                yield DeviceDecoder(loaded, self.encode_voice, self.require_open)
             finally:
                 self._speaking = False
                 if self._drop_after:
                     self._drop()
+
+    def _opened(self) -> LoadedModel:
+        if self.loaded is None:
+            raise HiggsError("The engine is not open. Open it before speaking.")
+        return self.loaded
 
     def request(self, what: SpeechInput, listener: Listener, dialogue: DialogueOptions | None = None) -> SpeechRequest:
         for name, voice in what.voices.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -20,7 +21,9 @@ from ..speech.result import SpeechResult
 from ..speech.speech_input import DialogueOptions, Listener, SpeechInput
 from ..voice.clip import Wave
 from ..voice.voice import Voice
+from ..words.attention import Head
 from ..words.estimate import estimate
+from ..words.whisper import words_by_whisper
 from ..words.word import Word
 
 
@@ -85,8 +88,18 @@ class SpeechAPI(ABC):
         what = SpeechInput(turns, voices, params or SamplingParams(), scene)
         return self._speak(what, listener, DialogueOptions(kept, even))
 
-    def words(self, speech: SpeechResult) -> tuple[Word, ...]:
-        """Return when each word of this engine's speech is heard, in order. Not part of `speak`: it takes time."""
+    def heads(self) -> tuple[Head, ...]:
+        """Return the attention heads that `words` uses. Empty if there are none."""
+        return ()
+
+    def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
+        """Return when each word of this engine's speech is heard, in order. Not part of `speak`: it takes time.
+
+        By the talker's attention, if it has aligning heads; else by the Whisper model in the folder `whisper`, if one
+        is given; else estimated. Raises HiggsError if the talker is needed and not open, or `whisper` holds no Whisper.
+        """
+        if whisper is not None:
+            return words_by_whisper(whisper, speech)
         return tuple(word for chunk in speech.said for word in estimate(speech.wav, chunk))
 
     @torch.inference_mode()

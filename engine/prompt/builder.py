@@ -29,6 +29,8 @@ from .tokenizer import REF_TEXT, Vocabulary
 SYSTEM_TEXT = "Generate audio following instruction."
 DEFAULT_SCENE = "Audio is recorded from a quiet room."
 
+_LEAD = "\n\n"  # after a header of a chat, tokenized in one string with the text
+
 # Audio rows of v3 replace the embeddings at their positions, so any id serves.
 FILLER = 0
 
@@ -108,9 +110,21 @@ class PromptBuilder:
         writer = _Writer(self._vocabulary)
         content = self._content(writer, text)
         self._write(writer, "a", voice, scene, ())
-        lead = "\n\n" if self._family.is_chat else ""  # tokenized in one string with the text
+        lead = _LEAD if self._family.is_chat else ""
         letter, whole = (len(self._vocabulary.encode(lead + said, writer.warn)) for said in ("a", content))
         return len(writer.finish()), max(0, whole - letter)
+
+    def read_text(self, sequence: Sequence) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text that the talker reads, and the characters (start, stop) of the tokens from `prefix` on.
+
+        Of the tokens that belong to the prompt alone, a start is negative, or there is none.
+        """
+        writer = _Writer(self._vocabulary)
+        content, lead = self._content(writer, sequence.text), _LEAD if self._family.is_chat else ""
+        if sequence.voice is not None and not self._family.is_chat:
+            content = after_first_word(content)
+        located = self._vocabulary.located(lead + content, writer.warn)
+        return content, [(start - len(lead), stop - len(lead)) for _, start, stop in located]
 
     def _content(self, writer: _Writer, text: str) -> str:
         """Return the part of `text` that is spoken."""
@@ -179,7 +193,7 @@ class PromptBuilder:
         out.audio(seed, [self._vocabulary.added["<|AUDIO_OUT|>"]])
 
     def _header(self, out: _Writer, role: str) -> _Writer:
-        return out.token("<|start_header_id|>").text(role).token("<|end_header_id|>").text("\n\n")
+        return out.token("<|start_header_id|>").text(role).token("<|end_header_id|>").text(_LEAD)
 
     def _clip(self, out: _Writer, voice: Voice | torch.Tensor) -> _Writer:
         codes = self._codes(voice)

@@ -1,9 +1,10 @@
 """Optional model card, higgs_tts.json in a checkpoint's folder: what the checkpoint has learned.
 
-    {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true}
+    {"languages": ["en"], "tags": ["<|prosody:pause|>"], "one_voice": true, "word_heads": [[1, 0, 0]]}
 
 languages: BCP 47 codes. tags: control tags that work. A missing list restricts nothing.
-one_voice: without a reference, it always speaks with the same voice.
+one_voice: without a reference, it always speaks with the same voice. word_heads: [layer, head, lag] of attention heads
+that follow the words, see `words/heads.py`. Without it, they are looked for when they are first needed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class ModelCard:
     languages: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
     one_voice: bool = False
+    word_heads: object = None  # as written
     notes: tuple[str, ...] = ()  # problems of the card itself
 
     def warnings(self, text: str) -> tuple[str, ...]:
@@ -78,7 +80,7 @@ def read_card(folder: Path) -> ModelCard:
                 f"{path}: tags lists {_listed(unknown)}, which {verb} not known as control tags. Remove what is wrong."
             )
         tags = tuple(tag for tag in map(canonical_tag, tags) if tag)
-    return ModelCard(languages or None, tags, held.get("one_voice") is True, tuple(notes))
+    return ModelCard(languages or None, tags, held.get("one_voice") is True, held.get("word_heads"), tuple(notes))
 
 
 def _strings(held: dict, name: str, path: Path, notes: list[str]) -> tuple[str, ...] | None:

@@ -69,20 +69,24 @@ class Vocabulary:
 
     def encode(self, text: str, warn: Callable[[str], None]) -> list[int]:
         """Return the ids of clean text, with tags as their tokens and no other commands."""
-        ids = []
+        return [token for token, _, _ in self.located(text, warn)]
+
+    def located(self, text: str, warn: Callable[[str], None]) -> Iterator[tuple[int, int, int]]:
+        """Yield (id, start, stop) of each token of `encode`. A character of several tokens is in all of them."""
+        at = 0
         for piece in self.guard.split(text):
             if self.guard.is_tag(piece):
-                ids.append(self.added[piece])
-                continue
-            with self._told("used"):
-                tokens = self._tokenizer.encode(piece, add_special_tokens=False).ids
-            for token in tokens:
-                # A tokenizer that normalises may still turn look-alike characters into a command.
-                if token in self._commands:
-                    warn(left_out(self._commands[token]))
-                else:
-                    ids.append(token)
-        return ids
+                yield self.added[piece], at, at + len(piece)
+            else:
+                with self._told("used"):
+                    encoded = self._tokenizer.encode(piece, add_special_tokens=False)
+                for token, (start, stop) in zip(encoded.ids, encoded.offsets, strict=True):
+                    # A tokenizer that normalises may still turn look-alike characters into a command.
+                    if token in self._commands:
+                        warn(left_out(self._commands[token]))
+                    else:
+                        yield token, at + start, at + stop
+            at += len(piece)
 
     def check(self, ids: list[int]) -> None:
         known = self._config.text_vocab

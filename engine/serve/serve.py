@@ -50,6 +50,7 @@ def serve(
         )
     if voices is not None and not voices.is_dir():
         raise HiggsError(f"{voices} is not a folder. Choose the folder with your voices, or omit --voices.")
+    engine.heads()  # found now if ever, for the thread always speaks
     speaker = SpeakerThread(engine)
     try:
         card = told_card(engine)

@@ -272,9 +272,10 @@ class SpeechRequest:
 
     def _said(self) -> tuple[SpokenTurn, ...]:
         found, at = [], 0
-        for part, (start, stop) in zip(self._parts, self._assembly.spans, strict=True):
+        spans, leads = self._assembly.spans, self._assembly.leads
+        for part, (start, stop), lead in zip(self._parts, spans, leads, strict=True):
             frames = at, at + (part.spoken.num_frames if part.spoken else 0)
-            found.append(SpokenTurn(part.chunk.speaker, part.chunk.text, start, stop, frames))
+            found.append(SpokenTurn(part.chunk.speaker, part.chunk.text, start, stop, frames, lead))
             at = frames[1]
         return tuple(found)
 

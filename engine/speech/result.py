@@ -52,6 +52,7 @@ class SpokenTurn:
     start: int
     stop: int
     frames: tuple[int, int] = (0, 0)  # start and stop in the codes
+    lead: int = 0  # samples of the first frames' sound that lie before start, trimmed
 
     @property
     def is_spoken(self) -> bool:
@@ -72,7 +73,7 @@ def join_turns(
     for number, (speaker, text) in enumerate(turns):
         parts = own.get(number) or [SpokenTurn(speaker, text, at, at, (frame, frame))]
         at, frame = parts[-1].stop, parts[-1].frames[1]
-        joined.append(SpokenTurn(speaker, text, parts[0].start, at, (parts[0].frames[0], frame)))
+        joined.append(SpokenTurn(speaker, text, parts[0].start, at, (parts[0].frames[0], frame), parts[0].lead))
     return tuple(joined)
 
 

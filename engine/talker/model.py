@@ -12,7 +12,7 @@ from .family import Family
 from .layers import Layer, State, Work, attend_cache, mlp, project_out, project_qkv
 from .ops.linear import linear, project
 from .ops.norm import rms_norm
-from .prefill import AudioSpans, fill
+from .prefill import AudioSpans, Look, fill
 from .rope import rope_tables
 from .weight import SCRATCH, Weight
 
@@ -55,16 +55,24 @@ class Talker:
         return project(normed, self.head_codes).float()
 
     def fill(
-        self, ids: Sequence[int], spans: AudioSpans, keys: torch.Tensor, values: torch.Tensor, start: int, stop: int
+        self,
+        ids: Sequence[int],
+        spans: AudioSpans,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        start: int,
+        stop: int,
+        look: Look | None = None,
     ) -> torch.Tensor:
         """Prefill positions start..stop of one row's prompt. Returns their last hidden states [n, H].
 
         ids: P token ids.
         spans: (start, delayed codes [n, K]) pairs whose embeddings replace those of the ids.
         keys, values: [layers, kv_heads, S, D], the row's part of the cache. Slots before `start` are already filled;
-            this call fills those up to `stop`.
+            this call fills those up to `stop`. With fewer layers, only these are computed.
+        look: called in every layer with its number, its queries [n, heads, D] and all keys [kv_heads, stop, D].
         """
-        return fill(self, ids, spans, keys, values, start, stop)
+        return fill(self, ids, spans, keys, values, start, stop, look)
 
     def embed(self, output: torch.Tensor, work: Work) -> None:
         """Embed a step's output [B, K] as the talker's next input, work.x."""

@@ -6,7 +6,7 @@ for the device, where other rows may be decoding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ _ALIGNED = 16  # attention kernels read mask rows in multiples of this
 
 
 AudioSpans = Sequence[tuple[int, torch.Tensor]]  # (start, delayed codes [n, K]) pairs
+Look = Callable[[int, torch.Tensor, torch.Tensor], None]  # (layer, queries [n, heads, D], keys [kv_heads, stop, D])
 
 
 class Tables(Protocol):
@@ -49,6 +50,7 @@ def fill(
     values: torch.Tensor,
     start: int,
     stop: int,
+    look: Look | None = None,
 ) -> torch.Tensor:
     """Prefill positions start..stop of one row. Returns their last hidden states [n, H]; see Talker.fill."""
     config = talker.config
@@ -57,7 +59,8 @@ def fill(
     kinds = _Kinds(talker, is_code)
     cos, sin = talker.cos[start:stop, None], talker.sin[start:stop, None].chunk(2, -1)
     mask = _mask(x, start, stop) if start else None
-    for layer, layer_keys, layer_values in zip(talker.layers, keys, values, strict=True):
+    layers = talker.layers[: len(keys)]
+    for index, (layer, layer_keys, layer_values) in enumerate(zip(layers, keys, values, strict=True)):
         h = kinds.normed(x, layer.text.attn_norm, layer.code.attn_norm)
         split = project(h, layer.qkv).view(len(h), -1, config.head_dim)
         raw = split[:, :total]
@@ -66,6 +69,8 @@ def fill(
         qk = _rotated(raw, cos, *sin)
         layer_keys[:, start:stop].copy_(qk[:, heads:].transpose(0, 1))
         layer_values[:, start:stop].copy_(split[:, total:].transpose(0, 1))
+        if look is not None:
+            look(index, qk[:, :heads], layer_keys[:, :stop])
         attended = _attend(config, qk[:, :heads], layer_keys[:, :stop], layer_values[:, :stop], mask)
         add_linear(attended, layer.out, x)
         kinds.add_mlp(x, layer)

@@ -1,0 +1,41 @@
+"""Which tokens of a prompt are which word: both are matched by their letters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..prompt.chunking import split_sentences, split_words
+from ..prompt.tags import TAG_LIKE
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a chunk, with their punctuation, without tags. Each has a letter or digit."""
+    return [word for sentence in split_sentences(text) for word in split_words(sentence)]
+
+
+def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, int]]) -> torch.Tensor | None:
+    """Return [N, W]: the share of each token's letters and signs that belong to each word.
+
+    read: the text that the talker read. tokens: the characters (start, stop) of each token in it.
+    Returns None if its letters are not those of the words, or a word has no token.
+    """
+    letters = [(letter, number) for number, word in enumerate(words) for letter in word if letter.isalnum()]
+    masked = TAG_LIKE.sub(lambda tag: " " * len(tag[0]), read)
+    places = [place for place, letter in enumerate(masked) if letter.isalnum()]
+    if [masked[place] for place in places] != [letter for letter, _ in letters]:
+        return None
+    owner = {place: number for place, (_, number) in zip(places, letters, strict=True)}
+    for place in range(1, len(masked)):  # signs after a word
+        if place not in owner and place - 1 in owner and not masked[place].isspace():
+            owner[place] = owner[place - 1]
+    for place in range(len(masked) - 2, -1, -1):  # signs before a word
+        if place not in owner and place + 1 in owner and not masked[place].isspace():
+            owner[place] = owner[place + 1]
+    shares = torch.zeros(len(tokens), len(words))
+    for token, (start, stop) in enumerate(tokens):
+        held = [owner[place] for place in range(max(0, start), stop) if place in owner]
+        for number in held:
+            shares[token, number] += 1 / len(held)
+    return shares if len(words) and bool(shares.any(0).all()) else None
