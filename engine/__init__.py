@@ -51,6 +51,7 @@ from .engines.device_pool import Engines
 from .engines.engine import Engine
 from .engines.remote.address import Address, read_addresses
 from .engines.remote.engine import RemoteEngine
+from .engines.speech_api import SpeechAPI
 from .files.file_list import FileList, write_file
 from .files.plain_text import read_plain_text
 from .files.whole_file import file_stamp
@@ -83,6 +84,7 @@ from .voice.clip import (
 )
 from .voice.voice import Voice, VoiceHead, read_voice_head
 from .words.cues import to_srt, turn_to_srt, words_by_turn
+from .words.estimate import estimate as estimate_words
 from .words.word import Word, moved, word_rows, words_json
 
 __all__ = [  # noqa: RUF022 - by subject
@@ -90,6 +92,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "Engine",
     "Engines",
     "RemoteEngine",
+    "SpeechAPI",
     "EngineConfig",
     "ServerConfig",
     "Address",
@@ -131,6 +134,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "to_srt",
     "turn_to_srt",
     "Word",
+    "estimate_words",
     "moved",
     "word_rows",
     "words_by_turn",

@@ -108,8 +108,8 @@ class HiggsTTSDialogue(io.ComfyNode):
             what = turns, given, params, scene.strip() or None
             engine = load_engine(model)
             speak = functools.partial(engine.speak_turns, *what, reuse=reuse, even=even_loudness)
-            speech = with_player(speak, params.seed, script)
-            words = words_if_needed(engine, speech, WORDS, srt_words)
+            speech, words = with_player(engine, speak, params.seed, script)
+            words = words_if_needed(engine, speech, WORDS, srt_words, words)
         speakers = dialogue.speakers
         warnings = (*model.model.warnings, *dialogue.warnings, *voice_doubts(sockets, given))
         info = describe(speech, model.model.label, warnings, f"Speakers: {_listed(speakers)}")

@@ -151,8 +151,8 @@ class HiggsTTSLines(io.ComfyNode):
         if turns:
             what = turns, given, params, scene or None
             engine = load_engine(model)
-            speech = with_player(functools.partial(engine.speak_turns, *what, even=even_loudness))
-            words = words_if_needed(engine, speech, WORDS, srt_words if subtitles else 0)
+            speech, words = with_player(engine, functools.partial(engine.speak_turns, *what, even=even_loudness))
+            words = words_if_needed(engine, speech, WORDS, srt_words if subtitles else 0, words)
             timed = None if words is None else words_by_turn(speech, words)
             numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words)
             said = audio.words_of_turns(speech, numbers, timed or [])

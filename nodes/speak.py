@@ -16,8 +16,10 @@ from ..engine import (
     Listener,
     Pronunciations,
     SamplingParams,
+    SpeechAPI,
     SpeechResult,
     Voice,
+    Word,
     duration,
     read_dialogue,
     read_pronunciations,
@@ -107,8 +109,8 @@ class HiggsTTSSpeak(io.ComfyNode):
             said = said_as(pronunciations).apply(text)
             engine = load_engine(model)
             speak = functools.partial(engine.speak, said, voice, params, scene=scene.strip() or None)
-            speech = with_player(speak, params.seed, text)
-            words = words_if_needed(engine, speech, WORDS, srt_words)
+            speech, words = with_player(engine, speak, params.seed, text)
+            words = words_if_needed(engine, speech, WORDS, srt_words, words)
         told = describe(speech, model.model.label, (*model.model.warnings, *_hints(text)))
         return io.NodeOutput(audio.from_speech(speech), told, to_srt(speech, words, srt_words), words_json(words))
 
@@ -138,14 +140,20 @@ def _hints(text: str) -> list[str]:
     return [f"Names such as {speakers[0]} are read aloud here. Use Higgs Dialogue to give each speaker a voice."]
 
 
-def with_player(speak: Callable[..., SpeechResult], seed: int | None = None, said: str = "") -> SpeechResult:
-    """Like `with_bar`, but also plays on the page that queued the run. seed, said: see `events.heard`."""
+def with_player(
+    engine: SpeechAPI, speak: Callable[..., SpeechResult], seed: int | None = None, said: str = ""
+) -> tuple[SpeechResult, tuple[Word, ...] | None]:
+    """Like `with_bar`, but also plays on the page that queued the run, if it listens, and returns the page's words.
+
+    seed, said: see `events.heard`.
+    """
     with events.heard(seed, said) as sound:
         if sound is None:
-            return with_bar(speak)
-        speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew))
-        sound.finish(speech.wav)
-    return replace(speech, warnings=(*speech.warnings, *sound.problems()))
+            return with_bar(speak), None
+        speech = with_bar(speak, Listener(sound.step, sound.hear, sound.begin_anew, sound.spell))
+        words = engine.words(speech)
+        sound.finish(speech.wav, words)
+    return replace(speech, warnings=(*speech.warnings, *sound.problems())), words
 
 
 def with_bar(speak: Callable[..., Speech], listener: Listener | None = None) -> Speech:

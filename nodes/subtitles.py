@@ -148,14 +148,15 @@ class HiggsTTSSubtitles(io.ComfyNode):
             bed = None if bed is None else audio.at_most_stereo(bed)
             # Cues are batched and placed in time afterwards, so there is nothing to play before the end.
             with events.heard(params.seed, " ".join(cue.text for cue in cues[:4])) as sound:
-                how = {"even": even_loudness, "words": bool(srt_words) or is_used(*WORDS)}
+                needs_words = bool(srt_words) or is_used(*WORDS)
+                how = {"even": even_loudness, "words": needs_words or sound is not None}
                 speech = with_bar(functools.partial(speak_cues, *what, **how), Listener(sound and sound.step))
                 wav = mix_speech(speech.sounds, max(speech.seconds, lent.seconds), bed, rate, fit.lower_bed)
                 if sound is not None:
-                    sound.finish(audio.for_player(wav, rate))
+                    sound.finish(audio.for_player(wav, rate), speech.words)
                     sheet = replace(sheet, warnings=(*sheet.warnings, *sound.problems()))
         told = _describe(speech, model, sheet, lent.told)
-        report, words = "\n".join(cue_lines(speech)), words_json(speech.words if how["words"] else None)
+        report, words = "\n".join(cue_lines(speech)), words_json(speech.words if needs_words else None)
         return io.NodeOutput(audio.of_wave(wav, rate), told, speech.to_srt(srt_words), report, words)
 
 

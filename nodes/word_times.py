@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..engine import Engine, Engines, RemoteEngine, SpeechResult, SubtitleParams, Word
+from ..engine import SpeechAPI, SpeechResult, SubtitleParams, Word
 from .comfy import widgets
 from .comfy.linked import is_used
 
@@ -29,7 +29,16 @@ def words_output() -> io.Output:
 
 
 def words_if_needed(
-    engine: Engine | Engines | RemoteEngine, speech: SpeechResult, output: tuple[str, int], srt_words: int
+    engine: SpeechAPI,
+    speech: SpeechResult,
+    output: tuple[str, int],
+    srt_words: int,
+    known: tuple[Word, ...] | None,
 ) -> tuple[Word, ...] | None:
-    """Return the speech's words if subtitles need them or the output (node id, position) is used, else None."""
-    return engine.words(speech) if srt_words or is_used(*output) else None
+    """Return the speech's words if subtitles need them or the output (node id, position) is used, else None.
+
+    known: the words, if they were found already.
+    """
+    if not srt_words and not is_used(*output):
+        return None
+    return engine.words(speech) if known is None else known

@@ -35,8 +35,8 @@ class Assembly:
         stop -= FADE if self._follows() else 0
         self._tell(self._gap(), self._faded(wav[start:])[: max(0, stop - start)])
 
-    def append(self, wav: torch.Tensor) -> None:
-        """Add the next chunk's complete audio [n]."""
+    def append(self, wav: torch.Tensor) -> torch.Tensor:
+        """Add the next chunk's complete audio [n]. Returns it as it was joined."""
         start, stop = self._edges(wav)
         before, spoken = self._gap(), self._faded(wav[start:stop], at_end=self._follows())
         self._tell(before, spoken)
@@ -44,6 +44,7 @@ class Assembly:
         self._add(before, spoken)
         self.spans.append((at, at + len(spoken)))
         self.leads.append(start)
+        return spoken
 
     def restart(self) -> None:
         """Void the streamed audio of the next chunk."""

@@ -88,6 +88,7 @@ class SpeechRequest:
         self._chunks: list[Chunk] = []  # in text order
         self._parts: list[_ChunkSpeech] = []  # one per chunk
         self._speaking: dict[Sequence, _ChunkSpeech] = {}  # not judged yet
+        self._said: list[SpokenTurn] = []  # complete chunks
         self._current = 0  # index of the part to be heard next
         self._streamed = (0, 0)  # part streamed last, and its samples so far
         self._done = self._remaining = 0  # frames of the whole text
@@ -132,7 +133,7 @@ class SpeechRequest:
         frames = [frames for sequence in sequences for frames in sequence.codes]
         codes = torch.cat(frames or [torch.empty((0, self._size[1]), dtype=torch.int64)])
         limits = sequences, self._params.max_frames, self._size[0]
-        wav, said, retried = self._assembly.finish(), self._said(), self._retried()
+        wav, said, retried = self._assembly.finish(), tuple(self._said), self._retried()
         turns = join_turns(
             [(turn.speaker, turn.text) for turn in self._turns], [one.turn for one in self._chunks], said
         )
@@ -219,7 +220,7 @@ class SpeechRequest:
         again = self._judge(part, sequence) if heard.is_last else []
         self._stream()
         while self._current < len(self._parts) and (attempts := self._parts[self._current].attempts) and attempts.kept:
-            self._assembly.append(attempts.take_wav())
+            self._append(self._parts[self._current].chunk, attempts.kept, attempts.take_wav())
             self._current += 1
         return again
 
@@ -270,14 +271,16 @@ class SpeechRequest:
         if self._listener.on_frame is not None:
             self._listener.on_frame(self._done, self._done + self._remaining)
 
-    def _said(self) -> tuple[SpokenTurn, ...]:
-        found, at = [], 0
-        spans, leads = self._assembly.spans, self._assembly.leads
-        for part, (start, stop), lead in zip(self._parts, spans, leads, strict=True):
-            frames = at, at + (part.spoken.num_frames if part.spoken else 0)
-            found.append(SpokenTurn(part.chunk.speaker, part.chunk.text, start, stop, frames, lead))
-            at = frames[1]
-        return tuple(found)
+    def _append(self, chunk: Chunk, spoken: Sequence, wav: torch.Tensor):
+        """Add the next chunk with the audio [n] of its kept attempt."""
+        joined = self._assembly.append(wav)
+        start, stop = self._assembly.spans[-1]
+        first = self._said[-1].frames[1] if self._said else 0
+        frames, lead = (first, first + spoken.num_frames), self._assembly.leads[-1]
+        said = SpokenTurn(chunk.speaker, chunk.text, start, stop, frames, lead)
+        self._said.append(said)
+        if self._listener.on_chunk is not None:
+            self._listener.on_chunk(said, joined)
 
     def _retried(self) -> tuple[Retried, ...]:
         return tuple(

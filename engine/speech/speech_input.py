@@ -12,6 +12,7 @@ from ..core.config import SamplingParams
 from ..prompt.script import Turn
 from ..voice.voice import Voice
 from .kept_codes import SequenceStore
+from .result import SpokenTurn
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Listener:
         once they pass the checks.
     on_restart(why): all audio so far is void, because the first sequence is spoken again. Without this callback, the
         first sequence is not retried.
+    on_chunk(chunk, wav): a complete chunk, in order, and its audio [n] float32 as `on_audio` gets it.
     """
 
     on_frame: Callable[[int, int], None] | None = None
     on_audio: Callable[[torch.Tensor], None] | None = None
     on_restart: Callable[[str], None] | None = None
+    on_chunk: Callable[[SpokenTurn, torch.Tensor], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,13 @@ class Run:
         self.news.set()
         self.news = asyncio.Event()
 
-    async def told(self, version: int, revision: int, outline: int, seconds: float) -> dict:
-        """Return the sound's state, waiting up to `seconds` while it is still `version`."""
+    async def told(self, version: int, seconds: float, *known: int) -> dict:
+        """Return `LiveSound.told(*known)`, waiting up to `seconds` while the sound is still `version`."""
         news = self.news
         if self.sound.version == version:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(news.wait(), seconds)
-        return {**self.about(), **await asyncio.to_thread(self.sound.told, revision, outline)}
+        return {**self.about(), **await asyncio.to_thread(self.sound.told, *known)}
 
     def about(self) -> dict:
         """Return what a page needs to find the node, and to tell its runs apart."""

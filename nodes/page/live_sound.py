@@ -1,4 +1,4 @@
-"""The growing sound of one run, for pages that play it: samples in a file, an outline in memory."""
+"""The growing sound of one run, for pages that play it: samples in a file, an outline and words in memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import hashlib
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
 import torch
 
-from ...engine import FRAME_RATE, SAMPLE_RATE, pcm_bytes
+from ...engine import FRAME_RATE, SAMPLE_RATE, SpokenTurn, Word, estimate_words, moved, pcm_bytes, word_rows
 
 FRAME = SAMPLE_RATE // FRAME_RATE  # samples per number of the outline
 SPEAKING, COMPLETE, STOPPED = "speaking", "complete", "stopped"
@@ -45,6 +46,8 @@ class LiveSound:
             self._give_up(error)
         self.version = 0  # counts every change
         self.revision = 0  # counts replacements of earlier samples
+        self.edition = 0  # counts replacements of earlier words
+        self._words: list[dict] = []  # of complete chunks
         self.restarts: list[str] = []  # reason for each time the first chunk was spoken again
         self._clear()
         self._began, self._latest, self._steps, self._done, self._expected = 0.0, 0.0, -1, 0, 0
@@ -63,6 +66,10 @@ class LiveSound:
         self._heard = self._steps
         _jobs.put(functools.partial(self._write, self._append, wav.numpy()))
 
+    def spell(self, chunk: SpokenTurn, wav: torch.Tensor) -> None:
+        """Append the words of a complete chunk, with estimated times. wav: its audio [n]."""
+        _jobs.put(functools.partial(self._write, self._spell, (chunk, wav)))
+
     def begin_anew(self, why: str) -> None:
         """Discard everything so far."""
         _jobs.put(functools.partial(self._write, self._restart, why))
@@ -78,9 +85,9 @@ class LiveSound:
             self._ticked = self._latest
             _jobs.put(functools.partial(self._write, lambda _: None, None))
 
-    def finish(self, wav: torch.Tensor) -> None:
-        """Set the whole waveform [n], replacing what was heard if it differs."""
-        _jobs.put(functools.partial(self._write, self._complete, wav.numpy()))
+    def finish(self, wav: torch.Tensor, words: Iterable[Word] = ()) -> None:
+        """Set the whole waveform [n] and its words, replacing earlier ones that differ."""
+        _jobs.put(functools.partial(self._write, self._complete, (wav.numpy(), word_rows(words))))
 
     def stop(self) -> None:
         """End the sound."""
@@ -111,9 +118,10 @@ class LiveSound:
             self._file.seek(start * _WIDTH)
             return self._file.read((stop - start) * _WIDTH)
 
-    def told(self, revision: int, outline: int) -> dict:
-        """Return the state for JSON, without the first `outline` numbers of the outline if these are still valid.
+    def told(self, revision: int, outline: int, edition: int = 0, words: int = 0) -> dict:
+        """Return the state for JSON, without what the reader has of this outline and these words.
 
+        revision, edition: those of the reader's `outline` numbers and `words`. first, known: how many of them hold.
         outline: peak of each frame, 0 to 255. piece: number of samples in the last delivery. pace: seconds of each
         sequence spoken per second. waited: seconds of each sequence spoken since the last samples. done: seconds spoken
         so far, of all sequences. left: seconds until all is spoken, at the speed so far.
@@ -121,6 +129,7 @@ class LiveSound:
         seconds = self._latest - self._began
         with self._lock:
             first = outline if revision == self.revision else 0
+            known = words if edition == self.edition else 0
             return {
                 "version": self.version,
                 "revision": self.revision,
@@ -136,6 +145,9 @@ class LiveSound:
                 "waited": max(0, self._steps - self._heard) / FRAME_RATE,
                 "first": first,
                 "outline": bytes(self._outline[first:]).hex(),
+                "edition": self.edition,
+                "known": known,
+                "words": self._words[known:],
             }
 
     def _write(self, change: Callable, what: object):
@@ -176,12 +188,25 @@ class LiveSound:
         if at_end and rest:
             self._outline += _loudest(samples[None, frames * FRAME :])
 
+    def _spell(self, what: tuple[SpokenTurn, torch.Tensor]):
+        chunk, wav = what
+        words = estimate_words(wav, replace(chunk, start=0, stop=len(wav)))
+        self._words += word_rows(moved(words, chunk.start / SAMPLE_RATE))
+
     def _restart(self, why: str):
         self.restarts = [*self.restarts, why]
         self.revision += 1
+        self._replace([])
         self._clear()
 
-    def _complete(self, wav: np.ndarray):
+    def _replace(self, words: list[dict]):
+        if words != self._words:
+            self._words = words
+            self.edition += 1
+
+    def _complete(self, what: tuple[np.ndarray, list[dict]]):
+        wav, words = what
+        self._replace(words)
         digest = hashlib.blake2b()
         for start in range(0, len(wav), _STRETCH):
             digest.update(pcm_bytes(torch.from_numpy(wav[start : start + _STRETCH])))

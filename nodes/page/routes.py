@@ -53,10 +53,10 @@ async def news(request: web.Request) -> web.Response:
         return _gone()
     try:
         version = _number(request, "version", least=-1)  # no run has this version
-        revision, outline = (_number(request, name) for name in ("revision", "outline"))
+        known = [_number(request, name) for name in ("revision", "outline", "edition", "words")]
     except ValueError as error:
         return _refuse(str(error))
-    return web.json_response(await run.told(version, revision, outline, WAIT))
+    return web.json_response(await run.told(version, WAIT, *known))
 
 
 async def samples(request: web.Request) -> web.Response:

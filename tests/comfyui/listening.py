@@ -24,10 +24,15 @@ def heard_on(page) -> np.ndarray:
     return np.trim_zeros(np.frombuffer(base64.b64decode(page.evaluate(_HEARD)), "<i2"))
 
 
-def dumped(comfy) -> np.ndarray:
-    """Return HiggsProbeDump's input [n] as 16-bit samples, without the silence around them."""
+def dumped(comfy, start: int = 0) -> np.ndarray:
+    """Return HiggsProbeDump's input [n] from a sample on, as 16-bit samples without the silence around them."""
+    return np.trim_zeros(samples_of(comfy)[start:])
+
+
+def samples_of(comfy) -> np.ndarray:
+    """Return HiggsProbeDump's whole input [n] as 16-bit samples."""
     wav = np.load(comfy.base / "output" / "dump.npy")[0, 0]
-    return np.trim_zeros(np.rint(wav.clip(-1, 1) * np.float32(32767)).astype(np.int16))
+    return np.rint(wav.clip(-1, 1) * np.float32(32767)).astype(np.int16)
 
 
 def compare(heard: np.ndarray, said: np.ndarray) -> tuple[int, bool]:

@@ -21,7 +21,7 @@
         }
     })`
     let round = 0
-    window.heard = { first: 0, parts: [], reset() {} }
+    window.heard = { first: 0, time: 0, parts: [], reset() {} }
     AudioNode.prototype.connect = function (target, ...others) {
         if (target instanceof AudioDestinationNode) {
             const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }))
@@ -30,15 +30,17 @@
                 .addModule(address)
                 .then(() => {
                     const recorder = new AudioWorkletNode(this.context, "recorder", { numberOfOutputs: 0 })
+                    heard.context = this.context
                     recorder.port.onmessage = ({ data }) => {
                         if (data.round !== round) return // from before it was reset
+                        heard.time ||= data.time
                         heard.first ||= performance.now() - 1000 * (this.context.currentTime - data.time)
                         heard.parts.push(data.wav)
                     }
                     heard.reset = () => {
                         recorder.port.postMessage(++round)
                         heard.parts = []
-                        heard.first = 0
+                        heard.first = heard.time = 0
                     }
                     connect.call(this, recorder)
                 })

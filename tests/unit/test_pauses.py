@@ -127,8 +127,16 @@ def test_a_pause_is_exact_silence(engine):
     spoken = len(speech.wav) - sum(length for _, length in runs)
     assert 0.5 * 960 * speech.frames < spoken <= 960 * speech.frames, "what was silent beside the pauses is gone"
     assert speech.seconds == len(speech.wav) / SAMPLE_RATE
-    engine.speak(text, params=params, listener=Listener(on_audio=lambda wav: heard.append(wav.clone())))
+    chunks = []
+    listener = Listener(
+        on_audio=lambda wav: heard.append(wav.clone()),
+        on_chunk=lambda *chunk: chunks.append((*chunk, sum(map(len, heard)))),
+    )
+    listened = engine.speak(text, params=params, listener=listener)
     assert (torch.cat(heard) - speech.wav).abs().max() < 1e-3 and len(torch.cat(heard)) == len(speech.wav)
+    assert tuple(said for said, _, _ in chunks) == listened.said == speech.said
+    for said, wav, length in chunks:
+        assert torch.equal(wav, listened.wav[said.start : said.stop]) and length >= said.stop, "it was heard before"
 
 
 def test_speech_before_a_pause_does_not_depend_on_it(engine):

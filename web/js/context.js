@@ -34,6 +34,11 @@ export function setVolume(value) {
     volumeChanges.dispatchEvent(new Event("change"))
 }
 
+/** Samples between the context's clock and the loudspeaker, as far as the browser knows. */
+export function latency() {
+    return context?.outputLatency ? context.outputLatency * RATE : 0
+}
+
 /** True if sound is audible now. Browsers allow it once the user has clicked or typed. */
 export async function isAllowed() {
     const { context } = speaker()

@@ -1,5 +1,5 @@
 // Plays one sound: fetches samples ahead of playback, buffers if speech is slower, seeks and pauses.
-import { isAllowed } from "./context.js"
+import { isAllowed, latency } from "./context.js"
 import { makeOutput } from "./output.js"
 import { interrupt } from "./server.js"
 import { RATE } from "./times.js"
@@ -52,6 +52,12 @@ export class Player extends EventTarget {
         return isHeard(this) && output ? this.#from + output.played : this.#from
     }
 
+    /** Sample that leaves the loudspeaker now. */
+    get audible() {
+        if (this.mode !== "playing") return this.position
+        return Math.max(this.#from, this.position - latency())
+    }
+
     get isActive() {
         return this.mode === "playing" || this.mode === "buffering"
     }
@@ -72,6 +78,12 @@ export class Player extends EventTarget {
         if (!isHeard(this)) return
         if (this.isBlocked) this.pause()
         else await this.#begin(this.#from)
+    }
+
+    /** Plays from a sample on. @param {number} sample */
+    async playFrom(sample) {
+        await this.seek(sample)
+        if (!this.isActive) await this.play()
     }
 
     pause() {

@@ -2,17 +2,18 @@
 import { setVolume, volume } from "./context.js"
 import { addStyle, make, update } from "./elements.js"
 import { whatItSays } from "./player_words.js"
-import { clock } from "./times.js"
+import { SpokenText, TEXT_HEIGHT } from "./spoken_text.js"
+import { clock, RATE } from "./times.js"
 import { drawWaveform } from "./waveform.js"
 
-export const HEIGHT = 76 // CSS pixels
+export const HEIGHT = 80 + TEXT_HEIGHT // CSS pixels
 const PAUSE = 100 // minimum ms between redraws, which take time from a model on the same processor
 
 addStyle(`
 .higgs-player { --higgs-heard: #4a9eff; --higgs-there: var(--descrip-text, #999); box-sizing: border-box;
     height: ${HEIGHT - 20}px; min-height: ${HEIGHT - 20}px;
     max-height: ${HEIGHT - 20}px; display: grid; grid-template-columns: auto minmax(0, 1fr) auto;
-    grid-template-rows: minmax(0, 1fr) 18px; gap: 2px 6px; padding: 2px 6px; border-radius: 6px; overflow: hidden;
+    grid-template-rows: minmax(0, 1fr) ${TEXT_HEIGHT}px 18px; gap: 2px 6px; padding: 2px 6px; border-radius: 6px; overflow: hidden;
     background: var(--comfy-input-bg, #222); color: var(--input-text, #ddd); font: 11px/16px sans-serif; }
 .higgs-player button { border: 0; border-radius: 4px; padding: 0 6px; background: transparent; color: inherit;
     font: inherit; cursor: pointer; }
@@ -20,6 +21,7 @@ addStyle(`
 .higgs-player .higgs-play { font-size: 16px; width: 28px; }
 .higgs-player canvas { width: 100%; height: 100%; min-width: 0; min-height: 0; cursor: pointer; }
 .higgs-player .higgs-time { font-variant-numeric: tabular-nums; align-self: center; white-space: nowrap; }
+.higgs-player .higgs-text { grid-column: 1 / 4; }
 .higgs-player .higgs-says { grid-column: 1 / 3; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
     color: var(--descrip-text, #999); }
 .higgs-player .higgs-ends { display: flex; align-items: center; justify-content: flex-end; }
@@ -31,6 +33,7 @@ export class PlayerView {
     #player
     #isDue = false
     #drawn = -PAUSE // when
+    #isMarking = false
 
     /** @param {() => void} onTakes */
     constructor(onTakes) {
@@ -39,6 +42,7 @@ export class PlayerView {
         this.play = make("button", "higgs-play")
         this.wave = make("canvas", "higgs-wave")
         this.time = make("span", "higgs-time")
+        this.text = new SpokenText(({ start }) => this.#player?.playFrom(start * RATE))
         this.says = make("span", "higgs-says")
         this.stop = make("button", "higgs-stop")
         this.takes = make("button", "higgs-open-takes")
@@ -52,7 +56,7 @@ export class PlayerView {
         this.takes.title = "The latest runs of this node: play them and keep one"
         this.takes.setAttribute("aria-haspopup", "dialog")
         ends.append(this.stop, this.takes, this.volume)
-        this.element.append(this.play, this.wave, this.time, this.says, ends)
+        this.element.append(this.play, this.wave, this.time, this.text.element, this.says, ends)
         this.#listen()
         new ResizeObserver(() => this.refresh()).observe(this.wave)
     }
@@ -87,13 +91,24 @@ export class PlayerView {
         this.refresh()
     }
 
-    /** Schedules a redraw. */
+    /** Schedules a redraw, and marks words while they are heard. */
     refresh = () => {
+        if (!this.#isMarking) this.#mark()
         if (this.#isDue) return
         this.#isDue = true
         const wait = this.#drawn + PAUSE - performance.now()
         if (wait > 0) setTimeout(() => requestAnimationFrame(this.#onPicture), wait)
         else requestAnimationFrame(this.#onPicture)
+    }
+
+    /** Marks the word that is heard, before every picture of the page while sound plays. */
+    #mark = () => {
+        if (!this.#player) return
+        const { sound, audible, mode } = this.#player
+        this.text.show(sound.words)
+        this.text.mark(audible / RATE)
+        this.#isMarking = mode === "playing" && sound.words.length > 0 && this.element.isConnected
+        if (this.#isMarking) requestAnimationFrame(this.#mark)
     }
 
     #onPicture = () => {
@@ -114,6 +129,9 @@ export class PlayerView {
         update(this.time, { textContent: `${clock(position)} · ${left}` })
         update(this.volume, { value: String(volume) })
         update(this.says, { textContent: said, title: said })
+        update(this.text.element.dataset, {
+            hint: isSpeaking ? "Each part of the text appears once it is spoken." : "",
+        })
         Object.assign(this.element.dataset, { mode: player.mode, state: sound.state })
     }
 }

@@ -11,7 +11,8 @@ import { api } from "./comfy.js"
  * State of a run's sound; see LiveSound.told in nodes/page/live_sound.py.
  * @typedef {Run & {version: number, revision: number, state: "speaking" | "complete" | "stopped", problem: string,
  *     restarts: string[], samples: number, piece: number, expected: number, done: number, left: number, pace: number,
- *     waited: number, first: number, outline: string}} News
+ *     waited: number, first: number, outline: string, edition: number, known: number,
+ *     words: import("./heard_word.js").Word[]}} News
  */
 
 /**
@@ -53,13 +54,12 @@ export async function runs(client, workflow = "") {
 /**
  * State of a sound, once it is no longer `version` or after some seconds. Null if it is no longer kept.
  * @param {string} id
- * @param {number} version
- * @param {number} revision
- * @param {number} outline known numbers of the outline
+ * @param {{version: number, revision: number, outline: number, edition: number, words: number}} known outline, words:
+ *     how many are known
  * @returns {Promise<News | null>}
  */
-export async function news(id, version, revision, outline) {
-    const answer = await ask(`runs/${id}?version=${version}&revision=${revision}&outline=${outline}`)
+export async function news(id, known) {
+    const answer = await ask(`runs/${id}?${new URLSearchParams(Object.entries(known).map(([n, v]) => [n, String(v)]))}`)
     return answer && answer.json()
 }
 

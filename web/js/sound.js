@@ -28,6 +28,9 @@ export class Sound extends EventTarget {
         this.delay = 0 // seconds that a request takes
         this.version = -1
         this.revision = 0
+        /** @type {import("./heard_word.js").Word[]} of complete chunks; another array for every change */
+        this.words = []
+        this.edition = 0 // of the words
     }
 
     /** Estimated samples of the whole. */
@@ -40,7 +43,8 @@ export class Sound extends EventTarget {
         while (this.state === "speaking") {
             let told
             try {
-                told = await news(this.run.id, this.version, this.revision, this.drawn)
+                const { version, revision, drawn, edition, words } = this
+                told = await news(this.run.id, { version, revision, outline: drawn, edition, words: words.length })
             } catch {
                 await new Promise((resolve) => setTimeout(resolve, PATIENCE)) // the server is away; it may come back
                 continue
@@ -67,6 +71,10 @@ export class Sound extends EventTarget {
         this.version = told.version
         this.revision = told.revision
         this.#draw(told.first, told.outline)
+        if (told.edition !== this.edition || told.words.length) {
+            this.edition = told.edition
+            this.words = [...this.words.slice(0, told.known), ...told.words]
+        }
         if (begunAnew) this.dispatchEvent(new Event("restart"))
     }
 

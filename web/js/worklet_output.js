@@ -1,5 +1,6 @@
 // Plays samples through an AudioWorklet, which a busy page cannot interrupt. Needs HTTPS or localhost.
 import { speaker } from "./context.js"
+import { RATE } from "./times.js"
 
 // Code of the worklet, as a string: ComfyUI imports every file in web/ into the page, where it would fail.
 const PROCESSOR = `
@@ -37,9 +38,13 @@ class Output extends AudioWorkletProcessor {
         }
         this.played += filled
         const isOver = filled < out.length
-        if (isOver) this.playing = false
-        if (isOver || ++this.blocks % 8 === 0) {
-            this.port.postMessage({ round: this.round, played: this.played, isOver })
+        if (isOver || this.blocks++ % 8 === 0) {
+            const time = currentTime + out.length / sampleRate
+            this.port.postMessage({ round: this.round, played: this.played, time, isOver })
+        }
+        if (isOver) {
+            this.playing = false
+            this.blocks = 0
         }
         return true
     }
@@ -67,7 +72,9 @@ async function makeNode() {
 
 export class WorkletOutput {
     #round = 0 // messages of an earlier round are ignored
-    #played = 0
+    #played = 0 // at the last message
+    #time = 0 // clock time of the sample after that; 0 if nothing plays
+    #pushed = 0
     /** @type {AudioWorkletNode | undefined} */
     #node
     /** @type {Listener | undefined} */
@@ -82,6 +89,7 @@ export class WorkletOutput {
         this.#node.port.onmessage = ({ data }) => {
             if (data.round !== this.#round) return
             this.#played = data.played
+            this.#time = data.isOver ? 0 : data.time
             if (data.isOver) this.#listener?.onOver()
             else this.#listener?.onProgress()
         }
@@ -89,12 +97,13 @@ export class WorkletOutput {
     }
 
     clear() {
-        this.#played = 0
+        this.#played = this.#time = this.#pushed = 0
         this.#node?.port.postMessage({ clear: true, round: ++this.#round })
     }
 
     /** @param {Float32Array<ArrayBuffer>} wav */
     push(wav) {
+        this.#pushed += wav.length
         this.#node?.port.postMessage({ wav }, [wav.buffer])
     }
 
@@ -105,6 +114,8 @@ export class WorkletOutput {
 
     /** Samples played since the last clear. */
     get played() {
-        return this.#played
+        if (!this.#time) return this.#played
+        const since = Math.round((speaker().context.currentTime - this.#time) * RATE)
+        return Math.min(this.#played + Math.max(0, since), this.#pushed)
     }
 }

@@ -111,8 +111,10 @@ class FakeEngine:
             listener.on_restart("it fell silent")
             listener.on_audio(wav[:960])
         listener.on_frame(1, 2)
+        chunk = SpokenTurn("", text, 0, len(wav))
         if listener.on_audio:
             listener.on_audio(wav[960:])
+            listener.on_chunk(chunk, wav)
         return SpeechResult(
             wav,
             codes,
@@ -121,7 +123,7 @@ class FakeEngine:
             stopped="end of speech",
             warnings=("a warning",),
             how="by hand",
-            said=(SpokenTurn("", text, 0, len(wav)),),
+            said=(chunk,),
         )
 
     def words(self, speech):

@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from higgs_tts.engine import SpokenTurn, Word
 
 RATE = 24_000
 
@@ -85,6 +86,33 @@ def test_a_final_waveform_that_differs_replaces_the_heard_sound(sound):
     assert told["state"] == "complete" and told["revision"] == 1 and told["restarts"] == []
     assert sound.read(1, 0, 4000) == as_sent(wav * 0.5)
     assert bytes.fromhex(told["outline"]) == outline_of(wav * 0.5)
+
+
+def test_words_come_chunk_by_chunk_and_exact_times_replace_estimates(sound):
+    first, second = wave(24000), wave(36000, seed=1)
+    sound.spell(SpokenTurn("Anna", "Two words.", 0, 24000), first)
+    told = sound.settled()
+    assert [(row["word"], row["speaker"]) for row in told["words"]] == [("Two", "Anna"), ("words.", "Anna")]
+    assert 0 <= told["words"][0]["start"] < told["words"][1]["start"] < told["words"][1]["end"] <= 1
+    sound.spell(SpokenTurn("Tom", "One", 30000, 66000), second)
+    sound.settled()
+    told = sound.told(0, 0, 0, 2)
+    (row,) = told["words"]
+    assert told["known"] == 2 and row["word"] == "One" and 1.25 <= row["start"] < row["end"] <= 2.75
+    assert row["method"] == "estimated"
+    exact = [Word("Two", 0.1, 0.2, "Anna", "attention"), Word("words.", 0.2, 0.9, "Anna", "attention")]
+    sound.finish(torch.cat([first, torch.zeros(6000), second]), exact)
+    sound.settled()
+    told = sound.told(1, 0, 0, 3)
+    assert told["known"] == 0 and told["edition"] == 1 and [row["start"] for row in told["words"]] == [0.1, 0.2]
+    assert sound.told(1, 0, 1, 2)["words"] == []
+
+
+def test_a_restart_discards_the_words(sound):
+    sound.spell(SpokenTurn("", "Two words.", 0, 3000), wave(3000))
+    sound.begin_anew("it fell silent")
+    told = sound.settled()
+    assert told["words"] == [] and told["edition"] == 1
 
 
 def test_nothing_is_added_after_the_end_and_closed_sound_is_empty(sound, tmp_path):

@@ -24,9 +24,14 @@ def ask(server, server_routes):
 
 
 @pytest.fixture
-def speak(load_module, make_engine):
+def engine(make_engine):
+    return make_engine()
+
+
+@pytest.fixture
+def speak(load_module, engine):
     """Run Higgs Speak, and wait until its sound is written."""
-    patcher = load_module("comfy.patcher").make_patcher(make_engine())
+    patcher = load_module("comfy.patcher").make_patcher(engine)
     patcher.model.label, patcher.model.warnings = "higgs", ()
     node, live = load_module("speak").HiggsTTSSpeak, load_module("page.live_sound")
 
@@ -54,6 +59,15 @@ def test_events_go_only_to_the_page_that_queued_the_run(server, ask, speak):
     heard = ask("runs/{run}/samples", run=run["id"], revision=told["revision"], start=0, stop=5000).data
     wave = audio["waveform"][0, 0]
     assert heard == (wave * 32767).round().to(torch.int16).numpy().tobytes()
+
+
+def test_a_listening_page_gets_the_words_that_the_engine_aligned(server, ask, speak):
+    listen(ask, "me")
+    speak("Hello")
+    told = ask("runs/{run}", run=server.sent[0][1]["id"], version=-1).data
+    assert told["words"] == [{"word": "Hello", "start": 0.01, "end": 0.07, "speaker": "", "method": "attention"}]
+    again = ask("runs/{run}", run=told["id"], version=-1, edition=told["edition"], words=1).data
+    assert again["words"] == [] and again["known"] == 1
 
 
 def test_a_run_carries_its_seed_and_how_its_text_begins(server, ask, speak):
@@ -86,7 +100,7 @@ def test_a_run_carries_its_workflow(server, ask, speak, sent, told):
 
 
 @pytest.mark.parametrize("why", ["nobody asked", "switched off", "no browser", "another page", "no server"])
-def test_runs_without_a_listening_page_send_and_keep_nothing(server, ask, speak, tmp_path, monkeypatch, why):
+def test_runs_without_a_listening_page_send_and_keep_nothing(server, ask, engine, speak, tmp_path, monkeypatch, why):
     if why == "another page":
         listen(ask, "you")
     elif why != "nobody asked":
@@ -100,6 +114,7 @@ def test_runs_without_a_listening_page_send_and_keep_nothing(server, ask, speak,
     audio, *_ = speak()
     assert audio["waveform"].shape == (1, 1, 1920)
     assert server.sent == [] and not list((tmp_path / "temp").glob("*"))
+    assert ("words" in engine.calls) == (why == "no server"), "a script gets all outputs"
 
 
 def test_speech_is_the_same_with_and_without_a_listener(ask, speak):
@@ -208,7 +223,7 @@ def test_bad_numbers_and_lost_sounds_get_clear_errors(server, ask, speak):
     listen(ask, "me")
     speak()
     run = server.sent[0][1]["id"]
-    for asked in ({"version": "x"}, {"revision": "1.5"}, {"outline": "9" * 20}, {"version": "--"}):
+    for asked in ({"version": "x"}, {"revision": "1.5"}, {"outline": "9" * 20}, {"words": "--"}):
         answer = ask("runs/{run}", run=run, **asked)
         assert answer.status == 400 and "must be a whole number" in answer.data["error"], asked
     assert ask("runs/{run}/samples", run=run, start="x").status == 400
@@ -230,12 +245,12 @@ def test_a_request_for_news_waits_until_there_are_some(server, ask, load_module)
         )
         with events.heard() as sound:
             run = events.runs_of("me")[0]
-            waits = asyncio.ensure_future(run.told(0, 0, 0, 20))
+            waits = asyncio.ensure_future(run.told(0, 20, 0, 0))
             await asyncio.sleep(0.05)
             assert not waits.done()
             sound.hear(torch.ones(960))
             first = await waits
-            late = await run.told(first["version"], 0, 0, 0.01)
+            late = await run.told(first["version"], 0.01, 0, 0)
             return first, late
 
     first, late = asyncio.run(follow())
