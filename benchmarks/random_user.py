@@ -32,7 +32,7 @@ from server import Comfy, Outcome, at_message, serving
 from user_prompts import IN_FOLDERS, SERVER, Drawn, Prompts, are_alike, dealt, files_of, furnish, node, sounds_of
 
 OURS = re.compile(r"Higgs TTS(:| could| needs)|IMPORT FAILED.*Higgs|ComfyUI-Higgs-TTS/\S+\.py:\d+: \w*Warning")
-REMEDY = re.compile(r"\b(Choose|Connect|Create|Download|Enter|Fix|Move|Put|Remove|Save|Set|Start|Use|Write)\b")
+REMEDY = re.compile(r"\b(Check|Choose|Connect|Create|Download|Enter|Fix|Give|Move|Put|Remove|Save|Set|Start|Use|Write)\b")
 FLAGS = ((), ("--cache-none",), ("--cache-classic",), ("--cache-lru", "3"), ("--disable-smart-memory",))  # of restarts
 SLACK = 256 << 20  # bytes of libraries and kernels that CUDA keeps once they have run
 
