@@ -32,7 +32,7 @@ from server import Comfy, Outcome, at_message, serving
 from user_prompts import IN_FOLDERS, SERVER, Drawn, Prompts, are_alike, dealt, files_of, furnish, node, sounds_of
 
 OURS = re.compile(r"Higgs TTS(:| could| needs)|IMPORT FAILED.*Higgs|ComfyUI-Higgs-TTS/\S+\.py:\d+: \w*Warning")
-REMEDY = re.compile(r"\b(Check|Choose|Connect|Create|Download|Enter|Fix|Give|Move|Put|Remove|Save|Set|Start|Use|Write)\b")
+REMEDY = re.compile(r"\b(Check|Choose|Connect|Create|Enter|Fix|Give|Move|Put|Remove|Save|Set|Start|Use|Write)\b")
 FLAGS = ((), ("--cache-none",), ("--cache-classic",), ("--cache-lru", "3"), ("--disable-smart-memory",))  # of restarts
 SLACK = 256 << 20  # bytes of libraries and kernels that CUDA keeps once they have run
 
@@ -161,9 +161,10 @@ def rival(user: User) -> str:
 def both(user: User) -> str:
     """Speak two prompts, each with its own model, in one workflow."""
     first, second = (user.prompts.draw(user.rng.choice(("speak", "dialogue", "lora"))) for _ in range(2))
-    text = json.dumps(second.fresh(user.number, user.address)).replace("PreviewAudio", "SaveAudio")
-    text = re.sub(r'"(\d)"', r'"5\1"', text)  # numbers of nodes
-    outcome = user.comfy.run(first.fresh(user.number, user.address) | json.loads(text))
+    saved = copy.deepcopy(second)
+    saved.inputs_of("PreviewAudio")["filename_prefix"] = "both"
+    text = re.sub(r'"(\d)"', r'"5\1"', json.dumps(saved.fresh(user.number, user.address)))  # numbers of nodes
+    outcome = user.comfy.run(first.fresh(user.number, user.address) | json.loads(text.replace("PreviewAu", "SaveAu")))
     user.succeed(first, outcome)
     user.succeed(second, outcome, heard_on="SaveAudio")
     return f"{first.template}, {second.template}"
@@ -286,9 +287,8 @@ def main() -> None:
             finally:
                 user.comfy.stop()
     row = {"device": stats["devices"][0]["name"], "seed": given.seed, "actions": user.number}
-    row |= {"failures": user.failures, "warnings": sorted(user.warnings)}
-    row |= {"comfyui": stats["system"]["comfyui_version"], "torch": stats["system"]["pytorch_version"]}
-    row |= {"date": str(datetime.date.today()), "commit": commit()}
+    row |= {"failures": user.failures, "warnings": sorted(user.warnings), "date": str(datetime.date.today())}
+    row |= {name: stats["system"][f"{name}_version"] for name in ("comfyui", "pytorch")} | {"commit": commit()}
     print(json.dumps(row))
     if given.out:
         rows = json.loads(faults.RESULT.read_text(encoding="utf-8")).get("users", [])
