@@ -6,6 +6,7 @@ import copy
 import json
 import pathlib
 import random
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ SPEAKERS = ("HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubti
 SERVER = "@server"  # stands for its address, which differs from run to run
 # Rows [template, {node class: inputs}, parts of the error], and for some {node: what takes its place}.
 REFUSED = json.loads((ROOT / "benchmarks" / "refused_inputs.json").read_text(encoding="utf-8"))
+REMEDY = re.compile(
+    r"\b(Check|Choose|Connect|Create|Download|Enter|Export|Fix|Give|Move|Put|Remove|Save|Set|Start|Use|Write)\b"
+)
 TEMPLATES = sorted(path.stem for path in (TODAY / "api").glob("*.json"))
 IN_FOLDERS = ("book", "lines")  # templates that write files instead of a clip
 LONG = 3  # times the usual length, in words or in noise, for what is stopped on the way
@@ -127,7 +131,7 @@ class Prompts:
             elif kind == "COMBO":
                 entry["inputs"][name] = self._rng.choice([one for one in limits["options"] if one not in self._never])
 
-    def refused(self) -> tuple[str, dict[str, Any], Sequence[str]]:
+    def refused(self, address: str) -> tuple[str, dict[str, Any], Sequence[str]]:
         """Return (name, prompt, parts of the error that it must end with)."""
         template, changes, parts, *extra = next(self._refused)
         drawn = self.draw(template)
@@ -138,7 +142,8 @@ class Prompts:
             drawn.inputs_of(class_type).update(inputs)
         for nodes in extra:
             drawn.prompt |= nodes
-        return f"{template} {[*changes.values(), *extra]}", drawn.prompt, parts
+        prompt = json.loads(json.dumps(drawn.prompt).replace(SERVER, address))
+        return f"{template} {[*changes.values(), *extra]}", prompt, parts
 
 
 def node(class_type: str, **inputs: Any) -> dict[str, Any]:
@@ -228,6 +233,13 @@ def sounds_of(base: pathlib.Path, drawn: Drawn, outcome: Outcome, number: int, h
         if isinstance(sound, tuple):
             check_sound(*sound, speaker)
     return {name: sound[0] if isinstance(sound, tuple) else sound for name, sound in made.items()}
+
+
+def check_refused(outcome: Outcome, parts: Sequence[str]) -> None:
+    """Raise AssertionError unless a prompt ended with an error that has these parts, and says what to do if ours."""
+    assert all(part in outcome.error for part in parts), f"{outcome.end}: {outcome.error[:600]}"
+    if not parts[0].isidentifier():  # as ComfyUI's own are: value_bigger_than_max
+        assert "Higgs " in outcome.error and REMEDY.search(outcome.error), f"no remedy: {outcome.error[:600]}"
 
 
 def are_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
