@@ -113,7 +113,7 @@ def _row(args, base: pathlib.Path, flags: str) -> dict:
     finally:
         comfy.stop()
     row |= session.summary()
-    row["warnings"] = sorted(session.warnings | _suspects(comfy.log, quiet_until))
+    row["warnings"] = sorted(session.warnings | suspects(comfy.log, quiet_until))
     if args.logs:
         name = re.sub(r"\W+", "-", flags).strip("-") or "defaults"
         shutil.copy(comfy.log, pathlib.Path(args.logs, f"comfyui-{name}.log"))
@@ -130,9 +130,10 @@ def _describe(comfy: Comfy) -> dict:
     }
 
 
-def _suspects(log: pathlib.Path, start: int) -> set[str]:
+def suspects(log: pathlib.Path, start: int, pattern: re.Pattern[str] = SUSPECT) -> set[str]:
+    """Return the lines of a log, from byte `start` on, that look like trouble."""
     lines = COLOURS.sub("", log.read_bytes()[start:].decode(errors="replace")).splitlines()
-    return {line.strip()[:300] for line in lines if SUSPECT.search(line)}
+    return {line.strip()[:300] for line in lines if pattern.search(line)}
 
 
 class Session:

@@ -235,7 +235,7 @@ class DialogueReader:
         nearest = f" Did you mean {self._names[near[0]]}?" if near else ""
         meant = f"Names with a voice: {', '.join(_some(known))}.{nearest}"
         if self._counts[start.key] > 1 and (start.name[0].isupper() or start.key.isdigit()):
-            raise HiggsError(f"{start.name} has no voice. {meant}")
+            raise HiggsError(f"{start.name} has no voice. {meant} Give it a voice, or use one of these names.")
         self._unknown[start.key] = start.name
         self.warnings.append(f'"{start.name}" was read as text, because it has no voice. {meant}')
         return False

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from .server import CHECKPOINT, TODAY, Comfy, lay_out, read_workflow
+from .server import TODAY, Comfy, add_checkpoints, add_clips, lay_out, read_workflow
 
 
 @pytest.fixture(scope="session")
@@ -29,18 +29,6 @@ def tiny(tmp_path_factory) -> Path:
     for family in ("v3", "v2"):
         write_tiny(folder / family, family)
     return folder
-
-
-def _add_checkpoints(base: Path, tiny: Path) -> None:
-    shutil.copytree(tiny / "v3", base / "models" / "higgs_tts" / CHECKPOINT)
-    shutil.copytree(tiny / "v2", base / "models" / "TTS" / "higgs" / "v2")
-
-
-def _write_clip(path: Path, seconds: float) -> None:
-    np, soundfile = pytest.importorskip("numpy"), pytest.importorskip("soundfile")
-    time_ = np.arange(int(44100 * seconds)) / 44100
-    left = 0.4 * np.sin(2 * np.pi * 190 * time_) * (1 + np.sin(2 * np.pi * 3 * time_))
-    soundfile.write(path, np.stack([left, 0.5 * left], 1).astype("float32"), 44100)  # stereo, an odd rate
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +47,9 @@ def start_comfy(tiny, tmp_path_factory):
         if bare:
             running.append(Comfy(base, ("--cpu", *flags)))
             return running[-1]
-        _add_checkpoints(base, tiny)
-        _write_clip(base / "input" / "reference.wav", 3)
-        _write_clip(base / "models" / "voices" / "anna.wav", 2)
-        _write_clip(base / "models" / "voices" / "bob.wav", 2)
-        (base / "models" / "voices" / "anna.reference.txt").write_text("Hello, I am Anna.", encoding="utf-8")
+        pytest.importorskip("soundfile")
+        add_checkpoints(base, tiny)
+        add_clips(base)
         running.append(Comfy(base, ("--cpu", *flags)))
         return running[-1]
 

@@ -16,7 +16,10 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SAVED = ROOT / "tests" / "golden" / "workflows_0.1.0"  # what users saved with 0.1.0
@@ -39,6 +42,11 @@ class Outcome:
 
     def data(self, kind: str) -> list[dict]:
         return [event["data"] for event in self.events if event["type"] == kind]
+
+    @property
+    def end(self) -> str:
+        """Return "success", "error", "interrupted" or "refused"."""
+        return "refused" if self.refusal else self.events[-1]["type"].removeprefix("execution_")
 
     @property
     def error(self) -> str:
@@ -161,6 +169,11 @@ class Comfy:
             time.sleep(0.1)
         return state
 
+    def kill(self):
+        """End it as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
     def stop(self):
         self.process.terminate()
         try:
@@ -176,6 +189,71 @@ def lay_out(base: Path) -> None:
     (base / "page" / "index.html").write_text("<!doctype html>")
     (base / "custom_nodes" / "ComfyUI-Higgs-TTS").symlink_to(ROOT, target_is_directory=True)
     shutil.copytree(Path(__file__).parent / "probe", base / "custom_nodes" / "probe")
+
+
+def at_message(wanted: int, act: Callable[[], Any]) -> Callable[[dict[str, Any]], None]:
+    """Return an on_event that acts once, at a prompt's message of this number that a node begins or goes on."""
+    left = [wanted]
+
+    def on_event(message: dict[str, Any]) -> None:
+        left[0] -= message["type"] in ("executing", "progress")
+        if not left[0]:
+            left[0] -= 1
+            act()
+
+    return on_event
+
+
+def add_checkpoints(base: Path, tiny: Path) -> None:
+    """Copy the small checkpoints in `tiny`, `v3` and `v2`, to where ComfyUI's users keep them."""
+    shutil.copytree(tiny / "v3", base / "models" / "higgs_tts" / CHECKPOINT)
+    shutil.copytree(tiny / "v2", base / "models" / "TTS" / "higgs" / "v2")
+
+
+def add_clips(base: Path) -> None:
+    """Write reference.wav to ComfyUI's input folder, and anna.wav (with a transcript) and bob.wav to the voices."""
+    voices = base / "models" / "voices"
+    _write_clip(base / "input" / "reference.wav", 3)
+    _write_clip(voices / "anna.wav", 2)
+    _write_clip(voices / "bob.wav", 2)
+    (voices / "anna.reference.txt").write_text("Hello, I am Anna.", encoding="utf-8")
+
+
+def _write_clip(path: Path, seconds: float) -> None:
+    import numpy as np
+    import soundfile
+
+    time_ = np.arange(int(44100 * seconds)) / 44100
+    left = 0.4 * np.sin(2 * np.pi * 190 * time_) * (1 + np.sin(2 * np.pi * 3 * time_))
+    soundfile.write(path, np.stack([left, 0.5 * left], 1).astype("float32"), 44100)  # stereo, an odd rate
+
+
+@contextmanager
+def serving(checkpoint: Path) -> Iterator[str]:
+    """Yield the host:port of our own server, a process of its own on the CPU."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "engine", "serve", "--model", str(checkpoint), "--port", str(port)]
+    command += ["--device", "cpu", "--context", "2048"]
+    server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + WAIT
+    try:
+        while not _is_healthy(port):
+            assert server.poll() is None and time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.2)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
 
 
 def read_workflow(name: str, max_frames: int, folder: Path = SAVED, **changes: dict) -> dict:

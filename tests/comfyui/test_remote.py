@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-
 import numpy as np
 import pytest
 
-from .server import ROOT, WAIT
+from .server import serving
 
 FRAMES, RATE = 40, 24_000
 
 
 @pytest.fixture(scope="module")
 def address(tiny):
-    """host:port of our own server in its own process, with the tiny checkpoint."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "engine", "serve", "--model", str(tiny / "v3"), "--port", str(port)]
-    command += ["--device", "cpu", "--context", "2048"]
-    server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + WAIT
-    try:
-        while not is_up(port):
-            assert server.poll() is None and time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.2)
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def is_up(port):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+    """host:port of our own server with the tiny checkpoint."""
+    with serving(tiny / "v3") as place:
+        yield place
 
 
 @pytest.fixture

@@ -494,7 +494,11 @@ class TestDialogue:
         [
             ("  # nothing", {}, "the script is empty"),
             ("Ann = gone.wav\nAnn: One.", {}, "there is no voice 'gone.wav'"),
-            ("[1] Zero.\n[Cleo] One.\n[Cleo] Two.", {"voice_1": VOICE}, "Cleo has no voice. Names with a voice: 1"),
+            (
+                "[1] Zero.\n[Cleo] One.\n[Cleo] Two.",
+                {"voice_1": VOICE},
+                "Cleo has no voice.* 1. Give it a voice",
+            ),
         ],
     )
     def test_errors_name_the_node_and_the_remedy(self, run, script, voices, error):
