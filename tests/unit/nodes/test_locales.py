@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from higgs_tts.engine.prompt.tags import TextGuard
 from higgs_tts.engine.speech.result import FLAWS
 from higgs_tts.tests.translations import DIGESTS, LANGUAGES, LOCALES, SERVER, digests, english, stale, translations
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 every_language = pytest.mark.parametrize("language", LANGUAGES)
 SAME = {"top_p", "top_k", "srt", "{seconds} s", "24 kHz, mono."}  # names, formats and units
 SHARED = {"fr": {"script", "film"}, "de": {"Tags", "Seed {seed}."}, "pt-BR": {"Volume"}}  # words of both languages
@@ -144,3 +146,12 @@ def test_the_server_s_sentences_are_translated(server_sentences, language):
     assert [sentence for sentence, found in used.items() if not found] == []
     assert set(keys) - {key for found in used.values() for key in found} == set(), "nothing says this any more"
     assert [found for found in used.values() if len(found) > 1] == [], "it depends on their order which is taken"
+
+
+@pytest.mark.parametrize("language", ["zh", "ja"])
+def test_help_pages_name_every_input(schemas, language):
+    for node, schema in schemas.items():
+        page = (ROOT / "web" / "docs" / node / f"{language}.md").read_text(encoding="utf-8")
+        assert all(f"`{socket.args[0]}`" in page for socket in schema.inputs), node
+        whole = (ROOT / "web" / "docs" / f"{node}.md").read_text(encoding="utf-8")
+        assert [*map(len, re.findall("^#+", page, re.MULTILINE))] == [*map(len, re.findall("^#+", whole, re.MULTILINE))]
