@@ -52,7 +52,7 @@ def shipped() -> list[pathlib.Path]:
 def test_only_files_that_users_need_are_shipped(shipped):
     names = {path.relative_to(ROOT).as_posix() for path in shipped}
     folders = {name.partition("/")[0] for name in names if "/" in name}
-    assert folders == {"docs", "engine", "nodes", "web", "workflows"}
+    assert folders == {"docs", "engine", "locales", "nodes", "subgraphs", "web", "workflows"}
     assert names >= {"__init__.py", "LICENSE", "README.md", "pyproject.toml", "requirements.txt"}
     assert {pathlib.Path(name).suffix for name in names if name.startswith("docs/")} == {".md"}
     assert "docs/registry.md" not in names

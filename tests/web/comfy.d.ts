@@ -5,7 +5,13 @@ export interface Widget {
     type: string
     value: any
     serialize?: boolean
-    options: { serialize?: boolean; values?: any; getMinHeight?: () => number; getMaxHeight?: () => number }
+    options: {
+        serialize?: boolean
+        values?: any
+        getOptionLabel?: (value?: string | null) => string
+        getMinHeight?: () => number
+        getMaxHeight?: () => number
+    }
     element?: HTMLElement
     inputEl?: HTMLElement
     callback?: (value: any) => void
@@ -46,6 +52,12 @@ export interface NodeType {
     prototype: Node
 }
 
+/** Translations of all packs into one language. */
+export interface Messages {
+    nodeDefs?: Record<string, { inputs?: Record<string, { tooltip?: string }> }>
+    higgsTTS?: import("../../web/js/words.js").Words
+}
+
 export interface Graph {
     id?: string
     nodes?: Node[]
@@ -66,7 +78,7 @@ export interface Setting {
 export interface Extension {
     name: string
     settings?: Setting[]
-    init?(): void
+    init?(): void | Promise<void>
     setup?(): void | Promise<void>
     beforeRegisterNodeDef?(nodeType: NodeType, nodeData: NodeData): void
     afterConfigureGraph?(): void

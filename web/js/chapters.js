@@ -5,6 +5,7 @@ import { addStyle, make } from "./elements.js"
 import { addElement, graphId, graphOf, speakerOf } from "./graph.js"
 import { openPopover } from "./popover.js"
 import { outputAddress } from "./server.js"
+import { say } from "./words.js"
 
 /**
  * A file of a book; see `chapters_of` in nodes/page/chapter_list.py.
@@ -48,15 +49,15 @@ function makeRow(chapter, clip) {
     const save = make("a", "higgs-save")
     const refresh = () => {
         hear.textContent = clip.isPlaying ? "❚❚" : "▶"
-        hear.title = clip.isPlaying ? "Stop" : "Play"
+        hear.title = clip.isPlaying ? say("Stop") : say("Play")
     }
     clip.addEventListener("change", refresh)
-    clip.addEventListener("error", () => (hear.title = "This browser cannot play the file. Open or save it."))
+    clip.addEventListener("error", () => (hear.title = say("This browser cannot play the file. Open or save it.")))
     refresh()
     hear.addEventListener("click", () => clip.toggle())
     name.textContent = `${chapter.filename} · ${clock(chapter.seconds)}`
-    Object.assign(name, { href: clip.address, target: "_blank", title: "Open in a new tab" })
-    save.textContent = "save"
+    Object.assign(name, { href: clip.address, target: "_blank", title: say("Open in a new tab") })
+    save.textContent = say("save")
     Object.assign(save, { href: clip.address, download: chapter.filename })
     row.append(hear, name, save)
     return row
@@ -81,12 +82,13 @@ function show(node, chapters) {
         addElement(node, "chapters", button, HEIGHT, 2)
     }
     const opener = button
-    opener.textContent = `☰ Hear ${chapters.length} ${chapters.length === 1 ? "file" : "files"}`
+    const count = chapters.length
+    opener.textContent = `☰ ${say(count === 1 ? "Hear {count} file" : "Hear {count} files", { count })}`
     opener.onclick = () => {
         const clips = chapters.map((chapter) => new Clip(outputAddress(chapter)))
         const list = make("div", "higgs-chapters")
         list.setAttribute("role", "dialog")
-        list.setAttribute("aria-label", "Files of the book")
+        list.setAttribute("aria-label", say("Files of the book"))
         list.append(...chapters.map((chapter, number) => makeRow(chapter, clips[number])))
         openPopover(list, opener, () => clips.forEach((clip) => clip.stop()))
         list.querySelector("button")?.focus()

@@ -1,5 +1,6 @@
 // List over the page for choosing a piece of text, while the caret stays in place.
 import { addStyle, make } from "./elements.js"
+import { say, translated } from "./words.js"
 
 addStyle(`
 .higgs-choices { position: fixed; z-index: 10000; display: flex; flex-direction: column; min-width: 220px;
@@ -64,7 +65,7 @@ export class ChoiceList {
         this.#choices = choices
         this.#options = choices.map((choice, number) => this.#option(choice, number, isMenu))
         this.element.classList.toggle("higgs-menu", isMenu)
-        this.list.setAttribute("aria-label", isMenu ? "Tags" : "Completions")
+        this.list.setAttribute("aria-label", isMenu ? say("Tags") : say("Completions"))
         this.list.replaceChildren(...(isMenu ? this.#groups() : this.#options))
         document.body.append(this.element)
         const { width, height } = this.element.getBoundingClientRect()
@@ -137,7 +138,7 @@ export class ChoiceList {
         return names.map((name) => {
             const group = make("div", "higgs-group")
             const heading = make("div", "higgs-heading")
-            heading.textContent = name
+            heading.textContent = translated(name)
             heading.id = `higgs-group-${name}`
             group.setAttribute("role", "group")
             group.setAttribute("aria-labelledby", heading.id)

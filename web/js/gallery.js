@@ -6,6 +6,7 @@ import { addElement, isLinked } from "./graph.js"
 import { outputAddress, withSeed } from "./server.js"
 import { openTakeList } from "./take_list.js"
 import { inWords } from "./times.js"
+import { say, translated } from "./words.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
@@ -48,15 +49,19 @@ class Gallery {
         this.takes = takes
         this.#kept = new Map(takes.flatMap(({ id, own, seed }) => (own && seed !== null ? [[id, seed]] : [])))
         const rows = new Set(takes.map(({ id }) => id)).size
-        const files = takes.length > rows ? `, ${takes.length} takes` : ""
-        this.button.textContent = `☰ Hear ${rows} ${rows === 1 ? "row" : "rows"}${files}`
+        const many = say(rows === 1 ? "Hear {rows} row, {takes} takes" : "Hear {rows} rows, {takes} takes", {
+            rows,
+            takes: takes.length,
+        })
+        const few = say(rows === 1 ? "Hear {rows} row" : "Hear {rows} rows", { rows })
+        this.button.textContent = `☰ ${takes.length > rows ? many : few}`
     }
 
     open() {
         const clips = this.takes.map((take) => new Clip(outputAddress(take)))
         openTakeList(
             this.button,
-            "Rows and their takes",
+            say("Rows and their takes"),
             this.takes.map((take, number) => this.#take(take, clips[number])),
         ).addEventListener("close", () => clips.forEach((clip) => clip.stop()))
     }
@@ -67,7 +72,7 @@ class Gallery {
 
     /** Reason why no take can be kept, empty if they can. */
     get #problem() {
-        return isLinked(this.node, "lines") ? "The lines come from another node. Enter the seed there." : ""
+        return isLinked(this.node, "lines") ? say("The lines come from another node. Enter the seed there.") : ""
     }
 
     /**
@@ -84,7 +89,10 @@ class Gallery {
             isShown: () => clip.isPlaying,
             isOwn: () => seed !== null && this.#kept.get(take.id) === seed,
             wasKept: () => true, // any seed in a sheet was written on purpose
-            problem: this.#problem || take.problem || (seed === null ? "This seed is too large for a browser." : ""),
+            problem:
+                this.#problem ||
+                translated(take.problem) ||
+                (seed === null ? say("This seed is too large for a browser.") : ""),
             play: () => clip.toggle(),
             keep: async () => {
                 const sheet = this.#sheet

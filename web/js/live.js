@@ -8,6 +8,7 @@ import { hasSeed, keepSeed, problemOfSeed } from "./seed.js"
 import { Sound } from "./sound.js"
 import { openTakeList } from "./take_list.js"
 import { inWords, RATE } from "./times.js"
+import { say } from "./words.js"
 
 const SETTING = "HiggsTTS.PlayWhileSpeaking"
 const KEPT = 32 // players, as many as the server keeps sounds
@@ -107,7 +108,7 @@ function showTakes(node) {
     if (!view) return
     const mine = players.filter((entry) => nodeOf(entry) === node)
     const takes = mine.map((entry) => takeOf(entry, node, view)).reverse()
-    openTakeList(view.element, "Latest runs of this node", takes)
+    openTakeList(view.element, say("Latest runs of this node"), takes)
 }
 
 /**
@@ -121,13 +122,13 @@ function takeOf(entry, node, view) {
     const { sound } = player
     const { seed, said } = sound.run
     return {
-        name: () => `${seed === null ? "" : `seed ${seed} · `}${inWords(sound.samples / RATE, 1)}`,
+        name: () => `${seed === null ? "" : `${say("seed {seed}", { seed })} · `}${inWords(sound.samples / RATE, 1)}`,
         said,
         isPlaying: () => player.isActive,
         isShown: () => view.player === player,
         isOwn: () => seed !== null && hasSeed(node, seed),
         wasKept: () => entry.wasKept,
-        problem: seed === null ? "This run cannot be repeated from its seed alone." : problemOfSeed(node),
+        problem: seed === null ? say("This run cannot be repeated from its seed alone.") : problemOfSeed(node),
         play() {
             view.show(player)
             if (player.isActive) player.pause()

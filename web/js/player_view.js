@@ -5,6 +5,7 @@ import { whatItSays } from "./player_words.js"
 import { SpokenText, TEXT_HEIGHT } from "./spoken_text.js"
 import { clock, RATE } from "./times.js"
 import { drawWaveform } from "./waveform.js"
+import { say } from "./words.js"
 
 export const HEIGHT = 80 + TEXT_HEIGHT // CSS pixels
 const PAUSE = 100 // minimum ms between redraws, which take time from a model on the same processor
@@ -49,11 +50,11 @@ export class PlayerView {
         this.volume = make("input", "higgs-volume")
         const ends = make("span", "higgs-ends")
         this.stop.textContent = "■"
-        this.stop.title = "Cancel the run"
-        Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: "Volume" })
-        this.time.title = "Time played and time left"
+        this.stop.title = say("Cancel the run")
+        Object.assign(this.volume, { type: "range", min: "0", max: "1", step: "0.05", title: say("Volume") })
+        this.time.title = say("Time played and time left")
         this.takes.textContent = "☰"
-        this.takes.title = "The latest runs of this node: play them and keep one"
+        this.takes.title = say("The latest runs of this node: play them and keep one")
         this.takes.setAttribute("aria-haspopup", "dialog")
         ends.append(this.stop, this.takes, this.volume)
         this.element.append(this.play, this.wave, this.time, this.text.element, this.says, ends)
@@ -121,10 +122,13 @@ export class PlayerView {
     #draw(player) {
         const { sound, position } = player
         const isSpeaking = sound.state === "speaking"
-        const left = `${isSpeaking ? "~" : ""}${clock(sound.length - position)} left`
+        const left = say("{time} left", { time: `${isSpeaking ? "~" : ""}${clock(sound.length - position)}` })
         const said = whatItSays(player)
         drawWaveform(this.wave, sound, position) // reads sizes and colours, so it comes before any write
-        update(this.play, { textContent: player.isActive ? "❚❚" : "▶", title: player.isActive ? "Pause" : "Play" })
+        update(this.play, {
+            textContent: player.isActive ? "❚❚" : "▶",
+            title: player.isActive ? say("Pause") : say("Play"),
+        })
         update(this.stop.style, { visibility: isSpeaking ? "visible" : "hidden" })
         update(this.time, { textContent: `${clock(position)} · ${left}` })
         update(this.volume, { value: String(volume) })

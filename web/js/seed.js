@@ -1,5 +1,6 @@
 // Reads a node's seed, and keeps a take by it.
 import { isLinked } from "./graph.js"
+import { say } from "./words.js"
 
 /** @typedef {import("../../tests/web/comfy").Node} Node */
 
@@ -23,8 +24,8 @@ export function hasSeed(node, seed) {
 
 /** Reason why a seed cannot be written into a node, empty if it can. @param {Node} node */
 export function problemOfSeed(node) {
-    if (isLinked(node, "seed")) return "The seed comes from another node. Set it there."
-    return widgetOf(node, "seed") ? "" : "This node has no seed."
+    if (isLinked(node, "seed")) return say("The seed comes from another node. Set it there.")
+    return widgetOf(node, "seed") ? "" : say("This node has no seed.")
 }
 
 /**

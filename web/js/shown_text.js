@@ -1,6 +1,7 @@
 // Shows the path on Higgs Save Voice, whose new voice Higgs Load Voice lists at once, and the reports on Higgs Lines
 // and Higgs Book.
 import { app } from "./comfy.js"
+import { say } from "./words.js"
 
 const SHOWN = "saved" // the widget's name; it is neither saved nor sent
 const SHOWING = ["HiggsTTSSaveVoice", "HiggsTTSLines", "HiggsTTSBook"]
@@ -15,6 +16,7 @@ function show(node, text) {
     if (!widget) {
         widget = app.widgets.STRING(node, SHOWN, ["STRING", { multiline: true }], app).widget
         widget.serialize = false
+        widget.label = say("saved")
         widget.options.serialize = false
         const area = widget.element ?? widget.inputEl
         if (area instanceof HTMLTextAreaElement) area.readOnly = true

@@ -1,6 +1,7 @@
 // List over the page with a node's latest runs, to play them and keep one.
 import { addStyle, make } from "./elements.js"
 import { openPopover } from "./popover.js"
+import { say } from "./words.js"
 
 addStyle(`
 .higgs-takes { position: fixed; z-index: 10000; width: 420px; max-height: 320px; overflow: auto; padding: 4px;
@@ -61,7 +62,7 @@ function makeRow(take) {
     const said = make("span", "higgs-said")
     const keep = make("button", "higgs-keep")
     said.textContent = said.title = take.said
-    keep.title = take.problem || "Sets this seed and keeps it fixed"
+    keep.title = take.problem || say("Sets this seed and keeps it fixed")
     hear.addEventListener("click", take.play)
     keep.addEventListener("click", async () => {
         try {
@@ -74,10 +75,10 @@ function makeRow(take) {
     const refresh = () => {
         name.textContent = take.name()
         hear.textContent = take.isPlaying() ? "❚❚" : "▶"
-        hear.title = take.isPlaying() ? "Pause" : "Play"
+        hear.title = take.isPlaying() ? say("Pause") : say("Play")
         const isOwn = take.isOwn()
         keep.hidden = isOwn && !take.wasKept()
-        keep.textContent = isOwn ? "Kept" : "Keep"
+        keep.textContent = isOwn ? say("Kept") : say("Keep")
         keep.disabled = Boolean(take.problem) || isOwn
         row.classList.toggle("higgs-shown", take.isShown())
     }

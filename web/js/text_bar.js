@@ -1,6 +1,7 @@
 // Line at the foot of the focused text area, or above a small one: tags, problems, estimated length.
 import { addStyle, make } from "./elements.js"
 import { about } from "./tokens.js"
+import { say } from "./words.js"
 
 export const HEIGHT = 24 // CSS pixels
 const LEAST = 72 // least height of a text area with room for it inside
@@ -31,12 +32,12 @@ export class TextBar {
         this.tags = make("button", "higgs-tags")
         this.hint = make("span", "higgs-hint")
         this.length = make("span", "higgs-length")
-        this.tags.textContent = "Tags ▾"
-        this.tags.title = "Tags of this model (Ctrl+Space). Or type <| or [ in the text."
+        this.tags.textContent = `${say("Tags")} ▾`
+        this.tags.title = say("Tags of this model (Ctrl+Space). Or type <| or [ in the text.")
         this.tags.tabIndex = -1
         this.tags.setAttribute("aria-haspopup", "listbox")
         this.hint.setAttribute("role", "status")
-        this.length.title = "Estimated length of the speech"
+        this.length.title = say("Estimated length of the speech")
         this.element.append(this.tags, this.hint, this.length)
         // The text area keeps the focus.
         for (const type of ["pointerdown", "mousedown"]) {

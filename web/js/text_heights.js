@@ -24,7 +24,7 @@ addStyle(`
 function makeLine(node, widget, area) {
     const line = make("label", "higgs-line")
     const name = make("span", "")
-    name.textContent = widget.name
+    name.textContent = widget.label ?? widget.name
     if (area.placeholder === widget.name) area.placeholder = ""
     line.append(name, area)
     line.blur = () => area.blur() // ComfyUI calls this to remove the focus

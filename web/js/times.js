@@ -1,4 +1,5 @@
 // Formats lengths of sound for people.
+import { say } from "./words.js"
 
 export const RATE = 24000 // Hz
 
@@ -20,5 +21,5 @@ export function minutes(seconds) {
  * @param {number} [digits] of a second, below 90
  */
 export function inWords(seconds, digits = 0) {
-    return seconds < 90 ? `${seconds.toFixed(digits)} s` : minutes(Math.round(seconds))
+    return seconds < 90 ? say("{seconds} s", { seconds: seconds.toFixed(digits) }) : minutes(Math.round(seconds))
 }

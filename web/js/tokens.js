@@ -1,4 +1,5 @@
 // Finds the token at the caret and its completions. Uses no page elements and no server.
+import { say, translated } from "./words.js"
 
 /**
  * Offered piece of text. note: its place, or its problem; isOff: it has no effect here.
@@ -51,7 +52,7 @@ export function tagChoices(groups) {
             value,
             label: value.replace(/^<\|(.*)\|>$/, "$1"),
             group: name,
-            note: lacks || `Goes ${place}.`,
+            note: translated(lacks || `Goes ${place}.`),
             isOff: Boolean(lacks),
         })),
     )
@@ -70,7 +71,7 @@ export function choicesFor(token, text, tags, names) {
         value,
         label,
         group: "speaker",
-        note: token.isSure ? "Starts a turn." : "Starts a turn. Press Tab to insert.",
+        note: token.isSure ? say("Starts a turn.") : say("Starts a turn. Press Tab to insert."),
         isOff: false,
     })
     const sign = token.kind === "tag" ? "<" : "["
@@ -142,7 +143,8 @@ export function moved(hints, before, after) {
  */
 export function about(seconds) {
     if (!seconds) return ""
-    if (seconds < 60) return `about ${Math.max(1, Math.round(seconds))} s`
-    if (seconds < 3600) return `about ${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`
-    return `about ${(seconds / 3600).toFixed(1)} h`
+    if (seconds < 60) return say("about {seconds} s", { seconds: Math.max(1, Math.round(seconds)) })
+    const [minutes, rest] = [Math.floor(seconds / 60), Math.round(seconds % 60)]
+    if (seconds < 3600) return say("about {minutes} min {rest} s", { minutes, rest })
+    return say("about {hours} h", { hours: (seconds / 3600).toFixed(1) })
 }

@@ -1,7 +1,6 @@
 // Adds a button that uploads a file to ComfyUI's input folder and selects it, on nodes whose schema requests it.
 import { api, app } from "./comfy.js"
-
-const LABEL = "choose file to upload" // as on ComfyUI's own button
+import { say } from "./words.js"
 
 /**
  * accept: file suffixes; prefix: text before the file's name in the widget. See `upload_button` in
@@ -21,7 +20,7 @@ async function send(file) {
     const body = new FormData()
     body.append("image", file) // ComfyUI's name for any file
     const answer = await api.fetchApi("/upload/image", { method: "POST", body })
-    if (!answer.ok) throw new Error(answer.status === 413 ? "too large" : `${answer.status} ${answer.statusText}`)
+    if (!answer.ok) throw new Error(answer.status === 413 ? say("too large") : `${answer.status} ${answer.statusText}`)
     return (await answer.json()).name
 }
 
@@ -38,10 +37,10 @@ function addButton(node, { widget: name, accept, prefix }) {
     }
     const button = node.addWidget("button", "upload", "", choose, { serialize: false })
     button.serialize = false
-    button.label = LABEL
+    const label = (button.label = say("choose file to upload")) // as on ComfyUI's own button
     /** @param {File} file */
     const take = async (file) => {
-        button.label = `uploading ${file.name}...`
+        button.label = say("uploading {name}...", { name: file.name })
         node.setDirtyCanvas(true)
         try {
             const value = prefix + (await send(file))
@@ -49,9 +48,10 @@ function addButton(node, { widget: name, accept, prefix }) {
             const widget = node.widgets?.find((one) => one.name === name)
             if (widget) widget.value = value
             widget?.callback?.(value)
-            button.label = LABEL
+            button.label = label
         } catch (error) {
-            button.label = `upload failed: ${error instanceof Error ? error.message : error}`
+            const reason = error instanceof Error ? error.message : String(error)
+            button.label = say("upload failed: {reason}", { reason })
         }
         node.setDirtyCanvas(true)
     }

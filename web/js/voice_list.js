@@ -3,6 +3,8 @@ import { Clip } from "./clip.js"
 import { addStyle, make } from "./elements.js"
 import { openPopover } from "./popover.js"
 import { voiceAddress } from "./server.js"
+import { inWords } from "./times.js"
+import { say, translated } from "./words.js"
 
 addStyle(`
 .higgs-voices { position: fixed; z-index: 10000; width: 420px; max-height: 360px; overflow: auto; padding: 4px;
@@ -17,8 +19,6 @@ addStyle(`
     font: inherit; cursor: pointer; }
 `)
 
-const HEAR = "Play the voice"
-
 /**
  * Returns a button that plays and stops a voice, and a function that silences it.
  * @param {() => string} name
@@ -29,16 +29,16 @@ export function hearButton(name) {
     let clip
     const silence = () => clip?.stop()
     button.textContent = "▶"
-    button.title = HEAR
+    button.title = say("Play the voice")
     button.addEventListener("click", (event) => {
         event.stopPropagation()
         if (clip?.isPlaying) return silence()
         if (!name()) return
-        button.title = HEAR
+        button.title = say("Play the voice")
         const made = (clip = new Clip(voiceAddress(name())))
         made.addEventListener("change", () => (button.textContent = made.isPlaying ? "■" : "▶"))
         made.addEventListener("error", () => {
-            button.title = "This voice cannot be played: its model is missing or the file is damaged."
+            button.title = say("This voice cannot be played: its model is missing or the file is damaged.")
         })
         made.play()
     })
@@ -58,9 +58,10 @@ export function openVoiceList(below, voices, onChoice) {
         const row = make("div", voice.problem ? "higgs-unfit" : "")
         const name = make("span", "higgs-name")
         const said = make("span", "higgs-said")
-        name.textContent = `${voice.name} · ${voice.seconds.toFixed(1)} s`
-        said.textContent = voice.problem || voice.transcript || "no transcript"
-        row.title = voice.problem || voice.transcript
+        name.textContent = `${voice.name} · ${inWords(voice.seconds, 1)}`
+        const problem = translated(voice.problem)
+        said.textContent = problem || voice.transcript || say("no transcript")
+        row.title = problem || voice.transcript
         row.append(hears[number].button, name, said)
         if (!voice.problem) {
             row.addEventListener("click", () => {

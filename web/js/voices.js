@@ -3,7 +3,9 @@ import { app } from "./comfy.js"
 import { addStyle, make } from "./elements.js"
 import { addElement, modelOf } from "./graph.js"
 import { voices } from "./server.js"
+import { inWords } from "./times.js"
 import { hearButton, openVoiceList } from "./voice_list.js"
+import { say, translated } from "./words.js"
 
 const HEIGHT = 26 // CSS pixels
 
@@ -23,12 +25,12 @@ function addStrip(node) {
     const said = make("span", "higgs-said")
     const more = make("button", "higgs-hear")
     more.textContent = "☰"
-    more.title = "All voices, with previews"
+    more.title = say("All voices, with previews")
     const hear = hearButton(() => combo.value)
     more.addEventListener("click", async () => {
         const known = await voices(modelOf(node)).catch(() => null)
         if (!known) {
-            said.textContent = said.title = "ComfyUI is not responding. Check that it is running."
+            said.textContent = said.title = say("ComfyUI is not responding. Check that it is running.")
             said.classList.add("higgs-problem")
             return
         }
@@ -45,11 +47,12 @@ function addStrip(node) {
         const name = combo.value
         const voice = (await voices(modelOf(node)).catch(() => [])).find((one) => one.name === name)
         if (combo.value !== name) return
+        const problem = translated(voice?.problem ?? "")
         said.textContent = voice
-            ? voice.problem || `${voice.seconds.toFixed(1)} s · ${voice.transcript || "no transcript"}`
+            ? problem || `${inWords(voice.seconds, 1)} · ${voice.transcript || say("no transcript")}`
             : ""
-        said.title = voice?.problem || voice?.transcript || ""
-        said.classList.toggle("higgs-problem", Boolean(voice?.problem))
+        said.title = problem || voice?.transcript || ""
+        said.classList.toggle("higgs-problem", Boolean(problem))
     }
     const callback = combo.callback
     combo.callback = function (...given) {

@@ -7,6 +7,7 @@ import { lookAt, tagsOf } from "./server.js"
 import { TextBar } from "./text_bar.js"
 import { kindOf, nodeOf, remember, settingsOf, write } from "./text_fields.js"
 import { choicesFor, moved, placeFor, tagChoices, tokenAt } from "./tokens.js"
+import { say, translated } from "./words.js"
 
 const REST = 250 // ms without a key before the server checks the text
 
@@ -64,8 +65,10 @@ class Writing {
         this.mirror.draw(this.#look.hints)
         const { hints, notes, seconds } = this.#look
         const hint = this.#hintAtCaret()
-        const place = hints.length > 1 && hint ? `${hints.indexOf(hint) + 1} of ${hints.length}: ` : ""
-        this.bar.show(seconds, hint ? place + hint.says : notes.join(" "), Boolean(hint ?? notes.length))
+        const values = { number: hint ? hints.indexOf(hint) + 1 : 0, count: hints.length }
+        const place = hints.length > 1 && hint ? `${say("{number} of {count}:", values)} ` : ""
+        const told = hint ? place + translated(hint.says) : notes.map(translated).join(" ")
+        this.bar.show(seconds, told, Boolean(hint ?? notes.length))
     }
 
     onCaret() {

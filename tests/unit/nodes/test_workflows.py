@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import pytest
 from higgs_tts.engine import CueParams, EngineConfig, SamplingParams
@@ -11,6 +12,7 @@ from higgs_tts.tests.templates import TITLES
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TODAY, SAVED = ROOT / "workflows", ROOT / "tests" / "golden" / "workflows_0.1.0"  # as users saved them with 0.1.0
+BLUEPRINTS = sorted((ROOT / "subgraphs").glob("*.json"))
 NAMES = [*TITLES]
 API_ONLY = ["dub"]  # for programs: it needs a film
 EVERY = [*NAMES, *API_ONLY]
@@ -169,3 +171,33 @@ def test_templates_accept_a_user_s_own_clip_by_upload():
 def test_workflows_hold_no_machine_s_paths(name):
     text = json.dumps([api(name), graph(name) if name in NAMES else {}])
     assert "\\\\" not in text and "/home" not in text and ":/" not in text
+
+
+@pytest.mark.parametrize("path", BLUEPRINTS, ids=[path.stem for path in BLUEPRINTS])
+def test_blueprints_fit_the_schemas(path, sockets):
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    (outer,), (inner,) = saved["nodes"], saved["definitions"]["subgraphs"]
+    assert outer["type"] == inner["id"] and outer["title"] == inner["name"] == path.stem
+    assert saved["extra"]["BlueprintDescription"] and saved["links"] == []
+    for side in ("inputs", "outputs"):
+        assert [socket["name"] for socket in outer[side]] == [socket["name"] for socket in inner[side]]
+    widgets = [socket["name"] for socket in outer["inputs"] if "widget" in socket]
+    assert [name for _, name in outer["properties"]["proxyWidgets"]] == widgets
+    assert len(outer["widgets_values"]) == len(widgets)
+    nodes = {node["id"]: node for node in inner["nodes"]}
+    for node in nodes.values():
+        names, _, kinds = sockets[node["type"]]
+        assert {socket["name"] for socket in node["inputs"]} <= {*names}
+        assert [socket["type"] for socket in node["outputs"]] == [*map(str.upper, kinds)][: len(node["outputs"])]
+    ends = {-10: {"outputs": inner["inputs"]}, -20: {"inputs": inner["outputs"]}, **nodes}
+    for link in inner["links"]:
+        source = ends[link["origin_id"]]["outputs"][link["origin_slot"]]
+        target = ends[link["target_id"]]["inputs"][link["target_slot"]]
+        assert source["type"] == target["type"] == link["type"]
+        assert link["id"] in (source.get("links") or source.get("linkIds"))
+        assert link["id"] in (target.get("linkIds") or [target.get("link")])
+
+
+def test_voices_named_in_blueprints_exist():
+    named = [name for path in BLUEPRINTS for name in re.findall(r'"built-in/(.+?)"', path.read_text(encoding="utf-8"))]
+    assert named and all((ROOT / "engine" / "voice" / "built_in" / name).is_file() for name in named)

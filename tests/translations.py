@@ -1,0 +1,161 @@
+"""The English that locales/ translates, and a filler for new translations.
+
+    python tests/translations.py                   # the English without a translation, by language
+    python tests/translations.py de < german.json  # adds {"English": "German", ...} to locales/de
+
+The filler writes the files anew in the code's order, uses a translation wherever the same English stands, and drops
+what has no English any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import re
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCALES = ROOT / "locales"
+LANGUAGES = ("zh", "zh-TW", "ja", "ko", "fr", "de", "es", "pt-BR", "ru")
+DIGESTS = ROOT / "tests" / "unit" / "data" / "translated.json"  # of the English at the time of its translation
+FILES = ("nodeDefs", "main", "settings")
+Keys = tuple[str, ...]  # file, then the way in it
+
+
+def english(schemas: Mapping) -> dict[Keys, str]:
+    """Return all English by its place. schemas: node id -> schema. Sentences of the server are those in locales/."""
+    found: dict[Keys, str] = {}
+    for node, schema in schemas.items():
+        at = ("nodeDefs", node)
+        found |= {(*at, "display_name"): schema.display_name, (*at, "description"): schema.description}
+        named = [("inputs", socket.args[0], socket) for socket in schema.inputs]
+        named += [("outputs", str(number), socket) for number, socket in enumerate(schema.outputs)]
+        for kind, key, socket in named:
+            name = socket.args[0] if kind == "inputs" else socket.display_name
+            found |= {(*at, kind, key, "name"): name, (*at, kind, key, "tooltip"): socket.tooltip}
+    found |= {("main", "higgsTTS", "page", sentence): sentence for sentence in page_sentences()}
+    server = {keys for language in LANGUAGES for keys in translations(language) if keys[:3] == SERVER}
+    found |= {keys: keys[-1] for keys in sorted(server)}
+    return found | _settings()
+
+
+SERVER = ("main", "higgsTTS", "server")
+
+
+def page_sentences() -> list[str]:
+    """Return the sentences that the page's scripts say. Raises ValueError if one is no literal."""
+    found: dict[str, None] = {}
+    for path in sorted((ROOT / "web" / "js").glob("*.js")):
+        text = path.read_text(encoding="utf-8")
+        for match in re.finditer(r"(?<!function )\bsay\(", text):
+            argument = _first_argument(text[match.end() :])
+            literals = [json.loads(literal) for literal in re.findall(r'"(?:[^"\\]|\\.)*"', argument)]
+            if not literals:
+                raise ValueError(f"{path.name} says {argument!r}, which is no literal. Use translated() for it.")
+            found |= dict.fromkeys(literals)
+    return list(found)
+
+
+def _first_argument(text: str) -> str:
+    depth, quoted = 0, False
+    for at, character in enumerate(text):
+        if character == '"' and text[at - 1] != "\\":
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif character in ",)" and not depth:
+            return text[:at]
+        else:
+            depth += (character in "([{") - (character in ")]}")
+    return text
+
+
+def _settings() -> dict[Keys, str]:
+    """Return the English of the page's settings: names, tooltips and their group in ComfyUI's dialog."""
+    script = (ROOT / "web" / "js" / "live.js").read_text(encoding="utf-8")
+    setting, text = re.search(r'^const SETTING = "(.+)"', script, re.MULTILINE), script.partition("settings: [")[2]
+    category = re.search(r'category: \["Higgs TTS", "(.+?)"', text)
+    said = [re.search(rf'^\s+{name}:\s+"(.+)",$', text, re.MULTILINE) for name in ("name", "tooltip")]
+    assert setting and category and all(said)
+    at = ("settings", setting[1].replace(".", "_"))
+    found = {(*at, name): match[1] for name, match in zip(("name", "tooltip"), said, strict=True)}
+    return {("main", "settingsCategories", category[1]): category[1], **found}
+
+
+def translations(language: str) -> dict[Keys, str]:
+    """Return what locales/ has in a language, by its place."""
+    found: dict[Keys, str] = {}
+    for file in FILES:
+        path = LOCALES / language / f"{file}.json"
+        if path.is_file():
+            found |= dict(_flat((file,), json.loads(path.read_text(encoding="utf-8"))))
+    return found
+
+
+def _flat(at: Keys, held: Mapping) -> Iterator[tuple[Keys, str]]:
+    for key, value in held.items():
+        if isinstance(value, str):
+            yield (*at, key), value
+        else:
+            yield from _flat((*at, key), value)
+
+
+def digests(said: Mapping[Keys, str]) -> dict[str, str]:
+    return {"/".join(keys): f"{zlib.crc32(text.encode()):08x}" for keys, text in said.items() if keys[-1] != text}
+
+
+def stale(said: Mapping[Keys, str]) -> set[Keys]:
+    """Return the places whose English has changed since it was translated."""
+    then = json.loads(DIGESTS.read_text(encoding="utf-8")) if DIGESTS.is_file() else {}
+    now = digests(said)
+    return {keys for keys in said if (name := "/".join(keys)) in now and then.get(name, now[name]) != now[name]}
+
+
+def missing(language: str, said: Mapping[Keys, str]) -> list[str]:
+    """Return the English that has no translation, or one of an older text."""
+    known, old = translations(language), stale(said)
+    return list(dict.fromkeys(text for keys, text in said.items() if keys not in known or keys in old))
+
+
+def fill(language: str, new: Mapping[str, str], said: Mapping[Keys, str]) -> None:
+    known, old = translations(language), stale(said)
+    memory = {text: known[keys] for keys, text in said.items() if keys in known and keys not in old} | dict(new)
+    files: dict[str, dict] = {file: {} for file in FILES}
+    for keys, text in said.items():
+        held: dict = files
+        for key in keys[:-1]:
+            held = held.setdefault(key, {})
+        if translation := new.get(text) or (None if keys in old else known.get(keys)) or memory.get(text):
+            held[keys[-1]] = translation
+    for file, held in files.items():
+        path = LOCALES / language / f"{file}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(held, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    import conftest  # noqa: F401 - imports the pack
+    from higgs_tts.tests.unit.nodes.conftest import comfy_modules
+
+    with tempfile.TemporaryDirectory() as folder:
+        sys.modules.update(comfy_modules(Path(folder)))
+        nodes = asyncio.run(importlib.import_module("higgs_tts.nodes").make_extension().get_node_list())
+        said = english({schema.node_id: schema for schema in (node.define_schema() for node in nodes)})
+    if len(sys.argv) > 1:
+        new = json.load(sys.stdin)
+        said |= {(*SERVER, key): key for key in new.pop("server", ())}
+        fill(sys.argv[1], new, said)
+    lacks = {language: missing(language, said) for language in LANGUAGES}
+    if not any(lacks.values()):
+        lines = json.dumps(digests(said), indent=2)
+        DIGESTS.write_text(lines + "\n", encoding="utf-8")
+    print(json.dumps({language: texts for language, texts in lacks.items() if texts}, ensure_ascii=False, indent=2))
+
+
+if __name__ == "__main__":
+    main()

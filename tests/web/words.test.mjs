@@ -1,0 +1,41 @@
+// How the page translates its own sentences and the server's. Run by tests/unit/test_page_scripts.py.
+import assert from "node:assert/strict"
+import test from "node:test"
+import { learn, listed, say, translated } from "../../web/js/words.js"
+
+const WORDS = {
+    page: { "seed {seed}": "Startwert {seed}", Play: "Los" },
+    server: {
+        auto: "automatisch",
+        English: "Englisch",
+        Chinese: "Chinesisch",
+        "download: {name}": "laden: {name}",
+        "Unknown tag {tag} was left out.": "{tag} ist unbekannt.",
+        "It speaks only {listKnown} ({text}).": "({text}) Nur {listKnown}.",
+    },
+}
+let language = "de"
+learn({ de: WORDS }, () => language)
+
+test("a sentence keeps its values, and stays English where a translation is missing", () => {
+    assert.equal(say("seed {seed}", { seed: 7 }), "Startwert 7")
+    assert.equal(say("Stop {name}", { name: "$& {seed}" }), "Stop $& {seed}")
+    language = "fr"
+    assert.deepEqual([say("Play"), translated("auto")], ["Play", "auto"])
+    language = "de"
+    assert.equal(say("Play"), "Los")
+})
+
+test("a sentence of the server is found by its English, whatever its values are", () => {
+    assert.equal(translated("auto"), "automatisch")
+    assert.equal(translated("download: a (b)"), "laden: a (b)")
+    assert.equal(translated("Unknown tag <|x|>\n. was left out."), "<|x|>\n. ist unbekannt.")
+    assert.equal(translated("Unknown tag <|x|> was left out. Why?"), "Unknown tag <|x|> was left out. Why?")
+    assert.equal(translated("It speaks only English (a and b)."), "(a and b) Nur Englisch.")
+    assert.equal(
+        translated("It speaks only English, Chinese and Latin (x)."),
+        "(x) Nur Englisch, Chinesisch und Latin.",
+    )
+    assert.equal(listed(["a", "b"]), "a und b")
+    assert.equal(translated(""), "")
+})

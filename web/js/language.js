@@ -1,0 +1,45 @@
+// Loads the page's words, and translates what ComfyUI's frontend leaves in English on our nodes: tooltips of text boxes,
+// placeholders, and labels of options. It registers and creates all nodes anew when the language changes.
+import { api, app } from "./comfy.js"
+import { learn, translated } from "./words.js"
+
+/** @type {Record<string, import("../../tests/web/comfy").Messages | undefined>} by language */
+let messages = {}
+
+/** @returns {string} */
+function language() {
+    return app.extensionManager.setting.get("Comfy.Locale")
+}
+
+/** @param {import("../../tests/web/comfy").Widget} widget */
+function labelOptions(widget) {
+    const { values } = widget.options
+    if (widget.type !== "combo" || !Array.isArray(values)) return
+    // Lists with labels have no search field, so other lists get none.
+    if (values.every((value) => translated(value) === value)) return
+    widget.options.getOptionLabel = (value) => translated(value ?? "")
+}
+
+app.registerExtension({
+    name: "HiggsTTS.Language",
+    async init() {
+        messages = await (await api.fetchApi("/i18n")).json()
+        const words = Object.entries(messages).map(([name, message]) => [name, message?.higgsTTS])
+        learn(Object.fromEntries(words), language)
+    },
+    beforeRegisterNodeDef(nodeType, nodeData) {
+        const said = messages[language()]?.nodeDefs?.[nodeData.name]?.inputs
+        if (!said || !nodeData.name.startsWith("HiggsTTS")) return
+        for (const inputs of Object.values(nodeData.input ?? {})) {
+            for (const [name, spec] of Object.entries(inputs ?? {})) {
+                const options = Array.isArray(spec) && spec[1]
+                if (!options || !said[name]) continue
+                options.tooltip = said[name].tooltip
+                if (options.placeholder) options.placeholder = translated(options.placeholder)
+            }
+        }
+    },
+    nodeCreated(node) {
+        if ((node.comfyClass ?? node.type)?.startsWith("HiggsTTS")) node.widgets?.forEach(labelOptions)
+    },
+})
