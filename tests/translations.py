@@ -3,8 +3,8 @@
     python tests/translations.py                   # the English without a translation, by language
     python tests/translations.py de < german.json  # adds {"English": "German", ...} to locales/de
 
-The filler writes the files anew in the code's order, uses a translation wherever the same English stands, and drops
-what has no English any more.
+Both drop what has no English any more, or another than when it was translated. The filler writes the files in the
+code's order, and uses a translation wherever the same English stands.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def stale(said: Mapping[Keys, str]) -> set[Keys]:
 
 
 def missing(language: str, said: Mapping[Keys, str]) -> list[str]:
-    """Return the English that has no translation, or one of an older text."""
-    known, old = translations(language), stale(said)
-    return list(dict.fromkeys(text for keys, text in said.items() if keys not in known or keys in old))
+    """Return the English that has no translation."""
+    known = translations(language)
+    return list(dict.fromkeys(text for keys, text in said.items() if keys not in known))
 
 
 def fill(language: str, new: Mapping[str, str], said: Mapping[Keys, str]) -> None:
@@ -146,14 +146,14 @@ def main() -> None:
         sys.modules.update(comfy_modules(Path(folder)))
         nodes = asyncio.run(importlib.import_module("higgs_tts.nodes").make_extension().get_node_list())
         said = english({schema.node_id: schema for schema in (node.define_schema() for node in nodes)})
+    for language in LANGUAGES if stale(said) else ():
+        fill(language, {}, said)
+    DIGESTS.write_text(json.dumps(digests(said), indent=2) + "\n", encoding="utf-8")
     if len(sys.argv) > 1:
         new = json.load(sys.stdin)
         said |= {(*SERVER, key): key for key in new.pop("server", ())}
         fill(sys.argv[1], new, said)
     lacks = {language: missing(language, said) for language in LANGUAGES}
-    if not any(lacks.values()):
-        lines = json.dumps(digests(said), indent=2)
-        DIGESTS.write_text(lines + "\n", encoding="utf-8")
     print(json.dumps({language: texts for language, texts in lacks.items() if texts}, ensure_ascii=False, indent=2))
 
 

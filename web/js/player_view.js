@@ -134,7 +134,7 @@ export class PlayerView {
         update(this.volume, { value: String(volume) })
         update(this.says, { textContent: said, title: said })
         update(this.text.element.dataset, {
-            hint: isSpeaking ? "Each part of the text appears once it is spoken." : "",
+            hint: isSpeaking ? say("Each part of the text appears once it is spoken.") : "",
         })
         Object.assign(this.element.dataset, { mode: player.mode, state: sound.state })
     }

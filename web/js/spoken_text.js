@@ -1,6 +1,7 @@
 // Text of a sound by words: marks the word that is heard. A click or Enter plays from a word.
 import { addStyle, make } from "./elements.js"
 import { heardWord } from "./heard_word.js"
+import { say } from "./words.js"
 
 /** @typedef {import("./heard_word.js").Word} Word */
 
@@ -38,7 +39,7 @@ export class SpokenText {
     constructor(onWord) {
         this.element = make("div", "higgs-text")
         this.element.setAttribute("role", "group")
-        this.element.setAttribute("aria-label", "Spoken text")
+        this.element.setAttribute("aria-label", say("Spoken text"))
         /** @param {EventTarget | null} target */
         const play = (target) => {
             const at = this.#spans.indexOf(/** @type {HTMLSpanElement} */ (target))
@@ -67,9 +68,8 @@ export class SpokenText {
         for (let at = same; at < words.length; ++at) this.#spans.push(this.#add(words[at], words[at - 1]))
         this.#words = words
         const isExact = words.every(({ method }) => method !== "estimated")
-        this.element.title = words.length
-            ? `Click a word to play from there.${isExact ? "" : " Times are estimated."}`
-            : ""
+        const click = [say("Click a word to play from there."), ...(isExact ? [] : [say("Times are estimated.")])]
+        this.element.title = words.length ? click.join(" ") : ""
         if (!same) this.element.scrollTop = 0
         this.#stopAt(Math.max(0, this.#stop < words.length ? this.#stop : this.#marked))
     }
