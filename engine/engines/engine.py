@@ -199,8 +199,10 @@ class Engine(SpeechAPI):
 
     @torch.inference_mode()
     def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
-        heads = self.heads()
-        return self.words_by(heads, speech) if heads else super().words(speech, whisper)
+        with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # a full or closed device costs only exact times
+            if heads := self.heads():
+                return self.words_by(heads, speech)
+        return super().words(speech, whisper)
 
     @torch.inference_mode()
     def words_by(self, heads: Sequence[Head], speech: SpeechResult) -> tuple[Word, ...]:

@@ -95,8 +95,8 @@ class SpeechAPI(ABC):
     def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
         """Return when each word of this engine's speech is heard, in order. Not part of `speak`: it takes time.
 
-        By the talker's attention, if it has aligning heads; else by the Whisper model in the folder `whisper`, if one
-        is given; else estimated. Raises HiggsError if the talker is needed and not open, or `whisper` holds no Whisper.
+        By the talker's attention, if it has aligning heads, is open and has the memory; else by the Whisper model in
+        the folder `whisper`, if one is given; else estimated. Raises HiggsError if `whisper` holds no Whisper.
         """
         if whisper is not None:
             return words_by_whisper(whisper, speech)

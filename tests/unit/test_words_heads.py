@@ -15,8 +15,7 @@ from higgs_tts.engine.words.heads import choose_heads, keep_heads, kept_heads
 from higgs_tts.engine.words.letters import token_shares, words_of
 from higgs_tts.engine.words.path import find_paths
 from higgs_tts.engine.words.whisper import HeardWord, match_times, words_by_whisper
-
-from .test_transcribe import write_whisper
+from higgs_tts.tests.whisper_files import write_whisper
 
 FRAME = 960
 
@@ -163,10 +162,15 @@ def test_a_chunk_that_is_trimmed_has_the_times_of_one_that_is_not(engine):
     assert all(late.start == pytest.approx(word.start + moved, abs=0.02) for word, late in pairs)
 
 
-def test_a_closed_engine_says_that_it_must_be_open(engine):
+def test_an_engine_that_is_closed_or_has_no_memory_estimates(engine, monkeypatch):
+    def no_memory(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
     speech = engine.speak("Hello.")
-    with pytest.raises(HiggsError, match="Open it"):
-        Engine(EngineConfig(str(EMBEDDED), device="cpu")).words(speech)
+    assert [word.method for word in engine.words(speech)] == ["attention"]
+    assert [word.method for word in Engine(engine.config).words(speech)] == ["estimated"]
+    monkeypatch.setattr(engine, "words_by", no_memory)
+    assert [word.method for word in engine.words(speech)] == ["estimated"]
 
 
 @pytest.mark.parametrize(
