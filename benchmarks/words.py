@@ -30,13 +30,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from common import commit, put, write_shapes  # noqa: E402
 from hearing import Whisper, loudness  # noqa: E402
+from word_matching import HeardWord, placed  # noqa: E402
 
 from engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SpeechResult, SpokenTurn, Word  # noqa: E402
 from engine.codec.model import build_encoder  # noqa: E402
 from engine.core.config import FRAME_SAMPLES, SamplingParams  # noqa: E402
 from engine.words.attention import Head  # noqa: E402
 from engine.words.estimate import estimate  # noqa: E402
-from engine.words.whisper import HeardWord, placed  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "words.json"
 SPOKEN = 20  # sentences of free speech
@@ -112,7 +112,7 @@ def methods(engine: Engine, whisper: Whisper | None) -> dict:
         return tuple(placed(turn, wav, [HeardWord(*word) for word in whisper.words(wav)]))
 
     found = {
-        "attention": engine.words,
+        "attention": lambda speech: engine.words_by(engine.heads(), speech),
         "estimated": lambda speech: tuple(word for turn in speech.said for word in estimate(speech.wav, turn)),
     }
     return found | ({"whisper": by_whisper} if whisper else {})

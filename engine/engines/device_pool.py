@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -80,8 +79,8 @@ class Engines(SpeechAPI):
     def heads(self) -> tuple[Head, ...]:
         return self._first_open.heads()
 
-    def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
-        return self._first_open.words(speech, whisper)
+    def words(self, speech: SpeechResult) -> tuple[Word, ...]:
+        return self._first_open.words(speech)
 
     @property
     def _first_open(self) -> Engine:

@@ -7,7 +7,6 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -198,11 +197,11 @@ class Engine(SpeechAPI):
         return self._closing or not self.opened
 
     @torch.inference_mode()
-    def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
+    def words(self, speech: SpeechResult) -> tuple[Word, ...]:
         with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # a full or closed device costs only exact times
             if heads := self.heads():
                 return self.words_by(heads, speech)
-        return super().words(speech, whisper)
+        return super().words(speech)
 
     @torch.inference_mode()
     def words_by(self, heads: Sequence[Head], speech: SpeechResult) -> tuple[Word, ...]:

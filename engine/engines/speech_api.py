@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -23,7 +22,6 @@ from ..voice.clip import Wave
 from ..voice.voice import Voice
 from ..words.attention import Head
 from ..words.estimate import estimate
-from ..words.whisper import words_by_whisper
 from ..words.word import Word
 
 
@@ -92,14 +90,11 @@ class SpeechAPI(ABC):
         """Return the attention heads that `words` uses. Empty if there are none."""
         return ()
 
-    def words(self, speech: SpeechResult, whisper: Path | None = None) -> tuple[Word, ...]:
+    def words(self, speech: SpeechResult) -> tuple[Word, ...]:
         """Return when each word of this engine's speech is heard, in order. Not part of `speak`: it takes time.
 
-        By the talker's attention, if it has aligning heads, is open and has the memory; else by the Whisper model in
-        the folder `whisper`, if one is given; else estimated. Raises HiggsError if `whisper` holds no Whisper.
+        By the talker's attention, if it has aligning heads, is open and has the memory; else estimated.
         """
-        if whisper is not None:
-            return words_by_whisper(whisper, speech)
         return tuple(word for chunk in speech.said for word in estimate(speech.wav, chunk))
 
     @torch.inference_mode()

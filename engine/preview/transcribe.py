@@ -18,7 +18,7 @@ from ..device.memory import drop
 from ..files.json_file import read_json
 from ..voice.clip import Wave, check_clip, prepare_clip
 
-HEARS = 16_000  # Hz
+_HEARS = 16_000  # Hz
 _WEIGHTS = "model.safetensors"
 _FILES = ("*.json", "*.txt", _WEIGHTS)
 WHISPERS = {
@@ -61,65 +61,27 @@ def transcribe(folder: Path, wav: Wave, sample_rate: int, device: torch.device) 
     Raises HiggsError if the clip is unsuitable, or the folder holds no complete Whisper.
     """
     check_clip(wav, sample_rate)
-    with Hearing(folder, device) as hearing:
-        return hearing.text(resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, HEARS))
-
-
-class Hearing:
-    """A Whisper on a device, freed on exit. It hears wav [n] at `HEARS` Hz.
-
-    Raises HiggsError if the folder holds no complete Whisper.
-    """
-
-    def __init__(self, folder: Path, device: torch.device):
-        kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
-        classes = [import_optional("transformers", kind) for kind in kinds]
-        # By default, transformers 4 converts weights to fp32, and transformers 5 keeps their dtype.
-        dtype = torch.float32 if device.type == "cpu" else "auto"
-        self._folder, self._device = folder, device
-        try:
-            self._extractor, self._tokenizer = (
-                kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2]
-            )
-            self._model = classes[2].from_pretrained(folder, local_files_only=True, torch_dtype=dtype)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise HiggsError(
-                f"{folder} cannot be loaded as Whisper ({str(error).partition(chr(10))[0]}). Download it again."
-            ) from error
-
-    def __enter__(self) -> Hearing:
-        try:
-            self._model.eval().to(self._device)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        drop((*self._model.parameters(), *self._model.buffers()))
-        del self._model
-        if self._device.type == "cuda":
+    heard = resample(prepare_clip(wav, sample_rate), SAMPLE_RATE, _HEARS)
+    kinds = ("WhisperFeatureExtractor", "WhisperTokenizerFast", "WhisperForConditionalGeneration")
+    classes = [import_optional("transformers", kind) for kind in kinds]
+    # By default, transformers 4 converts weights to fp32, and transformers 5 keeps their dtype.
+    dtype = torch.float32 if device.type == "cpu" else "auto"
+    try:
+        extractor, tokenizer = (kind.from_pretrained(folder, local_files_only=True) for kind in classes[:2])
+        model = classes[2].from_pretrained(folder, local_files_only=True, torch_dtype=dtype)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise HiggsError(
+            f"{folder} cannot be loaded as Whisper ({str(error).partition(chr(10))[0]}). Download it again."
+        ) from error
+    try:
+        model.eval().to(device)
+        features = extractor(heard.numpy(), sampling_rate=_HEARS, return_tensors="pt").input_features
+        ids = model.generate(features.to(device, model.dtype))
+        return " ".join(tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
+    finally:
+        drop((*model.parameters(), *model.buffers()))
+        if device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def text(self, wav: torch.Tensor) -> str:
-        """Return the words of up to 30 seconds, in the language Whisper detects."""
-        features = self._extractor(wav.numpy(), sampling_rate=HEARS, return_tensors="pt").input_features
-        ids = self._model.generate(features.to(self._device, self._model.dtype))
-        return " ".join(self._tokenizer.batch_decode(ids, skip_special_tokens=True)[0].split())
-
-    def words(self, wav: torch.Tensor) -> list[tuple[str, float, float]]:
-        """Return each word with its start and end in seconds. Raises HiggsError if this Whisper can't tell times."""
-        if not getattr(self._model.generation_config, "alignment_heads", None):
-            raise HiggsError(
-                f"{self._folder} cannot tell when words are spoken: its generation_config.json has no alignment_heads. "
-                "Download it again, or use another Whisper."
-            )
-        recogniser = import_optional("transformers", "AutomaticSpeechRecognitionPipeline")(
-            self._model, tokenizer=self._tokenizer, feature_extractor=self._extractor, device=self._device
-        )
-        heard = recogniser({"raw": wav.numpy(), "sampling_rate": HEARS}, return_timestamps="word")["chunks"]
-        times = [(one["text"], *one["timestamp"]) for one in heard]
-        return [(text, start, start if end is None else end) for text, start, end in times if start is not None]
 
 
 def _is_whisper(folder: Path) -> bool:

@@ -1,11 +1,13 @@
 """When words are heard: paths through attention, aligning heads, ends at pauses, Whisper's times for known words."""
 
+import importlib
 import json
+import pathlib
 from dataclasses import replace
 
 import pytest
 import torch
-from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, HiggsError, SamplingParams, Turn
+from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, SamplingParams, Turn
 from higgs_tts.engine.core.sequence import Sequence
 from higgs_tts.engine.cuda import cubin_cache
 from higgs_tts.engine.tools.tiny import write_tiny
@@ -14,8 +16,6 @@ from higgs_tts.engine.words.boundaries import word_spans
 from higgs_tts.engine.words.heads import choose_heads, keep_heads, kept_heads
 from higgs_tts.engine.words.letters import token_shares, words_of
 from higgs_tts.engine.words.path import find_paths
-from higgs_tts.engine.words.whisper import HeardWord, match_times, words_by_whisper
-from higgs_tts.tests.whisper_files import write_whisper
 
 FRAME = 960
 
@@ -201,22 +201,23 @@ def test_a_word_ends_before_a_pause_and_the_last_with_the_sound():
     assert [ends[place] for place in (0, 2, 4, 6)] == [9.5, 30.5, 49.5, 71.5]
 
 
-def test_whisper_s_times_are_those_of_the_known_words():
-    told = (" Mr", 0.1, 0.3), (" Smith", 0.3, 0.7), (" icecream", 1.0, 1.8), (" Yes", 2.5, 2.8)
-    heard = [HeardWord(*one) for one in told]
-    times = match_times(["Mr.", "Smyth,", "ice", "cream", "7:22", "here?", "Yes!"], heard, 0.0, 3.0)
+@pytest.fixture
+def matched(monkeypatch):
+    """Return the times of known words, by those that Whisper heard."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+    matching = importlib.import_module("word_matching")
+    return lambda words, heard: matching.match_times(words, [matching.HeardWord(*one) for one in heard], 0.0, 3.0)
+
+
+def test_whisper_s_times_are_those_of_the_known_words(matched):
+    heard = (" Mr", 0.1, 0.3), (" Smith", 0.3, 0.7), (" icecream", 1.0, 1.8), (" Yes", 2.5, 2.8)
+    times = matched(["Mr.", "Smyth,", "ice", "cream", "7:22", "here?", "Yes!"], heard)
     assert times[0] == pytest.approx((0.1, 0.3)) and times[1] == pytest.approx((0.3, 0.7))
     assert times[2] == pytest.approx((1.0, 1.3)) and times[3] == pytest.approx((1.3, 1.8))
     assert times[4] == pytest.approx((1.8, 2.1)) and times[5] == pytest.approx((2.1, 2.5))  # not heard: shared out
     assert times[6] == pytest.approx((2.5, 2.8))
 
 
-@pytest.mark.parametrize("heard", [[], [HeardWord("Zzz", 0.2, 0.9)]])
-def test_words_that_whisper_does_not_hear_share_the_time(heard):
-    assert match_times(["Ah", "Ohno"], heard, 0.0, 3.0) == [pytest.approx((0.0, 1.0)), pytest.approx((1.0, 3.0))]
-
-
-def test_a_whisper_without_times_says_what_to_do(tmp_path, engine):
-    whisper = write_whisper(tmp_path / "whisper")
-    with pytest.raises(HiggsError, match="alignment_heads"):
-        words_by_whisper(whisper, engine.speak("Hello."))
+@pytest.mark.parametrize("heard", [[], [("Zzz", 0.2, 0.9)]])
+def test_words_that_whisper_does_not_hear_share_the_time(matched, heard):
+    assert matched(["Ah", "Ohno"], heard) == [pytest.approx((0.0, 1.0)), pytest.approx((1.0, 3.0))]

@@ -1,21 +1,16 @@
-"""Whisper's word times, matched to the words that are known to be said."""
+"""A recogniser's word times, matched to the words that are known to be said."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from ..audio.resample import resample
-from ..core.config import SAMPLE_RATE
-from ..preview.transcribe import HEARS, Hearing
-from ..speech.result import SpeechResult, SpokenTurn
-from .boundaries import pauses_of
-from .letters import words_of
-from .word import Word
+from engine import SAMPLE_RATE, SpokenTurn, Word
+from engine.words.boundaries import pauses_of
+from engine.words.letters import words_of
 
 _LEAST_MATCHED = 0.5  # of a word's letters
 
@@ -26,21 +21,6 @@ class HeardWord(NamedTuple):
     text: str
     start: float
     end: float
-
-
-def words_by_whisper(folder: Path, speech: SpeechResult) -> tuple[Word, ...]:
-    """Return the words of a speech in order, at the times at which the Whisper in `folder` hears them, on the CPU.
-
-    Raises HiggsError if the folder holds no complete Whisper.
-    """
-    found: list[Word] = []
-    with torch.inference_mode(), Hearing(folder, torch.device("cpu")) as hearing:
-        for turn in speech.said:
-            if turn.is_spoken:
-                wav = speech.wav[turn.start : turn.stop]
-                heard = [HeardWord(*word) for word in hearing.words(resample(wav, SAMPLE_RATE, HEARS))]
-                found += placed(turn, wav, heard)
-    return tuple(found)
 
 
 def placed(turn: SpokenTurn, wav: torch.Tensor, heard: Sequence[HeardWord]) -> list[Word]:
