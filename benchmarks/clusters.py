@@ -1,4 +1,4 @@
-"""What exchanges inside thread-block clusters would save in the decode step of one row: a mock-up, without products.
+"""Mock-up of the decode step for one row, without products: today's exchanges against those of thread-block clusters.
 
     python benchmarks/clusters.py [--pairs 5] [--out benchmarks/results/exchange.json]
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import pathlib
 import sys
+from collections.abc import Iterable
 
 import soundfile
 import torch
@@ -45,22 +46,27 @@ def wanted() -> list[tuple[str, str, corpus.Line]]:
     return found
 
 
-def main() -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def prepared(description: str, names: Iterable[str]) -> tuple[pathlib.Path, Speaker]:
+    """Read the command line. Returns the folder for the clips, made, and a speaker of the named voices."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="Kokoro's int8 ONNX file")
     parser.add_argument("--voices", type=pathlib.Path, required=True, help="folder of voices.npz and vocab.json")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(2)
-    voices = Voices.of((*KNOWN, *UNSEEN), given.voices)
-    speaker, rows = Speaker(given.model, given.voices / "vocab.json", voices, "cpu"), []
+    voices = Voices.of(tuple(names), given.voices)
+    return given.out, Speaker(given.model, given.voices / "vocab.json", voices, "cpu")
+
+
+def main() -> None:
+    """Run the command."""
+    (out, speaker), rows = prepared(__doc__, (*KNOWN, *UNSEEN)), []
     for number, (use, name, line) in enumerate(wanted()):
         for _, sound in speak(speaker, [(spoken(line), name)]):
-            soundfile.write(given.out / f"{number:03d}.wav", sound.samples, SAMPLE_RATE, subtype="PCM_16")
+            soundfile.write(out / f"{number:03d}.wav", sound.samples, SAMPLE_RATE, subtype="PCM_16")
             rows.append({"name": f"{number:03d}", "use": use, "speaker": name, "text": line.text})
-    (given.out / "list.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (out / "list.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(f"{len(rows)} clips")
 
 

@@ -7,23 +7,23 @@ training/README.md names the sources of the model and the voices. Needs espeak-n
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 import sys
 
 import numpy as np
 import soundfile
-import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+from voice_clips import plain, prepared
+
 from training import corpus
-from training.natural_voices import DEFAULT, UNSEEN, Voices
+from training.natural_voices import DEFAULT, UNSEEN
 from training.read import spoken
 from training.shards import SAMPLE_RATE, STEP
 from training.speak import speak
-from training.speaker import Sound, Speaker
+from training.speaker import Sound
 
 SEED = 77  # of the sentences; other benchmarks use others
 OWN, EACH = 104, 12  # clips of the default voice, and of each that the checkpoint has never heard
@@ -36,7 +36,7 @@ def wanted() -> list[tuple[str, str, corpus.Line]]:
     lines = iter(corpus.lines("heldout", OWN + len(UNSEEN) * (EACH + 2), SEED))
     found = [("words", DEFAULT, next(lines)) for _ in range(OWN)]
     for name in UNSEEN:
-        text = " ".join(" ".join(corpus.TAG.sub(" ", next(lines).text).split()) for _ in range(2))
+        text = " ".join(plain(next(lines).text) for _ in range(2))
         found.append(("reference", name, corpus.Line(text, (text,))))
         found += [("words", name, next(lines)) for _ in range(EACH)]
     return found
@@ -54,28 +54,20 @@ def timed(sound: Sound, silent: set[int]) -> list[tuple[float, float]]:
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="Kokoro's int8 ONNX file")
-    parser.add_argument("--voices", type=pathlib.Path, required=True, help="folder of voices.npz and vocab.json")
-    parser.add_argument("--out", type=pathlib.Path, required=True)
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(2)
-    voices = Voices.of((DEFAULT, *UNSEEN), given.voices)
-    speaker, rows = Speaker(given.model, given.voices / "vocab.json", voices, "cpu"), []
+    (out, speaker), rows = prepared(__doc__, (DEFAULT, *UNSEEN)), []
     silent = {0, *(speaker.vocab[symbol] for symbol in _SILENT if symbol in speaker.vocab)}
     for number, (use, name, line) in enumerate(wanted()):
         for _, sound in speak(speaker, [(spoken(line), name)]):
             words = [word for part in line.parts for word in part.split()]
             times = timed(sound, silent)
             assert len(words) == len(times), line.text
-            soundfile.write(given.out / f"{number:03d}.wav", sound.samples, SAMPLE_RATE, subtype="PCM_16")
+            soundfile.write(out / f"{number:03d}.wav", sound.samples, SAMPLE_RATE, subtype="PCM_16")
             row = {"name": f"{number:03d}", "use": use, "speaker": name, "text": line.text}
             row["words"] = [
                 [word, round(start, 4), round(end, 4)] for word, (start, end) in zip(words, times, strict=True)
             ]
             rows.append(row)
-            (given.out / "list.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    (out / "list.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(f"{len(rows)} clips")
 
 

@@ -48,7 +48,7 @@ SERVER = ("main", "higgsTTS", "server")
 
 
 def page_sentences() -> list[str]:
-    """Return the sentences that the page's scripts say. Raises ValueError if one is no literal."""
+    """Return the sentences that the page's scripts say. Raises ValueError if one is not a literal."""
     found: dict[str, None] = {}
     for path in sorted((ROOT / "web" / "js").glob("*.js")):
         text = path.read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def page_sentences() -> list[str]:
             argument = _first_argument(text[match.end() :])
             literals = [json.loads(literal) for literal in re.findall(r'"(?:[^"\\]|\\.)*"', argument)]
             if not literals:
-                raise ValueError(f"{path.name} says {argument!r}, which is no literal. Use translated() for it.")
+                raise ValueError(f"{path.name} says {argument!r}, which is not a literal. Use translated() for it.")
             found |= dict.fromkeys(literals)
     return list(found)
 

@@ -1,4 +1,4 @@
-"""What a random user has in ComfyUI's folders: LoRAs, clips, and damaged files."""
+"""A random user's files in ComfyUI's folders: LoRAs, clips, and damaged files."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def word_times(speaker: SpeakerThread, speech: SpeechResult) -> list[dict]
 
 
 def word_headers(times: list[dict] | None) -> dict[str, str]:
-    """Return the header with word times, or one that names their size if it is too large. None if they are None."""
+    """Return the header with word times, or one with their size if they are too long. Empty for None."""
     if times is None:
         return {}
     text = json.dumps(times)

@@ -1,5 +1,5 @@
 // Loads the page's words, and translates what ComfyUI's frontend leaves in English on our nodes: tooltips of text boxes,
-// placeholders, and labels of options. It registers and creates all nodes anew when the language changes.
+// placeholders, and labels of options. When the language changes, the frontend registers and creates all nodes anew.
 import { api, app } from "./comfy.js"
 import { learn, translated } from "./words.js"
 

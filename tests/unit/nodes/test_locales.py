@@ -79,19 +79,13 @@ def test_comfyui_s_folders_and_files():
 
 @pytest.fixture
 def server_sentences(schemas, server_routes, load_module, comfy, tmp_path):
-    """Every sentence and word that the server gives the page to show, as far as it is no error of a file."""
+    """Every sentence and word that the server gives the page to show, except errors about files."""
     return [
         *_hints(server_routes),
         *_voices(server_routes, tmp_path),
         load_module("sheet.takes").VOICELESS,
         *FLAWS.values(),
         *_options(schemas, load_module),
-        *(
-            socket.placeholder
-            for schema in schemas.values()
-            for socket in schema.inputs
-            if hasattr(socket, "placeholder")
-        ),
     ]
 
 
