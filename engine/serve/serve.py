@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from aiohttp import web
 
 from ..core.config import KEY_VARIABLE, CallLimits
@@ -50,7 +51,8 @@ def serve(
         )
     if voices is not None and not voices.is_dir():
         raise HiggsError(f"{voices} is not a folder. Choose the folder with your voices, or omit --voices.")
-    engine.heads()  # found now if ever, for the thread always speaks
+    with contextlib.suppress(HiggsError, torch.OutOfMemoryError):  # word times are then estimated
+        engine.heads()  # found now if ever, for the thread always speaks
     speaker = SpeakerThread(engine)
     try:
         card = told_card(engine)
