@@ -33,6 +33,8 @@ from common import ROOT, card, commit
 
 RESULT = ROOT / "benchmarks" / "results" / "serve.json"
 CALLERS = str(ROOT / "benchmarks" / "callers.py")
+TEXT_CALLERS = str(ROOT / "benchmarks" / "text_callers.py")
+TEXTS = 20  # streamed in one after the other
 CLIENTS = "1,16,64,128"
 START = 300.0  # seconds for a server to load its model
 SOAK_CLIENTS = RAY_CLIENTS = 16
@@ -60,7 +62,7 @@ def main():
     given = parser.parse_args()
     result = json.loads(given.out.read_text()) if given.out.is_file() else {}
     if given.load:
-        rows = load(given)
+        rows, result["ws_first_ms"] = load(given)
         result |= where(given.device) | {"checkpoint": pathlib.Path(given.model or "embedded").name, "rows": rows}
     if given.soak:
         result["soak"] = soak(given.requests, given.warm_calls) | where("cpu")
@@ -80,14 +82,14 @@ def where(device: str) -> dict:
     return {"gpu": "CPU", "torch": torch.__version__, "date": str(datetime.date.today()), "commit": commit()}
 
 
-def load(given: argparse.Namespace) -> list[dict]:
-    """Return a row for each number of callers."""
+def load(given: argparse.Namespace) -> tuple[list[dict], dict]:
+    """Return a row for each number of callers, and times to the first sound of a text that streams in."""
     rows = []
     with served("--device", given.device, *(["--model", given.model] if given.model else [])) as port:
         for clients in given.clients.split(","):
             rows.append(called(port, "load", clients, given.warm, given.seconds, given.frames))
             print(rows[-1], flush=True)
-    return rows
+        return rows, called(port, TEXTS, program=TEXT_CALLERS) | where(given.device)
 
 
 @contextlib.contextmanager
@@ -161,9 +163,9 @@ def is_healthy(port: int) -> bool:
         return False
 
 
-def called(port: int, *what: object) -> dict:
+def called(port: int, *what: object, program: str = CALLERS) -> dict:
     """Return the callers' report."""
-    command = [sys.executable, CALLERS, str(port), *map(str, what)]
+    command = [sys.executable, program, str(port), *map(str, what)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

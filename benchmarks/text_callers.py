@@ -1,11 +1,20 @@
-"""Callers of the WebSocket that streams text in. Some interrupt or leave. `callers.py` makes them; needs aiohttp."""
+"""Callers of the WebSocket that streams text in. Some interrupt or leave. `callers.py` makes them; needs aiohttp.
+
+    python benchmarks/text_callers.py PORT CALLS
+
+prints the times to the first sound of callers that come one after the other, as a JSON line.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import random
 import socket
+import statistics
+import sys
+import time
 
 import aiohttp
 
@@ -103,3 +112,28 @@ class TextCaller:
     async def _send(self, kind: str, **content: object):
         if not self._socket.closed:
             await self._socket.send_json({"type": kind, **content})
+
+
+async def first_sounds(port: int, calls: int) -> dict:
+    """Return milliseconds from sending a first sentence's end to its first sound. The first three do not count."""
+    took = []
+    async with aiohttp.ClientSession() as session:
+        for number in range(calls + 3):
+            async with session.ws_connect(f"http://127.0.0.1:{port}/v1/audio/speech/stream") as websocket:
+                config = {"stream_audio": True, "response_format": "pcm", "seed": number, "max_new_tokens": FRAMES}
+                await websocket.send_json({"type": "session.config", **config})
+                while (await websocket.receive_json())["type"] != "session.configured":
+                    pass
+                beginning, end = SENTENCES.split("sky", 1)
+                await websocket.send_json({"type": "input.text", "text": beginning})
+                began = time.perf_counter()
+                await websocket.send_json({"type": "input.text", "text": f"sky{end}"})
+                while (await websocket.receive()).type != aiohttp.WSMsgType.BINARY:
+                    pass
+                took.append(1000 * (time.perf_counter() - began))
+    kept = sorted(took[3:])
+    return {"p50": round(statistics.median(kept), 1), "most": round(kept[-1], 1), "calls": calls}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(first_sounds(*map(int, sys.argv[1:])))))

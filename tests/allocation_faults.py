@@ -68,7 +68,7 @@ def _storages(values: object) -> dict[int, torch.UntypedStorage]:
 
 def _place() -> str:
     frame = sys._getframe(2)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_name != "capture_begin":  # torch's own, provided for in `capture`
         if frame.f_code.co_filename.startswith(ENGINE):
             return f"{frame.f_code.co_filename[len(ENGINE) + 1 :]}:{frame.f_lineno}".replace("\\", "/")
         frame = frame.f_back

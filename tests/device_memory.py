@@ -1,4 +1,4 @@
-"""What a GPU has left, for tests that compare it before and after."""
+"""Measures of tests on a GPU: what the device has left, and how far sounds differ."""
 
 import gc
 
@@ -11,3 +11,8 @@ def free_bytes():
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info()[0]
+
+
+def off(sound, expected):
+    """Return the distance of a sound from the expected one, of its norm."""
+    return float((sound - expected).norm() / expected.norm())

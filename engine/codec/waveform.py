@@ -125,8 +125,8 @@ class Waveform:
         with contextlib.suppress(AttributeError):  # already closed
             self.windows.close()
             del self.windows
-        self._due.clear()
-        self._waiting.clear()
+        for queue in (self._due, self._waiting, self._owners):  # a sound knows its waveform: a cycle
+            queue.clear()
 
 
 class Sound:

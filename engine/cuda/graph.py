@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +37,7 @@ def capturing(stream: torch.cuda.Stream) -> Iterator[None]:
     except GraphError:
         raise
     except RuntimeError as error:  # OutOfMemoryError is one
+        traceback.clear_frames(error.__traceback__)  # their tensors would stay until a collection
         raise GraphError(str(error)) from error
     finally:
         if collects:
@@ -53,6 +55,8 @@ def capture(work: Callable[[], None], stream: torch.cuda.Stream, memory: MemoryI
     graph = torch.cuda.CUDAGraph()
     try:  # not torch.cuda.graph, which waits for the device, collects garbage and empties the cache first
         with torch.cuda.stream(stream):
+            # For the generator's state. Without memory for it, torch 2.11 ends the process when the graph is deleted.
+            torch.empty(1024, dtype=torch.uint8, device=stream.device)
             graph.capture_begin(memory, capture_error_mode="thread_local")
             try:
                 work()
