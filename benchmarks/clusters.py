@@ -165,18 +165,23 @@ def steps(buffers: dict, sms: int, pairs: int) -> list[dict]:
     cases += [(blocks, 1, 2, "none", True) for blocks in (128, 120, 112, 96)] + [(128, 8, 2, "none", True)]
     cases += [(128, 8, prefetch, scheme, True) for prefetch in (2, 3) for scheme in SCHEMES[2:]]
     cases += [(128, 8, 2, scheme, False) for scheme in SCHEMES[2:]] + [(128, 16, 2, "keys handed over", True)]
-    times: dict[tuple, list[float]] = {case: [] for case in cases}
     mocks = {case: Mock(buffers, *case[:3]) for case in cases}
+    keys = ("blocks", "cluster", "prefetch", "scheme", "streams")
+    rows = {case: dict(zip(keys, case, strict=True)) for case in cases}
+    times: dict[tuple, list[float]] = {case: [] for case in cases}
     for round_ in range(pairs + 1):
         for case, mock in mocks.items():
+            if "error" in rows[case]:
+                continue
             try:
                 took = mock.milliseconds(*case[3:])
             except RuntimeError as error:
-                took = float("nan")
-                print(case, error)
-            times[case] += [took] if round_ else []  # the first is a warm-up
-    keys = ("blocks", "cluster", "prefetch", "scheme", "streams")
-    return [dict(zip(keys, case, strict=True)) | {"ms": round(statistics.median(ms), 4)} for case, ms in times.items()]
+                rows[case]["error"] = str(error)
+            else:
+                times[case] += [took] if round_ else []  # the first is a warm-up
+    return [
+        row | {"ms": round(statistics.median(times[case]), 4)} if times[case] else row for case, row in rows.items()
+    ]
 
 
 if __name__ == "__main__":
