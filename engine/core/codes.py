@@ -29,13 +29,6 @@ def apply_v2(codes: torch.Tensor) -> torch.Tensor:
     return apply_v3(torch.cat([edge * BOC, codes.cpu(), edge * EOC]))
 
 
-def revert(columns: torch.Tensor) -> torch.Tensor:
-    """Undo the delay: columns [n, K] -> codes [n - K + 1, K], empty if n < K."""
-    length, codebooks = columns.shape
-    frames = max(0, length - codebooks + 1)
-    return torch.stack([columns[codebook : codebook + frames, codebook] for codebook in range(codebooks)], dim=1)
-
-
 def frames_ready(num_generated: int, codebooks: int, closing_columns: int, ended: bool, finished: bool) -> int:
     """Return the number of whole frames in `num_generated` step outputs.
 

@@ -48,10 +48,8 @@ class Sequence:
     caller: int = 0  # owner; a free row goes to the caller with the fewest running sequences
     listened: bool = False  # True if a listener waits for its first sound
 
-    num_generated: int = field(default=0, init=False)  # step outputs that the host has read
     num_frames: int = field(default=0, init=False)  # whole frames in `codes`
     codes: list[torch.Tensor] = field(default_factory=list, init=False)  # int64 [t, K] each, in order
-    pending: torch.Tensor | None = field(default=None, init=False)  # step outputs [n, K] that are not whole frames yet
     finished: bool = field(default=False, init=False)  # no more codes follow
     ended: bool = field(default=False, init=False)  # finished on its own, not at a limit
     error: BaseException | None = field(default=None, init=False)  # error that ended decoding early
@@ -72,8 +70,7 @@ class Sequence:
 
     def clear(self) -> None:
         """Drop all decoded codes so that the sequence can be decoded again from the start."""
-        self.codes, self.pending = [], None
-        self.num_generated = self.num_frames = 0
+        self.codes, self.num_frames = [], 0
 
 
 def next_fair(waiting: deque[Sequence], running: Iterable[Sequence]) -> Sequence:

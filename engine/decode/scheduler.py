@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from ..core.codes import frames_ready, revert
+from ..core.codes import frames_ready
 from ..core.errors import HiggsError
 from ..core.sequence import Sequence, next_fair
 from .kernels.prompt import MAX_POSITIONS
@@ -50,6 +50,8 @@ class Scheduler:
         first_frames: int = 0,
     ):
         self._runner, self._state, self._prefixes = runner, runner.state, prefixes
+        codebooks = self._state.config.codebooks
+        self._diagonal = torch.arange(codebooks, device=self._state.device) * (codebooks + 1)  # a frame's outputs
         self.low_latency_frames = low_latency_frames
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
@@ -66,7 +68,7 @@ class Scheduler:
     def __exit__(self, *exc: object) -> None:
         """Release everything on the device. An exception may keep this object alive after the call."""
         with contextlib.suppress(AttributeError):  # already left
-            del self._runner, self._state, self._prefixes
+            del self._runner, self._state, self._prefixes, self._diagonal
         self._filling = None
         self._copies.clear()
 
@@ -170,12 +172,17 @@ class Scheduler:
         return outputs
 
     def _start_copy(self):
-        """Start copying new outputs and the counters to the host."""
-        state, delay, steps = self._state, self._state.delay, self.num_steps - self._copied
+        """Start copying the latest frames and the counters to the host.
+
+        Those are the frames that the steps since the last copy have completed, and those held back before.
+        """
+        state, delay, codebooks = self._state, self._state.delay, self._state.config.codebooks
+        frames = self.num_steps - self._copied + state.family.closing_columns
         self._copied = self.num_steps
-        ages = torch.arange(steps, device=state.device)
-        index = (delay.num_generated - steps).clamp_(min=0).add_(delay.output_base).unsqueeze(1) + ages
-        fresh = delay.outputs.flatten(0, 1).index_select(0, index.flatten()).view(state.batch, steps, -1)
+        ages = torch.arange(frames, device=state.device)
+        first = (delay.num_generated - (codebooks - 1 + frames)).unsqueeze(1) + ages
+        index = first.clamp_(min=0).add_(delay.output_base.unsqueeze(1)).mul_(codebooks)
+        fresh = delay.outputs.take(index.unsqueeze(2) + self._diagonal)
         flags = (delay.done, delay.ended, state.sampler.finite, state.work.stalled.expand(state.batch))
         counters = torch.stack([delay.num_generated, *(flag.long() for flag in flags)])
         event = None
@@ -193,6 +200,7 @@ class Scheduler:
         owners, fresh, counters, event = self._copies.popleft()
         if event is not None:
             event.synchronize()
+            fresh = fresh.clone()  # sequences keep parts of it, and pinned memory is scarce
         outputs: Outputs = []
         for row, (num_generated, done, ended, finite, stalled) in enumerate(counters.t().tolist()):
             sequence = owners[row]
@@ -203,10 +211,8 @@ class Scheduler:
             if not finite:
                 outputs.append(self._fail(sequence, self._not_finite()))
                 continue
-            start = sequence.num_generated - max(0, num_generated - fresh.shape[1])
-            new = fresh[row, start : start + num_generated - sequence.num_generated]
-            sequence.num_generated, sequence.finished, sequence.ended = num_generated, bool(done), bool(ended)
-            frames = self._take(sequence, new)
+            sequence.finished, sequence.ended = bool(done), bool(ended)
+            frames = self._take(sequence, num_generated, fresh[row])
             if sequence.num_frames >= self.low_latency_frames or sequence.finished:
                 self.low_latency_frames = 0
             if sequence.finished:
@@ -252,14 +258,13 @@ class Scheduler:
         """Return the number of outputs that hold so many whole frames of a sequence that has not ended."""
         return next(steps for steps in itertools.count() if self._ready(steps, False, False) >= frames)
 
-    def _take(self, sequence: Sequence, new: torch.Tensor) -> torch.Tensor:
-        """Return the frames [t, K] completed by the outputs `new`. Outputs that later frames need stay pending."""
-        pending = new if sequence.pending is None else torch.cat([sequence.pending, new])
-        count = self._ready(sequence.num_generated, sequence.ended, sequence.finished) - sequence.num_frames
-        frames = revert(pending[: count + self._state.config.codebooks - 1]) if count > 0 else pending[:0]
-        sequence.num_frames += len(frames)
+    def _take(self, sequence: Sequence, num_generated: int, latest: torch.Tensor) -> torch.Tensor:
+        """Return the new frames [t, K] of a sequence. latest: the last frames of its outputs, whole or not."""
+        ready = self._ready(num_generated, sequence.ended, sequence.finished)
+        before = num_generated - self._state.config.codebooks + 1 - len(latest)  # frames before the latest
+        frames = latest[sequence.num_frames - before : ready - before]
+        sequence.num_frames = ready
         sequence.codes.append(frames)
-        sequence.pending = pending[len(frames) :].clone()
         return frames
 
 

@@ -91,13 +91,6 @@ def test_rows_are_refilled_in_order_without_waiting_for_slow_sequences(scheduled
     assert done == [1, 0, 3, 4, 2, 6, 5]
 
 
-def test_pending_codes_do_not_grow_with_a_sequence(scheduled):
-    run = scheduled(2, indexes=[0, 1], ends=False)
-    for outputs in run:
-        assert all(len(sequence.pending) <= 8 + 1 for sequence, _ in outputs)
-    assert [sequence.num_frames for sequence in run.sequences] == [200, 200]
-
-
 def test_each_sequence_has_its_own_limit(scheduled):
     """By the setting or by the cache. A prompt that fills the cache gives no frames."""
     run = scheduled(2, SamplingParams(seed=1, max_frames=50), ends=False, context=84)
