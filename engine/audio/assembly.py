@@ -29,15 +29,19 @@ class Assembly:
 
     def stream(self, wav: torch.Tensor) -> None:
         """Pass on the next chunk's audio so far, [n], as far as it is final."""
-        if self._silences[len(self.spans)] is not None and spoken_part(wav) is None:
+        edges = self._edges(wav)
+        if edges is None and self._silences[len(self.spans)] is not None:
             return  # its start is unknown
-        start, stop = self._edges(wav)
+        start, stop = edges or (0, len(wav))
         stop -= FADE if self._follows() else 0
-        self._tell(self._gap(), self._faded(wav[start:])[: max(0, stop - start)])
+        before, rest = self._gap(), wav[start:]
+        if self._heard < self._length + len(before) + FADE:
+            rest = self._faded(rest)
+        self._tell(before, rest[: max(0, stop - start)])
 
     def append(self, wav: torch.Tensor) -> torch.Tensor:
         """Add the next chunk's complete audio [n]. Returns it as it was joined."""
-        start, stop = self._edges(wav)
+        start, stop = self._edges(wav) or (0, len(wav))
         before, spoken = self._gap(), self._faded(wav[start:stop], at_end=self._follows())
         self._tell(before, spoken)
         at = self._length + len(before)
@@ -82,11 +86,14 @@ class Assembly:
         """True if anything follows the next chunk."""
         return len(self.spans) + 2 < len(self._silences) or self._silences[-1] is not None
 
-    def _edges(self, wav: torch.Tensor) -> tuple[int, int]:
-        """Return (start, stop) samples of the next chunk without the silence beside gaps."""
+    def _edges(self, wav: torch.Tensor) -> tuple[int, int] | None:
+        """Return (start, stop) samples of the next chunk without the silence beside gaps. None if all is silence."""
         before, after = self._silences[len(self.spans) :][:2]
-        first, last = spoken_part(wav) or (0, len(wav))
-        return 0 if before is None else first, len(wav) if after is None else last
+        if before is None and after is None:
+            return 0, len(wav)
+        if (spoken := spoken_part(wav)) is None:
+            return None
+        return 0 if before is None else spoken[0], len(wav) if after is None else spoken[1]
 
     def _faded(self, wav: torch.Tensor, at_end: bool = False) -> torch.Tensor:
         """Return a copy, faded in if anything precedes it, and faded out if `at_end`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -140,8 +141,8 @@ class Sound:
         self._waveform, self.streamed = waveform, streamed
         self._sizes = deque(waveform.first_sizes if streamed else ())
         self._steady = min(waveform.size, _STREAMED_WINDOW) if streamed else waveform.size
-        self._codes: torch.Tensor | None = None  # [kept + waiting, K]
-        self._kept = 0  # frames of _codes that have been decoded
+        self._codes: list[torch.Tensor] = []  # [t, K] each, `_kept` and waiting frames together
+        self._kept = 0  # frames of them that have been decoded
         self._size = self._missing = 0  # frames in the next window, and frames of codes it still needs
         self._open = 0  # windows being decoded
         self._finished = self._heard = False
@@ -169,37 +170,39 @@ class Sound:
             if not self._missing:
                 self._begin()
             new, codes = codes[: self._missing], codes[self._missing :]
-            self._codes = new.clone() if self._codes is None else torch.cat([self._codes, new])
+            self._codes.append(new)
             self._missing -= len(new)
             if not self._missing:
-                self._submit(self._codes, self._size)
+                self._submit(torch.cat(self._codes), self._size)
                 yield
 
     def _begin(self):
         """Start the next window. The first one also needs its right context."""
         self._size = self._sizes.popleft() if self._sizes else self._steady
-        self._missing = self._size + (CONTEXT_FRAMES if self._codes is None else 0)
+        self._missing = self._size + (0 if self._codes else CONTEXT_FRAMES)
 
     def _submit(self, codes: torch.Tensor, frames: int):
         stop = self._kept + frames
         self._open += 1
         self._waveform.submit(self, codes, self._kept, stop)
         self._kept = min(stop, CONTEXT_FRAMES)
-        self._codes = codes[stop - self._kept :].clone()
+        self._codes = [codes[stop - self._kept :].clone()]
 
     def finish(self) -> None:
         """Decode the remaining codes as one window. No more may follow."""
-        if self._codes is not None and len(self._codes) > self._kept:
-            self._submit(self._codes, len(self._codes) - self._kept)
-        self._codes, self._finished = None, True
+        if self._codes and len(codes := torch.cat(self._codes)) > self._kept:
+            self._submit(codes, len(codes) - self._kept)
+        self._codes, self._finished = [], True
 
     def take(self, wav: torch.Tensor) -> None:
         """Add the next window's sound [n] fp32 on the host, clamped to -1..1."""
         self._open -= 1
         self._heard = True
-        if not wav.isfinite().all():
+        low, high = wav.aminmax()  # NaN if there is one
+        if not math.isfinite(low + high):
             self.error = HiggsError("The model produced invalid audio (NaN). Load it with dtype fp32.")
-        self._fresh.append(wav.clamp(-1.0, 1.0))  # a copy, so the pinned memory can be reused
+        # A copy in either case, so that the pinned memory can be reused.
+        self._fresh.append(wav.clone() if low >= -1 and high <= 1 else wav.clamp(-1.0, 1.0))
 
     @property
     def has_news(self) -> bool:

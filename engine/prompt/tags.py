@@ -207,7 +207,8 @@ class TextGuard:
         # Longest first, so that the longest name matches.
         names = [re.escape(name) for name in sorted(self._reserved, key=len, reverse=True)]
         self._suspect = re.compile(rf"({'|'.join([*names, TAG_LIKE.pattern])})([ \t]*)")
-        self._tag = re.compile(rf"({'|'.join(map(re.escape, self._tags)) or '(?!)'})")
+        # All begin alike, which spares trying each of them at every character.
+        self._tag = re.compile(rf"((?=<\|)(?:{'|'.join(map(re.escape, self._tags)) or '(?!)'}))")
 
     def clean(self, text: str, warn: Callable[[str], None]) -> str:
         """Strip text, spell known tags in full, and remove everything else the model would take as a command."""
