@@ -4,7 +4,8 @@
 
 Random weights in the published shapes. A row of "prompt" is a family and a format: milliseconds of the device (without
 pauses), of the host, and from `speak` with such a voice to the first sound; launches and copies by the driver's names;
-the GB that captured graphs hold. "before" has the same of the older checkout. The last line of output is JSON.
+the GB that captured prompts hold; the GiB that all captures hold between calls, and the engine's count of its bytes by
+those taken. "before" has the same of the older checkout. The last line of output is JSON.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def work(model: str, weights: str, device: str) -> dict:
         found = {"positions": len(sequence), "host_ms": host_ms(fill, wait)} | found
         found |= on_device(fill) if is_gpu else {}
     with pack.Engine(pack.EngineConfig(model, device=device, dtype=weights, context=2048)) as opened:
-        return found | {"first_sound_ms": first_sound_ms(pack, opened)}
+        found["first_sound_ms"] = first_sound_ms(pack, opened)
+    return found | (memory(pack, model, weights, device) if is_gpu else {})
 
 
 def first_sound_ms(pack, opened) -> float:
@@ -135,15 +137,31 @@ def first_sound_ms(pack, opened) -> float:
     return round(statistics.median(waited[2:]), 2)
 
 
-def captured(loaded, runner) -> dict:
-    """Return the seconds that all captures take, and their device memory."""
+def free() -> int:
+    """Return the device's free bytes."""
     import torch
 
-    def free() -> int:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info()[0]
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
 
+
+def memory(pack, model: str, weights: str, device: str) -> dict:
+    """Return the GiB that captures hold between calls, and the engine's own count of all its bytes by those taken."""
+    params, listener = pack.SamplingParams(max_frames=200, retries=0), pack.Listener(on_audio=len)
+    taken, planned = {}, 0
+    for runner in ("eager", "auto"):
+        before = free()
+        config = pack.EngineConfig(model, device=device, dtype=weights, context=2048, runner=runner)
+        with pack.Engine(config) as opened:
+            opened.speak(SENTENCE, params=params, listener=listener)
+            taken[runner], planned = before - free(), opened.planned_bytes
+    held = (taken["auto"] - taken["eager"]) / (1 << 30)
+    return {"held_gib": round(held, 3), "planned_ratio": round(planned / taken["auto"], 4)}
+
+
+def captured(loaded, runner) -> dict:
+    """Return the seconds that all captures take, and their device memory."""
     stream, before, began = loaded.pool.capture_stream(), free(), time.perf_counter()
     loaded.prompts().capture(runner.state, stream)
     assert not loaded.prompts().note, loaded.prompts().note
