@@ -37,6 +37,7 @@ from .core.config import (
     ClipParams,
     CueParams,
     EngineConfig,
+    LipSyncParams,
     SamplingParams,
     ServerConfig,
     SubtitleParams,
@@ -85,7 +86,8 @@ from .voice.clip import (
 from .voice.voice import Voice, VoiceHead, read_voice_head
 from .words.cues import to_srt, turn_to_srt, words_by_turn
 from .words.estimate import estimate as estimate_words
-from .words.word import Word, moved, word_rows, words_json
+from .words.mouth import OPENNESS, Mouth, mouth_of
+from .words.word import Word, moved, read_words, word_rows, words_json
 
 __all__ = [  # noqa: RUF022 - by subject
     # engines
@@ -136,9 +138,14 @@ __all__ = [  # noqa: RUF022 - by subject
     "Word",
     "estimate_words",
     "moved",
+    "read_words",
     "word_rows",
     "words_by_turn",
     "words_json",
+    "LipSyncParams",
+    "Mouth",
+    "OPENNESS",
+    "mouth_of",
     # text
     "Dialogue",
     "read_dialogue",

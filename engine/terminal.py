@@ -110,9 +110,10 @@ def say(args: argparse.Namespace) -> int:
 
 def _say_arriving(args: argparse.Namespace, params: SamplingParams) -> int:
     """Speak text from stdin while it arrives, or any text to stdout."""
-    if args.text is None or args.codes or args.srt_out or args.words:
+    if args.text is None or args.codes or args.srt_out or args.srt_words or args.words or args.mouth:
         raise HiggsError(
-            "- goes with a text only. Omit --script, --srt-out, --words and --codes, or name a file with --out."
+            "- goes with a text only. Omit --script, --srt-out, --srt-words, --words, --mouth and --codes, or give a "
+            "text and a file for --out instead of -."
         )
     said, outputs = pronunciations_in(args.pronunciations), None if args.out == "-" else Outputs(args)
     texts = arriving_sentences(functools.partial(os.read, sys.stdin.fileno())) if args.text == "-" else [args.text]

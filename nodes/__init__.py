@@ -24,6 +24,7 @@ class HiggsExtension(ComfyExtension):
         from .book import HiggsTTSBook
         from .dialogue import HiggsTTSDialogue
         from .lines import HiggsTTSLines
+        from .lip_sync import HiggsTTSLipSync
         from .load import HiggsTTSLoadModel
         from .lora import HiggsTTSLoadLoRA
         from .page import routes
@@ -37,7 +38,8 @@ class HiggsExtension(ComfyExtension):
         routes.register()
         voices = [HiggsTTSVoice, HiggsTTSSaveVoice, HiggsTTSLoadVoice]
         speaking = [HiggsTTSSpeak, HiggsTTSDialogue, HiggsTTSLines, HiggsTTSSubtitles, HiggsTTSBook]
-        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking, HiggsTTSTranscribe, HiggsTTSServer]
+        after = [HiggsTTSLipSync, HiggsTTSTranscribe, HiggsTTSServer]
+        return [HiggsTTSLoadModel, HiggsTTSLoadLoRA, *voices, *speaking, *after]
 
 
 def make_extension() -> HiggsExtension:

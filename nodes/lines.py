@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from comfy_api.latest import io
@@ -153,7 +154,7 @@ class HiggsTTSLines(io.ComfyNode):
             engine = load_engine(model)
             speech, words = with_player(engine, functools.partial(engine.speak_turns, *what, even=even_loudness))
             words = words_if_needed(engine, speech, WORDS, srt_words if subtitles else 0, words)
-            timed = None if words is None else words_by_turn(speech, words)
+            timed = None if words is None else _of_rows(words_by_turn(speech, words), needed)
             numbers = _write(files, speech, needed, wanted, subtitles, timed, srt_words)
             said = audio.words_of_turns(speech, numbers, timed or [])
         if key := _asked.get(cls.hidden.unique_id):
@@ -211,6 +212,13 @@ def _is_there(files: LineFiles, take: LineTake, subtitles: bool, srt_words: int)
 def _form(take: LineTake, srt_words: int) -> str:
     """Return the fingerprint of a take's subtitles."""
     return f"{take.fingerprint}-{srt_words}" if srt_words else take.fingerprint
+
+
+def _of_rows(timed: Sequence[Sequence[Word]], takes: Sequence[LineTake]) -> list[list[Word]]:
+    """Return the words of each turn with its row's speaker; turns have names of their own, see `LinePlan.to_speak`."""
+    return [
+        [replace(word, speaker=take.row.speaker) for word in words] for words, take in zip(timed, takes, strict=True)
+    ]
 
 
 def _write(

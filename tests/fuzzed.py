@@ -21,12 +21,14 @@ from higgs_tts.engine import (
     HiggsError,
     Voice,
     cue_names,
+    mouth_of,
     read_book,
     read_cues,
     read_dialogue,
     read_lines,
     read_pronunciations,
     read_voice_head,
+    read_words,
     script_names,
 )
 from higgs_tts.engine.checkpoint.adapters import adapter_files
@@ -170,8 +172,14 @@ def _read_script(text: str, folder: Path):
 
 
 def _read_words(text: str, folder: Path):
+    mouth_of(read_words(text), 2.0).to_json()
+
+
+def _read_pronunciations(text: str, folder: Path):
     return read_pronunciations(text).apply("Hello, Nguyen and a = b.", "Anna")
 
+
+_WORD = {"word": "Hello,", "start": 0.5, "end": 1.0, "speaker": "Anna", "method": "attention"}
 
 # Calls
 
@@ -255,7 +263,10 @@ PARSERS = {
     "sheet": Parser(
         SHEET | changed([{"id": "a", "text": "Hi.", "seed": 4}]).map(json.dumps), lambda text, _: read_lines(text)
     ),
-    "pronunciations": Parser(text_of("a = b\n", "=", "[Anna]\n", "#", "Nguyen = Win\n", "\\", "("), _read_words),
+    "pronunciations": Parser(
+        text_of("a = b\n", "=", "[Anna]\n", "#", "Nguyen = Win\n", "\\", "("), _read_pronunciations
+    ),
+    "words": Parser(changed({"words": [_WORD, _WORD]}).map(json.dumps) | JSON.map(as_json), _read_words),
     "call": Parser(changed(_CALL) | changed(_CLIP) | JSON, _read_call),
     "batch": Parser(changed(_BATCH) | JSON, _read_batch),
     "form": Parser(st.tuples(FORM.map(b"".join), TYPE), _read_form),

@@ -160,7 +160,7 @@ class _Narration:
         try:
             cues, *words = ((self._folder / name).read_text(encoding="utf-8") for name in self._names(one)[1:])
             return [Cue(**entry) for entry in json.loads(cues)], [word for text in words for word in read_words(text)]
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, HiggsError):
             return None
 
     def _give_voices(self, missing: list[PlannedChapter]):

@@ -217,6 +217,13 @@ class SubtitleParams(_Ranged):
 
 
 @dataclass(frozen=True)
+class LipSyncParams(_Ranged):
+    """Form of the mouth shapes."""
+
+    fps: float = _number(25.0, 1.0, 240.0, step=0.01)  # frames per second of the video
+
+
+@dataclass(frozen=True)
 class ClipParams(_Ranged):
     """Part of a recording to use as the reference clip."""
 

@@ -75,6 +75,7 @@ def _say_parser(commands):
     command.add_argument("--srt-out", metavar="FILE.srt", help="also write subtitles, one cue per sentence")
     _srt_words_argument(command)
     command.add_argument("--words", metavar="FILE.json", help="also write when each word is heard")
+    command.add_argument("--mouth", metavar="FILE.json", help="also write mouth shapes, as Rhubarb Lip Sync does")
     command.add_argument("--codes", metavar="FILE.npy", help="also write the codes, [frames, 8] int64")
     _cue_arguments(command)
     _way_arguments(command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..core.errors import HiggsError
 from ..core.optional import import_optional
 from ..files.file_list import write_errors
 from ..files.whole_file import replacing
+from ..words.mouth import mouth_of
 from ..words.word import Word, words_json
 from .new_folder import writable
 
@@ -24,7 +25,7 @@ SOUNDS = (".wav", ".flac", ".mp3", ".ogg")
 
 
 class Outputs:
-    """The sound, its codes, its subtitles and its words. Existing files are replaced once all new ones are complete.
+    """The sound, its codes, subtitles, words and mouth shapes. Files are replaced once all new ones are complete.
 
     args: those of `say`. rate: Hz. Raises HiggsError if a file cannot be written, or not in this format.
     """
@@ -34,6 +35,7 @@ class Outputs:
         self._codes = writable(args.codes, ".npy") if args.codes else None
         self._srt = writable(args.srt_out, ".srt") if args.srt_out else None
         self._words = writable(args.words, ".json") if args.words else None
+        self._mouth = writable(args.mouth, ".json") if args.mouth else None
         self.srt_words = SubtitleParams(args.srt_words).srt_words
         if self.srt_words and not self._srt:
             raise HiggsError("--srt-words needs subtitles. Name their file with --srt-out, or omit --srt-words.")
@@ -48,14 +50,14 @@ class Outputs:
     @property
     def need_words(self) -> bool:
         """True if a file needs the words' times."""
-        return bool(self._words or self.srt_words)
+        return bool(self._words or self._mouth or self.srt_words)
 
     def write(
         self,
         wav: torch.Tensor,
         srt: Callable[[], str],
         codes: torch.Tensor | None = None,
-        words: Iterable[Word] | None = None,
+        words: Sequence[Word] | None = None,
     ) -> None:
         """Write the files. wav: [n] or [C, n]. srt: makes the subtitles. Raises HiggsError."""
         with contextlib.ExitStack() as stack:  # the last is renamed first
@@ -68,6 +70,8 @@ class Outputs:
                 partial(self._srt).write_bytes(srt().encode())
             if self._words and words is not None:
                 partial(self._words).write_bytes(words_json(words).encode())
+            if self._mouth and words is not None:
+                partial(self._mouth).write_bytes(mouth_of(words, wav.shape[-1] / self._rate).to_json().encode())
             if self._codes and codes is not None:
                 np.save(data := io.BytesIO(), codes.numpy())  # to memory: np.save does not report every failed write
                 partial(self._codes).write_bytes(data.getvalue())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+from ..core.errors import HiggsError, shown
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,17 @@ def words_json(words: Iterable[Word] | None) -> str:
 
 
 def read_words(text: str) -> list[Word]:
-    """Parse the text of `words_json`. Raises ValueError, TypeError or KeyError for any other."""
-    rows = json.loads(text)["words"]
-    return [Word(row["word"], float(row["start"]), float(row["end"]), row["speaker"], row["method"]) for row in rows]
+    """Parse the text of `words_json`. Raises HiggsError for any other."""
+    try:
+        words = [
+            Word(str(row["word"]), float(row["start"]), float(row["end"]), str(row["speaker"]), str(row["method"]))
+            for row in json.loads(text)["words"]
+        ]
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        words = None
+    if words is None or not all(0 <= word.start <= word.end < math.inf for word in words):
+        raise HiggsError(
+            f"{shown(text)} is not JSON of word times. Connect the words output of Higgs Speak, Dialogue, Lines or "
+            "Subtitles."
+        )
+    return words

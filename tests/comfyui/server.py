@@ -65,8 +65,12 @@ class Outcome:
 
     def text_of(self, node: str) -> str:
         """Return the text shown on the node of this number."""
+        return self.texts_of(node)[0]
+
+    def texts_of(self, node: str) -> list[str]:
+        """Return the texts shown on the node of this number, one for each value of a list."""
         assert not self.error, self.error
-        return self._history["outputs"][node]["text"][0]
+        return self._history["outputs"][node]["text"]
 
     def audio(self, class_type: str = "PreviewAudio"):
         """Return (samples [S, C] float32, Hz) of the file that ComfyUI wrote."""

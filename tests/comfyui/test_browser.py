@@ -25,6 +25,7 @@ NODES = [
     "HiggsTTSLines",
     "HiggsTTSSubtitles",
     "HiggsTTSBook",
+    "HiggsTTSLipSync",
     "HiggsTTSTranscribe",
     "HiggsTTSServer",
 ]

@@ -20,7 +20,15 @@ BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 FRAMES, FRAME_SAMPLES, RATE = 40, 960, 24000
 VOICES = ["HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice"]
 SPEAKING = ["HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook"]
-NODES = ["HiggsTTSLoadModel", "HiggsTTSLoadLoRA", *VOICES, *SPEAKING, "HiggsTTSTranscribe", "HiggsTTSServer"]
+NODES = [
+    "HiggsTTSLoadModel",
+    "HiggsTTSLoadLoRA",
+    *VOICES,
+    *SPEAKING,
+    "HiggsTTSLipSync",
+    "HiggsTTSTranscribe",
+    "HiggsTTSServer",
+]
 
 
 def check_speech(outcome, class_type="PreviewAudio", chunks=1):

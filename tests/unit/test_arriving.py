@@ -110,6 +110,10 @@ def test_text_without_words_is_an_error(say):
         (("--script", "a.txt", "--out", "-"), "- goes with a text only"),
         (("-", "--out", "-", "--srt-out", "a.srt"), "- goes with a text only"),
         (("-", "--out", "-", "--codes", "a.npy"), "- goes with a text only"),
+        (("-", "--out", "-", "--srt-words", "2"), "Omit --script, --srt-out, --srt-words, --words, --mouth and"),
+        (("-", "--out", "a.wav", "--srt-words", "2"), "or give a text and a file for --out instead of -"),
+        (("Hello.", "--out", "-", "--words", "a.json"), "- goes with a text only"),
+        (("Hello.", "--out", "-", "--mouth", "a.json"), "- goes with a text only"),
         (("Hello.", "--out", "a.wav", "--codes", "a.npy", "--server", "here"), "--codes needs a model on this machine"),
     ],
 )

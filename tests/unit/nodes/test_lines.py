@@ -28,7 +28,7 @@ def run(load_module, make_engine, tmp_path):
         before = len(patcher.engine.calls)
         lines = [lines] if isinstance(lines, str) else lines
         output = node.execute(**as_lists(model=patcher, lines=lines, **given))
-        run.audio, run.report = output.args[0]["waveform"], output.args[1]
+        run.audio, run.report, run.words = output.args[0]["waveform"], *output.args[1:]
         assert output.ui["text"] == (run.report,)
         run.listed = output.ui["higgs_tts_takes"]
         run.calls = [call for call in patcher.engine.calls[before:] if isinstance(call, tuple) and len(call) == 5]
@@ -133,6 +133,13 @@ def test_subtitles_of_words_replace_those_of_sentences(run):
     srt = (run.folder / "hello.srt").read_text(encoding="utf-8")
     assert srt == "1\n00:00:00,010 --> 00:00:00,070\nHello.\n"
     assert len(run(SHEET, **given)) == 3
+
+
+def test_words_have_the_speakers_of_their_rows(run, comfy):
+    comfy["server"].PromptServer.instance = None  # as in scripts, where every output counts as connected
+    run("id,speaker,text\na,Anna,Hello.\nb,Tom,Who?\nc,Anna,Bye.\n", voices=VOICES)
+    words = [(word["speaker"], word["word"]) for word in json.loads(run.words)["words"]]
+    assert words == [("Anna", "Hello."), ("Tom", "Who?"), ("Anna", "Bye.")]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from higgs_tts.engine import (
     CueParams,
     EngineConfig,
     HiggsError,
+    LipSyncParams,
     SamplingParams,
     ServerConfig,
     SpeechResult,
@@ -45,7 +46,7 @@ def test_node_ids_stay_those_of_shared_workflows(schemas):
     assert list(schemas) == [
         "HiggsTTSLoadModel", "HiggsTTSLoadLoRA", "HiggsTTSVoice", "HiggsTTSSaveVoice", "HiggsTTSLoadVoice",
         "HiggsTTSSpeak", "HiggsTTSDialogue", "HiggsTTSLines", "HiggsTTSSubtitles", "HiggsTTSBook",
-        "HiggsTTSTranscribe", "HiggsTTSServer",
+        "HiggsTTSLipSync", "HiggsTTSTranscribe", "HiggsTTSServer",
     ]  # fmt: skip
     for schema in schemas.values():
         assert schema.category == "audio/tts/Higgs" and schema.search_aliases and schema.description
@@ -79,6 +80,7 @@ def test_widgets_use_the_engine_s_defaults_and_ranges(schemas):
         "HiggsTTSBook": SamplingParams,
         "HiggsTTSLoadModel": EngineConfig,
         "HiggsTTSServer": ServerConfig,
+        "HiggsTTSLipSync": LipSyncParams,
     }
     seen = set()
     for node_id, cls in [*settings.items(), ("HiggsTTSSubtitles", CueParams)]:
@@ -112,7 +114,7 @@ def test_widgets_use_the_engine_s_defaults_and_ranges(schemas):
     }
     cues = {"faster", "stretch", "shift", "run_on", "lower_bed"}
     server = {"voice", "key_variable", "calls", "timeout"}
-    assert seen == numbers | cues | server | {"device", "dtype"}
+    assert seen == numbers | cues | server | {"device", "dtype", "fps"}
 
 
 def test_the_checkpoint_choice_names_the_licence(load_module):
