@@ -46,8 +46,8 @@ def test_what_is_not_read_opens_and_closes_the_mouth_by_syllables(text, syllable
     assert shapes_of(text) == ("BC" * syllables, SYLLABLES)
 
 
-def test_both_methods_are_named():
-    assert shapes_of("Mum is 10")[1] == "letters and syllables"
+def test_english_beside_another_script_is_read_as_english_and_both_methods_are_named():
+    assert shapes_of("My 你 に") == ("ADBCB", "letters and syllables")
 
 
 def test_vowels_last_longer_than_consonants():
@@ -90,7 +90,16 @@ def test_a_sound_without_words_is_at_rest():
 
 @pytest.mark.parametrize(
     ("seconds", "fps", "count"),
-    [(0.04, 25, 1), (1.0, 24, 24), (1.0, 29.97, 30), (1.1, 10, 11), (2.5, 12.5, 32), (2.001, 1, 3), (7.003, 60, 421)],
+    [
+        (0.04, 25, 1),
+        (1.0, 24, 24),
+        (1.0, 29.97, 30),
+        (0.28, 25, 7),
+        (8.3, 30, 249),
+        (2.5, 12.5, 32),
+        (2.001, 1, 3),
+        (7.003, 60, 421),
+    ],
 )
 def test_there_is_a_shape_for_every_frame_that_the_sound_reaches(seconds, fps, count):
     assert len(mouth_of([Word("Mum", 0.2, 0.9)], seconds).frames(fps)) == count
