@@ -100,7 +100,7 @@ def operations(made: Path) -> dict[str, Operation]:
 
     def outputs(folder: Path, version: int):
         args = [f"--out={folder / 'a.flac'}", f"--srt-out={folder / 'a.srt'}", f"--codes={folder / 'a.npy'}"]
-        args.append(f"--words={folder / 'a.json'}")
+        args += [f"--words={folder / 'a.json'}", f"--mouth={folder / 'mouth.json'}"]
         given = make_parser().parse_args(["say", "Hi.", *args])
         wav = torch.linspace(-0.5, 0.5, 9000) * version
         Outputs(given).write(wav, lambda: f"{version}", torch.full((2, 8), version), [Word(str(version), 0, 1)])

@@ -92,7 +92,8 @@ class Mouth:
 def mouth_of(words: Iterable[Word], seconds: float) -> Mouth:
     """Return the mouth shapes of a sound of that many seconds. Where words overlap, the later one waits."""
     words = sorted(words, key=lambda word: word.start)
-    is_english = not foreign(" ".join(word.text for word in words), ["en"])
+    latin = [word.text for word in words if re.search("[A-Za-z]", word.text)]
+    english = set() if foreign(" ".join(latin), ["en"]) else set(latin)
     marks, methods, at = [(0.0, "X")], set(), 0.0
     for word in words:
         start, end = max(word.start, at), min(word.end, seconds)
@@ -100,7 +101,7 @@ def mouth_of(words: Iterable[Word], seconds: float) -> Mouth:
             continue
         if at and start - at > _HELD:
             marks.append((at, "A" if start - at < _REST else "X"))
-        sounds, method = _sounds_of(word.text, is_english)
+        sounds, method = _sounds_of(word.text, word.text in english)
         methods.add(method)
         whole, passed = sum(weight for _, weight in sounds), 0.0
         for shape, weight in sounds:

@@ -1,7 +1,6 @@
 """Mouth shapes from word times: which, when, per frame, and as JSON."""
 
 import json
-import math
 import random
 
 import pytest
@@ -47,8 +46,8 @@ def test_what_is_not_read_opens_and_closes_the_mouth_by_syllables(text, syllable
     assert shapes_of(text) == ("BC" * syllables, SYLLABLES)
 
 
-def test_both_methods_are_named():
-    assert shapes_of("Mum is 10")[1] == "letters and syllables"
+def test_english_beside_another_script_is_read_as_english_and_both_methods_are_named():
+    assert shapes_of("My 你 に") == ("ADBCB", "letters and syllables")
 
 
 def test_vowels_last_longer_than_consonants():
@@ -89,11 +88,21 @@ def test_a_sound_without_words_is_at_rest():
     assert mouth.frames(4) == ["X", "X"]
 
 
-@pytest.mark.parametrize("fps", [1, 12.5, 24, 25, 29.97, 30, 60])
-@pytest.mark.parametrize("seconds", [0.04, 1.0, 1.1, 2.5, 7.003])
-def test_there_is_a_shape_for_every_frame_that_the_sound_reaches(fps, seconds):
-    frames = mouth_of([Word("Mum", 0.2, 0.9)], seconds).frames(fps)
-    assert len(frames) == math.ceil(round(seconds * fps, 6)) and (len(frames) - 1) / fps < seconds
+@pytest.mark.parametrize(
+    ("seconds", "fps", "count"),
+    [
+        (0.04, 25, 1),
+        (1.0, 24, 24),
+        (1.0, 29.97, 30),
+        (0.28, 25, 7),
+        (8.3, 30, 249),
+        (2.5, 12.5, 32),
+        (2.001, 1, 3),
+        (7.003, 60, 421),
+    ],
+)
+def test_there_is_a_shape_for_every_frame_that_the_sound_reaches(seconds, fps, count):
+    assert len(mouth_of([Word("Mum", 0.2, 0.9)], seconds).frames(fps)) == count
 
 
 def test_a_frame_has_the_shape_in_its_middle():
@@ -143,4 +152,4 @@ def test_the_terminal_writes_mouth_shapes(tmp_path):
     seconds = (sound.stat().st_size - 44) / 2 / 24000
     assert told["metadata"]["duration"] == pytest.approx(seconds, abs=1e-3) == told["mouthCues"][-1]["end"]
     assert told == json.loads(mouth_of(read_words(words.read_text(encoding="utf-8")), seconds).to_json())
-    assert {"A", "C", "E", "F", "X"} & {cue["value"] for cue in told["mouthCues"]} >= {"A", "C", "X"}
+    assert {"A", "C", "X"} <= {cue["value"] for cue in told["mouthCues"]}
