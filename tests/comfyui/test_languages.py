@@ -173,7 +173,7 @@ def test_a_blueprint_is_found_by_its_name_and_speaks(english, name, vue):
     page.evaluate(ADD)
     page.wait_for_function("() => document.activeElement?.tagName === 'INPUT'")
     page.keyboard.type(f"Higgs TTS - {name}")
-    page.wait_for_timeout(1200)  # the search follows the keys
+    page.locator("#result-item-0", has_text=f"Higgs TTS - {name}").wait_for()
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.activeElement?.tagName !== 'INPUT'")
     page.mouse.click(500, 400)  # where it is put down
