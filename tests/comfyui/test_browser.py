@@ -304,6 +304,18 @@ def test_users_searches_find_the_templates(fresh_browser):
     page.keyboard.press("Escape")
 
 
+def test_the_extensions_of_the_search_are_all_our_nodes(fresh_browser):
+    """With an essentials_category, a node would be listed among ComfyUI's own instead."""
+    page = fresh_browser.page
+    page.evaluate("() => app.extensionManager.command.execute('Workspace.SearchBox.Toggle')")
+    page.get_by_role("search").get_by_text("Extensions", exact=True).last.click()  # 1.41 has a filter of this name, too
+    held = fresh_browser.comfy.get("/object_info")
+    page.get_by_test_id("result-item").first.wait_for()
+    listed = {text.partition("\n")[0] for text in page.get_by_test_id("result-item").all_inner_texts()}
+    assert {held[node]["display_name"] for node in NODES} <= listed
+    page.keyboard.press("Escape")
+
+
 def test_save_voice_shows_where_and_load_voice_lists_it(fresh_browser):
     browser, file = fresh_browser, "seen.safetensors"
     browser.open_template("long_narration")

@@ -27,7 +27,8 @@ export interface Node {
     widgets?: Widget[]
     graph?: Graph | null
     subgraph?: Graph
-    inputs?: { name: string }[]
+    inputs?: { name: string; label?: string }[]
+    addInput(name: string, type: any, more?: object): { name: string; label?: string }
     isInputConnected(slot: number): boolean
     getInputNode(slot: number): Node | null
     computeSize(out?: any): [number, number]

@@ -1,7 +1,7 @@
 // Loads the page's words, and translates what ComfyUI's frontend leaves in English on our nodes: tooltips of text boxes,
-// placeholders, and labels of options. When the language changes, the frontend registers and creates all nodes anew.
+// placeholders, and labels of options and voice sockets. When the language changes, the frontend registers and creates all nodes anew.
 import { api, app } from "./comfy.js"
-import { learn, translated } from "./words.js"
+import { learn, say, translated } from "./words.js"
 
 /** @type {Record<string, import("../../tests/web/comfy").Messages | undefined>} by language */
 let messages = {}
@@ -20,6 +20,18 @@ function labelOptions(widget) {
     widget.options.getOptionLabel = (value) => translated(value ?? "")
 }
 
+/**
+ * Names a voice socket, unless the user has renamed it. Labels are saved with a workflow, so it may be in any language.
+ * @param {{name: string, label?: string}} input
+ */
+function labelVoice(input) {
+    const number = input.name.match(/^voices\.voice_(\d+)$/)?.[1]
+    if (!number) return
+    const forms = Object.values(messages).map((message) => message?.higgsTTS?.page?.["voice_{number}"])
+    const ours = ["voice_{number}", ...forms].map((form) => form?.replace("{number}", number))
+    if (!input.label || ours.includes(input.label)) input.label = say("voice_{number}", { number })
+}
+
 app.registerExtension({
     name: "HiggsTTS.Language",
     async init() {
@@ -28,8 +40,19 @@ app.registerExtension({
         learn(Object.fromEntries(words), language)
     },
     beforeRegisterNodeDef(nodeType, nodeData) {
+        if (!nodeData.name.startsWith("HiggsTTS")) return
+        const { addInput, onConfigure } = nodeType.prototype
+        nodeType.prototype.addInput = function (...given) {
+            const input = addInput.apply(this, given)
+            labelVoice(input)
+            return input
+        }
+        nodeType.prototype.onConfigure = function (saved) {
+            onConfigure?.apply(this, [saved])
+            this.inputs?.forEach(labelVoice)
+        }
         const said = messages[language()]?.nodeDefs?.[nodeData.name]?.inputs
-        if (!said || !nodeData.name.startsWith("HiggsTTS")) return
+        if (!said) return
         for (const inputs of Object.values(nodeData.input ?? {})) {
             for (const [name, spec] of Object.entries(inputs ?? {})) {
                 const options = Array.isArray(spec) && spec[1]
