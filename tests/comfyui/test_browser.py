@@ -156,7 +156,6 @@ class Browser:
         # As ComfyUI's frontend has it up to 1.49, and since 1.58.
         self.page.locator(".comfy-menu-button-wrapper, [data-testid='comfy-menu-button']").click()
         self.page.get_by_text("Edit", exact=True).hover()
-        self.page.keyboard.press("ArrowRight")  # 1.41 ignores a pointer that is there before the menu has faded in
         self.page.get_by_text("Unload Models", exact=True).click()
 
 
