@@ -31,6 +31,11 @@ def memory():
     return free_bytes(), torch.cuda.memory_stats()["allocated_bytes.all.current"]
 
 
+def are_alike(wav, expected):
+    """True within the bound of grouped windows, and without a click."""
+    return off(wav, expected) < 1e-3 and float((wav - expected).abs().max()) < 5e-3
+
+
 def rows_of(speech):
     return int(speech.how.rsplit(", ", 1)[1].split(" chunks")[0])
 
@@ -75,7 +80,7 @@ def test_codes_do_not_depend_on_the_batch_size(folders, family, way):
         return  # cuBLAS adds up in another order for another number of rows, and in bf16 that changes codes
     for speech in said.values():
         assert torch.equal(speech.codes, said[8].codes)
-        assert off(speech.wav, said[8].wav) < 1e-3  # windows have other company, and cuDNN uses TF32
+        assert are_alike(speech.wav, said[8].wav)  # windows have other company, and cuDNN uses TF32
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8, 33, 64])
@@ -165,4 +170,4 @@ def test_listeners_hear_the_returned_sound(folders):
         )
         assert torch.equal(speech.codes, silent.codes)
         assert torch.equal(torch.cat(heard), speech.wav) and len(heard[0]) < 960 * 8
-        assert off(speech.wav, silent.wav) < 1e-3
+        assert are_alike(speech.wav, silent.wav)

@@ -158,6 +158,19 @@ def test_only_one_window_of_codes_is_kept():
     assert sum(ruler.sizes) == 4200 and max(ruler.given) == 10 + 25 + 10 and len(ruler.sizes) <= 4200 // 25 + 1
 
 
+def test_a_closed_waveform_keeps_no_sound(decoder, monkeypatch):
+    """Also if windows are under way, and an error keeps the waveform."""
+    windows = Held(decoder)
+    windows.close = lambda: None
+    monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
+    waveform, sound = made(decoder, streamed=True)
+    assert push(sound, draw_codes(20), [20]) and not windows.events[-1].ready
+    kept = weakref.ref(sound)
+    waveform.close()
+    del sound
+    assert kept() is None
+
+
 def test_late_windows_come_in_order_and_finish_waits_for_the_rest(decoder, monkeypatch):
     windows = Held(decoder)
     monkeypatch.setattr(waveform_module, "make_windows", lambda *_: windows)
