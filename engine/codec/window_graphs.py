@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from ..core.config import FRAME_SAMPLES
-from ..cuda.graph import Graph, GraphError, MemoryId, capture, capturing, same_bits
 from ..cuda.nvrtc import trim_graph_memory
+from ..device.graph import Graph, GraphError, MemoryId, capture, capturing, same_bits
 from ..device.memory import PrivatePool, send, to_device
 from .model import CodecDecoder, pack
 

@@ -10,7 +10,7 @@ import torch
 
 from ..core.config import EngineConfig
 from ..core.sequence import Sequence
-from ..cuda.graph import GraphError
+from ..device.graph import GraphError
 from ..device.memory import PrivatePool
 from ..talker import Talker
 from ..talker.config import ModelConfig

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..core.sequence import Sequence
-from ..cuda.graph import Graph, GraphError, capture, capturing, same_bits
 from ..cuda.nvrtc import KernelUnavailable
+from ..device.graph import Graph, GraphError, capture, capturing, same_bits
 from ..device.memory import PrivatePool, workspace_bytes
 from ..talker import Talker
 from ..talker.config import ModelConfig

@@ -1,1 +1,1 @@
-"""Devices: memory pools, buffers, CPU threads, and the parts of torch that are not public API."""
+"""Devices: memory pools, captured graphs, buffers, CPU threads, and the parts of torch that are not public API."""

@@ -42,7 +42,7 @@ class PrivatePool:
         if self._pool is None:
             yield
             return
-        with torch.cuda.use_mem_pool(self._pool, self.device):
+        with pools_stay(), torch.cuda.use_mem_pool(self._pool, self.device):
             yield
 
     def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -73,7 +73,7 @@ class PrivatePool:
     def hold_workspaces(self) -> None:
         """Keep cuBLAS's workspaces until `trim`. Needed if captured graphs contain cuBLAS matrix products."""
         if self.device.type == "cuda":
-            with _holders_lock:
+            with _lock:
                 _holders.add(id(self))
 
     def trim(self) -> None:
@@ -83,6 +83,7 @@ class PrivatePool:
         with torch.cuda.device(self.device):
             self._stream = self._side = None
             _release_workspaces(self)
+            _delete_closed()
             torch.cuda.empty_cache()
 
     def close(self) -> None:
@@ -96,7 +97,10 @@ class PrivatePool:
             log.debug("Higgs TTS: %d bytes on %s were still referenced when their pool closed.", held, self.device)
         drop(self._living())
         self._adopted.clear()
-        self._pool = None
+        if self._pool is not None:
+            with _lock:
+                _closed.append(self._pool)
+            self._pool = None
         self.trim()
 
 
@@ -162,14 +166,41 @@ def _mem_pool(device: torch.device):
     return torch.cuda.MemPool() if torch.cuda.get_allocator_backend() == "native" else None
 
 
+_lock = threading.RLock()  # a collection may close a pool inside it
+
+# Deleting a MemPool while any thread allocates to one, or captures, ends the process: torch 2.11 asserts in the
+# destructor that no capture is under way. A collection can close an engine at any time, so closed pools wait here.
+_closed: list[torch.cuda.MemPool] = []
+_busy = 0
+
+
+@contextlib.contextmanager
+def pools_stay() -> Iterator[None]:
+    """Delete no pool until the end. For allocations to a pool and captures."""
+    global _busy
+    with _lock:
+        _busy += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _busy -= 1
+        _delete_closed()
+
+
+def _delete_closed():
+    with _lock:
+        if _closed and not _busy:
+            _closed.clear()
+
+
 # cuBLAS workspaces belong to the process: torch keeps one per stream and clears all or none. A captured graph contains
 # its workspace's address, so they may be cleared only when no engine has a graph left.
 _holders: set[int] = set()
-_holders_lock = threading.Lock()
 
 
 def _release_workspaces(pool: PrivatePool):
-    with _holders_lock:
+    with _lock:
         _holders.discard(id(pool))
         if not _holders:
             clear_cublas_workspaces()

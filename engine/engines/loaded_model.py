@@ -112,11 +112,11 @@ class LoadedModel:
             check_logits(checkpoint, runner.state.logits[0].flatten())
             if not is_gpu:
                 return
-            waveform = Waveform(self.decoder, self.pool, self.windows())
-            sound = waveform.sound()
-            list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))
-            sound.finish()
-            waveform.finish()
+            with contextlib.closing(Waveform(self.decoder, self.pool, self.windows())) as waveform:
+                sound = waveform.sound()
+                list(sound.push(torch.zeros(1, config.codebooks, dtype=torch.int64)))
+                sound.finish()
+                waveform.finish()
 
     def describe(self, runner: ModelRunner) -> str:
         """Describe the kernels for users, with the reason if the codec's kernel is missing."""

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.tests.allocation_faults import PARTS, Allocations, Trials, parts, run
 from higgs_tts.tests.device_memory import free_bytes
 
@@ -53,3 +54,15 @@ def test_a_full_device_leaves_nothing_behind(name, made):
         found, _ = trials.defects(Full(megabytes << 20))
         assert not found, f"{megabytes} MB"
     assert free_bytes() >= before
+
+
+def test_a_pool_that_closes_while_another_is_filled_gives_its_memory_back_afterwards():
+    """A collection does that, in the middle of an open. torch 2.11 ends the process if the pool is deleted then."""
+    before = free_bytes()
+    one, other = PrivatePool(torch.device("cuda:0")), PrivatePool(torch.device("cuda:0"))
+    with one.allocate():
+        tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda:0")
+    one.adopt([tensor])
+    with other.allocate():
+        one.close()
+    assert free_bytes() >= before and not tensor.numel()

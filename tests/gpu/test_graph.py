@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 from higgs_tts.engine.core.config import SamplingParams
-from higgs_tts.engine.cuda.graph import GraphError
 from higgs_tts.engine.decode.backend import Backend
 from higgs_tts.engine.decode.executors import make_executor
 from higgs_tts.engine.decode.executors.graph import GraphExecutor
@@ -13,6 +12,7 @@ from higgs_tts.engine.decode.kernels.batch import BatchKernel
 from higgs_tts.engine.decode.kernels.sample import SampleKernel
 from higgs_tts.engine.decode.kernels.single import SingleKernel
 from higgs_tts.engine.decode.prompts import Prefill
+from higgs_tts.engine.device.graph import GraphError
 from higgs_tts.engine.device.memory import PrivatePool
 
 CUDA = torch.device("cuda", 0)

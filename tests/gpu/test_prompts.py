@@ -7,11 +7,11 @@ import torch
 from higgs_tts.engine import Engine, EngineConfig, SamplingParams, Voice
 from higgs_tts.engine.core.codes import BOC
 from higgs_tts.engine.core.sequence import Sequence
-from higgs_tts.engine.cuda.graph import GraphError
 from higgs_tts.engine.decode import prompts
 from higgs_tts.engine.decode.fill import Fill, Piece
 from higgs_tts.engine.decode.kernels.prompt import PromptKernel, sizes_of
 from higgs_tts.engine.decode.prompts import Prefill, open_prefill
+from higgs_tts.engine.device.graph import GraphError
 from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.tests.device_memory import free_bytes
 from torch.profiler import ProfilerActivity, profile

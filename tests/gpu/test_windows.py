@@ -7,7 +7,7 @@ from higgs_tts.engine.codec import window_graphs
 from higgs_tts.engine.codec.model import pack
 from higgs_tts.engine.codec.waveform import LENGTHS
 from higgs_tts.engine.codec.window_graphs import WindowGraphs
-from higgs_tts.engine.cuda.graph import GraphError
+from higgs_tts.engine.device.graph import GraphError
 from higgs_tts.tests.device_memory import free_bytes, off
 from torch.profiler import ProfilerActivity, profile
 

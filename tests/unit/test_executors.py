@@ -3,8 +3,8 @@
 import pytest
 import torch
 from higgs_tts.engine.core.config import SamplingParams
-from higgs_tts.engine.cuda.graph import same_bits
 from higgs_tts.engine.decode import backend, step
+from higgs_tts.engine.device.graph import same_bits
 from higgs_tts.tests.traced import StepError, Tape, tensors_of
 
 

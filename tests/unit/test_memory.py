@@ -8,8 +8,8 @@ import pytest
 import torch
 from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams
 from higgs_tts.engine.codec.model import CodecEncoder
-from higgs_tts.engine.cuda.graph import GraphError
 from higgs_tts.engine.decode import model_runner
+from higgs_tts.engine.device.graph import GraphError
 from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.engine.engines import loaded_model
 

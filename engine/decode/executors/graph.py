@@ -10,7 +10,7 @@ import contextlib
 
 import torch
 
-from ...cuda.graph import GraphError, capture, capturing, same_bits
+from ...device.graph import GraphError, capture, capturing, same_bits
 from ..backend import Backend
 from ..state import DecodeState
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
+from .memory import pools_stay
+
 HEADROOM = 64 << 20  # bytes the driver may need for a graph; running out in instantiation can end the process
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.Lock()  # `gc.disable` affects the whole process
 Graph = torch.cuda.CUDAGraph
 MemoryId = Any  # torch gives the type no public name
 
@@ -28,22 +30,21 @@ def capturing(stream: torch.cuda.Stream) -> Iterator[None]:
     free = torch.cuda.mem_get_info(device)[0]
     if free < HEADROOM:
         raise GraphError(f"only {free >> 20} MB of device memory are free")
-    _one_at_a_time.acquire()  # `gc.disable` affects the whole process
-    collects = gc.isenabled()
-    gc.disable()  # collecting another engine would sync the device, which a capture forbids
-    try:
-        stream.wait_stream(torch.cuda.current_stream(device))
-        yield
-    except GraphError:
-        raise
-    except RuntimeError as error:  # OutOfMemoryError is one
-        traceback.clear_frames(error.__traceback__)  # their tensors would stay until a collection
-        raise GraphError(str(error)) from error
-    finally:
-        if collects:
-            gc.enable()
-        _one_at_a_time.release()
-        torch.cuda.current_stream(device).wait_stream(stream)
+    with _one_at_a_time, pools_stay():
+        collects = gc.isenabled()
+        gc.disable()  # collecting another engine would sync the device, which a capture forbids
+        try:
+            stream.wait_stream(torch.cuda.current_stream(device))
+            yield
+        except GraphError:
+            raise
+        except RuntimeError as error:  # OutOfMemoryError is one
+            traceback.clear_frames(error.__traceback__)  # their tensors would stay until a collection
+            raise GraphError(str(error)) from error
+        finally:
+            if collects:
+                gc.enable()
+            torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def capture(work: Callable[[], None], stream: torch.cuda.Stream, memory: MemoryId = None) -> Graph:
