@@ -32,10 +32,10 @@ class Scheduler:
     Outputs are copied asynchronously and read one check later, so the host never waits for the latest step. A row that
     has ended may therefore step on for a few frames, which are ignored.
 
-    low_latency_frames: until the first sequence has this many frames, decode it alone and read outputs as soon as they
-        may suffice.
     prefixes: prefix cache for prompts.
-    first_frames: frames after which outputs of a sequence with a listener are copied at once.
+    first_frames: frames that a listener waits for. They are copied in the step that completes them, and read once the
+        next step is queued.
+    alone: decode the next sequence alone until its first frames are read, at once. A second listener ends that.
 
     A sequence finishes with an `error` if its logits contain NaN or infinity, or if its prompt runs out of memory. The
     others continue. Raises HiggsError if a kernel's blocks time out waiting for each other.
@@ -46,18 +46,19 @@ class Scheduler:
         runner: ModelRunner,
         sequences: Iterable[Sequence] = (),
         prefixes: PrefixCache | None = None,
-        low_latency_frames: int = 0,
         first_frames: int = 0,
+        alone: bool = False,
     ):
         self._runner, self._state, self._prefixes = runner, runner.state, prefixes
         codebooks = self._state.config.codebooks
         self._diagonal = torch.arange(codebooks, device=self._state.device) * (codebooks + 1)  # a frame's outputs
-        self.low_latency_frames = low_latency_frames
+        self.alone = alone
         self.waiting: deque[Sequence] = deque(sequences)
         self.running: list[Sequence | None] = [None] * self._state.batch  # by row
         self.num_steps = self._copied = 0  # steps so far, and steps whose copy has started
         self._first_steps = self._steps_for(first_frames) if first_frames else 0
-        self._firsts: set[int] = set()  # steps after which a listened sequence has its first frames
+        self._firsts: set[int] = set()  # steps that complete the first frames of a sequence
+        self._is_awaited = False  # the step before was one of them
         self._filling: tuple[list[tuple[int, Sequence]], Iterator[None]] | None = None  # prompts under way
         self._copies: deque = deque()  # copies in flight to the host
         self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
@@ -74,6 +75,8 @@ class Scheduler:
 
     def add(self, *sequences: Sequence) -> None:
         """Append sequences to the waiting queue."""
+        if self.waiting or self.is_busy:
+            self.alone &= not any(sequence.listened for sequence in sequences)
         self.waiting.extend(sequences)
 
     def drop(self, sequence: Sequence) -> None:
@@ -84,6 +87,7 @@ class Scheduler:
         if sequence in self.running:
             row = self.running.index(sequence)
             self.running[row] = None
+            self.alone = False
             self._state.delay.set_row(row, done=True)
 
     @property
@@ -98,14 +102,7 @@ class Scheduler:
             if self.is_busy:  # False if all admitted sequences have been dropped
                 self._runner.step()
                 self.num_steps += 1
-                yield self._collect() if self._is_time() else []
-
-    def _is_time(self) -> bool:
-        if self.low_latency_frames:  # the first read that can have enough frames
-            return self._ready(self.num_steps, False, False) >= self.low_latency_frames
-        is_first = self.num_steps in self._firsts
-        self._firsts.discard(self.num_steps)
-        return is_first or self.num_steps - self._copied >= CHECK_EVERY
+                yield self._collect()
 
     def _admit(self) -> Iterator[Outputs]:
         """Prefill waiting sequences: until the rows are full if none decodes, else as far as the runner's first yield.
@@ -123,7 +120,7 @@ class Scheduler:
     def _next(self) -> list[tuple[int, Sequence]]:
         """Pair waiting sequences with free rows: one, or as many as MAX_POSITIONS allows."""
         free = [row for row, sequence in enumerate(self.running) if sequence is None]
-        if self.low_latency_frames:
+        if self.alone:
             free = [] if self.is_busy else free[:1]
         admitted: list[tuple[int, Sequence]] = []
         room = MAX_POSITIONS
@@ -150,7 +147,7 @@ class Scheduler:
         elif failed is None:
             for row, sequence in admitted:
                 self.running[row] = sequence
-                if sequence.listened and self._first_steps and not self.low_latency_frames:
+                if self._first_steps and (sequence.listened or self.alone):
                     self._firsts.add(self.num_steps + self._first_steps)
                 if sequence.finished:  # dropped meanwhile
                     self.drop(sequence)
@@ -164,11 +161,19 @@ class Scheduler:
                     yield from self._fill(*self._filling)
 
     def _collect(self) -> Outputs:
-        """Start a copy of the outputs since the last copy, and read the copies that are due."""
-        self._start_copy()
+        """Copy the outputs since the last copy if it is time, and read the copies that are due."""
+        outputs = self._read(0) if self._is_awaited else []
+        self._is_awaited = self.num_steps in self._firsts
+        self._firsts.discard(self.num_steps)
+        if self._is_awaited or (not self.alone and self.num_steps - self._copied >= CHECK_EVERY):
+            self._start_copy()
+        return outputs + self._read(0 if self.alone else self.unread)
+
+    def _read(self, unread: int) -> Outputs:
+        """Read all copies but the last `unread`, and return their final frames."""
         outputs: Outputs = []
-        while len(self._copies) > (0 if self.low_latency_frames else self.unread):
-            outputs += self._read()
+        while len(self._copies) > unread:
+            outputs += self._read_oldest()
         return outputs
 
     def _start_copy(self):
@@ -192,7 +197,7 @@ class Scheduler:
             event.record()
         self._copies.append((tuple(self.running), fresh, counters, event))
 
-    def _read(self) -> Outputs:
+    def _read_oldest(self) -> Outputs:
         """Read the oldest copy and return its final frames.
 
         The copy records which sequence each row had at that time. A row may have another sequence by now.
@@ -213,8 +218,7 @@ class Scheduler:
                 continue
             sequence.finished, sequence.ended = bool(done), bool(ended)
             frames = self._take(sequence, num_generated, fresh[row])
-            if sequence.num_frames >= self.low_latency_frames or sequence.finished:
-                self.low_latency_frames = 0
+            self.alone = False
             if sequence.finished:
                 self.running[row] = None
             if len(frames) or sequence.finished:
@@ -224,7 +228,7 @@ class Scheduler:
     def _fail(self, sequence: Sequence, error: BaseException) -> tuple[Sequence, torch.Tensor]:
         """Drop a sequence with an error and return its last output."""
         self.drop(sequence)
-        sequence.error, self.low_latency_frames = error, 0
+        sequence.error, self.alone = error, False
         return sequence, torch.empty(0, self._state.config.codebooks, dtype=torch.int64)
 
     def _not_finite(self) -> HiggsError:

@@ -103,9 +103,9 @@ class DeviceSession:
                 self._spoken.append(sequence)
                 continue
             assert self._scheduler is not None, "a stage without rows decodes nothing"
-            self._sounds[sequence] = sound = self._waveform.sound(streamed=sequence.listened)
+            self._sounds[sequence] = self._waveform.sound(streamed=sequence.listened)
             if sequence.listened and not (self._scheduler.is_busy or self._scheduler.waiting):
-                self._scheduler.low_latency_frames = sound.low_latency_frames
+                self._scheduler.alone = True
             self._scheduler.add(sequence)
 
     def drop(self, *sequences: Sequence) -> None:

@@ -158,7 +158,9 @@ def test_dropping_all_ends_the_run(scheduled):
 @pytest.mark.parametrize("seed", range(6))
 def test_sequences_added_and_dropped_at_any_time_give_their_own_codes(scheduled, seed):
     roll, expected = random.Random(seed), said(scheduled(2))
-    run = scheduled(roll.choice((1, 2, 4)), low_latency_frames=roll.choice((0, 0, 11)))
+    run = scheduled(roll.choice((1, 2, 4)), first_frames=11, alone=roll.random() < 0.4)
+    for sequence in run.sequences:
+        sequence.listened = roll.random() < 0.5
     later, dropped = [run.waiting.pop() for _ in range(roll.randrange(7))], []
     run.unread = roll.choice((0, 1, 3))
     for outputs in run:
@@ -186,9 +188,9 @@ def test_each_sequence_has_its_own_parameters(scheduled):
     assert all(torch.equal(codes[index], plain[index]) for index in (1, 3, 4, 6))
 
 
-def test_low_latency_decodes_the_first_sequence_alone_until_it_sounds(scheduled, family):
+def test_the_first_sequence_is_decoded_alone_until_it_sounds(scheduled, family):
     expected, steps, live = said(scheduled(3)), 11 + 8 - (family == "v3"), []
-    run = scheduled(3, low_latency_frames=11)
+    run = scheduled(3, first_frames=11, alone=True)
     for count, outputs in enumerate(run):
         assert count >= steps or not outputs
         if count == steps:
@@ -208,9 +210,42 @@ def test_a_listener_s_first_frames_are_copied_in_the_step_that_completes_them(sc
         assert listened.num_frames == first
 
 
-def test_low_latency_does_not_need_a_long_sequence(scheduled):
+@pytest.mark.parametrize("unread", [0, 1, 3])
+def test_a_listener_s_first_frames_are_read_once_the_next_step_is_queued(scheduled, family, unread):
+    run = scheduled(2, indexes=[2, 0], first_frames=6)
+    run.unread, run.sequences[0].listened = unread, True
+    next(outputs for outputs in run if run.sequences[0].num_frames >= 6)
+    assert run.num_steps == 6 + 8 - (family == "v3") + (unread > 0)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_second_listener_is_decoded_beside_the_first(scheduled, is_running):
+    expected, run = said(scheduled(3)), scheduled(3, indexes=[0], first_frames=11, alone=True)
+    run.sequences[0].listened = True
+    steps = iter(run)
+    if is_running:
+        next(steps)
+    others = [one for one in scheduled(3).sequences if one.index in (2, 3)]
+    run.add(others[0])
+    assert run.alone
+    others[1].listened = True
+    run.add(others[1])
+    for _ in steps:
+        if all(run.running):
+            assert not any(one.num_frames for one in run.sequences + others)
+            break
+    else:
+        pytest.fail("they have not run together")
+    for _ in steps:
+        pass
+    for sequence in run.sequences + others:
+        assert torch.equal(torch.cat(sequence.codes), expected[sequence.index])
+
+
+def test_a_sequence_decoded_alone_may_end_before_its_first_frames(scheduled):
     expected = said(scheduled(2, indexes=[1, 2, 3]))
-    for codes, other in zip(said(scheduled(2, indexes=[1, 2, 3], low_latency_frames=11)), expected, strict=True):
+    run = scheduled(2, indexes=[1, 2, 3], first_frames=11, alone=True)
+    for codes, other in zip(said(run), expected, strict=True):
         assert torch.equal(codes, other)
 
 
