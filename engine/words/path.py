@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 
 _FLOOR = 1e-3  # share of attention that any word may have by chance
 
@@ -14,20 +14,20 @@ def find_paths(attention: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Returns the first frame of each word [M, W] int64, and the mean attention on the path [M].
     """
     maps, frames, words = attention.shape
-    scores = attention.clamp_min(0).add(_FLOOR).log()
-    best = torch.full((maps, words), float("-inf"))
-    best[:, 0] = scores[:, 0, 0]
-    entered = torch.zeros((frames, maps, words), dtype=torch.bool)  # from the word before
+    shares = attention.numpy()
+    scores = np.log(shares.clip(0) + np.float32(_FLOOR))
+    best = np.full((maps, words + 1), -np.inf, np.float32)  # after a place that no path reaches
+    best[:, 1] = scores[:, 0, 0]
+    entered = np.zeros((frames, maps, words), bool)  # from the word before
     for frame in range(1, frames):
-        before = F.pad(best[:, :-1], (1, 0), value=float("-inf"))
-        torch.gt(before, best, out=entered[frame])
-        best = torch.maximum(best, before) + scores[:, frame]
-    starts = torch.zeros((maps, words), dtype=torch.int64)
-    every, word = torch.arange(maps), torch.full((maps,), words - 1)
-    total = attention[:, 0, 0].clone()
+        np.greater(best[:, :-1], best[:, 1:], out=entered[frame])
+        best[:, 1:] = np.maximum(best[:, 1:], best[:, :-1]) + scores[:, frame]
+    starts = np.zeros((maps, words), np.int64)
+    every, word = np.arange(maps), np.full(maps, words - 1)
+    total = shares[:, 0, 0].copy()
     for frame in range(frames - 1, 0, -1):
-        total += attention[every, frame, word]
+        total += shares[every, frame, word]
         moved = entered[frame, every, word]
         starts[every[moved], word[moved]] = frame
-        word = word - moved.long()
-    return starts, total / frames
+        word -= moved
+    return torch.from_numpy(starts), torch.from_numpy(total / frames)
