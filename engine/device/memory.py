@@ -19,7 +19,9 @@ from .torch_names import clear_cublas_workspaces
 
 log = logging.getLogger("higgs_tts")
 
-_LARGE, _SEGMENT = 10 << 20, 2 << 20  # allocations from _LARGE up get their own segment, rounded up to _SEGMENT
+# torch's caching allocator: allocations from _LARGE up get a segment of their own, rounded up to _ROUND. Those above
+# _SMALL share segments of _SHARED, and what is left of one serves another if it is above _SMALL.
+_SMALL, _LARGE, _SHARED, _ROUND = 1 << 20, 10 << 20, 20 << 20, 2 << 20
 
 
 class PrivatePool:
@@ -116,10 +118,24 @@ def free_bytes(device: torch.device) -> int:
 
 
 def device_bytes(sizes: Iterable[int], device: torch.device) -> int:
-    """Return the bytes that allocations of these sizes take after rounding by torch's caching allocator."""
+    """Return the device's bytes for allocations of these sizes, in this order, by torch's caching allocator."""
     if device.type != "cuda":
         return sum(sizes)
-    return sum(-(-size // _SEGMENT) * _SEGMENT if size >= _LARGE else size for size in sizes)
+    total, rests = 0, []  # of shared segments
+    for size in sizes:
+        if size >= _LARGE:
+            total += -(-size // _ROUND) * _ROUND
+        elif size <= _SMALL:
+            total += size
+        else:
+            rest = min((rest for rest in rests if rest >= size), default=_SHARED)
+            if rest in rests:
+                rests.remove(rest)
+            else:
+                total += _SHARED
+            if rest - size > _SMALL:
+                rests.append(rest - size)
+    return total
 
 
 def workspace_bytes(device: torch.device) -> int:

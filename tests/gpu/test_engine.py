@@ -57,14 +57,14 @@ def test_closing_returns_all_memory_and_the_plan_was_right(folder):
     assert torch.cuda.mem_get_info()[0] == before
 
 
-@pytest.mark.parametrize("family", ["v3", "v2"])
-def test_memory_told_to_comfyui_matches_the_driver_s(folder, tmp_path, family):
+@pytest.mark.parametrize(("family", "dtype"), [("v3", "auto"), ("v2", "auto"), ("v3", "int4")])
+def test_memory_told_to_comfyui_matches_the_driver_s(folder, tmp_path, family, dtype):
     """Within 2 %, at the published sizes."""
     with Engine(config(folder)) as engine:  # whatever the process keeps for good is there after this
         engine.speak(TEXT, params=PARAMS)
     write_hollow(tmp_path, family)
     before = free_bytes()
-    with Engine(config(tmp_path, context=4096)) as engine:
+    with Engine(config(tmp_path, context=4096, dtype=dtype)) as engine:
         for _ in range(2):
             torch.cuda.synchronize()
             taken = before - torch.cuda.mem_get_info()[0]

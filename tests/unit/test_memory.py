@@ -10,7 +10,7 @@ from higgs_tts.engine import Engine, EngineConfig, Listener, SamplingParams
 from higgs_tts.engine.codec.model import CodecEncoder
 from higgs_tts.engine.decode import model_runner
 from higgs_tts.engine.device.graph import GraphError
-from higgs_tts.engine.device.memory import PrivatePool
+from higgs_tts.engine.device.memory import PrivatePool, device_bytes
 from higgs_tts.engine.engines import loaded_model
 
 CPU = torch.device("cpu")
@@ -35,6 +35,20 @@ def test_the_pool_counts_live_bytes_and_frees_referenced_tensors(left_behind):
     assert left_behind() == [(400, CPU)]
     pool.close()
     assert len(left_behind()) == 1
+
+
+def test_bytes_on_a_gpu_count_what_the_allocator_s_segments_waste():
+    megabytes, gpu = 1 << 20, torch.device("cuda")
+    for sizes, taken in (
+        ([1, 1], 2),
+        ([11], 12),
+        ([8, 8], 20),
+        ([8, 8, 5], 40),  # 4 are left of the first segment
+        ([8, 8, 5, 4], 40),
+        ([12, 8, 8, 3.5, 2], 12 + 40),  # the half of a megabyte that is left serves nobody
+    ):
+        assert device_bytes([round(size * megabytes) for size in sizes], gpu) == taken * megabytes
+    assert device_bytes([8 * megabytes, 11 * megabytes], CPU) == 19 * megabytes
 
 
 def test_closing_an_engine_leaves_no_tensor_behind(folder, left_behind):
