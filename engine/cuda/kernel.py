@@ -112,7 +112,7 @@ class CudaKernel:
         except BaseException as error:
             self.close()
             if isinstance(error, LaunchFailed):
-                raise KernelUnavailable(str(error)) from error
+                raise KernelUnavailable(str(error)) from error.with_traceback(None)  # no cycle, see `capturing`
             raise
 
     def tensors(self) -> list[torch.Tensor]:

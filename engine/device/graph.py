@@ -40,7 +40,8 @@ def capturing(stream: torch.cuda.Stream) -> Iterator[None]:
             raise
         except RuntimeError as error:  # OutOfMemoryError is one
             traceback.clear_frames(error.__traceback__)  # their tensors would stay until a collection
-            raise GraphError(str(error)) from error
+            # From Python 3.12 on, this frame refers to its caller's, in contextlib, which has `error`: a cycle.
+            raise GraphError(str(error)) from error.with_traceback(None)
         finally:
             if collects:
                 gc.enable()
