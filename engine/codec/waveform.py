@@ -40,6 +40,7 @@ class Waveform:
         self._is_cuda = pool.device.type == "cuda"
         self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
         self.together = 1
+        self.has_given = False  # anything to a sound, since the caller last set this
         self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
         self._waiting: list[tuple[Sound, Window]] = []  # for a full group
         self._looks = 0  # polls since the first of them
@@ -120,6 +121,7 @@ class Waveform:
     def _give(self, wavs: list[torch.Tensor]):
         for wav in wavs:
             self._owners.popleft().take(wav)
+            self.has_given = True
 
     def close(self) -> None:
         """Release the decoder. Waits for windows under way on a GPU. Safe to call twice."""

@@ -154,6 +154,7 @@ class DeviceSession:
                 self._require_open()
                 yield self._heard()
             sound.finish()
+            self._moved.add(sequence)
 
     def _push(self, outputs: Outputs) -> Iterator[list[Heard]]:
         for sequence, frames in outputs:
@@ -169,6 +170,9 @@ class DeviceSession:
 
     def _heard(self) -> list[Heard]:
         """Return the new output of each sequence."""
+        if not (self._moved or self._waveform.has_given):
+            return []
+        self._waveform.has_given = False
         heard = []
         for sequence in [one for one, sound in self._sounds.items() if sound.has_news or one in self._moved]:
             sound = self._sounds[sequence]
