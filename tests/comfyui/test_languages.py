@@ -76,6 +76,15 @@ def speak_template():
     return json.loads((TODAY / f"{TITLES['speak']}.json").read_text(encoding="utf-8"))
 
 
+def reload(page, language):
+    """Load the page again, and wait for the language's names. ComfyUI opens a graph anew some time after a change."""
+    page.reload()
+    page.wait_for_function(
+        "name => window.app?.canvas && LiteGraph.createNode('HiggsTTSBook')?.title === name",
+        arg=nodes(language, "HiggsTTSBook", "display_name"),
+    )
+
+
 @pytest.fixture(scope="module")
 def chinese(open_browser, start_comfy):  # noqa: F811
     """ComfyUI's page in Chinese from the start."""
@@ -140,20 +149,6 @@ def test_help_is_in_the_language_of_the_page(chinese):
         assert word is None or f"## {word}" in answer.text()
 
 
-def test_voice_sockets_are_named_in_the_language_unless_the_user_has_named_them(chinese):
-    page = chinese.page
-    page.evaluate(DIALOGUE)
-    chinese_names = [said("zh", "voice_{number}").replace("{number}", str(number)) for number in (1, 2)]
-    page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=chinese_names)
-    page.evaluate(RENAME)
-    page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=["Anna", chinese_names[1]])
-    page.evaluate(LOCALE, "ja")
-    japanese = said("ja", "voice_{number}").replace("{number}", "2")
-    page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=["Anna", japanese])
-    page.evaluate(LOCALE, "zh")
-    assert chinese.faults == []
-
-
 def test_a_change_of_language_is_followed_at_once(chinese):
     """Names of nodes and inputs follow once ComfyUI has loaded the language's messages, as with its own nodes."""
     page = chinese.page
@@ -172,6 +167,20 @@ def test_a_change_of_language_is_followed_at_once(chinese):
     assert chinese.faults == []
 
 
+def test_voice_sockets_are_named_in_the_language_unless_the_user_has_named_them(chinese):
+    page = chinese.page
+    reload(page, "zh")
+    page.evaluate(DIALOGUE)
+    chinese_names = [said("zh", "voice_{number}").replace("{number}", str(number)) for number in (1, 2)]
+    page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=chinese_names)
+    page.evaluate(RENAME)
+    page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=["Anna", chinese_names[1]])
+    page.evaluate(LOCALE, "ja")
+    japanese = said("ja", "voice_{number}").replace("{number}", "2")
+    page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=["Anna", japanese])
+    assert chinese.faults == []
+
+
 def german_as_french(route):
     """Answer with our German in place of French, since ComfyUI offers no German yet."""
     answer = route.fetch()
@@ -185,11 +194,7 @@ def test_labels_fit_in_every_language(chinese, language):
     if language == "de":
         page.route("**/i18n", german_as_french)
     page.evaluate(LOCALE, "fr" if language == "de" else language)
-    page.reload()
-    page.wait_for_function(
-        "name => window.app?.canvas && LiteGraph.createNode('HiggsTTSBook')?.title === name",
-        arg=nodes(language, "HiggsTTSBook", "display_name"),
-    )
+    reload(page, language)
     cut = page.evaluate(CUT_LABELS, NODES)
     page.wait_for_timeout(300)
     chinese.shoot(f"nodes-{language}")
