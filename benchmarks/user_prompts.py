@@ -39,7 +39,7 @@ VOICES = ("built-in/amber.flac", "built-in/oliver.flac", "built-in/sky.flac", "a
 # Inputs that keep what the template or this file gives: they cost time, or name files.
 KEPT = {
     "max_frames", "retries", "chunk_seconds", "takes", "model", "device", "memory", "name", "voice", "book", "folder",
-    "start", "length", "calls", "timeout", "whisper", "audio", "format", "script",
+    "start", "length", "calls", "timeout", "whisper", "audio", "format", "script", "speaker",
 }  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _book(rng: random.Random, times: int) -> dict[str, Any]:
 
 
 _TEXTS = {
-    **dict.fromkeys(("speak", "clone_voice", "lora", "server"), _text),
+    **dict.fromkeys(("speak", "clone_voice", "lora", "server", "lip_sync"), _text),
     "long_narration": _paragraphs,
     "dialogue": _script,
     "lines": _sheet,

@@ -10,4 +10,5 @@ TITLES = {
     "book": "Higgs TTS - Book",
     "server": "Higgs TTS - Server",
     "lora": "Higgs TTS - LoRA",
+    "lip_sync": "Higgs TTS - Lip Sync",
 }

@@ -135,10 +135,20 @@ class Browser:
             window.titles = []; window.ended = false
             new MutationObserver(() => titles.push(document.title)).observe(document.querySelector("title"),
                 {childList: true, characterData: true, subtree: true})
-            app.api.addEventListener("execution_success", () => { window.ended = true }, {once: true})
+            for (const type of ["execution_success", "execution_error", "execution_interrupted"])
+                app.api.addEventListener(type, ({detail}) => { window.ended ||= [type, detail] }, {once: true})
         }""")
+        from playwright.sync_api import TimeoutError as WaitedTooLong
+
         self.page.get_by_test_id("queue-button").click()
-        self.page.wait_for_function("() => window.ended", timeout=240_000)
+        try:
+            self.page.wait_for_function("() => window.ended", timeout=240_000)
+        except WaitedTooLong as error:
+            log = self.comfy.log.read_text(errors="replace")
+            said = self.page.locator("body").inner_text(), self.comfy.get("/queue"), log[-3000:]
+            raise AssertionError(said) from error
+        how, detail = self.page.evaluate("() => window.ended")
+        assert how == "execution_success", detail
         return self.page.evaluate("() => titles")
 
     def player(self, other_than=None):
@@ -200,7 +210,7 @@ def test_scripts_request_no_private_comfyui_modules(fresh_browser):
     assert [told for told in fresh_browser.warnings if "internal module" in told] == []
 
 
-OTHERS = ("book", "clone_voice", "lora", "server")  # which need a file, a server, or have a test of their own
+OTHERS = ("book", "clone_voice", "lip_sync", "lora", "server")  # which need a file, or have a test of their own
 
 
 @pytest.mark.parametrize("name", [name for name in TITLES if name not in OTHERS])
@@ -216,6 +226,16 @@ def test_a_template_speaks_after_three_clicks(fresh_browser, name):
     assert "Complete." in info or "on time without changes" in info, info
     assert "Model: embedded" in info and "Warning" not in info, info
     assert browser.page.evaluate(FAULTS) == [] and browser.faults == []
+
+
+def test_the_lip_sync_template_shows_mouth_shapes(fresh_browser):
+    fresh_browser.open_template("lip_sync")
+    fresh_browser.run()
+    fresh_browser.shoot("lip-sync")
+    mouth = json.loads(fresh_browser.page.evaluate(SHOWN, "PreviewAny").splitlines()[0])
+    cues = mouth["mouthCues"]
+    assert len(cues) > 20 and cues[-1]["end"] == mouth["metadata"]["duration"] > 2
+    assert {cue["value"] for cue in cues} > set("ABCX") and fresh_browser.faults == []
 
 
 def test_a_user_s_own_clip_is_cloned_within_five_clicks(fresh_browser):
@@ -295,7 +315,7 @@ def test_users_searches_find_the_templates(fresh_browser):
         page.wait_for_function("picture => picture.complete && picture.naturalWidth > 100", arg=picture)
     assert cards.count() == len(TITLES)
     fresh_browser.shoot("templates")
-    once = ("voice", "speech", "narration", "dialogue", "subtitles", "dubbing")
+    once = ("voice", "speech", "narration", "dialogue", "subtitles", "dubbing", "lip")
     for word, count in (("higgs", len(TITLES)), ("tts", len(TITLES)), *((word, 1) for word in once)):
         page.get_by_placeholder("Search").last.fill(word)
         page.wait_for_function(

@@ -49,7 +49,8 @@ def sockets(schemas):
     for node_id, schema in schemas.items():
         inputs = sorted(schema.inputs, key=lambda socket: getattr(socket, "optional", False))
         names = [name for socket in inputs for name in names_of(socket)]
-        widgets = [socket.args[0] for socket in inputs if socket.kind in WIDGETS]
+        own = [socket for socket in inputs if socket.kind in WIDGETS and not getattr(socket, "force_input", False)]
+        widgets = [socket.args[0] for socket in own]
         found[node_id] = names, widgets, [output.kind for output in schema.outputs]
     return found
 
