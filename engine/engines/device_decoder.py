@@ -134,7 +134,7 @@ class DeviceSession:
             yield from self._speak_codes()
             for outputs in self._scheduler or ():
                 yield from self._push(outputs)
-                # The wait costs no steps: those of the next copy are queued.
+                # The device has the next step meanwhile.
                 self._waveform.poll(wait=any(sound.is_awaited for sound in self._sounds.values()))
                 self._require_open()
                 yield self._heard()
