@@ -269,8 +269,10 @@ def narrate(*given):
 
 def test_missing_ray_is_one_clear_error(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert narrate("--ray") == narrate("--ray-actors", "2") == main(["serve", "--ray"]) == 2
-    assert capsys.readouterr().err.count("Install ray in the Python that runs this pack.") == 3
+    assert narrate("--ray") == narrate("--ray-actors", "2") == 2
+    assert capsys.readouterr().err.count("Install ray in the Python that runs this pack.") == 2
+    pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+    assert main(["serve", "--ray"]) == 2 and "Install ray in the Python" in capsys.readouterr().err
 
 
 @needs_ray

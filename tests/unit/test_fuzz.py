@@ -3,6 +3,10 @@
 import random
 
 import pytest
+
+pytest.importorskip("aiohttp.web", reason="aiohttp is not installed")
+pytest.importorskip("hypothesis", reason="hypothesis is not installed: it draws the input")
+
 from higgs_tts.tests.fuzzed import PARSERS, outcome
 from hypothesis import HealthCheck, given, seed, settings
 

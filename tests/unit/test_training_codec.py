@@ -178,7 +178,7 @@ def test_training_the_decoder_further_leaves_the_codes_unchanged(folder, speech,
         (tmp_path / path.name).write_bytes(path.read_bytes())
     settings = train_codec.Settings(
         speech, tmp_path, 1.01, batch=1, frames=8, critic_frames=4, critic_share=critic_share, fixed_codes=True,
-        device="cpu",
+        voice="slt", device="cpu",
     )  # fmt: skip
     train_codec.train(settings, resume=True)
     after = load_file(tmp_path / "model.safetensors")
