@@ -170,6 +170,7 @@ def test_a_change_of_language_is_followed_at_once(chinese):
 def test_voice_sockets_are_named_in_the_language_unless_the_user_has_named_them(chinese):
     page = chinese.page
     reload(page, "zh")
+    page.wait_for_function("() => app.graph._nodes.some(node => node.type === 'HiggsTTSSpeak')")  # as it was
     page.evaluate(DIALOGUE)
     chinese_names = [said("zh", "voice_{number}").replace("{number}", str(number)) for number in (1, 2)]
     page.wait_for_function(f"names => `${{({VOICES})()}}` === `${{names}}`", arg=chinese_names)
