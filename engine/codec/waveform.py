@@ -40,7 +40,7 @@ class Waveform:
         self._is_cuda = pool.device.type == "cuda"
         self.first_sizes = _FIRST_WINDOWS if self._is_cuda else _FIRST_CPU_WINDOWS  # of streamed sounds
         self.together = 1
-        self.has_given = False  # anything to a sound, since the caller last set this
+        self.has_given = False  # True once a sound has new samples; the session resets it
         self._due: list[tuple[Sound, Window]] = []  # streamed, for the next poll
         self._waiting: list[tuple[Sound, Window]] = []  # for a full group
         self._looks = 0  # polls since the first of them
@@ -67,7 +67,7 @@ class Waveform:
         queue = self._due if sound.streamed else self._waiting
         queue.append((sound, Window(codes, start, stop)))
         if self.together == 1:
-            self.poll(wait=sound.low_latency_frames > 0)
+            self.poll(wait=sound.is_awaited)
         elif len(self._waiting) >= self.together:
             self._begin_waiting()
 
@@ -155,11 +155,6 @@ class Sound:
     def is_complete(self) -> bool:
         """True if the whole sound is ready."""
         return self._finished and not self._open
-
-    @property
-    def low_latency_frames(self) -> int:
-        """Frames needed for the first sound while a listener waits for it; else 0."""
-        return self._waveform.first_frames if self.streamed and not self._heard else 0
 
     @property
     def is_awaited(self) -> bool:

@@ -35,7 +35,7 @@ class Scheduler:
     prefixes: prefix cache for prompts.
     first_frames: frames that a listener waits for. They are copied in the step that completes them, and read once the
         next step is queued.
-    alone: decode the next sequence alone until its first frames are read, at once. A second listener ends that.
+    alone: decode the next sequence alone, and read its first frames at once. Ends with them, or with a second listener.
 
     A sequence finishes with an `error` if its logits contain NaN or infinity, or if its prompt runs out of memory. The
     others continue. Raises HiggsError if a kernel's blocks time out waiting for each other.

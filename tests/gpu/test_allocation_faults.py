@@ -8,7 +8,7 @@ from higgs_tts.engine.device.memory import PrivatePool
 from higgs_tts.tests.allocation_faults import PARTS, Allocations, Trials, parts, run
 from higgs_tts.tests.device_memory import free_bytes
 
-POINTS = 3
+POINTS = 4
 SEED = random.SystemRandom().randrange(1 << 32)
 
 
