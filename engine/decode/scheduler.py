@@ -18,6 +18,7 @@ from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
 
 CHECK_EVERY = 4  # steps between copies of outputs to the host
+MAX_QUEUED = 3  # steps of a batch that a GPU may have queued: a new prompt or a stop waits for them
 
 Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a sequence; t may be 0 at its end
 
@@ -61,6 +62,7 @@ class Scheduler:
         self._is_awaited = False  # the step before was one of them
         self._filling: tuple[list[tuple[int, Sequence]], Iterator[None]] | None = None  # prompts under way
         self._copies: deque = deque()  # copies in flight to the host
+        self._queued: deque[torch.cuda.Event] = deque()  # the ends of steps on the device's queue
         self.unread = 1 if self._state.device.type == "cuda" else 0  # copies that may stay unread
 
     def __enter__(self) -> Scheduler:
@@ -72,6 +74,7 @@ class Scheduler:
             del self._runner, self._state, self._prefixes, self._diagonal
         self._filling = None
         self._copies.clear()
+        self._queued.clear()
 
     def add(self, *sequences: Sequence) -> None:
         """Append sequences to the waiting queue."""
@@ -102,7 +105,15 @@ class Scheduler:
             if self.is_busy:  # False if all admitted sequences have been dropped
                 self._runner.step()
                 self.num_steps += 1
+                self._keep_queue_short()
                 yield self._collect()
+
+    def _keep_queue_short(self):
+        """Wait until a GPU has less than MAX_QUEUED steps of a batch to do. One row's steps are too short to matter."""
+        if self._state.device.type == "cuda" and self._state.batch > 1:
+            self._queued.append(_event())
+            if len(self._queued) == MAX_QUEUED:
+                self._queued.popleft().synchronize()
 
     def _admit(self) -> Iterator[Outputs]:
         """Prefill waiting sequences: until the rows are full if none decodes, else as far as the runner's first yield.
@@ -193,8 +204,7 @@ class Scheduler:
         event = None
         if state.device.type == "cuda":
             fresh, counters = _to_host(fresh), _to_host(counters)
-            event = torch.cuda.Event()
-            event.record()
+            event = _event()
         self._copies.append((tuple(self.running), fresh, counters, event))
 
     def _read_oldest(self) -> Outputs:
@@ -270,6 +280,13 @@ class Scheduler:
         sequence.num_frames = ready
         sequence.codes.append(frames)
         return frames
+
+
+def _event() -> torch.cuda.Event:
+    """Return the end of the work queued so far."""
+    event = torch.cuda.Event()
+    event.record()
+    return event
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
