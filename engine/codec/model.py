@@ -58,9 +58,10 @@ class CodecDecoder(nn.Module):
         if heard is not None:
             hidden.masked_fill_(torch.arange(frames, device=codes.device) >= heard[:, None, None], 0.0)
         self._set_heard(heard, frames)
-        wav = self.acoustic_decoder(hidden)[:, 0]
-        self._set_heard(None, frames)  # a kept reference would keep its memory
-        return wav
+        try:
+            return self.acoustic_decoder(hidden)[:, 0]
+        finally:
+            self._set_heard(None, frames)  # a kept reference would keep its memory
 
     def _set_heard(self, heard: torch.Tensor | None, length: int):
         for snake in self._snakes:

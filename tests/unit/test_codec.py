@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import traceback
+import weakref
 
 import pytest
 import torch
@@ -251,6 +252,20 @@ def test_tiny_codec_follows_its_seed(tensors):
     again, other = tiny_codec(3), tiny_codec(4)
     assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
     assert any(not torch.equal(other[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_failed_decode_keeps_no_tensor(decoder):
+    heard = torch.tensor([3], dtype=torch.int32)
+    kept = weakref.ref(heard)
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with decoder.acoustic_decoder.register_forward_pre_hook(fail), pytest.raises(torch.OutOfMemoryError) as failed:
+        decoder(torch.zeros(1, 8, 4, dtype=torch.int64), heard)
+    traceback.clear_frames(failed.tb)
+    del heard
+    assert kept() is None
 
 
 def test_a_failed_voice_leaves_no_encoder_in_memory(tensors, in_memory):
