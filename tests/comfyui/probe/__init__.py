@@ -103,11 +103,12 @@ class Pressure:
 
     def run(self, audio, wanted):
         seen = [state()]
-        other = ModelPatcher(torch.nn.Linear(8, 8), torch.device("cpu"), torch.device("cpu"))
+        device = mm.get_torch_device()
+        other = ModelPatcher(torch.nn.Linear(8, 8), device, torch.device("cpu"))
         real = mm.get_free_memory
         mm.get_free_memory = lambda *args, torch_free_too=False: (0, 0) if torch_free_too else 0
         try:
-            mm.free_memory(other.model_size() if wanted == "a little" else 1e12, torch.device("cpu"))
+            mm.free_memory(other.model_size() if wanted == "a little" else 1e12, device)
             mm.load_models_gpu([other])
         finally:
             mm.get_free_memory = real
