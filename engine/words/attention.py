@@ -10,12 +10,13 @@ import torch
 
 from ..core.codes import apply_v3
 from ..core.sequence import Sequence as Prompt
+from ..device.memory import to_device
 from ..prompt.builder import FILLER, PromptBuilder
 from ..speech.result import SpeechResult, SpokenTurn
 from ..talker import Talker
 from .letters import token_shares, words_of
 
-_POSITIONS = 512  # of a prefill, so that its buffers stay small
+_POSITIONS = 1024  # of a prefill, so that its buffers stay small
 
 
 class Head(NamedTuple):
@@ -62,16 +63,16 @@ def attention_to_words(talker: Talker, chunk: ReadChunk, heads: Mapping[int, Seq
     config, prompt, frames = talker.config, chunk.prompt, len(chunk.codes)
     first, total = len(prompt) - 1, len(prompt) + frames - 1
     text = slice(prompt.prefix, prompt.prefix + len(chunk.shares))
-    shares = chunk.shares.to(talker.device)
-    group, found = config.heads // config.kv_heads, {layer: [] for layer in sorted(heads)}
+    shares = to_device(chunk.shares, talker.device)
+    wanted = {layer: to_device(torch.tensor(list(heads[layer])), talker.device) for layer in sorted(heads)}
+    group, found = config.heads // config.kv_heads, {layer: [] for layer in wanted}
     start = 0
 
     def look(layer: int, queries: torch.Tensor, keys: torch.Tensor) -> None:
         if layer not in found or start + len(queries) <= first:
             return
-        wanted = list(heads[layer])
-        q = queries[max(0, first - start) :, wanted].transpose(0, 1).float()
-        k = keys[[head // group for head in wanted], text].float()
+        q = queries[max(0, first - start) :, wanted[layer]].transpose(0, 1).float()
+        k = keys[wanted[layer] // group, text].float()
         found[layer].append((q @ k.mT * config.head_dim**-0.5).softmax(-1) @ shares)
 
     # The columns are those of decoding in both families: v2's first one is in its prompt.

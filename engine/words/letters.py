@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from ..prompt.chunking import split_sentences, split_words
@@ -33,9 +34,9 @@ def token_shares(words: Sequence[str], read: str, tokens: Sequence[tuple[int, in
     for place in range(len(masked) - 2, -1, -1):  # signs before a word
         if place not in owner and place + 1 in owner and not masked[place].isspace():
             owner[place] = owner[place + 1]
-    shares = torch.zeros(len(tokens), len(words))
+    shares = np.zeros((len(tokens), len(words)), np.float32)
     for token, (start, stop) in enumerate(tokens):
         held = [owner[place] for place in range(max(0, start), stop) if place in owner]
         for number in held:
             shares[token, number] += 1 / len(held)
-    return shares if len(words) and bool(shares.any(0).all()) else None
+    return torch.from_numpy(shares) if len(words) and shares.any(0).all() else None
