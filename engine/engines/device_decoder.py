@@ -134,6 +134,7 @@ class DeviceSession:
             yield from self._speak_codes()
             for outputs in self._scheduler or ():
                 yield from self._push(outputs)
+                del outputs  # while this waits to go on, sequences may be dropped
                 # The device has the next step meanwhile.
                 self._waveform.poll(wait=any(sound.is_awaited for sound in self._sounds.values()))
                 self._require_open()

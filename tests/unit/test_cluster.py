@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import platform
 import subprocess
 import sys
 import threading
+import time
 import types
 import weakref
 from dataclasses import replace
@@ -82,7 +84,8 @@ class TestWorker:
         worker.give(1, Orders(drops=(0,), is_end=True))
         assert not said[-1].is_last and not [part for one in news for part in one.parts]
 
-    def test_what_is_dropped_is_forgotten(self, worker, config):
+    def test_what_is_dropped_is_forgotten(self, worker, config, monkeypatch):
+        monkeypatch.setattr(time, "monotonic", itertools.count().__next__)  # each step is long enough to be reported
         stage, sequences = self.asked(config, replace(PARAMS, max_frames=300))
         asked = [weakref.ref(sequence) for _, sequence in sequences]
         worker.give(1, Orders(sequences))
