@@ -18,7 +18,7 @@ from .model_runner import ModelRunner
 from .prefix_cache import PrefixCache
 
 CHECK_EVERY = 4  # steps between copies of outputs to the host
-MAX_QUEUED = 3  # steps of a batch that a GPU may have queued: a new prompt or a stop waits for them
+MAX_QUEUED = 2  # steps of a batch that a GPU may still have to do: a new prompt or a stop waits for them
 
 Outputs = list[tuple[Sequence, torch.Tensor]]  # new final frames [t, K] of a sequence; t may be 0 at its end
 
@@ -109,10 +109,10 @@ class Scheduler:
                 yield self._collect()
 
     def _keep_queue_short(self):
-        """Wait until a GPU has less than MAX_QUEUED steps of a batch to do. One row's steps are too short to matter."""
+        """Wait until a GPU has at most MAX_QUEUED steps of a batch to do. One row's steps are too short to matter."""
         if self._state.device.type == "cuda" and self._state.batch > 1:
             self._queued.append(_event())
-            if len(self._queued) == MAX_QUEUED:
+            if len(self._queued) > MAX_QUEUED:
                 self._queued.popleft().synchronize()
 
     def _admit(self) -> Iterator[Outputs]:
