@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 import torch
+from higgs_tts.engine.codec import snake
 from higgs_tts.engine.core.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.cuda.kernel import ANY, Limits, structure
@@ -117,6 +118,12 @@ def test_the_prompt_kernels_compile(config, capability):
 @pytest.mark.parametrize("weights", QUANTISED)
 def test_the_prompt_kernels_compile_for_quantised_weights(config, capability, weights):
     assert_compiles(prompt.SOURCE, capability, prompt.defines(config, weights))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("capability", BLOCKS)
+def test_the_activation_s_kernel_compiles(capability):
+    assert_compiles(snake.SOURCE, capability, kernel_options({}, snake.SnakeArgs))
 
 
 @pytest.mark.parametrize("weights", QUANTISED)
