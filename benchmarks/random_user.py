@@ -29,18 +29,7 @@ from comfyui_unload import BUTTONS, SUSPECT, suspects  # lets server be imported
 from common import commit, put
 from higgs_tts.tests.user_folders import CHANGING, replace_clip
 from server import Comfy, Outcome, at_message, serving
-from user_prompts import (
-    IN_FOLDERS,
-    Drawn,
-    Prompts,
-    check_refused,
-    dealt,
-    differences,
-    files_of,
-    furnish,
-    node,
-    sounds_of,
-)
+from user_prompts import IN_FOLDERS, Drawn, Prompts, check_refused, dealt, differing, files_of, furnish, node, sounds_of
 
 OURS = re.compile(r"Higgs TTS(:| could| needs)|IMPORT FAILED.*Higgs|ComfyUI-Higgs-TTS/\S+\.py:\d+: \w*Warning")
 FLAGS = ((), ("--cache-none",), ("--cache-classic",), ("--cache-lru", "3"), ("--disable-smart-memory",))  # of restarts
@@ -81,7 +70,7 @@ class User:
         """Check a success, and that it sounds as the same prompt did before."""
         assert outcome.end == "success", f"{outcome.end}: {outcome.error[:600]} {drawn.key}"
         sounds = sounds_of(self.base, drawn, outcome, number or self.number, heard_on)
-        apart = differences(self.heard.setdefault(drawn.key, sounds), sounds)
+        apart = differing(self.heard.setdefault(drawn.key, sounds), sounds, "--cpu" not in self.flags)
         assert not apart, f"it sounded different before: {apart[:3]} {drawn.key}"
 
     def speak(self, drawn: Drawn, number: int = 0) -> str:

@@ -188,10 +188,10 @@ class Trial:
                 found.append(f"{name} is half written")
         gone = [name for name in self.before.keys() & self.after.keys() if name not in left]
         found += [f"{name} is gone" for name in gone]
-        if code == 0 and not self.wrong():  # a copied file may lack its dates, and be whole
-            return found
         again, _ = self.child(0, 0)
-        return found + ([f"the next run ends with code {again}"] if again else self.wrong())
+        if again and not (code == 0 and again == REFUSED):  # what is whole already may be refused
+            return [*found, f"the next run ends with code {again}"]
+        return found + self.wrong()
 
     def wrong(self) -> list[str]:
         """Return what another run than the undisturbed one has made of the folder."""
