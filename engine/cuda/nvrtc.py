@@ -81,11 +81,16 @@ def compile_cubin(source: str, capability: str, options: tuple[str, ...]) -> byt
     return cubin
 
 
-def _compiler() -> str:
-    """Return the compiler's identity: its version and torch's."""
+def compiler_version() -> tuple[int, int]:
+    """Return NVRTC's version. Raises KernelUnavailable if it could not be loaded."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    return f"NVRTC {major.value}.{minor.value} torch {torch.__version__}"
+    return major.value, minor.value
+
+
+def _compiler() -> str:
+    """Return the compiler's identity: its version and torch's."""
+    return "NVRTC {}.{} torch {}".format(*compiler_version(), torch.__version__)
 
 
 def _compile(source: str, capability: str, options: tuple[str, ...]) -> bytes:

@@ -16,7 +16,7 @@ from higgs_tts.engine import EMBEDDED, SAMPLE_RATE, Engine, EngineConfig, Sampli
 from higgs_tts.engine.tools.tiny import write_tiny
 
 HERE = pathlib.Path(__file__).parent
-CPU_FILE, GPU_FILE = HERE / "cpu.safetensors", HERE / "h200.safetensors"
+CPU_FILE, GPU_FILE = HERE / "cpu.safetensors", HERE / "gpu.safetensors"
 FAMILIES = ("v3", "v2", "v2-boson", "embedded")
 TEXTS = {
     "zero-shot": "The kettle is on, and nobody is in a hurry.",

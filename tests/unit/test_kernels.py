@@ -10,7 +10,8 @@ from higgs_tts.engine.core.config import MAX_BATCH
 from higgs_tts.engine.cuda import nvrtc
 from higgs_tts.engine.cuda.kernel import ANY, Limits, structure
 from higgs_tts.engine.cuda.kernel import options as kernel_options
-from higgs_tts.engine.decode.kernels import batch, prompt, sample
+from higgs_tts.engine.decode.kernels import batch, batch_dense, prompt, sample
+from higgs_tts.engine.decode.kernels.batch_product import ProductShape
 from higgs_tts.engine.decode.kernels.single import (
     MAX_STAGES,
     SOURCE,
@@ -34,7 +35,7 @@ CUDA = tuple(map(int, (torch.version.cuda or "99.0").split(".")))
 
 
 def assert_compiles(source, capability, options):
-    if int(capability) >= 100 and CUDA < (12, 8):
+    if int(capability.rstrip("a")) >= 100 and CUDA < (12, 8):
         pytest.skip(f"NVRTC {torch.version.cuda} knows no GPU of compute capability {capability}")
     assert nvrtc.compile_cubin(nvrtc.read_source(source), capability, options).startswith(b"\x7fELF")
 
@@ -85,7 +86,16 @@ def test_the_sample_kernel_compiles(config, dtype, capability):
 @pytest.mark.parametrize("config", [V3, V2], ids=["v3", "v2"])
 @pytest.mark.parametrize("capability", BLOCKS)
 def test_the_batch_kernels_compile(config, capability):
-    assert_compiles(batch.SOURCE, capability, batch.defines(config))
+    assert_compiles(batch.SOURCE, capability, batch.defines(config, ProductShape()))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("config", "rows"), [(V3, 2), (V2, 64)], ids=["v3", "v2"])
+def test_the_batch_kernels_compile_for_hopper_s_products(config, rows):
+    if nvrtc.compiler_version() < batch_dense.MIN_COMPILER:
+        pytest.skip("this NVRTC does not know them")
+    shape = batch.product_shape(config, "bf16", rows, Limits("90", 132, 227 << 10))
+    assert_compiles(batch.SOURCE, shape.target, batch.defines(config, shape))
 
 
 @pytest.mark.usefixtures("compiler")
@@ -132,15 +142,34 @@ def test_the_activation_s_kernel_compiles(capability):
 def test_products_of_quantised_weights_fit_the_multiprocessor(capability, rows, weights):
     limits = Limits(capability, BLOCKS[capability], SHARED_KB[capability] << 10)
     shape = batch.product_shape(V3, weights, rows, limits)
-    assert (shape is None) == (capability == "75")  # its tensor cores know no bf16
-    if shape:
+    assert shape.is_ours == (capability != "75")  # its tensor cores know no bf16
+    if shape.is_ours:
         assert min(shape.depths.values()) >= 2 and 8 * shape.row_tiles >= rows
         assert shape.shared <= limits.shared
 
 
-def test_torch_multiplies_dense_weights_if_shared_memory_is_small():
-    assert batch.product_shape(V3, "bf16", 8, Limits("90", 132, 227 << 10)) is None
-    assert batch.product_shape(V3, "int8", 64, Limits("90", 132, 48 << 10)) is None
+@pytest.mark.parametrize("rows", [2, 8, 9, 16, 17, 32, 64])
+@pytest.mark.parametrize("multiprocessors", [78, 114, 132])
+def test_hopper_s_products_fit_the_multiprocessor(monkeypatch, multiprocessors, rows):
+    monkeypatch.setattr(batch_dense, "compiler_version", lambda: (12, 0))
+    shape = batch.product_shape(V3, "bf16", rows, Limits("90", multiprocessors, 227 << 10))
+    assert shape.tilings.keys() == shape.parts.keys() and 8 * shape.row_tiles >= rows
+    for tiling in shape.tilings.values():
+        assert tiling.stages > 2 and shape.shared(tiling) <= 227 << 10
+        assert (8 * shape.row_tiles + tiling.features) >= 64  # wgmma reads 64 rows of each stage
+
+
+def test_torch_multiplies_where_our_products_cannot_run(monkeypatch):
+    hopper = Limits("90", 132, 227 << 10)
+    for known, weights, limits in (
+        ((11, 8), "bf16", hopper),
+        ((13, 0), "bf16", Limits("89", 128, 99 << 10)),
+        ((13, 0), "bf16", Limits("120", 170, 99 << 10)),
+        ((13, 0), "bf16", Limits("90", 132, 32 << 10)),
+        ((13, 0), "int8", Limits("90", 132, 48 << 10)),
+    ):
+        monkeypatch.setattr(batch_dense, "compiler_version", lambda known=known: known)
+        assert not batch.product_shape(V3, weights, 64, limits).is_ours, (known, weights, limits)
 
 
 @pytest.mark.parametrize("context", [1, 511, 512, 513, 700, 8192, 16384, 16385, 30000, 33000])
@@ -202,4 +231,4 @@ def test_an_argument_that_a_kernel_would_misread_is_refused(changed, told):
 def test_a_source_with_another_structure_does_not_compile():
     source = nvrtc.read_source(batch.SOURCE).replace("u16* act; int rows;", "u16* act; int rows, more, most;")
     with pytest.raises(nvrtc.KernelUnavailable, match=r"batch\.py fills another structure"):
-        nvrtc.compile_cubin(source, "90", batch.defines(V3))
+        nvrtc.compile_cubin(source, "90", batch.defines(V3, ProductShape()))

@@ -1,20 +1,24 @@
-// Decode pass for up to 64 rows, between the matrix products: norms, attention, the MLP's gate. With quantised weights,
-// also the products (batch_product.cuh).
+// Decode pass for up to 64 rows, between the matrix products: norms, attention, the MLP's gate. Also the products with
+// quantised weights (batch_product.cuh), and with bf16 weights on Hopper (batch_dense.cuh).
 //
 // "Row" is a row of the batch. Each row is computed independently, in an order that depends only on its own position,
 // so its result does not depend on the other rows or their number. Residual stream and sums are fp32; products read
 // bf16.
-// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; SPLIT_K, products
-// that sum to a delta; MIN_SPLIT, positions per KV split, doubled until MAX_SPLITS suffice; BLOCKS_PER_SM of `attend`;
-// NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS per block. With quantised weights also FORMAT; ROW_TILES, tiles of 8
-// rows; PRODUCTS, a list of PRODUCT(tiles, steps in flight), and MAX_TILES, its maximum tiles; PRODUCT_THREADS and
-// PRODUCT_SHARED, threads and bytes of shared memory per block.
+// Compile-time: HIDDEN, HEADS, KV_HEADS, INTER, EPS, HAS_QK_NORM; PADDED_ROWS, rows of a product; QKV_PARTS and
+// DELTA_PARTS, products that sum to a qkv and to a delta; MIN_SPLIT, positions per KV split, doubled until MAX_SPLITS
+// suffice; BLOCKS_PER_SM of `attend`; NORM_THREADS, SWIGLU_THREADS and ATTEND_THREADS per block. With products also
+// ROW_TILES, tiles of 8 rows. With dense ones DENSE, and PRODUCTS, a list of PRODUCT(features, stages). With quantised
+// weights FORMAT; PRODUCTS, a list of PRODUCT(tiles, steps in flight), and MAX_TILES, its maximum tiles;
+// PRODUCT_THREADS and PRODUCT_SHARED, threads and bytes of shared memory per block.
 
 #include "load.cuh"
 #include "mma_tile.cuh"
 #include "attention_prologue.cuh"
 #include "batch_attention.cuh"
 #include "row_ops.cuh"
+#ifdef DENSE
+#include "batch_dense.cuh"
+#endif
 #ifdef FORMAT
 #include "weight_format.cuh"
 #include "batch_product.cuh"
@@ -24,7 +28,7 @@ struct AddNormArgs { const u16 *x_in, *delta, *weight; float* x; u16* h; };  // 
 static_assert(sizeof(AddNormArgs) == SIZEOF_AddNormArgs, "batch.py fills another structure");
 static_assert(PADDED_ROWS <= 64, "rows have two places per lane");
 
-// x = x_in, or x += delta, the sum of SPLIT_K products; h = RMSNorm(x) * weight. One block per row, 8 values a thread.
+// x = x_in, or x += delta, the sum of DELTA_PARTS products; h = RMSNorm(x) * weight. One block per row, 8 values a thread.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNormArgs s) {
   const long long at = (long long)blockIdx.x * HIDDEN + threadIdx.x * 8;
   const uint4 weights = *(const uint4*)(s.weight + threadIdx.x * 8);
@@ -34,12 +38,13 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) add_norm(const AddNor
   if (s.x_in) {
     unpack8(*(const uint4*)(s.x_in + at), v);
   } else {
-    uint4 delta[SPLIT_K];
+    uint4 delta[DELTA_PARTS];
     load8(v, s.x + at);
 #pragma unroll
-    for (int i = 0; i < SPLIT_K; ++i) delta[i] = *(const uint4*)(s.delta + (long long)i * PADDED_ROWS * HIDDEN + at);
+    for (int i = 0; i < DELTA_PARTS; ++i)
+      delta[i] = *(const uint4*)(s.delta + (long long)i * PADDED_ROWS * HIDDEN + at);
 #pragma unroll
-    for (int i = 0; i < SPLIT_K; ++i) add8(v, delta[i]);
+    for (int i = 0; i < DELTA_PARTS; ++i) add8(v, delta[i]);
   }
   store8(s.x + at, v);
   norm_row(v, weights, s.h + at);
@@ -67,7 +72,6 @@ static_assert(sizeof(AttendArgs) == SIZEOF_AttendArgs, "batch.py fills another s
 extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) attend(const AttendArgs s) {
   __shared__ Shared sh;
   launch_dependent_grids();
-  wait_on_dependent_grids();
   const SplitCounts splits = count_splits(s.position, s.rows);
   clear_queries(sh);
   for (int item = blockIdx.x; item < splits.total * KV_HEADS; item += gridDim.x) {
@@ -78,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) atte
     Tile tile;
     load_keys(tile, keys, a, first_tile(a));
     load_values(tile, values, a, first_tile(a));
+    wait_on_dependent_grids();  // only qkv is of this step, and what follows
     place_qkv(a, s.qkv + (long long)a.row * QKV_SIZE, s.qk_norm, s.cos, s.sin, keys, values, sh);
     Partial result = combine_warps(attend_split(a, tile, keys, values, sh), sh);
     const bool has_query = threadIdx.x < GROUP * 32;
@@ -90,4 +95,5 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS, BLOCKS_PER_SM) atte
     }
     if (has_query) write_output(result, attended);
   }
+  wait_on_dependent_grids();  // also where there was no item: the next kernel waits for this one alone
 }

@@ -1,7 +1,7 @@
-"""The talker's decode pass for 2 to 64 rows: matrix products (batch_product.py), and CUDA kernels between (batch.cu).
+"""The talker's decode pass for 2 to 64 rows: matrix products (batch_product.py, batch_dense.py), and kernels between.
 
-Torch twin: Talker.decode. Torch's products are always padded to 64 rows. So one algorithm serves every batch size, and
-a row's result depends neither on the number nor on the contents of other rows. Padding is nearly free, because reading
+Torch twin: Talker.decode. Products always have 64 rows, or add up in an order that does not depend on the rows. So a
+row's result depends neither on the number nor on the contents of other rows. Padding is nearly free, because reading
 the weights takes the time. Products with few outputs are split over their inputs (split-K) to keep all SMs busy.
 """
 
@@ -19,14 +19,13 @@ from ...talker import Talker
 from ...talker.config import ModelConfig
 from ...talker.layers import Layer
 from ..state import DecodeState
-from .batch_product import ProductArgs, QuantisedProducts, Shape, TorchProducts, shape_for
+from . import batch_dense
+from .batch_product import PARTS, ProductArgs, ProductShape, quantised_shape
 from .single import BF16, FP32, INT32, INT64, shape_of, unfit
 
 SOURCE = pathlib.Path(__file__).with_name("batch.cu")
 MAX_ROWS = 64
-SPLIT_K = 4  # parts of a product with few outputs
 MIN_SPLIT, MAX_SPLITS = 512, 32  # minimum positions per KV split; maximum splits per row
-BLOCKS_PER_SM = 3  # of `attend`
 _ATTEND_THREADS = 128
 SWIGLU_THREADS = 256
 
@@ -51,29 +50,35 @@ AttendArgs = structure(
 )
 
 
-def defines(config: ModelConfig, shape: Shape | None = None) -> tuple[str, ...]:
-    """Return the compiler options. shape: of our products with quantised weights, if they are used."""
+def defines(config: ModelConfig, shape: ProductShape) -> tuple[str, ...]:
+    """Return the compiler options."""
     values = {
         **shape_of(config),
         "PADDED_ROWS": MAX_ROWS,
-        "SPLIT_K": SPLIT_K,
+        "QKV_PARTS": shape.parts["qkv"],
+        "DELTA_PARTS": shape.parts["down"],
         "MIN_SPLIT": MIN_SPLIT,
         "MAX_SPLITS": MAX_SPLITS,
-        "BLOCKS_PER_SM": BLOCKS_PER_SM,
+        "BLOCKS_PER_SM": shape.attend_blocks,
         "NORM_THREADS": norm_threads(config),
         "SWIGLU_THREADS": SWIGLU_THREADS,
         "ATTEND_THREADS": _ATTEND_THREADS,
     }
-    if shape is None:
-        return options(values, AddNormArgs, SwigluArgs, AttendArgs)
     return options(values | shape.defines(), AddNormArgs, SwigluArgs, AttendArgs, ProductArgs)
 
 
-def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) -> Shape | None:
-    """Return `shape_for` a layer's products."""
-    qkv = (config.heads + 2 * config.kv_heads) * config.head_dim
-    products = (qkv, 1), (2 * config.intermediate, 1), (config.hidden, SPLIT_K)
-    return shape_for(weights, rows, limits, products)
+def product_shape(config: ModelConfig, weights: str, rows: int, limits: Limits) -> ProductShape:
+    """Return the shape of a layer's products in a format."""
+    heads = config.heads * config.head_dim
+    sizes = {
+        "qkv": (heads + 2 * config.kv_heads * config.head_dim, config.hidden),
+        "out": (config.hidden, heads),
+        "gate_up": (2 * config.intermediate, config.hidden),
+        "down": (config.hidden, config.intermediate),
+    }
+    if weights == "bf16":
+        return batch_dense.dense_shape(rows, limits, sizes)
+    return quantised_shape(weights, rows, limits, sizes)
 
 
 def norm_threads(config: ModelConfig) -> int:
@@ -106,20 +111,18 @@ class BatchKernel(CudaKernel):
         self._talker, self._state, self._rows = talker, state, state.batch
         self._norm_threads = norm_threads(config)
         self._swiglu_blocks = -(-state.batch * config.intermediate // (8 * SWIGLU_THREADS))
-        self._attend_blocks = limits.multiprocessors * BLOCKS_PER_SM
         self._make_arguments()
         shape = product_shape(config, talker.layers[0].qkv.format, state.batch, limits)
-        super().__init__(SOURCE, limits.capability, defines(config, shape))
+        self._attend_blocks = limits.multiprocessors * shape.attend_blocks
+        super().__init__(SOURCE, shape.target or limits.capability, defines(config, shape))
         self._kernels = {name: self._module.function(name) for name in ("add_norm", "attend", "swiglu")}
-        self._products = TorchProducts(talker, self.scratch)
-        self._overlapping = limits.overlapping and shape is not None  # torch's products wait for all earlier work
-        if shape:
-            self._products = QuantisedProducts(talker, self.scratch, self._module, shape, limits.overlapping)
+        self._products = shape.products(talker, self.scratch, self._module, limits)
+        self._overlapping = limits.overlapping and shape.is_ours  # torch's products wait for all earlier work
         with self._first_launch():
             state.work.x.zero_()
             self._add_norm(self._norms[0])
-            if shape:
-                for name in ("qkv", "gate_up", "down"):
+            if shape.is_ours:
+                for name in PARTS:
                     self._products.run(name, 0)
             self._attend(self._attends[0])
             self._swiglu()
@@ -132,15 +135,15 @@ class BatchKernel(CudaKernel):
         dim, heads, kv_heads, splits = config.head_dim, config.heads, config.kv_heads, max_splits(max_seq_len)
         widths = {
             "h": config.hidden,
-            "qkv": (heads + 2 * kv_heads) * dim,
             "attended": heads * dim,
             "gate_up": 2 * config.intermediate,
             "act": config.intermediate,
             "head": config.codebooks * config.code_vocab,
         }
-        new = {name: (MAX_ROWS, width) for name, width in widths.items()}
-        new = {name: torch.zeros(shape, device=device, dtype=torch.bfloat16) for name, shape in new.items()}
-        new["delta"] = torch.zeros(SPLIT_K, MAX_ROWS, config.hidden, device=device, dtype=torch.bfloat16)
+        sizes: dict[str, tuple[int, ...]] = {name: (MAX_ROWS, width) for name, width in widths.items()}
+        sizes["qkv"] = batch_dense.PARTS["qkv"], MAX_ROWS, (heads + 2 * kv_heads) * dim  # the most parts of any kind
+        sizes["delta"] = batch_dense.PARTS["down"], MAX_ROWS, config.hidden
+        new = {name: torch.zeros(size, device=device, dtype=torch.bfloat16) for name, size in sizes.items()}
         new["x"] = torch.zeros(batch, config.hidden, device=device)
         new["partial_o"] = torch.zeros(batch * heads * splits * dim, device=device)
         new["partial_ml"] = torch.zeros(batch * heads * MAX_SPLITS * 2, device=device)

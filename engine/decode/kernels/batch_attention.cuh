@@ -53,6 +53,21 @@ __device__ __forceinline__ void clear_queries(Shared& sh) {
   for (int i = threadIdx.x; i < MAX_GROUP * Q_PITCH; i += WARPS * 32) sh.q[i / Q_PITCH][i % Q_PITCH] = 0;
 }
 
+// Four of a row's qkv, which are the sum of QKV_PARTS products.
+__device__ __forceinline__ uint2 load_qkv(const u16* part) {
+  uint2 parts[QKV_PARTS];
+#pragma unroll
+  for (int i = 0; i < QKV_PARTS; ++i) parts[i] = load4(part + (long long)i * PADDED_ROWS * QKV_SIZE);
+  if (QKV_PARTS == 1) return parts[0];
+  float4 sum = unpack4(parts[0]);
+#pragma unroll
+  for (int i = 1; i < QKV_PARTS; ++i) {
+    const float4 v = unpack4(parts[i]);
+    sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+  }
+  return pack4(sum);
+}
+
 // Writes the KV head's queries, normed and rotated, to shared memory. The last split also writes the new key and value
 // there and to the cache. A warp takes one or two of these vectors.
 __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const u16* norm, const u16* cos,
@@ -65,7 +80,7 @@ __device__ __forceinline__ void place_qkv(const Split& a, const u16* qkv, const 
   for (int j = 0; j < PASSES; ++j) {
     const int i = min(warp + j * WARPS, VECTORS - 1);
     const int head = i < GROUP ? a.kv * GROUP + i : HEADS + (i - GROUP) * KV_HEADS + a.kv;
-    raw[j] = load4(qkv + head * DIM);
+    raw[j] = load_qkv(qkv + head * DIM);
     weight[j] = i <= GROUP ? load_norm(norm, head) : make_uint2(0, 0);
   }
   __syncthreads();  // all warps are done with the previous item

@@ -1,9 +1,9 @@
-"""Matrix products of a batch: torch's, or ours for 8-bit and 4-bit weights (batch_product.cuh)."""
+"""Matrix products of a batch: torch's, and ours for 8-bit and 4-bit weights (batch_product.cuh)."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +16,7 @@ from ...talker.weight import FORMATS, Weight
 
 MIN_CAPABILITY = 80  # first with bf16 tensor cores
 THREADS = 256
+PARTS = {"qkv": 1, "out": 4, "gate_up": 1, "down": 4}  # of the inputs: a product with few outputs is split
 _MAX_TILES = 5  # tiles of 16 features per unit; their sums for 64 rows fit the registers
 # Bytes of a warp's step per tile; see Stages in the source.
 _STEP_BYTES = {"int8": 16 * 64, "q8_0": 16 * (64 + 4), "int4": 16 * (32 + 4)}
@@ -32,16 +33,21 @@ ProductArgs = structure(
     parts=ctypes.c_int,
 )
 
+Scratch = dict[str, torch.Tensor]
 
-# Product of a layer -> its input and output in the scratch. delta takes the parts of a sum.
+# Product of a layer -> its input and output in the scratch. qkv and delta take the parts of a sum.
 _OPERANDS = {"qkv": ("h", "qkv"), "out": ("attended", "delta"), "gate_up": ("h", "gate_up"), "down": ("act", "delta")}
 
 
 class TorchProducts:
     """Products by torch over padded rows. A quantised matrix is dequantised for each product."""
 
-    def __init__(self, talker: Talker, scratch: dict[str, torch.Tensor]) -> None:
+    def __init__(self, talker: Talker, scratch: Scratch, parts: Mapping[str, int] = PARTS) -> None:
         self._head, self._scratch = talker.head_codes, scratch
+        self._operands = {}
+        for name, (x, out) in _OPERANDS.items():
+            to = scratch[out]
+            self._operands[name] = scratch[x], to if to.dim() == 2 else to[: parts[name]]
         self._weights = [
             {"qkv": layer.qkv, "out": layer.out, "gate_up": layer.code.gate_up, "down": layer.code.down}
             for layer in talker.layers
@@ -49,23 +55,43 @@ class TorchProducts:
 
     def run(self, name: str, index: int) -> None:
         """Multiply by the matrix `name` of layer `index`."""
-        x, out = _OPERANDS[name]
-        multiply = split_linear if out == "delta" else linear
-        multiply(self._scratch[x], self._weights[index][name], self._scratch[out])
+        (x, out), weight = self._operands[name], self._weights[index][name]
+        if out.dim() == 2 or len(out) == 1:
+            linear(x, weight, out.view(len(x), -1))
+        else:
+            split_linear(x, weight, out)
 
     def head(self) -> None:
         """Multiply scratch h -> head."""
         linear(self._scratch["h"], self._head, self._scratch["head"])
 
 
+class ProductShape:
+    """Compile-time settings of a batch's kernels that depend on the kind of product. Here for torch's."""
+
+    parts: Mapping[str, int] = PARTS
+    target: str | None = None  # the compiler's name for the GPU, if not its compute capability
+    attend_blocks = 3  # of `attend` per multiprocessor
+    is_ours = False
+
+    def defines(self) -> dict[str, object]:
+        """Return the compiler options."""
+        return {}
+
+    def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
+        """Make the products."""
+        return TorchProducts(talker, scratch, self.parts)
+
+
 @dataclass(frozen=True)
-class Shape:
-    """Compile-time settings of the kernels for quantised products."""
+class QuantisedShape(ProductShape):
+    """For our products with quantised weights."""
 
     weights: str  # name of the format
     row_tiles: int  # tiles of 8 rows
     depths: dict[int, int]  # a kernel's tiles of 16 features per unit -> steps in flight per warp
     multiprocessors: int
+    is_ours = True
 
     @property
     def shared(self) -> int:
@@ -92,23 +118,27 @@ class Shape:
             "PRODUCT_SHARED": self.shared,
         }
 
+    def products(self, talker: Talker, scratch: Scratch, module: Module, limits: Limits) -> TorchProducts:
+        """Make the products."""
+        return QuantisedProducts(talker, scratch, module, self, limits)
 
-def shape_for(weights: str, rows: int, limits: Limits, products: Iterable[tuple[int, int]]) -> Shape | None:
-    """Return the shape of our products, or None if torch's are used: dense weights, old GPU, too little shared memory.
 
-    products: (features, parts) of each product.
+def quantised_shape(weights: str, rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]]) -> ProductShape:
+    """Return the shape of our products, or torch's if the GPU is old or has too little shared memory.
+
+    sizes: (features, width) of each product.
     """
-    if not FORMATS[weights].quantize or int(limits.capability) < MIN_CAPABILITY:
-        return None
+    if int(limits.capability) < MIN_CAPABILITY:
+        return ProductShape()
     row_tiles = -(-rows // 8)
     in_flight = _IN_FLIGHT if rows <= _FEW_ROWS else _IN_FLIGHT_MANY
     room = min(in_flight, limits.shared - _sum_bytes(row_tiles))
     depths = {tiles: room // _step_bytes(weights, tiles) for tiles in range(1, _MAX_TILES + 1)}
     depths = {tiles: depth for tiles, depth in depths.items() if depth > 1}
     if not depths:
-        return None
-    shape = Shape(weights, row_tiles, depths, limits.multiprocessors)
-    used = {shape.tiles(*product) for product in products}
+        return ProductShape()
+    shape = QuantisedShape(weights, row_tiles, depths, limits.multiprocessors)
+    used = {shape.tiles(features, PARTS[name]) for name, (features, _) in sizes.items()}
     return replace(shape, depths={tiles: depth for tiles, depth in depths.items() if tiles in used})
 
 
@@ -123,33 +153,20 @@ def _sum_bytes(row_tiles: int) -> int:
 class QuantisedProducts(TorchProducts):
     """The layers' products by our kernels, the head's by torch. Padding rows are zero."""
 
-    def __init__(
-        self, talker: Talker, scratch: dict[str, torch.Tensor], module: Module, shape: Shape, overlapping: bool
-    ) -> None:
+    def __init__(self, talker: Talker, scratch: Scratch, module: Module, shape: QuantisedShape, limits: Limits) -> None:
         super().__init__(talker, scratch)
-        self._shape, self._overlapping = shape, overlapping
+        self._shape, self._limits = shape, limits
         self._functions = {tiles: module.function(f"product_{tiles}", shape.shared) for tiles in shape.depths}
-        self._calls = [
-            {name: self._call(weight, *_OPERANDS[name]) for name, weight in weights.items()}
-            for weights in self._weights
-        ]
+        self._calls = [{name: self._call(name, weight) for name, weight in one.items()} for one in self._weights]
 
-    def _call(self, weight: Weight, x: str, out: str) -> tuple[ctypes.c_void_p, int, Arguments]:
+    def _call(self, name: str, weight: Weight) -> tuple[ctypes.c_void_p, int, Arguments]:
         """Return (kernel, blocks, argument) of a launch."""
-        features, width = weight.shape
-        parts = len(self._scratch[out]) if out == "delta" else 1
+        (features, width), (x, out), parts = weight.shape, self._operands[name], PARTS[name]
         tiles = self._shape.tiles(features, parts)
-        argument = ProductArgs.of(
-            weights=weight.data,
-            x=self._scratch[x],
-            out=self._scratch[out],
-            features=features,
-            width=width,
-            parts=parts,
-        )
+        argument = ProductArgs.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
         units = -(-features // (16 * tiles)) * parts
         return self._functions[tiles], min(self._shape.multiprocessors, units), argument
 
     def run(self, name: str, index: int) -> None:
         function, blocks, argument = self._calls[index][name]
-        launch(function, blocks, THREADS, argument, shared=self._shape.shared, overlapping=self._overlapping)
+        launch(function, blocks, THREADS, argument, shared=self._shape.shared, overlapping=self._limits.overlapping)

@@ -1,10 +1,13 @@
 // Asynchronous copies to shared memory, in groups. Part of batch.cu and prompt.cu.
 
-template <int BYTES>
+template <int BYTES, bool IN_L1 = true>
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from),
-               "n"(BYTES) : "memory");
+  const u32 at = (u32)__cvta_generic_to_shared(to);
+  if constexpr (IN_L1)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES) : "memory");
+  else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(BYTES) : "memory");
 #else
 #pragma unroll
   for (int i = 0; i < BYTES / 4; ++i) ((u32*)to)[i] = ((const u32*)from)[i];

@@ -72,8 +72,8 @@ struct Block {
   Barrier all, warp[BLOCK_THREADS / 32];
   unsigned long long shuffled[BLOCK_THREADS];
   std::vector<unsigned char> memory;  // poisoned, so that reads of uninitialised memory show
-  unsigned char* shared(size_t at) {  // both aligned as bulk copies and the widest loads need it
-    return (unsigned char*)(((size_t)memory.data() + 127) / 128 * 128) + (at + 127) / 128 * 128;
+  unsigned char* shared(size_t at) {  // both aligned as bulk copies, wgmma's tiles and the widest loads need it
+    return (unsigned char*)(((size_t)memory.data() + 1023) / 1024 * 1024) + (at + 127) / 128 * 128;
   }
 };
 struct Fiber {

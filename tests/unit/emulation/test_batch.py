@@ -1,4 +1,4 @@
-"""The kernels between a batch's products against the torch twin. Tensor cores are replaced as on Turing."""
+"""A batch's kernels against the torch twin. Tensor cores are replaced, as on Turing or by loops."""
 
 import types
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from higgs_tts.engine.cuda import kernel
 from higgs_tts.engine.decode.kernels import batch as batch_module
-from higgs_tts.engine.decode.kernels import batch_product
+from higgs_tts.engine.decode.kernels import batch_dense, batch_product
 from higgs_tts.engine.decode.state import DecodeState
 
 CONTEXT = 700
@@ -28,7 +28,24 @@ IN_PLACE_OF = {  # functions with inline PTX
         return sh.last;""",
 }
 
-
+IN_DENSE_PLACE_OF = IN_PLACE_OF | {
+    "u64 tile_at(const u8* at)": "return (u64)at >> 4;",
+    "void multiply_later(float (&sum)[16], u64 a, u64 b)": """
+        const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
+        const auto input = [](u64 tile, int row, int k) {
+          const u64 at = (tile << 4) + row * 128 + k * 2;
+          return __uint_as_float((u32)*(const u16*)(at ^ (at >> 7 & 7) << 4) << 16);
+        };
+        for (int i = 0; i < 16; ++i) {
+          const int row = first + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+          for (int k = 0; k < 16 && row < PRODUCT_ROWS; ++k) sum[i] += input(a, row, k) * input(b, column, k);
+        }""",
+    "void begin_products()": "",
+    "void end_products()": "",
+    "void wait_for_products()": "",
+    "void publish_copies()": "",
+    "void hold(float& sum)": "",
+}
 IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
     "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
     "int dp2a_low(u32 x, u32 w, int c)": "return emulation::dp2a(x, w, c);",
@@ -40,19 +57,24 @@ IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
 def batch_kernel(emulate, monkeypatch):
     """BatchKernel with emulated kernels, on what it takes for a small GPU."""
 
-    def make(talker, state):
-        weights = talker.layers[0].qkv.format
-        limits = kernel.Limits("75" if weights == "bf16" else "80", 2, 99 << 10)
-        shape = batch_module.product_shape(talker.config, weights, state.batch, limits)
-        options = batch_module.defines(talker.config, *([shape] if shape else []))
+    def make(talker, state, capability="80"):
+        limits = kernel.Limits(capability, 2, 99 << 10)
+        monkeypatch.setattr(batch_dense, "compiler_version", lambda: (12, 0))
+        shape = batch_module.product_shape(talker.config, talker.layers[0].qkv.format, state.batch, limits)
+        options = batch_module.defines(talker.config, shape)
         kinds = {
             "add_norm": ("AddNormArgs", talker.config.hidden // 8),
             "attend": ("AttendArgs", 128),
             "swiglu": ("SwigluArgs", 256),
         }
-        if shape:
+        in_place_of = IN_PLACE_OF
+        if isinstance(shape, batch_product.QuantisedShape):
             kinds |= {f"product_{tiles}": ("ProductArgs", batch_product.THREADS) for tiles in shape.depths}
-        in_place_of = IN_QUANTISED_PLACE_OF if shape else IN_PLACE_OF
+            in_place_of = IN_QUANTISED_PLACE_OF
+        elif isinstance(shape, batch_dense.DenseShape):
+            tilings = {*shape.tilings.values()}
+            kinds |= {f"product_{one.features}": ("ProductArgs", batch_dense.THREADS) for one in tilings}
+            in_place_of = IN_DENSE_PLACE_OF
         runs = {
             name: emulate(batch_module.SOURCE, name, argument, threads, options, in_place_of)
             for name, (argument, threads) in kinds.items()
@@ -71,6 +93,7 @@ def batch_kernel(emulate, monkeypatch):
             (kernel, "Module", lambda code: module),
             (batch_module, "launch", launch),
             (batch_product, "launch", launch),
+            (batch_dense, "launch", launch),
             (torch.cuda, "current_stream", lambda: stream),
         ):
             monkeypatch.setattr(owner, name, value)
@@ -84,14 +107,23 @@ def relative(ours, theirs):
 
 
 @pytest.mark.parametrize(
-    ("shape", "weights"),
-    [("v3", ""), ("v2", ""), ("embedded", ""), ("v3", "int8"), ("v3", "q8_0"), ("v3", "int4")],
+    ("shape", "weights", "capability"),
+    [
+        ("v3", "", "80"),
+        ("v2", "", "80"),
+        ("v3", "", "90"),
+        ("v2", "", "90"),
+        ("embedded", "", "90"),
+        ("v3", "int8", "80"),
+        ("v3", "q8_0", "80"),
+        ("v3", "int4", "80"),
+    ],
 )
 @torch.inference_mode()
-def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights):
+def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights, capability):
     talker, batch = narrow(shape, CONTEXT, weights), len(POSITIONS)
     twin, ours = (DecodeState(talker.config, batch, CONTEXT, talker.device, torch.bfloat16) for _ in range(2))
-    kernels, g = batch_kernel(talker, ours), torch.Generator().manual_seed(1)
+    kernels, g = batch_kernel(talker, ours, capability), torch.Generator().manual_seed(1)
     for name in ("keys", "values"):
         getattr(twin.cache, name).normal_(generator=g)
         getattr(ours.cache, name).copy_(getattr(twin.cache, name))
@@ -111,14 +143,14 @@ def test_the_kernels_equal_their_twin(batch_kernel, narrow, shape, weights):
     kernels.close()
 
 
-@pytest.mark.parametrize("weights", ["int8", "q8_0"])
+@pytest.mark.parametrize("weights", ["", "int8", "q8_0"])
 @torch.inference_mode()
 def test_a_row_s_bits_do_not_depend_on_the_batch_size(batch_kernel, narrow, weights):
     """Products use other tiles, and other blocks, for 2 rows than for 17 (`shape_for`)."""
     talker, said = narrow("v3", 64, weights), []
     for batch in (2, 17):
         state, g = DecodeState(talker.config, batch, 64, talker.device, torch.bfloat16), torch.Generator()
-        kernels = batch_kernel(talker, state)
+        kernels = batch_kernel(talker, state, "80" if weights else "90")
         state.work.x.copy_(torch.randn(17, talker.config.hidden, generator=g.manual_seed(2))[:batch])
         state.cache.position.zero_()
         kernels.run()
