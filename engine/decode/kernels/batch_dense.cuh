@@ -1,27 +1,27 @@
-// Products of a batch with bf16 matrices by Hopper's warpgroup instructions. Part of batch.cu.
+// Matrix products of a batch with bf16 weights on Hopper's tensor cores (wgmma). Part of batch.cu.
 //
-// out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 64 rows b. A block of one warpgroup takes units:
-// FEATURES features f, and one of `parts` parts of the inputs k. Rows are the 64 rows of wgmma's product whatever their
-// number, and features its columns. So a row's result depends neither on the number of rows nor on how features are
-// shared out. Steps of 64 inputs and weights pass through DEPTH stages in shared memory, in rows of 128 bytes whose
-// chunks of 16 are permuted as wgmma's 128-byte swizzle has it.
+// out[p][b][f] = sum over part p of k of x[b][k] * W[f][k], for up to 64 rows b. A block is one warpgroup. It takes work
+// items of FEATURES features f and one of `parts` parts of the inputs k. Batch rows are always the M = 64 rows of wgmma,
+// and features its N columns, so a row's result depends neither on the batch size nor on how features are divided among
+// blocks. Inputs and weights go through a pipeline of DEPTH stages in shared memory, 64 values of k at a time, in rows
+// of 128 bytes with the 128-byte swizzle.
 
 #include "copy_async.cuh"
 
-constexpr int PRODUCT_ROWS = 8 * ROW_TILES, WARPGROUP = 128, COLUMNS = 32;  // columns of an instruction
+constexpr int PRODUCT_ROWS = 8 * ROW_TILES, WARPGROUP = 128, COLUMNS = 32;  // N of an instruction
 
 struct ProductArgs { const u16 *weights, *x; u16* out; int features, width, parts; };
 static_assert(sizeof(ProductArgs) == SIZEOF_ProductArgs, "batch_product.py fills another structure");
 
-// Descriptor of a tile of rows with 16 of their 64 inputs, the first row's from `at` on. Its lowest bits are the place
-// in units of 16 bytes, so that offsets can be added. Eight rows take 1024 bytes.
-__device__ __forceinline__ u64 tile_at(const u8* at) {
-  const u64 swizzle = 1, eight_rows = 1024 / 16, unused = 1;
-  return swizzle << 62 | eight_rows << 32 | unused << 16 | (__cvta_generic_to_shared(at) & 0x3ffff) >> 4;
+// Shared-memory descriptor of a tile whose first row begins at `at`. Its low bits are the address in units of 16 bytes,
+// so an offset can be added to it.
+__device__ __forceinline__ u64 descriptor_of(const u8* at) {
+  const u64 swizzle_128 = 1, stride = 8 * 128 / 16, unused = 1;  // stride: from eight rows to the next eight
+  return swizzle_128 << 62 | stride << 32 | unused << 16 | (__cvta_generic_to_shared(at) & 0x3ffff) >> 4;
 }
-// sum += a's 64 rows times b's 32, later. Warp w has rows 16 * w to 16 * w + 15, in the lane layout of mma.m16n8k16. A's
-// rows beyond the tile's are read from what follows it, and nobody reads their sums.
-__device__ __forceinline__ void multiply_later(float (&sum)[16], u64 a, u64 b) {
+// sum += a * b^T for tiles a [64, 16] and b [32, 16], asynchronously. Warp w holds rows 16 * w to 16 * w + 15 in the lane
+// layout of mma.m16n8k16. Rows of a past the batch are whatever follows in shared memory; their sums are never read.
+__device__ __forceinline__ void wgmma(float (&sum)[16], u64 a, u64 b) {
   asm volatile("{.reg .pred p; setp.eq.u32 p, 0, 0;"
                "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
                "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, p, 1, 1, 0, 0;}"
@@ -30,25 +30,25 @@ __device__ __forceinline__ void multiply_later(float (&sum)[16], u64 a, u64 b) {
                  "+f"(sum[14]), "+f"(sum[15])
                : "l"(a), "l"(b));
 }
-__device__ __forceinline__ void begin_products() {
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void end_products() {
+__device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void wait_for_products() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
-// Lets wgmma see this thread's copies.
-__device__ __forceinline__ void publish_copies() {
+// Makes this thread's copies visible to wgmma.
+__device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Keeps the compiler from moving a sum while products are under way.
-__device__ __forceinline__ void hold(float& sum) {
+// Keeps the compiler from moving an accumulator while wgmma is in flight.
+__device__ __forceinline__ void fence_operand(float& sum) {
   asm volatile("" : "+f"(sum)::"memory");
 }
 
-// Copies 64 columns of a matrix's rows, with all threads of the block.
+// Copies 64 columns of a matrix's rows. All threads of the block take part.
 template <int ROWS>
 __device__ __forceinline__ void copy_tile(u8* to, const u16* from, long long width) {
   const int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
@@ -78,32 +78,32 @@ template <int FEATURES, int DEPTH>
 __device__ __forceinline__ void product(const ProductArgs& s) {
   constexpr int INPUTS = PRODUCT_ROWS * 128, STAGE = INPUTS + FEATURES * 128;  // bytes
   extern __shared__ __align__(1024) u8 stages[];
-  const int steps = s.width / 64, groups = (s.features + FEATURES - 1) / FEATURES, units = groups * s.parts;
-  // The last groups may share features: they write the same sums.
-  const auto first_of = [&](int unit) { return min(unit % groups * FEATURES, s.features - FEATURES); };
-  const auto begin_of = [&](int unit) { return steps * (unit / groups) / s.parts; };
-  const auto end_of = [&](int unit) { return steps * (unit / groups + 1) / s.parts; };
-  struct Next { int unit, step; } next = {(int)blockIdx.x, begin_of(blockIdx.x)};
+  const int steps = s.width / 64, groups = (s.features + FEATURES - 1) / FEATURES, items = groups * s.parts;
+  // The last two groups may overlap. Both write the same sums there.
+  const auto first_of = [&](int item) { return min(item % groups * FEATURES, s.features - FEATURES); };
+  const auto begin_of = [&](int item) { return steps * (item / groups) / s.parts; };
+  const auto end_of = [&](int item) { return steps * (item / groups + 1) / s.parts; };
+  struct Next { int item, step; } next = {(int)blockIdx.x, begin_of(blockIdx.x)};
   const auto advance = [&](Next& at) {
-    if (++at.step < end_of(at.unit)) return;
-    at.unit += gridDim.x;
-    at.step = begin_of(at.unit);
+    if (++at.step < end_of(at.item)) return;
+    at.item += gridDim.x;
+    at.step = begin_of(at.item);
   };
   const auto copy_weights = [&](u8* stage, const Next& at) {
-    copy_tile<FEATURES>(stage + INPUTS, s.weights + (long long)first_of(at.unit) * s.width + at.step * 64, s.width);
+    copy_tile<FEATURES>(stage + INPUTS, s.weights + (long long)first_of(at.item) * s.width + at.step * 64, s.width);
   };
   const auto copy_inputs = [&](u8* stage, const Next& at) {
     copy_tile<PRODUCT_ROWS>(stage, s.x + at.step * 64, s.width);
   };
 
-  Next ahead = next;  // weights do not wait for the kernels before
+  Next ahead = next;  // weights do not depend on the previous kernels
 #pragma unroll 1
-  for (int i = 0; i < DEPTH - 1 && ahead.unit < units; ++i, advance(ahead)) copy_weights(stages + i * STAGE, ahead);
+  for (int i = 0; i < DEPTH - 1 && ahead.item < items; ++i, advance(ahead)) copy_weights(stages + i * STAGE, ahead);
   launch_dependent_grids();
   wait_on_dependent_grids();
 #pragma unroll 1
   for (int i = 0; i < DEPTH - 1; ++i) {
-    if (next.unit < units) {
+    if (next.item < items) {
       copy_inputs(stages + i * STAGE, next);
       advance(next);
     }
@@ -112,28 +112,28 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
 
   int used = 0;
 #pragma unroll 1
-  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+  for (int item = blockIdx.x; item < items; item += gridDim.x) {
     float sums[FEATURES / COLUMNS][16] = {};
-    const auto hold_sums = [&] {
+    const auto fence_sums = [&] {
 #pragma unroll
-      for (int i = 0; i < FEATURES / 2; ++i) hold(sums[i / 16][i % 16]);
+      for (int i = 0; i < FEATURES / 2; ++i) fence_operand(sums[i / 16][i % 16]);
     };
 #pragma unroll 1
-    for (int step = begin_of(unit); step < end_of(unit); ++step, ++used) {
+    for (int step = begin_of(item); step < end_of(item); ++step, ++used) {
       wait_for_copies<DEPTH - 2>();
-      publish_copies();
-      wait_for_products();
-      hold_sums();
-      __syncthreads();  // all threads' copies are there, and all warps are done with the stage that is filled next
-      const u64 a = tile_at(stages + used % DEPTH * STAGE), b = tile_at(stages + used % DEPTH * STAGE + INPUTS);
-      begin_products();
+      fence_proxy_async();
+      wgmma_wait();
+      fence_sums();
+      __syncthreads();  // all threads' copies have arrived, and no warp still reads the stage that is filled next
+      const u64 a = descriptor_of(stages + used % DEPTH * STAGE), b = descriptor_of(stages + used % DEPTH * STAGE + INPUTS);
+      wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 4; ++k)
 #pragma unroll
         for (int i = 0; i < FEATURES / COLUMNS; ++i)
-          multiply_later(sums[i], a + k * 2, b + i * (COLUMNS * 128 / 16) + k * 2);
-      end_products();
-      if (next.unit < units) {
+          wgmma(sums[i], a + k * 2, b + i * (COLUMNS * 128 / 16) + k * 2);
+      wgmma_commit();
+      if (next.item < items) {
         u8* to = stages + (used + DEPTH - 1) % DEPTH * STAGE;
         copy_weights(to, next);
         copy_inputs(to, next);
@@ -141,9 +141,9 @@ __device__ __forceinline__ void product(const ProductArgs& s) {
       }
       end_of_copies();
     }
-    wait_for_products();
-    hold_sums();
-    write_sums<FEATURES>(sums, s.out + (long long)(unit / groups) * PADDED_ROWS * s.features + first_of(unit),
+    wgmma_wait();
+    fence_sums();
+    write_sums<FEATURES>(sums, s.out + (long long)(item / groups) * PADDED_ROWS * s.features + first_of(item),
                          s.features);
   }
 }

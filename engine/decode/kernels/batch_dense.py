@@ -1,4 +1,4 @@
-"""A batch's products with bf16 matrices by Hopper's warpgroup instructions (batch_dense.cuh)."""
+"""Matrix products of a batch with bf16 weights on Hopper's tensor cores (batch_dense.cuh)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ...talker import Talker
 from ...talker.weight import Weight
 from .batch_product import ProductArgs, ProductShape, Scratch, TorchProducts
 
-CAPABILITY, TARGET = "90", "90a"  # the one with these instructions, and the compiler's name for it
+CAPABILITY, TARGET = "90", "90a"  # the one that has wgmma, and its architecture for the compiler
 MIN_COMPILER = (12, 0)
 THREADS = 128
-# Parts of the inputs of each product, which the kernel that reads it adds up. With fewer, blocks would be fewer than
-# multiprocessors, or smaller: then they read the inputs more often.
+# Split-K: parts of each product, added up by the kernel that reads it. Fewer parts mean fewer blocks than
+# multiprocessors, or smaller blocks, and every block reads all inputs of its part.
 PARTS = {"qkv": 4, "out": 6, "gate_up": 1, "down": 6}
 _FEATURES = (64, 128, 160, 192)  # of a block
-_IN_FLIGHT = 160 << 10  # bytes of a block's stages
+_IN_FLIGHT = 160 << 10  # bytes of a block's pipeline
 
 
 class Tiling(NamedTuple):
-    """A block's features, and stages of its pipeline."""
+    """A block's features, and its pipeline's stages."""
 
     features: int
     stages: int
@@ -37,7 +37,7 @@ class DenseShape(ProductShape):
     tilings: Mapping[str, Tiling]  # by product
     parts = PARTS
     target = TARGET
-    attend_blocks = 2  # more would leave no registers for the next product to start early
+    attend_blocks = 2  # a third would take the registers that the next product needs to start early
     is_ours = True
 
     def shared(self, tiling: Tiling) -> int:
@@ -75,8 +75,8 @@ def dense_shape(rows: int, limits: Limits, sizes: Mapping[str, tuple[int, int]])
 
 def _cost(tiling: Tiling, features: int, parts: int, multiprocessors: int) -> tuple[int, int]:
     """Return the features of the busiest multiprocessor. Ties go to larger blocks, which read fewer inputs."""
-    units = -(-features // tiling.features) * parts
-    return -(-units // multiprocessors) * tiling.features, -tiling.features
+    items = -(-features // tiling.features) * parts
+    return -(-items // multiprocessors) * tiling.features, -tiling.features
 
 
 def _stage_bytes(row_tiles: int, features: int) -> int:
@@ -98,8 +98,8 @@ class DenseProducts(TorchProducts):
         """Return (number of blocks, argument) of a launch."""
         (features, width), (x, out), parts = weight.shape, self._operands[name], self._shape.parts[name]
         argument = ProductArgs.of(weights=weight.data, x=x, out=out, features=features, width=width, parts=parts)
-        units = -(-features // self._shape.tilings[name].features) * parts
-        return min(self._limits.multiprocessors, units), argument
+        items = -(-features // self._shape.tilings[name].features) * parts
+        return min(self._limits.multiprocessors, items), argument
 
     def run(self, name: str, index: int) -> None:
         tiling, (blocks, argument) = self._shape.tilings[name], self._calls[index][name]

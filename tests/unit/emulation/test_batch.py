@@ -29,8 +29,8 @@ IN_PLACE_OF = {  # functions with inline PTX
 }
 
 IN_DENSE_PLACE_OF = IN_PLACE_OF | {
-    "u64 tile_at(const u8* at)": "return (u64)at >> 4;",
-    "void multiply_later(float (&sum)[16], u64 a, u64 b)": """
+    "u64 descriptor_of(const u8* at)": "return (u64)at >> 4;",
+    "void wgmma(float (&sum)[16], u64 a, u64 b)": """
         const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
         const auto input = [](u64 tile, int row, int k) {
           const u64 at = (tile << 4) + row * 128 + k * 2;
@@ -40,11 +40,11 @@ IN_DENSE_PLACE_OF = IN_PLACE_OF | {
           const int row = first + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
           for (int k = 0; k < 16 && row < PRODUCT_ROWS; ++k) sum[i] += input(a, row, k) * input(b, column, k);
         }""",
-    "void begin_products()": "",
-    "void end_products()": "",
-    "void wait_for_products()": "",
-    "void publish_copies()": "",
-    "void hold(float& sum)": "",
+    "void wgmma_fence()": "",
+    "void wgmma_commit()": "",
+    "void wgmma_wait()": "",
+    "void fence_proxy_async()": "",
+    "void fence_operand(float& sum)": "",
 }
 IN_QUANTISED_PLACE_OF = IN_PLACE_OF | {
     "float fp16(u16 v)": "return ldexpf(v & 31744 ? 1024 + (v & 1023) : v & 1023, max(v >> 10 & 31, 1) - 25);",
