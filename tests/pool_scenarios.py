@@ -75,6 +75,7 @@ class Voice:
     rows: int
     works: bool = False
     busy_until: float = 0.0
+    wakes_at: float = 0.0  # when it has rested; asked for once, or events would multiply
     calls: set[Sequence] = field(default_factory=set)
 
 
@@ -282,7 +283,9 @@ class Scenario:
             self.play(voice, copy)
         if len(copies) < room and self.pool.has_work(member):
             check(self.now < member.rest_until, f"{member.label} is idle, although there is work")
-            self.later(f"{member.label} has rested", int, when=member.rest_until)
+            if voice.wakes_at != member.rest_until:
+                voice.wakes_at = member.rest_until
+                self.later(f"{member.label} has rested", int, when=member.rest_until)
 
     def play(self, voice: Voice, copy: Sequence) -> None:
         """Put what becomes of a call on the agenda."""
