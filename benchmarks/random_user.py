@@ -119,7 +119,8 @@ def restart(user: User) -> str:
     flags = user.rng.choice(FLAGS)
     try:
         end = user.run(drawn, at_message(wanted, user.comfy.kill)).end
-    except ConnectionError:
+    except OSError:  # also urllib's, if the kill came with the last message
+        assert user.comfy.process.poll() is not None, "ComfyUI does not answer"
         end = "killed"
     user.read_log()
     user.comfy.kill()
